@@ -3,7 +3,34 @@
 
 import { html, render, signal, useEffect, useRef, useState } from "/static/vendor/preact.js";
 import {
-  Button, Dialog, Door, Icon, IconButton, Input, Link, Loaded, Notice, Page, Status, Text, Time, ask, bytes, count, duration, go, interrupted, money, onChanges, place, refreshSession, sentence, session, statusOf, useChanges, useLoad,
+  Button,
+  Dialog,
+  Door,
+  Icon,
+  IconButton,
+  Input,
+  Link,
+  Loaded,
+  Notice,
+  Page,
+  Status,
+  Text,
+  Time,
+  ask,
+  bytes,
+  count,
+  duration,
+  go,
+  interrupted,
+  money,
+  onChanges,
+  place,
+  refreshSession,
+  sentence,
+  session,
+  statusOf,
+  useChanges,
+  useLoad,
 } from "/static/core.js";
 
 // Path, name, icon, the screen's file, and whether it is in the navigation bar of small screens.
@@ -31,7 +58,11 @@ const THEMES = { auto: ["sun-moon", "Colours as the system"], light: ["sun", "Li
 const theme = signal(stored("theme", "auto"));
 
 function stored(name, otherwise) {
-  try { return localStorage.getItem(name) ?? otherwise; } catch { return otherwise; }
+  try {
+    return localStorage.getItem(name) ?? otherwise;
+  } catch {
+    return otherwise;
+  }
 }
 
 function showTheme() {
@@ -41,7 +72,11 @@ function showTheme() {
 function nextTheme() {
   const names = Object.keys(THEMES);
   theme.value = names[(names.indexOf(theme.value) + 1) % names.length];
-  try { localStorage.setItem("theme", theme.value); } catch { /* Kept only while the page is open. */ }
+  try {
+    localStorage.setItem("theme", theme.value);
+  } catch {
+    /* Kept only while the page is open. */
+  }
   showTheme();
 }
 
@@ -61,7 +96,10 @@ function Lazy({ file, part, ...rest }) {
     const load = () => {
       clearTimeout(timer);
       import(`/static/screens/${file}.js${round ? `?again=${round}` : ""}`).then(
-        (module) => { loaded.set(file, module); if (isThere) setState(module); },
+        (module) => {
+          loaded.set(file, module);
+          if (isThere) setState(module);
+        },
         (error) => {
           if (!isThere) return;
           setState({ error });
@@ -70,13 +108,20 @@ function Lazy({ file, part, ...rest }) {
         },
       );
     };
-    const online = () => { if (round) load(); };
+    const online = () => {
+      if (round) load();
+    };
     retry.current = load;
     addEventListener("online", online);
     load();
-    return () => { isThere = false; clearTimeout(timer); removeEventListener("online", online); };
+    return () => {
+      isThere = false;
+      clearTimeout(timer);
+      removeEventListener("online", online);
+    };
   }, [file]);
-  if (state?.error) return html`<main id="main"><${Notice} kind="warning" action=${html`<${Button} onClick=${() => retry.current()}>Try now</${Button}>`}>No connection. This page opens by itself when the service answers again.</${Notice}></main>`;
+  if (state?.error)
+    return html`<main id="main"><${Notice} kind="warning" action=${html`<${Button} onClick=${() => retry.current()}>Try now</${Button}>`}>No connection. This page opens by itself when the service answers again.</${Notice}></main>`;
   const Part = state?.[part];
   return Part ? html`<${Part} ...${rest} />` : html`<main id="main"><p class="loading" role="status">Loading…</p></main>`;
 }
@@ -104,7 +149,10 @@ function Frame({ screen }) {
   // What keeps lists up to date is loaded after the visible part.
   useEffect(() => {
     const abort = new AbortController();
-    import("/static/live.js").then((live) => live.followChanges(abort.signal), () => null);
+    import("/static/live.js").then(
+      (live) => live.followChanges(abort.signal),
+      () => null,
+    );
     return () => abort.abort();
     // It ends with the session, and restarts after a log-in.
   }, [Boolean(interrupted.value)]);
@@ -112,8 +160,11 @@ function Frame({ screen }) {
   useEffect(() => onChanges(["session"], () => refreshSession({ isOwn: true }).catch(() => null)), []);
   const { member, organization } = session.value;
   const [icon, word] = THEMES[theme.value] ?? THEMES.auto;
-  const links = (which) => which.map(([path, name, sign, file]) => html`
-    <${NavLink} key=${path} to=${path} name=${name} icon=${sign} current=${screen?.file === file} />`);
+  const links = (which) =>
+    which.map(
+      ([path, name, sign, file]) => html`
+    <${NavLink} key=${path} to=${path} name=${name} icon=${sign} current=${screen?.file === file} />`,
+    );
   useEffect(() => setOpen(false), [place.value.path]);
   return html`
     <a class="skip" href="#main">Skip to the content</a>
@@ -128,18 +179,26 @@ function Frame({ screen }) {
           <${IconButton} icon="log-out" label="Log out" onClick=${logOut} />
         </div>
       </nav>
-      <div class="content">${screen?.file === "home" ? html`<${Home} />` : screen
-        ? html`<${Lazy} key=${`${screen.file}/${screen.id ?? ""}`} file=${screen.file} part=${screen.id === null ? "List" : "Detail"} id=${screen.id} />`
-        : html`<${Page} title="Page not found"><p>The address may be mistyped. <${Link} to="/app">Go to Home</${Link}>.</p></${Page}>`}</div>
+      <div class="content">${
+        screen?.file === "home"
+          ? html`<${Home} />`
+          : screen
+            ? html`<${Lazy} key=${`${screen.file}/${screen.id ?? ""}`} file=${screen.file} part=${screen.id === null ? "List" : "Detail"} id=${screen.id} />`
+            : html`<${Page} title="Page not found"><p>The address may be mistyped. <${Link} to="/app">Go to Home</${Link}>.</p></${Page}>`
+      }</div>
       <nav class="bar" aria-label="Dashboard, short">
         ${links(SCREENS.filter((one) => one[4]))}
         <button type="button" class="nav-link" aria-expanded=${isOpen} onClick=${() => setOpen(true)}><${Icon} name="menu" /><span>More</span></button>
       </nav>
-      ${isOpen ? html`<${Dialog} title="More" onClose=${() => setOpen(false)}><div class="nav-links">
+      ${
+        isOpen
+          ? html`<${Dialog} title="More" onClose=${() => setOpen(false)}><div class="nav-links">
         ${links(SCREENS.filter((one) => !one[4]))}
         <${NavLink} to="/app/account" name="Your account" icon="circle-user" current=${screen?.file === "account"} />
         <button type="button" class="nav-link" onClick=${nextTheme}><${Icon} name=${icon} /><span>${word}</span></button>
-        <button type="button" class="nav-link" onClick=${logOut}><${Icon} name="log-out" /><span>Log out</span></button></div></${Dialog}>` : null}
+        <button type="button" class="nav-link" onClick=${logOut}><${Icon} name="log-out" /><span>Log out</span></button></div></${Dialog}>`
+          : null
+      }
     </div>`;
 }
 
@@ -176,7 +235,9 @@ function LogInForm({ email: known, onDone }) {
 }
 
 function LogIn() {
-  const done = async () => { session.value = await refreshSession(); };
+  const done = async () => {
+    session.value = await refreshSession();
+  };
   return html`<${Door} title="Log in"><${LogInForm} onDone=${done} />
     <p class="quiet">Forgot your password? The Owner of your organization can create a link to reset it. The Owner's own link comes from the command <code>orrery owner link</code>.</p></${Door}>`;
 }
@@ -201,11 +262,20 @@ function Interruption() {
 async function overview(signal) {
   const errors = [];
   // A figure that cannot be loaded does not hide the others.
-  const get = (path) => ask("GET", path, undefined, { signal }).catch((error) => { if (error.name === "AbortError") throw error; errors.push(error); return null; });
+  const get = (path) =>
+    ask("GET", path, undefined, { signal }).catch((error) => {
+      if (error.name === "AbortError") throw error;
+      errors.push(error);
+      return null;
+    });
   const since = new Date(Date.now() - 86400000).toISOString();
   const [status, failed, recent, balance, usage, keys] = await Promise.all([
-    get("/status"), get(`/api/base/v1/executions?status=error,failed&from=${since}&limit=1`),
-    get("/api/base/v2/executions?limit=6"), get("/api/base/v1/billing/balance"), get("/api/base/v1/files/usage"), get("/keys"),
+    get("/status"),
+    get(`/api/base/v1/executions?status=error,failed&from=${since}&limit=1`),
+    get("/api/base/v2/executions?limit=6"),
+    get("/api/base/v1/billing/balance"),
+    get("/api/base/v1/files/usage"),
+    get("/keys"),
   ]);
   if (!status && !recent) throw errors[0];
   return { status, failed, recent, balance, usage, keys };
@@ -227,17 +297,29 @@ function Home() {
       <div><dt>Balance</dt><dd>${balance ? money(balance.balance_usd) : "–"}</dd></div>
       <div><dt>Files</dt><dd>${usage ? bytes(usage.bytes) : "–"}</dd></div>
     </dl>
-    ${isNew ? html`<section><h2>First steps</h2><div class="cards">
+    ${
+      isNew
+        ? html`<section><h2>First steps</h2><div class="cards">
       <${Link} to="/app/models/text-sentiment" class="tile"><h3><${Icon} name="play" />Run a first model</h3><p>“text-sentiment” rates the sentiment of a text. It is built in and needs nothing else.</p></${Link}>
       <${Link} to="/app/models" class="tile"><h3><${Icon} name="box" />Look at the models</h3><p>All models of this machine, each with a form to try it.</p></${Link}>
       <${Link} to="/app/workflows" class="tile"><h3><${Icon} name="workflow" />Make a workflow</h3><p>Combine models, starting from a template.</p></${Link}>
       ${session.value.member.api_key_access ? html`<${Link} to="/app/keys" class="tile"><h3><${Icon} name="key-round" />${keys?.keys?.length ? "Your API keys" : "Create an API key"}</h3><p>With a key, your programs use the same models.</p></${Link}>` : null}
       ${session.value.member.role === "owner" ? html`<${Link} to="/app/members" class="tile"><h3><${Icon} name="users" />Invite people</h3><p>Everybody in your organization sees the same models and runs.</p></${Link}>` : null}
-    </div></section>` : null}
-    ${rows.length ? html`<section><div class="page-head"><h2>Latest runs</h2><${Link} to="/app/runs">All runs</${Link}></div>
+    </div></section>`
+        : null
+    }
+    ${
+      rows.length
+        ? html`<section><div class="page-head"><h2>Latest runs</h2><${Link} to="/app/runs">All runs</${Link}></div>
       <div class="card scroll"><table><thead><tr><th scope="col">What</th><th scope="col">Status</th><th scope="col">Started</th><th scope="col" class="number">Took</th></tr></thead>
-      <tbody>${rows.map((run) => html`<tr key=${run.id}><th scope="row"><${Link} to=${`/app/runs/${run.id}${run.type === "prediction" ? "" : `?type=${run.type}`}`}><${Text}>${run.workflow_name ?? run.model ?? run.type}</${Text}></${Link}></th>
-        <td data-label="Status"><${Status} of=${statusOf(run)} /></td><td data-label="Started"><${Time} at=${run.created_at} /></td><td data-label="Took" class="number">${run.run_time === null ? "–" : duration(run.run_time)}</td></tr>`)}</tbody></table></div></section>` : null}
+      <tbody>${rows.map(
+        (
+          run,
+        ) => html`<tr key=${run.id}><th scope="row"><${Link} to=${`/app/runs/${run.id}${run.type === "prediction" ? "" : `?type=${run.type}`}`}><${Text}>${run.workflow_name ?? run.model ?? run.type}</${Text}></${Link}></th>
+        <td data-label="Status"><${Status} of=${statusOf(run)} /></td><td data-label="Started"><${Time} at=${run.created_at} /></td><td data-label="Took" class="number">${run.run_time === null ? "–" : duration(run.run_time)}</td></tr>`,
+      )}</tbody></table></div></section>`
+        : null
+    }
   </${Page}>`;
 }
 
@@ -245,17 +327,26 @@ function Home() {
 
 function App() {
   const [error, setError] = useState(null);
-  const start = () => { setError(null); refreshSession().catch(setError); };
+  const start = () => {
+    setError(null);
+    refreshSession().catch(setError);
+  };
   useEffect(start, []);
   const { path } = place.value;
   // Permissions may have changed since the last page was opened.
-  useEffect(() => { if (session.value?.member && !interrupted.value) refreshSession().catch(() => null); }, [path]);
+  useEffect(() => {
+    if (session.value?.member && !interrupted.value) refreshSession().catch(() => null);
+  }, [path]);
   if (DOORS[path]) return html`<${Lazy} file="enter" part=${DOORS[path]} />`;
-  if (error) return html`<main class="door"><${Notice} kind="error" action=${html`<${Button} onClick=${start}>Try again</${Button}>`}>${sentence(error)}</${Notice}></main>`;
+  if (error)
+    return html`<main class="door"><${Notice} kind="error" action=${html`<${Button} onClick=${start}>Try again</${Button}>`}>${sentence(error)}</${Notice}></main>`;
   if (!session.value) return html`<${Splash} />`;
   if (!session.value.set_up) return html`<${NotSetUp} />`;
   if (!session.value.member) return html`<${LogIn} />`;
-  if (path === "/") { queueMicrotask(() => go("/app", { replace: true })); return null; }
+  if (path === "/") {
+    queueMicrotask(() => go("/app", { replace: true }));
+    return null;
+  }
   return html`<${Frame} screen=${screenOf(path)} /><${Interruption} />`;
 }
 
@@ -274,13 +365,20 @@ let waitsForPlace = false;
 document.addEventListener("keydown", (event) => {
   // The innermost element: an editor is in a shadow tree.
   const isTyping = event.composedPath()[0].closest?.("input, textarea, select, [contenteditable]");
-  if (isTyping || event.metaKey || event.ctrlKey || event.altKey || !session.value?.member || document.querySelector("dialog[open]")) return;
+  if (isTyping || event.metaKey || event.ctrlKey || event.altKey || !session.value?.member || document.querySelector("dialog[open]"))
+    return;
   if (stored("shortcuts", "on") === "off") return;
-  if (waitsForPlace && PLACES[event.key]) { event.preventDefault(); go(PLACES[event.key]); }
+  if (waitsForPlace && PLACES[event.key]) {
+    event.preventDefault();
+    go(PLACES[event.key]);
+  }
   waitsForPlace = event.key === "g";
   if (event.key === "/") {
     const search = document.querySelector("input[type=search]");
-    if (search) { event.preventDefault(); search.focus(); }
+    if (search) {
+      event.preventDefault();
+      search.focus();
+    }
   }
 });
 

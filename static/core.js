@@ -1,9 +1,7 @@
 // Shared by all screens: requests with readable errors, the session, the current path and query, formats, and the
 // components of screens. Data from the service is always inserted as text, never as markup.
 
-import {
-  html, icons, signal, useEffect, useErrorBoundary, useId, useLayoutEffect, useRef, useState,
-} from "/static/vendor/preact.js";
+import { html, icons, signal, useEffect, useErrorBoundary, useId, useLayoutEffect, useRef, useState } from "/static/vendor/preact.js";
 
 // ---- The location: path and query of the URL ----
 
@@ -34,13 +32,17 @@ const SCROLL_HOLD_MS = 300;
 // Scrolls to `top` as soon as the page is tall enough, unless the person scrolls first.
 function scrollBack(top) {
   const abort = new AbortController();
-  for (const name of ["wheel", "touchstart", "keydown", "pointerdown"]) addEventListener(name, () => abort.abort(), { signal: abort.signal, passive: true });
+  for (const name of ["wheel", "touchstart", "keydown", "pointerdown"])
+    addEventListener(name, () => abort.abort(), { signal: abort.signal, passive: true });
   const begun = performance.now();
   let reached = null;
   const look = (now) => {
     if (abort.signal.aborted) return;
     if (document.documentElement.scrollHeight - innerHeight >= top) {
-      if (Math.abs(scrollY - top) > 1) { scrollTo(0, top); reached = now; }
+      if (Math.abs(scrollY - top) > 1) {
+        scrollTo(0, top);
+        reached = now;
+      }
       reached ??= now;
     }
     if (now - begun > SCROLL_WAIT_MS || (reached !== null && now - reached > SCROLL_HOLD_MS)) abort.abort();
@@ -73,8 +75,11 @@ export class Refusal extends Error {
   // Errors of fields, by the field's path without its first slash.
   get fields() {
     const list = Array.isArray(this.details) ? this.details : [];
-    return Object.fromEntries(list.filter((one) => one && typeof one.path === "string")
-      .map((one) => [one.path.replace(/^\//, ""), String(one.message ?? "is not valid")]));
+    return Object.fromEntries(
+      list
+        .filter((one) => one && typeof one.path === "string")
+        .map((one) => [one.path.replace(/^\//, ""), String(one.message ?? "is not valid")]),
+    );
   }
 }
 
@@ -110,7 +115,10 @@ export async function request(method, path, body, options = {}) {
   while (answer.status === 401 && session.value?.member && !options.isLogIn) {
     await new Promise((resolve) => {
       const earlier = interrupted.value;
-      interrupted.value = () => { earlier?.(); resolve(); };
+      interrupted.value = () => {
+        earlier?.();
+        resolve();
+      };
     });
     answer = await send(method, path, body, options);
   }
@@ -118,7 +126,11 @@ export async function request(method, path, body, options = {}) {
   if (answer.ok || answer.status === 304) return answer;
   const text = await answer.text();
   let parsed = null;
-  try { parsed = JSON.parse(text); } catch { /* The status is enough. */ }
+  try {
+    parsed = JSON.parse(text);
+  } catch {
+    /* The status is enough. */
+  }
   const said = typeof parsed?.error === "object" ? parsed.error?.message : parsed?.error;
   const message = typeof said === "string" ? said : `The service answered ${answer.status}.`;
   if (answer.status === 403) refreshSession();
@@ -176,7 +188,10 @@ export function useLoad(load, keys) {
   // Whether the next load is the page's own, whether one is in progress, and whether something has changed since.
   const own = useRef({ isNext: false, isBusy: false, isStale: false }).current;
   const follow = () => {
-    if (own.isBusy) { own.isStale = true; return; }
+    if (own.isBusy) {
+      own.isStale = true;
+      return;
+    }
     own.isNext = true;
     setRound((n) => n + 1);
   };
@@ -197,7 +212,10 @@ export function useLoad(load, keys) {
       // If the page's own request fails, the next change triggers another one.
       (error) => end((old) => (isOwn ? old : { ...old, error, loading: false })),
     );
-    return () => { abort.abort(); own.isBusy = false; };
+    return () => {
+      abort.abort();
+      own.isBusy = false;
+    };
   }, [...keys, round]);
   return { ...state, follow, reload: () => setRound((n) => n + 1), set: (data) => setState({ data, error: null, loading: false }) };
 }
@@ -241,7 +259,10 @@ export function bytes(value) {
   const units = ["bytes", "KB", "MB", "GB", "TB"];
   let unit = 0;
   let rest = value;
-  while (rest >= 1000 && unit < units.length - 1) { rest /= 1000; unit += 1; }
+  while (rest >= 1000 && unit < units.length - 1) {
+    rest /= 1000;
+    unit += 1;
+  }
   return `${unit === 0 || rest >= 100 ? Math.round(rest) : rest.toFixed(1)} ${units[unit]}`;
 }
 
@@ -259,7 +280,12 @@ export function duration(seconds) {
 export function money(usd) {
   if (!Number.isFinite(usd)) return "–";
   if (usd === 0) return "$0";
-  const text = Math.abs(usd) >= 1 ? Math.abs(usd).toFixed(2) : Math.abs(usd).toFixed(6).replace(/(\.\d\d\d*?)0+$/, "$1");
+  const text =
+    Math.abs(usd) >= 1
+      ? Math.abs(usd).toFixed(2)
+      : Math.abs(usd)
+          .toFixed(6)
+          .replace(/(\.\d\d\d*?)0+$/, "$1");
   return `${usd < 0 ? "−" : ""}$${text}`;
 }
 
@@ -287,9 +313,14 @@ export function Time({ at, none = "never" }) {
   const moment = new Date(at);
   if (Number.isNaN(moment.getTime())) return html`<span>${at}</span>`;
   const ago = (Date.now() - moment) / 1000;
-  const text = ago >= -5 && ago < 60 ? "just now"
-    : ago >= 60 && ago < 3600 ? `${Math.floor(ago / 60)} min ago`
-    : moment.getFullYear() === new Date().getFullYear() ? days.format(moment) : years.format(moment);
+  const text =
+    ago >= -5 && ago < 60
+      ? "just now"
+      : ago >= 60 && ago < 3600
+        ? `${Math.floor(ago / 60)} min ago`
+        : moment.getFullYear() === new Date().getFullYear()
+          ? days.format(moment)
+          : years.format(moment);
   return html`<time datetime=${at} title=${inFull(at)}>${text}</time>`;
 }
 
@@ -329,15 +360,18 @@ export function Notice({ kind = "info", children, action }) {
 }
 
 // Shown while live updates are interrupted because the service does not answer.
-export const Lost = () => html`<${Notice} kind="warning">The service does not answer. This page may be out of date; it updates by itself when the service is back.</${Notice}>`;
+export const Lost = () =>
+  html`<${Notice} kind="warning">The service does not answer. This page may be out of date; it updates by itself when the service is back.</${Notice}>`;
 
 // Shows exactly one of: loading, an error, an empty state, the content.
 export function Loaded({ of, empty, children }) {
   const { data, error, loading, reload } = of;
   if (error && !data) {
     const [, , list, one] = place.value.path.split("/");
-    const action = error.status === 404 && one ? html`<${Link} class="button plain" to=${`/app/${list}`}><span>Go to the list</span></${Link}>`
-      : html`<${Button} icon="refresh-cw" onClick=${reload}>Try again</${Button}>`;
+    const action =
+      error.status === 404 && one
+        ? html`<${Link} class="button plain" to=${`/app/${list}`}><span>Go to the list</span></${Link}>`
+        : html`<${Button} icon="refresh-cw" onClick=${reload}>Try again</${Button}>`;
     return html`<${Notice} kind="error" action=${action}>${sentence(error)}</${Notice}>`;
   }
   if (!data) return html`<p class="loading" role="status">${loading ? "Loading…" : ""}</p>`;
@@ -350,14 +384,18 @@ export function Empty({ icon = "info", title, children }) {
 
 // Keeps the window's title equal to the heading.
 function useDocumentTitle(title) {
-  useLayoutEffect(() => { document.title = `${title} · Orrery`; }, [title]);
+  useLayoutEffect(() => {
+    document.title = `${title} · Orrery`;
+  }, [title]);
 }
 
 // A screen: its title becomes the window's title, and gets the focus when the screen opens.
 export function Page({ title, intro, actions, children, wide = false }) {
   const heading = useRef(null);
   useDocumentTitle(title);
-  useLayoutEffect(() => { heading.current?.focus({ preventScroll: true }); }, []);
+  useLayoutEffect(() => {
+    heading.current?.focus({ preventScroll: true });
+  }, []);
   return html`<main id="main" class=${wide ? "wide" : ""}>
     <header class="page-head"><div><h1 tabindex="-1" ref=${heading}>${title}</h1>${intro ? html`<p class="intro">${intro}</p>` : null}</div>
     ${actions ? html`<div class="actions">${actions}</div>` : null}</header>
@@ -393,13 +431,16 @@ export function Field({ label, hint, error, children, optional = false }) {
 // `first`: gives the field the focus when it appears.
 export function Input({ label, hint, error, optional, value, onValue, first = false, ...rest }) {
   const input = useRef(null);
-  useEffect(() => { if (first) input.current?.focus(); }, []);
+  useEffect(() => {
+    if (first) input.current?.focus();
+  }, []);
   return html`<${Field} label=${label} hint=${hint} error=${error} optional=${optional}>${(field) => html`
     <input ...${field} ref=${input} data-first=${first ? "" : undefined} value=${value} onInput=${(event) => onValue(event.currentTarget.value)} ...${rest} />`}</${Field}>`;
 }
 
 // Tells a password manager which account a form's password belongs to.
-export const Username = ({ email }) => html`<input type="text" name="username" autocomplete="username" class="hidden" tabindex="-1" aria-hidden="true" readonly value=${email} />`;
+export const Username = ({ email }) =>
+  html`<input type="text" name="username" autocomplete="username" class="hidden" tabindex="-1" aria-hidden="true" readonly value=${email} />`;
 
 // A native dialog: it keeps the focus inside, and Escape closes it.
 export function Dialog({ title, onClose, children, modal = true, wide = false }) {
@@ -410,9 +451,15 @@ export function Dialog({ title, onClose, children, modal = true, wide = false })
     const before = document.activeElement;
     if (!element.open) element.showModal();
     element.querySelector("[data-first]")?.focus();
-    return () => { element.close(); before?.focus?.(); };
+    return () => {
+      element.close();
+      before?.focus?.();
+    };
   }, []);
-  const cancel = (event) => { event.preventDefault(); if (modal) onClose(); };
+  const cancel = (event) => {
+    event.preventDefault();
+    if (modal) onClose();
+  };
   return html`<dialog ref=${dialog} class=${wide ? "wide" : ""} aria-labelledby=${id} onCancel=${cancel}>
     <div class="dialog-head"><h2 id=${id}>${title}</h2>
     ${onClose ? html`<${IconButton} icon="x" label="Close" onClick=${onClose} />` : null}</div>${children}</dialog>`;
@@ -423,7 +470,12 @@ export function Confirm({ title, children, action, onDo, onClose }) {
   const [state, setState] = useState({ busy: false, error: null });
   const act = async () => {
     setState({ busy: true, error: null });
-    try { await onDo(); onClose(); } catch (error) { setState({ busy: false, error }); }
+    try {
+      await onDo();
+      onClose();
+    } catch (error) {
+      setState({ busy: false, error });
+    }
   };
   return html`<${Dialog} title=${title} onClose=${onClose}><div class="stack">${children}
     ${state.error ? html`<${Notice} kind="error">${sentence(state.error)}</${Notice}>` : null}
@@ -434,7 +486,9 @@ export function Confirm({ title, children, action, onDo, onClose }) {
 export function Copy({ text, label = "Copy" }) {
   const [done, setDone] = useState(false);
   const copy = async () => {
-    try { await navigator.clipboard.writeText(text); } catch {
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch {
       const area = document.createElement("textarea");
       area.value = text;
       document.body.append(area);
@@ -455,13 +509,22 @@ export function Once({ text, label }) {
 }
 
 const STATUS = {
-  created: ["clock", "waiting", "Queued"], starting: ["loader", "waiting", "Starting"],
-  queued: ["clock", "waiting", "Queued"], processing: ["loader", "active", "Running"],
-  running: ["loader", "active", "Running"], success: ["check", "good", "Succeeded"],
-  completed: ["check", "good", "Completed"], error: ["circle-alert", "bad", "Failed"],
-  failed: ["circle-alert", "bad", "Failed"], cancelled: ["ban", "off", "Cancelled"],
-  paused: ["clock", "waiting", "Paused"], event: ["clock", "waiting", "Waiting for approval"], skipped: ["ban", "off", "Skipped"], pending: ["clock", "waiting", "Waiting"],
-  delivering: ["loader", "active", "Delivering"], delivered: ["check", "good", "Delivered"],
+  created: ["clock", "waiting", "Queued"],
+  starting: ["loader", "waiting", "Starting"],
+  queued: ["clock", "waiting", "Queued"],
+  processing: ["loader", "active", "Running"],
+  running: ["loader", "active", "Running"],
+  success: ["check", "good", "Succeeded"],
+  completed: ["check", "good", "Completed"],
+  error: ["circle-alert", "bad", "Failed"],
+  failed: ["circle-alert", "bad", "Failed"],
+  cancelled: ["ban", "off", "Cancelled"],
+  paused: ["clock", "waiting", "Paused"],
+  event: ["clock", "waiting", "Waiting for approval"],
+  skipped: ["ban", "off", "Skipped"],
+  pending: ["clock", "waiting", "Waiting"],
+  delivering: ["loader", "active", "Delivering"],
+  delivered: ["check", "good", "Delivered"],
 };
 
 // The status of a run, or what somebody has to do before it goes on: its rows have one word, its record has all it waits for.
@@ -494,5 +557,7 @@ export function useForeign(value, onForeign) {
     own.current = at < 0 ? [value] : own.current.slice(at);
     if (at < 0) onForeign(value);
   }, [value]);
-  return (written) => { own.current.push(written); };
+  return (written) => {
+    own.current.push(written);
+  };
 }

@@ -24,16 +24,19 @@ function Properties({ schema, root, value, onValue, path, errors, depth, binds =
   const all = propertiesOf(schema);
   const known = new Set(all.map(([name]) => name));
   const others = Object.keys(value).filter((name) => !known.has(name));
-  const first = all.length > SHOWN_MAX && !showsAll
-    ? all.filter(([name], at) => required.includes(name) || name in value || at < SHOWN_MAX / 2) : all;
+  const first =
+    all.length > SHOWN_MAX && !showsAll ? all.filter(([name], at) => required.includes(name) || name in value || at < SHOWN_MAX / 2) : all;
   const set = (name, part) => {
     const next = { ...value };
-    if (part === undefined) delete next[name]; else next[name] = part;
+    if (part === undefined) delete next[name];
+    else next[name] = part;
     onValue(next);
   };
-  return html`<div class="stack">${first.map(([name, part]) => html`<${Part} key=${name} schema=${resolve(part, root)} root=${root}
+  return html`<div class="stack">${first.map(
+    ([name, part]) => html`<${Part} key=${name} schema=${resolve(part, root)} root=${root}
       value=${value[name]} onValue=${(next) => set(name, next)} label=${resolve(part, root)?.title ?? name} name=${name}
-      path=${path ? `${path}/${name}` : name} errors=${errors} depth=${depth + 1} required=${binds && required.includes(name)} />`)}
+      path=${path ? `${path}/${name}` : name} errors=${errors} depth=${depth + 1} required=${binds && required.includes(name)} />`,
+  )}
     ${first.length < all.length ? html`<div><${Button} icon="chevron-down" onClick=${() => setShowsAll(true)}>Show ${all.length - first.length} more fields</${Button}></div>` : null}
     ${others.length ? html`<p class="hint">The JSON tab also has: ${others.join(", ")}</p>` : null}</div>`;
 }
@@ -44,15 +47,25 @@ function Part(props) {
   const hint = typeof schema?.description === "string" ? schema.description : undefined;
   const common = { ...props, error, hint, optional: !required };
   switch (kindOf(schema, depth)) {
-    case "const": return html`<div class="field"><span class="label">${props.label}</span><code>${JSON.stringify(schema.const)}</code></div>`;
-    case "enum": return html`<${OneOf} ...${common} />`;
-    case "boolean": return html`<${Yes} ...${common} />`;
-    case "integer": case "number": return html`<${Figure} ...${common} />`;
-    case "text": return html`<${Words} ...${common} />`;
-    case "choice": return html`<${Choice} ...${common} />`;
-    case "list": return html`<${Items} ...${common} />`;
-    case "object": return html`<${Group} ...${common} />`;
-    default: return html`<${Json} ...${common} />`;
+    case "const":
+      return html`<div class="field"><span class="label">${props.label}</span><code>${JSON.stringify(schema.const)}</code></div>`;
+    case "enum":
+      return html`<${OneOf} ...${common} />`;
+    case "boolean":
+      return html`<${Yes} ...${common} />`;
+    case "integer":
+    case "number":
+      return html`<${Figure} ...${common} />`;
+    case "text":
+      return html`<${Words} ...${common} />`;
+    case "choice":
+      return html`<${Choice} ...${common} />`;
+    case "list":
+      return html`<${Items} ...${common} />`;
+    case "object":
+      return html`<${Group} ...${common} />`;
+    default:
+      return html`<${Json} ...${common} />`;
   }
 }
 
@@ -80,9 +93,13 @@ function Figure({ schema, value, onValue, label, hint, error, optional, required
     const { value: text } = event.currentTarget;
     onValue(text === "" ? undefined : Number(text));
   };
-  const bounds = [Number.isFinite(low) ? `at least ${low}` : null, Number.isFinite(high) ? `at most ${high}` : null].filter(Boolean).join(", ");
-  return html`<${Field} label=${label} hint=${[hint, bounds && !slides ? `${bounds.charAt(0).toUpperCase()}${bounds.slice(1)}.` : null].filter(Boolean).join(" ") || undefined} error=${error} optional=${optional}>${(field) => html`
-    <div class="figure">${slides ? html`<input type="range" aria-label=${`${label}, slider`} min=${low} max=${high} step=${isWhole ? step : schema.multipleOf ?? span / 100} class=${value === undefined ? "unset" : ""} aria-valuetext=${value === undefined ? "not set" : undefined} value=${value ?? low + span / 2} onInput=${read} />` : null}
+  const bounds = [Number.isFinite(low) ? `at least ${low}` : null, Number.isFinite(high) ? `at most ${high}` : null]
+    .filter(Boolean)
+    .join(", ");
+  return html`<${Field} label=${label} hint=${[hint, bounds && !slides ? `${bounds.charAt(0).toUpperCase()}${bounds.slice(1)}.` : null].filter(Boolean).join(" ") || undefined} error=${error} optional=${optional}>${(
+    field,
+  ) => html`
+    <div class="figure">${slides ? html`<input type="range" aria-label=${`${label}, slider`} min=${low} max=${high} step=${isWhole ? step : (schema.multipleOf ?? span / 100)} class=${value === undefined ? "unset" : ""} aria-valuetext=${value === undefined ? "not set" : undefined} value=${value ?? low + span / 2} onInput=${read} />` : null}
     <input ...${field} type="number" name=${name} required=${required} min=${schema.minimum} max=${schema.maximum} step=${step} value=${value ?? ""} onInput=${read} /></div>`}</${Field}>`;
 }
 
@@ -97,19 +114,24 @@ function localOf(text) {
 }
 
 function Words({ schema, value, onValue, label, hint, error, optional, required, name }) {
-  const isLine = isAddress(schema) || Boolean(schema.format) || Boolean(schema.pattern) || (Number.isFinite(schema.maxLength) && schema.maxLength <= 200);
+  const isLine =
+    isAddress(schema) ||
+    Boolean(schema.format) ||
+    Boolean(schema.pattern) ||
+    (Number.isFinite(schema.maxLength) && schema.maxLength <= 200);
   const isWrongType = value !== undefined && value !== null && typeof value !== "string";
   const set = (text) => onValue(text === "" && (optional || !schema.minLength) ? (optional ? undefined : "") : text);
   const type = { date: "date", email: "email", password: "password" }[schema.format] ?? "text";
-  const shown = isWrongType ? JSON.stringify(value) : value ?? "";
+  const shown = isWrongType ? JSON.stringify(value) : (value ?? "");
   if (schema.format === "date-time" && (shown === "" || localOf(shown))) {
     const moment = (text) => onValue(text === "" ? (optional ? undefined : "") : new Date(text).toISOString());
     return html`<${Field} label=${label} hint=${hint} error=${error} optional=${optional}>${(field) => html`<input ...${field} type="datetime-local" step="1" name=${name} required=${required} value=${localOf(shown) ?? ""} onInput=${(event) => moment(event.currentTarget.value)} />`}</${Field}>`;
   }
-  return html`<${Field} label=${label} hint=${hint} error=${error} optional=${optional}>${(field) => isLine
-    ? html`<div class="upload"><input ...${field} type=${type} name=${name} required=${required} maxlength=${schema.maxLength} value=${shown} placeholder=${isNullable(schema) ? "empty" : undefined}
+  return html`<${Field} label=${label} hint=${hint} error=${error} optional=${optional}>${(field) =>
+    isLine
+      ? html`<div class="upload"><input ...${field} type=${type} name=${name} required=${required} maxlength=${schema.maxLength} value=${shown} placeholder=${isNullable(schema) ? "empty" : undefined}
         onInput=${(event) => set(event.currentTarget.value)} />${schema.format === "color" ? html`<input type="color" class="swatch-field" aria-label=${`${label}, picker`} value=${/^#[0-9a-f]{6}$/i.test(shown) ? shown : "#808080"} onInput=${(event) => set(event.currentTarget.value)} />` : null}${isAddress(schema) ? html`<${Upload} label=${label} onFile=${(url) => onValue(url)} />` : null}</div>`
-    : html`<textarea ...${field} name=${name} required=${required} maxlength=${schema.maxLength} rows="3" value=${shown} onInput=${(event) => set(event.currentTarget.value)} />`}</${Field}>`;
+      : html`<textarea ...${field} name=${name} required=${required} maxlength=${schema.maxLength} rows="3" value=${shown} onInput=${(event) => set(event.currentTarget.value)} />`}</${Field}>`;
 }
 
 // Uploads a file that is chosen, dropped or pasted; returns its URL.
@@ -125,31 +147,70 @@ function Upload({ label, onFile }) {
       const made = await ask("POST", "/api/base/v1/files", form);
       onFile(made.url);
       setState({ busy: false, error: null, name: `${file.name || "Pasted file"}, ${bytes(file.size)}` });
-    } catch (error) { setState({ busy: false, error, name: null }); }
+    } catch (error) {
+      setState({ busy: false, error, name: null });
+    }
   };
   useEffect(() => {
     const zone = input.current.closest(".field");
-    const over = (event) => { if ([...(event.dataTransfer?.types ?? [])].includes("Files")) { event.preventDefault(); zone.classList.add("over"); } };
+    const over = (event) => {
+      if ([...(event.dataTransfer?.types ?? [])].includes("Files")) {
+        event.preventDefault();
+        zone.classList.add("over");
+      }
+    };
     const leave = () => zone.classList.remove("over");
-    const drop = (event) => { leave(); if (event.dataTransfer?.files.length) { event.preventDefault(); take(event.dataTransfer.files[0]); } };
-    const paste = (event) => { if (event.clipboardData?.files.length) { event.preventDefault(); take(event.clipboardData.files[0]); } };
-    const all = [["dragover", over], ["dragleave", leave], ["drop", drop], ["paste", paste]];
+    const drop = (event) => {
+      leave();
+      if (event.dataTransfer?.files.length) {
+        event.preventDefault();
+        take(event.dataTransfer.files[0]);
+      }
+    };
+    const paste = (event) => {
+      if (event.clipboardData?.files.length) {
+        event.preventDefault();
+        take(event.clipboardData.files[0]);
+      }
+    };
+    const all = [
+      ["dragover", over],
+      ["dragleave", leave],
+      ["drop", drop],
+      ["paste", paste],
+    ];
     for (const [name, act] of all) zone.addEventListener(name, act);
-    return () => { for (const [name, act] of all) zone.removeEventListener(name, act); };
+    return () => {
+      for (const [name, act] of all) zone.removeEventListener(name, act);
+    };
   }, []);
   return html`<input type="file" class="hidden" tabindex="-1" aria-label=${`File for ${label}`} ref=${input} onChange=${(event) => take(event.currentTarget.files[0])} />
     <${Button} icon="upload" busy=${state.busy} onClick=${() => input.current.click()}>Upload</${Button}>
-    <span class="hint" role="status">${state.busy ? "Uploading…" : state.name ?? "Or drop or paste a file here."}</span>
+    <span class="hint" role="status">${state.busy ? "Uploading…" : (state.name ?? "Or drop or paste a file here.")}</span>
     ${state.error ? html`<${Notice} kind="error">${sentence(state.error)}</${Notice}>` : null}`;
 }
 
 // One of several alternatives, chosen by the person: it never changes while somebody is typing.
 function Choice({ schema, root, value, onValue, label, hint, error, optional, path, errors, depth }) {
   const all = schema.oneOf ?? schema.anyOf;
-  const [at, setAt] = useState(() => Math.max(value === undefined ? -1 : 0, all.findIndex((one) => value !== undefined && couldBe(value, one, root))));
+  const [at, setAt] = useState(() =>
+    Math.max(
+      value === undefined ? -1 : 0,
+      all.findIndex((one) => value !== undefined && couldBe(value, one, root)),
+    ),
+  );
   const word = (one, index) => {
     const part = resolve(one, root);
-    return part?.title ?? (part && "const" in part ? JSON.stringify(part.const) : part?.type === "null" ? "Empty" : part?.type ? `${part.type}` : `Form ${index + 1}`);
+    return (
+      part?.title ??
+      (part && "const" in part
+        ? JSON.stringify(part.const)
+        : part?.type === "null"
+          ? "Empty"
+          : part?.type
+            ? `${part.type}`
+            : `Form ${index + 1}`)
+    );
   };
   const choose = (index) => {
     setAt(index);
@@ -158,7 +219,9 @@ function Choice({ schema, root, value, onValue, label, hint, error, optional, pa
   };
   const chosen = at >= 0 ? resolve(all[at], root) : null;
   return html`<fieldset><legend>${label}${optional ? html` <span class="quiet">(optional)</span>` : null}</legend>${hint ? html`<p class="hint">${hint}</p>` : null}
-    <${Field} label="Form" error=${error}>${(field) => html`<select ...${field} value=${String(at)} onChange=${(event) => choose(Number(event.currentTarget.value))}>
+    <${Field} label="Form" error=${error}>${(
+      field,
+    ) => html`<select ...${field} value=${String(at)} onChange=${(event) => choose(Number(event.currentTarget.value))}>
       <option value="-1">${optional ? "None" : "Please choose"}</option>${all.map((one, index) => html`<option value=${String(index)}>${word(one, index)}</option>`)}</select>`}</${Field}>
     ${chosen && chosen.type !== "null" && !("const" in chosen) ? html`<${Part} key=${at} schema=${chosen} root=${root} value=${value} onValue=${onValue} label=${word(chosen, at)} path=${path} errors=${errors} depth=${depth + 1} required=${true} />` : null}</fieldset>`;
 }
@@ -167,12 +230,20 @@ function Items({ schema, root, value, onValue, label, hint, error, optional, pat
   if (value !== undefined && !Array.isArray(value)) return html`<${Json} ...${{ value, onValue, label, hint, error, optional }} />`;
   const items = value ?? [];
   const part = resolve(schema.items, root);
-  const set = (at, next) => onValue(items.map((one, index) => (index === at ? next ?? null : one)));
-  const remove = (at) => { const next = items.filter((_, index) => index !== at); onValue(next.length || !optional ? next : undefined); };
+  const set = (at, next) => onValue(items.map((one, index) => (index === at ? (next ?? null) : one)));
+  const remove = (at) => {
+    const next = items.filter((_, index) => index !== at);
+    onValue(next.length || !optional ? next : undefined);
+  };
   const empty = { text: "", boolean: false, list: [], object: {} }[kindOf(part, depth + 1)];
   return html`<fieldset><legend>${label}${optional ? html` <span class="quiet">(optional)</span>` : null}</legend>${hint ? html`<p class="hint">${hint}</p>` : null}
-    ${items.map((one, at) => html`<div class="item" key=${at}><${Part} schema=${part} root=${root} value=${one === null ? undefined : one} onValue=${(next) => set(at, next)} label=${`${part?.title ?? "Item"} ${at + 1}`} path=${`${path}/${at}`} errors=${errors} depth=${depth + 1} required=${true} />
-      <${IconButton} icon="x" label=${`Remove item ${at + 1} of ${label}`} onClick=${() => remove(at)} /></div>`)}
+    ${items.map(
+      (
+        one,
+        at,
+      ) => html`<div class="item" key=${at}><${Part} schema=${part} root=${root} value=${one === null ? undefined : one} onValue=${(next) => set(at, next)} label=${`${part?.title ?? "Item"} ${at + 1}`} path=${`${path}/${at}`} errors=${errors} depth=${depth + 1} required=${true} />
+      <${IconButton} icon="x" label=${`Remove item ${at + 1} of ${label}`} onClick=${() => remove(at)} /></div>`,
+    )}
     ${error ? html`<p class="field-error"><${Icon} name="circle-alert" />${error}</p>` : null}
     <div><${Button} icon="plus" disabled=${Number.isFinite(schema.maxItems) && items.length >= schema.maxItems} onClick=${() => onValue([...items, initial(part, root, depth + 1) ?? empty ?? null])}>Add</${Button}></div></fieldset>`;
 }
@@ -191,7 +262,11 @@ export function Json({ value, onValue, label, hint, error, optional, rows = 4, o
   const format = (of) => (of === undefined ? "" : JSON.stringify(of, null, 2));
   const [text, setText] = useState(() => format(value));
   const [problem, setProblem] = useState(null);
-  const wrote = useForeign(value, (foreign) => { setText(format(foreign)); setProblem(null); onValid?.(true); });
+  const wrote = useForeign(value, (foreign) => {
+    setText(format(foreign));
+    setProblem(null);
+    onValid?.(true);
+  });
   const read = (event) => {
     const next = event.currentTarget.value;
     setText(next);

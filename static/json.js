@@ -5,7 +5,11 @@ import { html, useEffect, useId, useRef, useState } from "/static/vendor/preact.
 import { Icon, useForeign } from "/static/core.js";
 
 let loading = null;
-const load = () => (loading ??= import("/static/vendor/codemirror.js").catch((error) => { loading = null; throw error; }));
+const load = () =>
+  (loading ??= import("/static/vendor/codemirror.js").catch((error) => {
+    loading = null;
+    throw error;
+  }));
 
 const STRING = /"(?:[^"\\\u0000-\u001f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"/y;
 const SCALAR = /(?:true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?)(?![\w.+-])/y;
@@ -15,7 +19,12 @@ export function faultAt(text) {
   const open = [];
   let wants = "value";
   let at = 0;
-  const take = (pattern) => { pattern.lastIndex = at; const found = pattern.exec(text); if (found) at += found[0].length; return Boolean(found); };
+  const take = (pattern) => {
+    pattern.lastIndex = at;
+    const found = pattern.exec(text);
+    if (found) at += found[0].length;
+    return Boolean(found);
+  };
   for (;;) {
     while (" \t\r\n".includes(text[at]) && at < text.length) at += 1;
     const sign = text[at];
@@ -56,12 +65,22 @@ export function JsonEditor({ label, hint, value, onValue, onValid, readonly = fa
   const id = useId();
   useEffect(() => {
     let isThere = true;
-    load().then((module) => isThere && setEditor(module), () => isThere && setEditor("none"));
-    return () => { isThere = false; };
+    load().then(
+      (module) => isThere && setEditor(module),
+      () => isThere && setEditor("none"),
+    );
+    return () => {
+      isThere = false;
+    };
   }, []);
   // Counts external changes of the value: only these are copied into the editor.
   const [round, setRound] = useState(0);
-  const wrote = useForeign(value, (foreign) => { setText(format(foreign)); setRound((n) => n + 1); setFault(null); onValid?.(true); });
+  const wrote = useForeign(value, (foreign) => {
+    setText(format(foreign));
+    setRound((n) => n + 1);
+    setFault(null);
+    onValid?.(true);
+  });
   const read = (next) => {
     setText(next);
     try {
@@ -78,29 +97,44 @@ export function JsonEditor({ label, hint, value, onValue, onValid, readonly = fa
   const problem = fault ? `Line ${fault.line}: this is not JSON yet. ${fault.message}` : null;
   const shared = { label, text, round, readonly, fault, described: problem ?? hint, onText: read };
   return html`<div class=${`field ${fault ? "wrong" : ""}`}><span class="label" id=${id}>${label}</span>
-    ${editor === null ? html`<p class="loading" role="status">Loading…</p>` : editor === "none" ? html`<textarea class="mono" rows="20" aria-labelledby=${id} spellcheck=${false} readonly=${readonly} value=${text} onInput=${(event) => read(event.currentTarget.value)} />`
-      : html`<${Mirror} ...${shared} of=${editor} />`}
+    ${
+      editor === null
+        ? html`<p class="loading" role="status">Loading…</p>`
+        : editor === "none"
+          ? html`<textarea class="mono" rows="20" aria-labelledby=${id} spellcheck=${false} readonly=${readonly} value=${text} onInput=${(event) => read(event.currentTarget.value)} />`
+          : html`<${Mirror} ...${shared} of=${editor} />`
+    }
     ${hint ? html`<p class="hint">${hint}</p>` : null}
     ${problem ? html`<p class="field-error" role="status"><${Icon} name="circle-alert" />${problem}</p>` : null}</div>`;
 }
 
-const COLOURS = [["propertyName", "--accent"], ["string", "--good"], ["number", "--active"], ["bool", "--active"], ["null", "--quiet"], ["invalid", "--bad"]];
+const COLOURS = [
+  ["propertyName", "--accent"],
+  ["string", "--good"],
+  ["number", "--active"],
+  ["bool", "--active"],
+  ["null", "--quiet"],
+  ["invalid", "--bad"],
+];
 
 // The editor's style: the page's colors, which reach into the shadow tree as custom properties.
-const theme = ({ EditorView }) => EditorView.theme({
-  "&": { color: "var(--text)", backgroundColor: "var(--sunken)", fontSize: ".86rem", minHeight: "20rem" },
-  "&.cm-focused": { outline: "none" },
-  ".cm-scroller": { fontFamily: "var(--mono)", lineHeight: "1.5", overflow: "auto" },
-  ".cm-content": { padding: ".6rem 0", caretColor: "var(--text)" },
-  ".cm-gutters": { color: "var(--quiet)", backgroundColor: "var(--sunken)", border: "0" },
-  ".cm-activeLine, .cm-activeLineGutter": { backgroundColor: "transparent" },
-  "&.cm-focused .cm-activeLine": { backgroundColor: "color-mix(in srgb, var(--line) 45%, transparent)" },
-  "&.cm-focused .cm-matchingBracket": { backgroundColor: "var(--accent-soft)", outline: "1px solid var(--line-strong)" },
-  ".cm-selectionBackground, &.cm-focused > .cm-scroller > .cm-selectionLayer .cm-selectionBackground": { background: "color-mix(in srgb, var(--accent) 25%, transparent)" },
-  ".cm-cursor": { borderLeftColor: "var(--text)" },
-  ".cm-foldPlaceholder": { color: "var(--quiet)", backgroundColor: "transparent", border: "1px solid var(--line-strong)" },
-  ".cm-fault": { backgroundColor: "color-mix(in srgb, var(--bad) 18%, transparent)", boxShadow: "inset 3px 0 var(--bad)" },
-});
+const theme = ({ EditorView }) =>
+  EditorView.theme({
+    "&": { color: "var(--text)", backgroundColor: "var(--sunken)", fontSize: ".86rem", minHeight: "20rem" },
+    "&.cm-focused": { outline: "none" },
+    ".cm-scroller": { fontFamily: "var(--mono)", lineHeight: "1.5", overflow: "auto" },
+    ".cm-content": { padding: ".6rem 0", caretColor: "var(--text)" },
+    ".cm-gutters": { color: "var(--quiet)", backgroundColor: "var(--sunken)", border: "0" },
+    ".cm-activeLine, .cm-activeLineGutter": { backgroundColor: "transparent" },
+    "&.cm-focused .cm-activeLine": { backgroundColor: "color-mix(in srgb, var(--line) 45%, transparent)" },
+    "&.cm-focused .cm-matchingBracket": { backgroundColor: "var(--accent-soft)", outline: "1px solid var(--line-strong)" },
+    ".cm-selectionBackground, &.cm-focused > .cm-scroller > .cm-selectionLayer .cm-selectionBackground": {
+      background: "color-mix(in srgb, var(--accent) 25%, transparent)",
+    },
+    ".cm-cursor": { borderLeftColor: "var(--text)" },
+    ".cm-foldPlaceholder": { color: "var(--quiet)", backgroundColor: "transparent", border: "1px solid var(--line-strong)" },
+    ".cm-fault": { backgroundColor: "color-mix(in srgb, var(--bad) 18%, transparent)", boxShadow: "inset 3px 0 var(--bad)" },
+  });
 
 function Mirror({ of, label, text, round, readonly, fault, described, onText }) {
   const host = useRef(null);
@@ -109,13 +143,21 @@ function Mirror({ of, label, text, round, readonly, fault, described, onText }) 
   const latest = useRef(onText);
   latest.current = onText;
   // The accessible name: a label outside a shadow tree cannot be referenced from inside.
-  const said = () => of.EditorView.contentAttributes.of({
-    tabindex: "0", "aria-label": label, "aria-description": described ?? "", "aria-invalid": fault ? "true" : "false", "aria-readonly": readonly ? "true" : "false",
-  });
-  const marked = () => (fault ? of.EditorView.decorations.of((now) => {
-    const line = now.state.doc.line(Math.min(fault.line, now.state.doc.lines));
-    return of.Decoration.set([of.Decoration.line({ class: "cm-fault" }).range(line.from)]);
-  }) : []);
+  const said = () =>
+    of.EditorView.contentAttributes.of({
+      tabindex: "0",
+      "aria-label": label,
+      "aria-description": described ?? "",
+      "aria-invalid": fault ? "true" : "false",
+      "aria-readonly": readonly ? "true" : "false",
+    });
+  const marked = () =>
+    fault
+      ? of.EditorView.decorations.of((now) => {
+          const line = now.state.doc.line(Math.min(fault.line, now.state.doc.lines));
+          return of.Decoration.set([of.Decoration.line({ class: "cm-fault" }).range(line.from)]);
+        })
+      : [];
   useEffect(() => {
     const { Compartment, EditorState, EditorView, HighlightStyle, Prec, keymap, tags } = of;
     const colours = HighlightStyle.define(COLOURS.map(([name, colour]) => ({ tag: tags[name], color: `var(${colour})` })));
@@ -124,26 +166,49 @@ function Mirror({ of, label, text, round, readonly, fault, described, onText }) 
     // sheets.
     const root = host.current.shadowRoot ?? host.current.attachShadow({ mode: "open" });
     view.current = new EditorView({
-      root, parent: root,
-      state: EditorState.create({ doc: text, extensions: [
-        // Ctrl+Enter runs the model, as in the form.
-        Prec.highest(keymap.of([{ key: "Mod-Enter", run: () => true }])),
-        of.lineNumbers(), of.history(), of.codeFolding(), of.foldGutter(), of.drawSelection(), of.indentOnInput(), of.bracketMatching(), of.highlightActiveLine(),
-        EditorState.tabSize.of(2), EditorView.lineWrapping, of.json(), of.syntaxHighlighting(colours), theme(of),
-        keymap.of([...of.defaultKeymap, ...of.historyKeymap, ...of.foldKeymap]),
-        parts.current.said.of(said()), parts.current.locked.of(EditorState.readOnly.of(readonly)), parts.current.fault.of(marked()),
-        EditorView.updateListener.of((update) => { if (update.docChanged && !update.transactions.some((one) => one.isUserEvent("foreign"))) latest.current(update.state.doc.toString()); }),
-      ] }),
+      root,
+      parent: root,
+      state: EditorState.create({
+        doc: text,
+        extensions: [
+          // Ctrl+Enter runs the model, as in the form.
+          Prec.highest(keymap.of([{ key: "Mod-Enter", run: () => true }])),
+          of.lineNumbers(),
+          of.history(),
+          of.codeFolding(),
+          of.foldGutter(),
+          of.drawSelection(),
+          of.indentOnInput(),
+          of.bracketMatching(),
+          of.highlightActiveLine(),
+          EditorState.tabSize.of(2),
+          EditorView.lineWrapping,
+          of.json(),
+          of.syntaxHighlighting(colours),
+          theme(of),
+          keymap.of([...of.defaultKeymap, ...of.historyKeymap, ...of.foldKeymap]),
+          parts.current.said.of(said()),
+          parts.current.locked.of(EditorState.readOnly.of(readonly)),
+          parts.current.fault.of(marked()),
+          EditorView.updateListener.of((update) => {
+            if (update.docChanged && !update.transactions.some((one) => one.isUserEvent("foreign")))
+              latest.current(update.state.doc.toString());
+          }),
+        ],
+      }),
     });
     return () => view.current.destroy();
   }, []);
   useEffect(() => {
     const { state } = view.current;
-    if (round && state.doc.toString() !== text) view.current.dispatch({ changes: { from: 0, to: state.doc.length, insert: text }, userEvent: "foreign" });
+    if (round && state.doc.toString() !== text)
+      view.current.dispatch({ changes: { from: 0, to: state.doc.length, insert: text }, userEvent: "foreign" });
   }, [round]);
   useEffect(() => {
     const { said: words, locked, fault: lines } = parts.current;
-    view.current.dispatch({ effects: [words.reconfigure(said()), locked.reconfigure(of.EditorState.readOnly.of(readonly)), lines.reconfigure(marked())] });
+    view.current.dispatch({
+      effects: [words.reconfigure(said()), locked.reconfigure(of.EditorState.readOnly.of(readonly)), lines.reconfigure(marked())],
+    });
   }, [label, described, readonly, fault]);
   return html`<div class="code-editor" ref=${host}></div>`;
 }

@@ -21,13 +21,25 @@ const isPassing = (error) => error instanceof Refusal && PASSING.includes(error.
 function pause(ms, signal) {
   return new Promise((resolve) => {
     const timer = setTimeout(resolve, ms);
-    signal.addEventListener("abort", () => { clearTimeout(timer); resolve(); }, { once: true });
+    signal.addEventListener(
+      "abort",
+      () => {
+        clearTimeout(timer);
+        resolve();
+      },
+      { once: true },
+    );
   });
 }
 
 function seen(signal) {
   return new Promise((resolve) => {
-    const look = () => { if (!document.hidden || signal.aborted) { document.removeEventListener("visibilitychange", look); resolve(); } };
+    const look = () => {
+      if (!document.hidden || signal.aborted) {
+        document.removeEventListener("visibilitychange", look);
+        resolve();
+      }
+    };
     document.addEventListener("visibilitychange", look);
     signal.addEventListener("abort", look, { once: true });
     look();
@@ -50,13 +62,18 @@ export async function follow(look, { signal, onLost, turns = inTurn }) {
     if (signal.aborted) return;
     const turn = new AbortController();
     unattended.add(turn.signal);
-    const leave = () => { if (document.hidden) turn.abort(); };
+    const leave = () => {
+      if (document.hidden) turn.abort();
+    };
     const end = () => turn.abort();
     document.addEventListener("visibilitychange", leave);
     signal.addEventListener("abort", end, { once: true });
     let wait = LOOK_MS;
     try {
-      const isOver = await turns(async (mayHold) => { if (mayHold) wait = BREATH_MS; return look(mayHold, turn.signal); }, turn.signal);
+      const isOver = await turns(async (mayHold) => {
+        if (mayHold) wait = BREATH_MS;
+        return look(mayHold, turn.signal);
+      }, turn.signal);
       if (failures) onLost(null);
       failures = 0;
       if (isOver) return;
@@ -85,19 +102,35 @@ const NAMES = ["status", "log", "output", "step", "wait", "pause", "resume"];
 export function eventsOf(path, on, signal, query = "") {
   return new Promise((resolve, reject) => {
     const events = new EventSource(`${path}/events`);
-    const done = (act, value) => { events.close(); act(value); };
+    const done = (act, value) => {
+      events.close();
+      act(value);
+    };
     let isFresh = true;
-    const begun = () => { if (isFresh) on.begin?.(); isFresh = false; };
+    const begun = () => {
+      if (isFresh) on.begin?.();
+      isFresh = false;
+    };
     for (const name of NAMES) {
-      events.addEventListener(name, (event) => { begun(); on[name]?.(JSON.parse(event.data)); });
+      events.addEventListener(name, (event) => {
+        begun();
+        on[name]?.(JSON.parse(event.data));
+      });
     }
-    events.addEventListener("reset", () => { isFresh = false; on.begin?.(); });
+    events.addEventListener("reset", () => {
+      isFresh = false;
+      on.begin?.();
+    });
     events.addEventListener("end", (event) => done(resolve, JSON.parse(event.data)));
     events.onopen = () => on.lost?.(null);
     events.onerror = () => {
       const away = new Refusal(0, "The connection to the service was lost.");
       // The browser reconnects by itself, unless the service refused: then an ordinary request gets the reason.
-      if (events.readyState === EventSource.CLOSED) ask("GET", path + query, undefined, { signal }).then(() => done(reject, away), (error) => done(reject, error));
+      if (events.readyState === EventSource.CLOSED)
+        ask("GET", path + query, undefined, { signal }).then(
+          () => done(reject, away),
+          (error) => done(reject, error),
+        );
       else on.lost?.(away);
     };
     signal.addEventListener("abort", () => done(reject, new DOMException("nobody looks", "AbortError")), { once: true });
@@ -110,7 +143,10 @@ export function rereading(read, signal) {
   let isReading = false;
   let isStale = false;
   return async () => {
-    if (isReading) { isStale = true; return; }
+    if (isReading) {
+      isStale = true;
+      return;
+    }
     isReading = true;
     do {
       isStale = false;
@@ -130,13 +166,23 @@ const windows = new BroadcastChannel("changes");
 let isMissing = true;
 
 // A hidden window reloads once it is visible again.
-windows.onmessage = (event) => { if (document.hidden) isMissing = true; else tellLists(event.data); };
-document.addEventListener("visibilitychange", () => { if (!document.hidden && isMissing) { isMissing = false; tellLists(); } });
+windows.onmessage = (event) => {
+  if (document.hidden) isMissing = true;
+  else tellLists(event.data);
+};
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden && isMissing) {
+    isMissing = false;
+    tellLists();
+  }
+});
 
 async function hold(signal) {
-  const answer = await fetch("/events", { headers: UNATTENDED, signal, cache: "no-store" })
-    .catch((error) => { throw error.name === "AbortError" ? error : new Refusal(0, "The connection to the service was lost."); });
-  if (!answer.ok) throw new Refusal(answer.status, "Changes cannot be followed.", { retryAfter: Number(answer.headers.get("retry-after")) || null });
+  const answer = await fetch("/events", { headers: UNATTENDED, signal, cache: "no-store" }).catch((error) => {
+    throw error.name === "AbortError" ? error : new Refusal(0, "The connection to the service was lost.");
+  });
+  if (!answer.ok)
+    throw new Refusal(answer.status, "Changes cannot be followed.", { retryAfter: Number(answer.headers.get("retry-after")) || null });
   // Earlier changes are not reported.
   isMissing = false;
   tellLists();
@@ -146,16 +192,23 @@ async function hold(signal) {
       const { topics, retry_after: retryAfter } = JSON.parse(data);
       // A newer connection of the same member has replaced this one. Other windows do not reconnect at once:
       // the turn is kept until the time has passed, or until this window is hidden.
-      if (!topics) { isMissing = true; await pause(retryAfter * 1000, signal); return; }
+      if (!topics) {
+        isMissing = true;
+        await pause(retryAfter * 1000, signal);
+        return;
+      }
       windows.postMessage(topics);
       tellLists(topics);
     }
   } catch (error) {
     throw error.name === "AbortError" || error instanceof Refusal ? error : new Refusal(0, "The connection to the service was lost.");
-  } finally { isMissing = true; }
+  } finally {
+    isMissing = true;
+  }
 }
 
 const alone = (look, signal) => (navigator.locks ? navigator.locks.request("changes", { signal }, () => look(true)) : look(true));
 
 // Follows changes in the organization. Ends when the session has ended: the next request shows a log-in.
-export const followChanges = (signal) => follow((_mayHold, turn) => hold(turn), { signal, onLost: () => null, turns: alone }).catch(() => null);
+export const followChanges = (signal) =>
+  follow((_mayHold, turn) => hold(turn), { signal, onLost: () => null, turns: alone }).catch(() => null);

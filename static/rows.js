@@ -15,8 +15,12 @@ export function Rows({ all, columns, start = null, children }) {
   if (all.length <= WHOLE_MAX) return html`<tbody>${all.map(children)}</tbody>`;
   const groups = [];
   for (let at = 0; at < all.length; at += GROUP) groups.push(at);
-  return groups.map((at) => html`<${Group} key=${at} rows=${all.slice(at, at + GROUP)} columns=${columns} isStart=${start !== null && at <= start && start < at + GROUP}
-    isNear=${at < 2 * GROUP}>${children}</${Group}>`);
+  return groups.map(
+    (
+      at,
+    ) => html`<${Group} key=${at} rows=${all.slice(at, at + GROUP)} columns=${columns} isStart=${start !== null && at <= start && start < at + GROUP}
+    isNear=${at < 2 * GROUP}>${children}</${Group}>`,
+  );
 }
 
 function Group({ rows, columns, isStart, isNear: first, children }) {
@@ -24,15 +28,20 @@ function Group({ rows, columns, isStart, isNear: first, children }) {
   const height = useRef(rows.length * ROW_PX);
   const [isNear, setNear] = useState(first);
   useEffect(() => {
-    const watch = new IntersectionObserver((seen) => {
-      const { isIntersecting } = seen.at(-1);
-      if (!isIntersecting && body.current?.offsetHeight) height.current = body.current.offsetHeight;
-      setNear(isIntersecting);
-    }, { rootMargin: MARGIN });
+    const watch = new IntersectionObserver(
+      (seen) => {
+        const { isIntersecting } = seen.at(-1);
+        if (!isIntersecting && body.current?.offsetHeight) height.current = body.current.offsetHeight;
+        setNear(isIntersecting);
+      },
+      { rootMargin: MARGIN },
+    );
     watch.observe(body.current);
     return () => watch.disconnect();
   }, []);
-  useLayoutEffect(() => { if (isStart) body.current.scrollIntoView({ block: "center" }); }, []);
+  useLayoutEffect(() => {
+    if (isStart) body.current.scrollIntoView({ block: "center" });
+  }, []);
   // The focused row stays rendered, otherwise the keyboard would lose its place.
   const stays = isNear || body.current?.contains(document.activeElement);
   return html`<tbody ref=${body}>${stays ? rows.map(children) : html`<tr class="spacer" aria-hidden="true" style=${{ height: `${height.current}px` }}><td colspan=${columns}></td></tr>`}</tbody>`;

@@ -35,13 +35,20 @@ export function kindOf(schema, depth) {
   const types = typesOf(schema);
   if (types.length !== 1) return "json";
   switch (types[0]) {
-    case "boolean": return "boolean";
-    case "integer": return "integer";
-    case "number": return "number";
-    case "string": return "text";
-    case "array": return isObject(schema.items) ? "list" : "json";
-    case "object": return isObject(schema.properties) && Object.keys(schema.properties).length ? "object" : "json";
-    default: return "json";
+    case "boolean":
+      return "boolean";
+    case "integer":
+      return "integer";
+    case "number":
+      return "number";
+    case "string":
+      return "text";
+    case "array":
+      return isObject(schema.items) ? "list" : "json";
+    case "object":
+      return isObject(schema.properties) && Object.keys(schema.properties).length ? "object" : "json";
+    default:
+      return "json";
   }
 }
 
@@ -51,13 +58,17 @@ export function typesOf(schema) {
   return all.filter((type) => type !== "null");
 }
 
-export const isNullable = (schema) => isObject(schema) && ((Array.isArray(schema.type) && schema.type.includes("null")) || schema.nullable === true);
+export const isNullable = (schema) =>
+  isObject(schema) && ((Array.isArray(schema.type) && schema.type.includes("null")) || schema.nullable === true);
 
 // The properties in form order: by x-order if given, otherwise as declared.
 export function propertiesOf(schema) {
   const all = Object.entries(isObject(schema?.properties) ? schema.properties : {});
   const order = ([, part]) => (Number.isFinite(part?.["x-order"]) ? part["x-order"] : Infinity);
-  return all.map((one, at) => [one, at]).sort(([a, i], [b, j]) => (order(a) === order(b) ? i - j : order(a) - order(b))).map(([one]) => one);
+  return all
+    .map((one, at) => [one, at])
+    .sort(([a, i], [b, j]) => (order(a) === order(b) ? i - j : order(a) - order(b)))
+    .map(([one]) => one);
 }
 
 // The initial value of a form: defaults and constants. Optional fields without one are absent.

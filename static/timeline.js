@@ -40,12 +40,21 @@ const time = (text) => (text ? Date.parse(text) : null);
 export function rowsOfPrediction(record, now) {
   const created = time(record.created_at);
   const attempts = record.attempts ?? [];
-  const first = attempts.length ? time(attempts[0].started_at) : time(record.started_at) ?? (record.completed_at ? time(record.completed_at) : now);
-  return [{ id: "queue", name: "In the queue", kind: "queue", status: null, bars: [{ kind: "queued", from: created, to: first ?? now }] },
+  const first = attempts.length
+    ? time(attempts[0].started_at)
+    : (time(record.started_at) ?? (record.completed_at ? time(record.completed_at) : now));
+  return [
+    { id: "queue", name: "In the queue", kind: "queue", status: null, bars: [{ kind: "queued", from: created, to: first ?? now }] },
     ...attempts.map((attempt, at) => ({
-      id: `attempt-${at}`, name: attempt.model, note: at === 0 ? "First attempt" : `Attempt ${at + 1}`, status: attempt.status, error: attempt.error, class: attempt.error_classification,
+      id: `attempt-${at}`,
+      name: attempt.model,
+      note: at === 0 ? "First attempt" : `Attempt ${at + 1}`,
+      status: attempt.status,
+      error: attempt.error,
+      class: attempt.error_classification,
       bars: [{ kind: barOf(attempt.status), from: time(attempt.started_at), to: time(attempt.completed_at) ?? now }],
-    }))];
+    })),
+  ];
 }
 
 // The rows of an execution: each step, with its waits and attempts as bars.
@@ -65,11 +74,21 @@ export function rowsOfExecution(record, now) {
         bars.push({ kind: barOf(attempt.status), from, to });
         reached = to;
       }
-      if (ended !== null && ended - reached > 1 && !["completed", "failed", "cancelled"].includes(step.status)) bars.push({ kind: "queued", from: reached, to: ended });
+      if (ended !== null && ended - reached > 1 && !["completed", "failed", "cancelled"].includes(step.status))
+        bars.push({ kind: "queued", from: reached, to: ended });
     } else if (started !== null && ended !== null) {
       bars.push({ kind: step.type === "wait" ? "queued" : barOf(step.status), from: started, to: ended });
     }
-    return { id: step.step_id, name: step.name ?? step.step_id, note: noteOf(step), status: asked.includes(step.step_id) ? "event" : step.status, error: step.error, cause: step.error_cause, bars, step };
+    return {
+      id: step.step_id,
+      name: step.name ?? step.step_id,
+      note: noteOf(step),
+      status: asked.includes(step.step_id) ? "event" : step.status,
+      error: step.error,
+      cause: step.error_cause,
+      bars,
+      step,
+    };
   });
 }
 

@@ -9,20 +9,33 @@ export function List() {
   const [current, setCurrent] = useState("");
   const [password, setPassword] = useState("");
   const [state, setState] = useState({ busy: false, error: null, done: false });
-  const [shortcuts, setShortcuts] = useState(() => { try { return localStorage.getItem("shortcuts") !== "off"; } catch { return true; } });
+  const [shortcuts, setShortcuts] = useState(() => {
+    try {
+      return localStorage.getItem("shortcuts") !== "off";
+    } catch {
+      return true;
+    }
+  });
   const submit = async (event) => {
     event.preventDefault();
     setState({ busy: true, error: null, done: false });
     try {
       await ask("POST", "/session/password", { current, password });
-      setCurrent(""); setPassword("");
+      setCurrent("");
+      setPassword("");
       setState({ busy: false, error: null, done: true });
-    } catch (error) { setState({ busy: false, error, done: false }); }
+    } catch (error) {
+      setState({ busy: false, error, done: false });
+    }
   };
   const fields = state.error?.fields ?? {};
   const switchShortcuts = (event) => {
     setShortcuts(event.currentTarget.checked);
-    try { localStorage.setItem("shortcuts", event.currentTarget.checked ? "on" : "off"); } catch { /* It stays on. */ }
+    try {
+      localStorage.setItem("shortcuts", event.currentTarget.checked ? "on" : "off");
+    } catch {
+      /* It stays on. */
+    }
   };
   return html`<${Page} title="Your account">
     <dl class="facts"><div><dt>Name</dt><dd><${Text}>${member.name}</${Text}></dd></div><div><dt>Email</dt><dd><${Text}>${member.email}</${Text}></dd></div>

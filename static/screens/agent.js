@@ -2,40 +2,93 @@
 // exchange continues without this page; a reload follows it again.
 
 import { html, useEffect, useRef, useState } from "/static/vendor/preact.js";
-import { Button, Confirm, Empty, Field, Icon, Link, Loaded, Notice, Text, ask, duration, money, place, request, sentence, session as who, setQuery, useLoad } from "/static/core.js";
+import {
+  Button,
+  Confirm,
+  Empty,
+  Field,
+  Icon,
+  Link,
+  Loaded,
+  Notice,
+  Text,
+  ask,
+  duration,
+  money,
+  place,
+  request,
+  sentence,
+  session as who,
+  setQuery,
+  useLoad,
+} from "/static/core.js";
 import { Output, Tree } from "/static/output.js";
 import { eventsOf } from "/static/stream.js";
 
 const API = "/api/agent";
-const BEHAVIORS = [["agent", "Do it"], ["plan", "Only plan, with the cost"], ["ask", "Only read and answer"]];
+const BEHAVIORS = [
+  ["agent", "Do it"],
+  ["plan", "Only plan, with the cost"],
+  ["ask", "Only read and answer"],
+];
 
 const keyOf = (session) => `agent:${session}`;
-function stored(session) { try { return JSON.parse(sessionStorage.getItem(keyOf(session))); } catch { return null; } }
+function stored(session) {
+  try {
+    return JSON.parse(sessionStorage.getItem(keyOf(session)));
+  } catch {
+    return null;
+  }
+}
 function store(session, value) {
-  try { if (value) sessionStorage.setItem(keyOf(session), JSON.stringify(value)); else sessionStorage.removeItem(keyOf(session)); } catch { /* Kept only while the page is open. */ }
+  try {
+    if (value) sessionStorage.setItem(keyOf(session), JSON.stringify(value));
+    else sessionStorage.removeItem(keyOf(session));
+  } catch {
+    /* Kept only while the page is open. */
+  }
 }
 
 export function Agent() {
   const named = place.value.query.get("session");
-  const [fresh] = useState(() => `chat-${new Date().toISOString().slice(0, 16).replace("T", "-").replace(":", "")}-${Math.random().toString(36).slice(2, 6)}`);
+  const [fresh] = useState(
+    () => `chat-${new Date().toISOString().slice(0, 16).replace("T", "-").replace(":", "")}-${Math.random().toString(36).slice(2, 6)}`,
+  );
   const sessions = useLoad((signal) => ask("GET", `${API}/sessions`, undefined, { signal }), []);
   const session = named ?? fresh;
   const all = sessions.data?.sessions ?? [];
   if (who.value.agent === false && !named) {
     return html`<${Empty} icon="info" title="The agent has no model yet"><p>The person who runs this machine chooses one: <code>agent.model</code> in the configuration. Then the agent can be asked here.</p></${Empty}>`;
   }
-  return html`<div class="filters"><${Field} label="Session">${(field) => html`<select ...${field} value=${named ?? ""} onChange=${(event) => setQuery({ session: event.currentTarget.value }, {})}>
+  return html`<div class="filters"><${Field} label="Session">${(
+    field,
+  ) => html`<select ...${field} value=${named ?? ""} onChange=${(event) => setQuery({ session: event.currentTarget.value }, {})}>
       <option value="">A new one</option>${[...new Set([...(named ? [named] : []), ...all])].map((name) => html`<option value=${name}>${name}</option>`)}</select>`}</${Field}></div>
-    <${Session} key=${session} session=${session} onBegin=${() => { if (!named) setQuery({ session }); }} onClear=${() => { setQuery({ session: "" }); sessions.reload(); }} />`;
+    <${Session} key=${session} session=${session} onBegin=${() => {
+      if (!named) setQuery({ session });
+    }} onClear=${() => {
+      setQuery({ session: "" });
+      sessions.reload();
+    }} />`;
 }
 
 function Session({ session, onBegin, onClear }) {
-  const memory = useLoad((signal) => ask("GET", `${API}/memory?session_id=${encodeURIComponent(session)}`, undefined, { signal }), [session]);
+  const memory = useLoad(
+    (signal) => ask("GET", `${API}/memory?session_id=${encodeURIComponent(session)}`, undefined, { signal }),
+    [session],
+  );
   return html`<${Loaded} of=${memory}>${(data) => html`<${Talk} session=${session} memory=${data} onBegin=${onBegin} onClear=${onClear} />`}</${Loaded}>`;
 }
 
 function Talk({ session, memory, onBegin, onClear }) {
-  const [turns, setTurns] = useState(() => memory.conversation_history.map((one) => ({ prompt: one.user_prompt, answer: one.chatbot_response, media: one.generated_media_urls, at: one.timestamp })));
+  const [turns, setTurns] = useState(() =>
+    memory.conversation_history.map((one) => ({
+      prompt: one.user_prompt,
+      answer: one.chatbot_response,
+      media: one.generated_media_urls,
+      at: one.timestamp,
+    })),
+  );
   const [live, setLive] = useState(null);
   const [draft, setDraft] = useState("");
   const [behavior, setBehavior] = useState("agent");
@@ -44,7 +97,9 @@ function Talk({ session, memory, onBegin, onClear }) {
   const [isClearing, setClearing] = useState(false);
   const end = useRef(null);
   const closing = useRef(new AbortController());
-  useEffect(() => { if (turns.length || live) end.current?.scrollIntoView({ block: "end" }); }, [turns, live]);
+  useEffect(() => {
+    if (turns.length || live) end.current?.scrollIntoView({ block: "end" });
+  }, [turns, live]);
   // Reads the events of an exchange until its end; the exchange itself continues without a reader.
   const follow = async (task, prompt, reply) => {
     let turn = { prompt, events: [], task };
@@ -58,14 +113,29 @@ function Talk({ session, memory, onBegin, onClear }) {
     setTurns((all) => [...all, turn]);
     setLive(null);
   };
-  const guard = (run) => async (...given) => {
-    try { await run(...given); } catch (failure) { if (failure.name !== "AbortError") { setError(failure); setLive(null); } }
-  };
+  const guard =
+    (run) =>
+    async (...given) => {
+      try {
+        await run(...given);
+      } catch (failure) {
+        if (failure.name !== "AbortError") {
+          setError(failure);
+          setLive(null);
+        }
+      }
+    };
   useEffect(() => {
     const running = stored(session);
     // Completed exchanges are already part of the memory.
     if (running && running.total === memory.total_exchanges) {
-      guard(async () => follow(running.task, running.prompt, await request("GET", `${API}/v1/tasks/${running.task}/events`, undefined, { signal: closing.current.signal })))();
+      guard(async () =>
+        follow(
+          running.task,
+          running.prompt,
+          await request("GET", `${API}/v1/tasks/${running.task}/events`, undefined, { signal: closing.current.signal }),
+        ),
+      )();
     } else store(session, null);
     return () => closing.current.abort();
   }, []);
@@ -75,15 +145,27 @@ function Talk({ session, memory, onBegin, onClear }) {
     setLive({ prompt: message, events: [] });
     const body = { message, session_id: session, behavior, ...(isEco ? { mode: "eco" } : {}) };
     let reply;
-    try { reply = await request("POST", `${API}/chat`, body, { signal: closing.current.signal }); } catch (failure) { setDraft(message); throw failure; }
+    try {
+      reply = await request("POST", `${API}/chat`, body, { signal: closing.current.signal });
+    } catch (failure) {
+      setDraft(message);
+      throw failure;
+    }
     const task = reply.headers.get("x-task-id");
     store(session, { task, prompt: message, total: memory.total_exchanges + turns.length - memory.conversation_history.length });
     onBegin();
     await follow(task, message, reply);
   });
-  const stop = guard(async () => { if (live?.task) await ask("POST", `${API}/v1/tasks/${live.task}/cancel`, {}); });
-  const submit = (event) => { event?.preventDefault(); if (draft.trim() && !live) send(draft); };
-  const onKey = (event) => { if (event.key === "Enter" && !event.shiftKey && !event.isComposing) submit(event); };
+  const stop = guard(async () => {
+    if (live?.task) await ask("POST", `${API}/v1/tasks/${live.task}/cancel`, {});
+  });
+  const submit = (event) => {
+    event?.preventDefault();
+    if (draft.trim() && !live) send(draft);
+  };
+  const onKey = (event) => {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) submit(event);
+  };
   const question = turns.at(-1)?.events?.findLast((one) => one.type === "clarification_needed");
   return html`<div class="talk" role="log" aria-label="Conversation" aria-busy=${Boolean(live)}>
       ${memory.summary && turns.length ? html`<details class="quiet"><summary>The model's summary of older messages</summary><p class="said"><${Text}>${memory.summary}</${Text}></p></details>` : null}
@@ -96,8 +178,16 @@ function Talk({ session, memory, onBegin, onClear }) {
     <div class="filters"><${Field} label="What it may do">${(field) => html`<select ...${field} value=${behavior} onChange=${(event) => setBehavior(event.currentTarget.value)}>${BEHAVIORS.map(([value, word]) => html`<option value=${value}>${word}</option>`)}</select>`}</${Field}>
       <label class="box tall"><input type="checkbox" checked=${isEco} onChange=${(event) => setEco(event.currentTarget.checked)} /> The cheaper model</label>
       ${turns.length ? html`<${Button} icon="trash-2" disabled=${Boolean(live)} onClick=${() => setClearing(true)}>Forget the session</${Button}>` : null}</div>
-    ${isClearing ? html`<${Confirm} title="Forget this session?" action="Forget it" onClose=${() => setClearing(false)} onDo=${async () => { await ask("DELETE", `${API}/memory?session_id=${encodeURIComponent(session)}`); store(session, null); onClear(); }}>
-      <p>The service deletes the conversation. Everything that the agent has created is kept.</p></${Confirm}>` : null}`;
+    ${
+      isClearing
+        ? html`<${Confirm} title="Forget this session?" action="Forget it" onClose=${() => setClearing(false)} onDo=${async () => {
+            await ask("DELETE", `${API}/memory?session_id=${encodeURIComponent(session)}`);
+            store(session, null);
+            onClear();
+          }}>
+      <p>The service deletes the conversation. Everything that the agent has created is kept.</p></${Confirm}>`
+        : null
+    }`;
 }
 
 function Turn({ of, isLive }) {
@@ -113,23 +203,58 @@ const act = (icon, children) => html`<div class="act"><${Icon} name=${icon} />${
 
 // One event of an exchange.
 function Act({ of }) {
-  const workflow = of.workflow_id ? html`<${Link} to=${`/app/workflows/${of.workflow_id}`}><${Text}>${of.workflow_name ?? "the workflow"}</${Text}></${Link}>` : "the workflow";
+  const workflow = of.workflow_id
+    ? html`<${Link} to=${`/app/workflows/${of.workflow_id}`}><${Text}>${of.workflow_name ?? "the workflow"}</${Text}></${Link}>`
+    : "the workflow";
   switch (of.type) {
-    case "text_response": return html`<p class="said quiet"><${Text}>${of.content}</${Text}></p>`;
-    case "message": return html`<p class="said"><${Text}>${of.content}</${Text}></p>`;
-    case "tool_call": return act("wrench", html`<details><summary>Uses <code><${Text}>${of.name}</${Text}></code></summary><div class="json"><${Tree} value=${of.input} open=${true} /></div></details>`);
-    case "generation_response": return html`${(Array.isArray(of.generations) && of.generations.length ? of.generations.map((one) => one.url ?? one) : [of.url]).filter((url) => typeof url === "string").map((url) => html`<${Output} key=${url} value=${url} />`)}`;
-    case "status": return act("info", html`<span class="quiet"><${Text}>${of.message}</${Text}></span>`);
-    case "thinking_delta": return html`<details class="quiet"><summary>Thinks</summary><p class="said"><${Text}>${of.content}</${Text}></p></details>`;
-    case "progress": return act("loader", html`<span><${Text}>${of.message}</${Text}>${typeof of.percent === "number" ? html` <progress max="100" value=${of.percent} aria-label="Progress">${of.percent} %</progress>` : null}</span>`);
-    case "execution_progress": return of.step_id ? act(of.step_status === "completed" ? "check" : "x", html`<span>Step ${of.completed_steps} of ${of.total_steps}: <${Text}>${of.step_id}</${Text}> <${Text}>${of.step_status}</${Text}></span>`) : null;
-    case "workflow_fetched": return act("workflow", html`<span>Looks at ${workflow}</span>`);
-    case "workflow_created": return act("workflow", html`<span>Created ${workflow}</span>`);
-    case "workflow_updated": return act("workflow", html`<span>Changed ${workflow}</span>`);
-    case "execution_started": return act("play", html`<span>Runs ${workflow}: <${Link} to=${`/app/runs/${of.execution_id}?type=workflow`}>follow it</${Link}></span>`);
-    case "execution_completed": return act("check", html`<span><${Link} to=${`/app/runs/${of.execution_id}?type=workflow`}>The run</${Link}> has ended: <${Text}>${String(of.status)}</${Text}></span>`);
-    case "clarification_needed": return html`<p class="said"><${Text}>${of.question}</${Text}></p>${of.context ? html`<p class="quiet"><${Text}>${String(of.context)}</${Text}></p>` : null}`;
-    case "error": return html`<${Notice} kind=${of.error_code === "Cancelled" ? "info" : "error"}><${Text}>${of.error_code === "Cancelled" ? "It was stopped." : of.message}</${Text}></${Notice}>`;
-    default: return null;
+    case "text_response":
+      return html`<p class="said quiet"><${Text}>${of.content}</${Text}></p>`;
+    case "message":
+      return html`<p class="said"><${Text}>${of.content}</${Text}></p>`;
+    case "tool_call":
+      return act(
+        "wrench",
+        html`<details><summary>Uses <code><${Text}>${of.name}</${Text}></code></summary><div class="json"><${Tree} value=${of.input} open=${true} /></div></details>`,
+      );
+    case "generation_response":
+      return html`${(Array.isArray(of.generations) && of.generations.length ? of.generations.map((one) => one.url ?? one) : [of.url]).filter((url) => typeof url === "string").map((url) => html`<${Output} key=${url} value=${url} />`)}`;
+    case "status":
+      return act("info", html`<span class="quiet"><${Text}>${of.message}</${Text}></span>`);
+    case "thinking_delta":
+      return html`<details class="quiet"><summary>Thinks</summary><p class="said"><${Text}>${of.content}</${Text}></p></details>`;
+    case "progress":
+      return act(
+        "loader",
+        html`<span><${Text}>${of.message}</${Text}>${typeof of.percent === "number" ? html` <progress max="100" value=${of.percent} aria-label="Progress">${of.percent} %</progress>` : null}</span>`,
+      );
+    case "execution_progress":
+      return of.step_id
+        ? act(
+            of.step_status === "completed" ? "check" : "x",
+            html`<span>Step ${of.completed_steps} of ${of.total_steps}: <${Text}>${of.step_id}</${Text}> <${Text}>${of.step_status}</${Text}></span>`,
+          )
+        : null;
+    case "workflow_fetched":
+      return act("workflow", html`<span>Looks at ${workflow}</span>`);
+    case "workflow_created":
+      return act("workflow", html`<span>Created ${workflow}</span>`);
+    case "workflow_updated":
+      return act("workflow", html`<span>Changed ${workflow}</span>`);
+    case "execution_started":
+      return act(
+        "play",
+        html`<span>Runs ${workflow}: <${Link} to=${`/app/runs/${of.execution_id}?type=workflow`}>follow it</${Link}></span>`,
+      );
+    case "execution_completed":
+      return act(
+        "check",
+        html`<span><${Link} to=${`/app/runs/${of.execution_id}?type=workflow`}>The run</${Link}> has ended: <${Text}>${String(of.status)}</${Text}></span>`,
+      );
+    case "clarification_needed":
+      return html`<p class="said"><${Text}>${of.question}</${Text}></p>${of.context ? html`<p class="quiet"><${Text}>${String(of.context)}</${Text}></p>` : null}`;
+    case "error":
+      return html`<${Notice} kind=${of.error_code === "Cancelled" ? "info" : "error"}><${Text}>${of.error_code === "Cancelled" ? "It was stopped." : of.message}</${Text}></${Notice}>`;
+    default:
+      return null;
   }
 }

@@ -4,22 +4,81 @@ import { html } from "/static/vendor/preact.js";
 import { Empty, Field, Loaded, Page, Text, Time, ask, place, setQuery, useLoad } from "/static/core.js";
 import { Rows } from "/static/rows.js";
 
-const GROUPS = [["", "Everything"], ["session", "Log-ins and log-outs"], ["key", "API keys"], ["member", "Members"], ["link", "Invitations and links"], ["chain", "Fallback chains"], ["schedule", "Schedules"], ["webhook", "Webhooks and their endpoints"], ["secret", "Secrets"], ["balance", "Balance"], ["organization", "The organization"]];
+const GROUPS = [
+  ["", "Everything"],
+  ["session", "Log-ins and log-outs"],
+  ["key", "API keys"],
+  ["member", "Members"],
+  ["link", "Invitations and links"],
+  ["chain", "Fallback chains"],
+  ["schedule", "Schedules"],
+  ["webhook", "Webhooks and their endpoints"],
+  ["secret", "Secrets"],
+  ["balance", "Balance"],
+  ["organization", "The organization"],
+];
 const WORDS = {
-  "session.create": "Logged in", "session.delete": "Logged out", "key.create": "Created an API key", "key.delete": "Deleted an API key",
-  "member.create": "Joined", "member.delete": "Removed a member", "member.password": "Set a new password",
-  "member.allow_keys": "Granted “API key access”", "member.deny_keys": "Revoked “API key access”",
-  "chain.create": "Created a fallback chain", "chain.change": "Changed a fallback chain", "chain.delete": "Deleted a fallback chain",
-  "POST /keys": "Create an API key", "DELETE /keys/{id}": "Delete an API key", "POST /invitations": "Invite a member", "DELETE /invitations/{id}": "Withdraw an invitation",
-  "PATCH /members/{id}": "Change the permission of a member", "DELETE /members/{id}": "Remove a member", "POST /members/{id}/reset": "Create a password reset link",
-  "link.create": "Made a link", "link.delete": "Withdrew an invitation", "organization.create": "Created the organization",
-  "organization.limit": "Changed the limits of the organization", "webhook.redeliver": "Sent a webhook again",
+  "session.create": "Logged in",
+  "session.delete": "Logged out",
+  "key.create": "Created an API key",
+  "key.delete": "Deleted an API key",
+  "member.create": "Joined",
+  "member.delete": "Removed a member",
+  "member.password": "Set a new password",
+  "member.allow_keys": "Granted “API key access”",
+  "member.deny_keys": "Revoked “API key access”",
+  "chain.create": "Created a fallback chain",
+  "chain.change": "Changed a fallback chain",
+  "chain.delete": "Deleted a fallback chain",
+  "POST /keys": "Create an API key",
+  "DELETE /keys/{id}": "Delete an API key",
+  "POST /invitations": "Invite a member",
+  "DELETE /invitations/{id}": "Withdraw an invitation",
+  "PATCH /members/{id}": "Change the permission of a member",
+  "DELETE /members/{id}": "Remove a member",
+  "POST /members/{id}/reset": "Create a password reset link",
+  "link.create": "Made a link",
+  "link.delete": "Withdrew an invitation",
+  "organization.create": "Created the organization",
+  "organization.limit": "Changed the limits of the organization",
+  "webhook.redeliver": "Sent a webhook again",
 };
 const LINKS = { invite: "Invitation", reset: "New password", setup: "Set-up" };
 const WHO = { operator: "The operator", service: "The service" };
 
-const SUBJECTS = { schedule: "a schedule", endpoint: "a webhook endpoint", webhook_endpoint: "a webhook endpoint", workflow: "a workflow", version: "a version of a workflow", secret: "a secret", file: "a file", webhook: "a webhook", trigger: "a trigger", execution: "a run", organization: "the organization", model: "a model", chain: "a fallback chain", bulk: "a bulk job" };
-const VERBS = { create: "Created", change: "Changed", update: "Changed", delete: "Deleted", pause: "Paused", disable: "Disabled", redrive: "Continued", resume: "Resumed", run: "Started", cancel: "Stopped", rotate: "Rotated the signing secret of", set: "Set", share: "Shared", lock: "Locked", unlock: "Unlocked" };
+const SUBJECTS = {
+  schedule: "a schedule",
+  endpoint: "a webhook endpoint",
+  webhook_endpoint: "a webhook endpoint",
+  workflow: "a workflow",
+  version: "a version of a workflow",
+  secret: "a secret",
+  file: "a file",
+  webhook: "a webhook",
+  trigger: "a trigger",
+  execution: "a run",
+  organization: "the organization",
+  model: "a model",
+  chain: "a fallback chain",
+  bulk: "a bulk job",
+};
+const VERBS = {
+  create: "Created",
+  change: "Changed",
+  update: "Changed",
+  delete: "Deleted",
+  pause: "Paused",
+  disable: "Disabled",
+  redrive: "Continued",
+  resume: "Resumed",
+  run: "Started",
+  cancel: "Stopped",
+  rotate: "Rotated the signing secret of",
+  set: "Set",
+  share: "Shared",
+  lock: "Locked",
+  unlock: "Unlocked",
+};
 
 // Actions in words; unknown actions show their name.
 function wordsOf(action) {
@@ -54,25 +113,36 @@ function subjectOf(subject, names) {
   if (LINKS[link]) return email.length ? `${LINKS[link]} for ${email.join(" ")}` : LINKS[link];
   if (isNamed(subject)) return nameIn(subject);
   const id = ID.exec(subject)?.[0];
-  return id ? names.get(id) ?? ended(id) : subject;
+  return id ? (names.get(id) ?? ended(id)) : subject;
 }
 
 export function List() {
   // A list that cannot be loaded only costs names, not the log.
   const known = useLoad(async (signal) => {
-    const [keys, members] = await Promise.all(["/keys", "/members"].map((path) => ask("GET", path, undefined, { signal }).catch(() => null)));
+    const [keys, members] = await Promise.all(
+      ["/keys", "/members"].map((path) => ask("GET", path, undefined, { signal }).catch(() => null)),
+    );
     return { ...keys, ...members };
   }, []);
   const action = place.value.query.get("action") ?? "";
   const limit = Number(place.value.query.get("limit")) || 50;
-  const events = useLoad((signal) => ask("GET", `/audit?limit=${limit}&action=${encodeURIComponent(action)}`, undefined, { signal }), [action, limit]);
+  const events = useLoad(
+    (signal) => ask("GET", `/audit?limit=${limit}&action=${encodeURIComponent(action)}`, undefined, { signal }),
+    [action, limit],
+  );
   const names = namesOf(known.data, events.data?.events ?? []);
   return html`<${Page} title="Audit log" intro="Who did what in your organization, newest first. Nothing here can be changed or deleted.">
-    <div class="filters"><${Field} label="Show">${(field) => html`<select ...${field} value=${action} onChange=${(event) => setQuery({ action: event.currentTarget.value })}>
+    <div class="filters"><${Field} label="Show">${(
+      field,
+    ) => html`<select ...${field} value=${action} onChange=${(event) => setQuery({ action: event.currentTarget.value })}>
       ${GROUPS.map(([value, word]) => html`<option value=${value}>${word}</option>`)}</select>`}</${Field}></div>
-    <${Loaded} of=${events} empty=${(data) => data.events.length ? null : html`<${Empty} icon="scroll-text" title="Nothing here"><p>There are no such actions yet.</p></${Empty}>`}>${(data) => html`
+    <${Loaded} of=${events} empty=${(data) => (data.events.length ? null : html`<${Empty} icon="scroll-text" title="Nothing here"><p>There are no such actions yet.</p></${Empty}>`)}>${(
+      data,
+    ) => html`
       <div class="card scroll"><table><thead><tr><th scope="col">When</th><th scope="col">Who</th><th scope="col">What</th><th scope="col">On</th><th scope="col">From</th></tr></thead>
-      <${Rows} all=${data.events} columns="5">${(event) => html`<tr key=${`${event.at} ${event.action} ${event.subject}`}><td><${Time} at=${event.at} /></td><td data-label="Who"><${Text}>${whoOf(event.actor, names)}</${Text}></td>
+      <${Rows} all=${data.events} columns="5">${(
+        event,
+      ) => html`<tr key=${`${event.at} ${event.action} ${event.subject}`}><td><${Time} at=${event.at} /></td><td data-label="Who"><${Text}>${whoOf(event.actor, names)}</${Text}></td>
         <td data-label="What"><div>${wordsOf(event.action)}${event.result === "ok" ? null : html` <span class="status bad">refused: <${Text}>${event.result}</${Text}></span>`}</div></td>
         <td data-label="On"><span title=${event.subject}><${Text}>${subjectOf(event.subject, names)}</${Text}></span></td><td data-label="From"><span class="quiet"><${Text}>${event.from}</${Text}></span></td></tr>`}</${Rows}></table></div>
       ${data.events.length >= limit && limit < 1000 ? html`<p class="more"><button type="button" class="button plain" onClick=${() => setQuery({ limit: Math.min(1000, limit * 2) })}>Show more</button></p>` : null}`}</${Loaded}></${Page}>`;

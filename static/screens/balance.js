@@ -1,22 +1,48 @@
 // Balance: the remaining amount, spending by day and model, and the ledger that adds up to it.
 
 import { html, useMemo } from "/static/vendor/preact.js";
-import { Button, Empty, Field, Link, Loaded, Notice, Page, Text, Time, ask, count, money, onDay, place, setQuery, useLoad } from "/static/core.js";
+import {
+  Button,
+  Empty,
+  Field,
+  Link,
+  Loaded,
+  Notice,
+  Page,
+  Text,
+  Time,
+  ask,
+  count,
+  money,
+  onDay,
+  place,
+  setQuery,
+  useLoad,
+} from "/static/core.js";
 import { Rows } from "/static/rows.js";
 
 const WORDS = { top_up: "Topped up", charge: "A run", refund: "Refunded" };
 
 export function List() {
   const limit = Number(place.value.query.get("limit")) || 50;
-  const all = useLoad(async (signal) => {
-    const [balance, ledger] = await Promise.all([
-      ask("GET", "/api/base/v1/billing/balance", undefined, { signal }).catch((error) => { if (error.status === 503) return null; throw error; }),
-      ask("GET", `/ledger?limit=${limit}`, undefined, { signal }),
-    ]);
-    return { balance, ...ledger };
-  }, [limit]);
+  const all = useLoad(
+    async (signal) => {
+      const [balance, ledger] = await Promise.all([
+        ask("GET", "/api/base/v1/billing/balance", undefined, { signal }).catch((error) => {
+          if (error.status === 503) return null;
+          throw error;
+        }),
+        ask("GET", `/ledger?limit=${limit}`, undefined, { signal }),
+      ]);
+      return { balance, ...ledger };
+    },
+    [limit],
+  );
   const download = (entries) => {
-    const lines = ["created_at,kind,amount_usd,execution_id", ...entries.map((one) => `${one.created_at},${one.kind},${one.amount_usd},${one.execution_id ?? ""}`)];
+    const lines = [
+      "created_at,kind,amount_usd,execution_id",
+      ...entries.map((one) => `${one.created_at},${one.kind},${one.amount_usd},${one.execution_id ?? ""}`),
+    ];
     const link = document.createElement("a");
     link.href = URL.createObjectURL(new Blob([`${lines.join("\n")}\n`], { type: "text/csv" }));
     link.download = "ledger.csv";
@@ -25,14 +51,21 @@ export function List() {
   };
   return html`<${Page} title="Balance" intro="What your organization can still spend on paid models."
     actions=${all.data?.entries.length ? html`<${Button} icon="download" onClick=${() => download(all.data.entries)}>Download as CSV</${Button}>` : null}>
-    <${Loaded} of=${all}>${(data) => html`<dl class="facts large"><div><dt>Balance</dt><dd>${data.balance ? money(data.balance.balance_usd) : "Billing is switched off"}</dd></div></dl>
+    <${Loaded} of=${all}>${(
+      data,
+    ) => html`<dl class="facts large"><div><dt>Balance</dt><dd>${data.balance ? money(data.balance.balance_usd) : "Billing is switched off"}</dd></div></dl>
       <p class="quiet">The person who runs this machine adds to it: <code>orrery balance top-up --amount USD</code></p>
-      ${data.entries.length ? html`<div class="reserved"><${Spent} /></div>
+      ${
+        data.entries.length
+          ? html`<div class="reserved"><${Spent} /></div>
       <section><h2>Ledger</h2><div class="card scroll"><table><thead><tr><th scope="col">When</th><th scope="col">What</th><th scope="col" class="number">Amount</th></tr></thead>
-      <${Rows} all=${data.entries} columns="3">${(one) => html`<tr key=${`${one.created_at} ${one.kind} ${one.execution_id}`}><td><${Time} at=${one.created_at} /></td><td data-label="What">${one.execution_id ? html`<${Link} to=${`/app/runs/${one.execution_id}`}>${WORDS[one.kind] ?? one.kind}</${Link}>` : WORDS[one.kind] ?? one.kind}</td>
+      <${Rows} all=${data.entries} columns="3">${(
+        one,
+      ) => html`<tr key=${`${one.created_at} ${one.kind} ${one.execution_id}`}><td><${Time} at=${one.created_at} /></td><td data-label="What">${one.execution_id ? html`<${Link} to=${`/app/runs/${one.execution_id}`}>${WORDS[one.kind] ?? one.kind}</${Link}>` : (WORDS[one.kind] ?? one.kind)}</td>
         <td data-label="Amount" class="number">${money(one.amount_usd)}</td></tr>`}</${Rows}></table></div>
         ${data.entries.length >= limit && limit < 1000 ? html`<p class="more"><${Button} onClick=${() => setQuery({ limit: 1000 })}>Show more</${Button}></p>` : null}</section>`
-      : html`<${Empty} icon="wallet" title="Nothing was spent yet"><p>Charges of paid models appear here.</p></${Empty}>`}`}</${Loaded}></${Page}>`;
+          : html`<${Empty} icon="wallet" title="Nothing was spent yet"><p>Charges of paid models appear here.</p></${Empty}>`
+      }`}</${Loaded}></${Page}>`;
 }
 
 export const Detail = List;
@@ -44,10 +77,14 @@ const COLOURS = 5;
 function Spent() {
   const days = Number(place.value.query.get("days")) || 30;
   const all = useLoad((signal) => ask("GET", `/costs?days=${days}`, undefined, { signal }), [days]);
-  const choice = html`<${Field} label="Time">${(field) => html`<select ...${field} value=${String(days)} onChange=${(event) => setQuery({ days: event.currentTarget.value === "30" ? "" : event.currentTarget.value })}>
+  const choice = html`<${Field} label="Time">${(
+    field,
+  ) => html`<select ...${field} value=${String(days)} onChange=${(event) => setQuery({ days: event.currentTarget.value === "30" ? "" : event.currentTarget.value })}>
     <option value="7">The last 7 days</option><option value="30">The last 30 days</option><option value="90">The last 90 days</option></select>`}</${Field}>`;
   return html`<section><h2>Spent by day and model</h2><div class="filters">${choice}</div>
-    <${Loaded} of=${all} empty=${(data) => (data.costs.length ? null : html`<p class="quiet">Nothing was spent in this period.</p>`)}>${(data) => html`<${Plot} costs=${data.costs} days=${days} />
+    <${Loaded} of=${all} empty=${(data) => (data.costs.length ? null : html`<p class="quiet">Nothing was spent in this period.</p>`)}>${(
+      data,
+    ) => html`<${Plot} costs=${data.costs} days=${days} />
       ${data.complete ? null : html`<${Notice}>Only the newest charges are included.</${Notice}>`}`}</${Loaded}></section>`;
 }
 
@@ -62,15 +99,34 @@ function Plot({ costs, days }) {
     }
     const ordered = [...byModel].sort((a, b) => b[1].cost - a[1].cost);
     const last = Date.now();
-    const all = Array.from({ length: days }, (_, at) => new Date(last - (days - 1 - at) * 86400000).toISOString().slice(0, 10))
-      .map((day) => { const parts = byDay.get(day) ?? []; return { day, parts, sum: parts.reduce((sum, one) => sum + one.cost_usd, 0) }; });
+    const all = Array.from({ length: days }, (_, at) => new Date(last - (days - 1 - at) * 86400000).toISOString().slice(0, 10)).map(
+      (day) => {
+        const parts = byDay.get(day) ?? [];
+        return { day, parts, sum: parts.reduce((sum, one) => sum + one.cost_usd, 0) };
+      },
+    );
     return { models: ordered, columns: all, most: Math.max(...all.map((one) => one.sum), 0) };
   }, [costs, days]);
-  const colour = (model) => Math.min(models.findIndex(([name]) => name === model), COLOURS);
-  return html`<div class="card pad plot">${most > 0 ? html`<div class="columns" aria-hidden="true">${columns.map(({ day, parts, sum }) => html`<div key=${day} class="column" title=${`${onDay(day)}: ${money(sum)}`}>
-      ${parts.map((one) => html`<span key=${one.model} class=${`model-${colour(one.model)}`} style=${{ height: `${(one.cost_usd / most) * 100}%` }}></span>`)}</div>`)}</div>
-    <p class="quiet ends" aria-hidden="true"><span>${onDay(columns[0].day)}</span><span>at most ${money(most)} a day</span><span>${onDay(columns.at(-1).day)}</span></p>` : null}
-    <div class="scroll"><table class="slim"><thead><tr><th scope="col">Model</th><th scope="col" class="number">Charges</th><th scope="col" class="number">Cost</th></tr></thead><tbody>${models.map(([name, one]) => html`<tr key=${name}><th scope="row"><span class=${`swatch model-${colour(name)}`} aria-hidden="true"></span> <${Text}>${name}</${Text}></th>
-      <td data-label="Charges" class="number">${count(one.charges)}</td><td data-label="Cost" class="number">${money(one.cost)}</td></tr>`)}</tbody></table></div>
+  const colour = (model) =>
+    Math.min(
+      models.findIndex(([name]) => name === model),
+      COLOURS,
+    );
+  return html`<div class="card pad plot">${
+    most > 0
+      ? html`<div class="columns" aria-hidden="true">${columns.map(
+          ({ day, parts, sum }) => html`<div key=${day} class="column" title=${`${onDay(day)}: ${money(sum)}`}>
+      ${parts.map((one) => html`<span key=${one.model} class=${`model-${colour(one.model)}`} style=${{ height: `${(one.cost_usd / most) * 100}%` }}></span>`)}</div>`,
+        )}</div>
+    <p class="quiet ends" aria-hidden="true"><span>${onDay(columns[0].day)}</span><span>at most ${money(most)} a day</span><span>${onDay(columns.at(-1).day)}</span></p>`
+      : null
+  }
+    <div class="scroll"><table class="slim"><thead><tr><th scope="col">Model</th><th scope="col" class="number">Charges</th><th scope="col" class="number">Cost</th></tr></thead><tbody>${models.map(
+      ([
+        name,
+        one,
+      ]) => html`<tr key=${name}><th scope="row"><span class=${`swatch model-${colour(name)}`} aria-hidden="true"></span> <${Text}>${name}</${Text}></th>
+      <td data-label="Charges" class="number">${count(one.charges)}</td><td data-label="Cost" class="number">${money(one.cost)}</td></tr>`,
+    )}</tbody></table></div>
     <details><summary>By day, as a table</summary><div class="scroll"><table class="slim"><thead><tr><th scope="col">Day</th><th scope="col">Model</th><th scope="col" class="number">Cost</th></tr></thead><tbody>${costs.map((one) => html`<tr key=${one.day + one.model}><th scope="row">${onDay(one.day)}</th><td data-label="Model"><${Text}>${one.model}</${Text}></td><td data-label="Cost" class="number">${money(one.cost_usd)}</td></tr>`)}</tbody></table></div></details></div>`;
 }

@@ -2,7 +2,25 @@
 // closed.
 
 import { html, useEffect, useRef, useState } from "/static/vendor/preact.js";
-import { Button, Empty, Field, IconButton, Link, Loaded, Notice, Page, Refusal, Text, ask, money, place, request, sentence, setQuery, useLoad } from "/static/core.js";
+import {
+  Button,
+  Empty,
+  Field,
+  IconButton,
+  Link,
+  Loaded,
+  Notice,
+  Page,
+  Refusal,
+  Text,
+  ask,
+  money,
+  place,
+  request,
+  sentence,
+  setQuery,
+  useLoad,
+} from "/static/core.js";
 import { Tree } from "/static/output.js";
 import { Agent } from "/static/screens/agent.js";
 import { Tabs } from "/static/screens/models.js";
@@ -17,7 +35,11 @@ const SIDE_MAX = 1024;
 // Scales down an image file; returns a data URL.
 async function shrunk(file) {
   let bitmap;
-  try { bitmap = await createImageBitmap(file); } catch { throw new Refusal(415, `“${file.name || "This"}” is not an image that the browser can read`); }
+  try {
+    bitmap = await createImageBitmap(file);
+  } catch {
+    throw new Refusal(415, `“${file.name || "This"}” is not an image that the browser can read`);
+  }
   const ratio = Math.min(1, SIDE_MAX / Math.max(bitmap.width, bitmap.height));
   const canvas = document.createElement("canvas");
   canvas.width = Math.max(1, Math.round(bitmap.width * ratio));
@@ -32,23 +54,36 @@ async function shrunk(file) {
 
 // A message for the model: text, or parts if it has images.
 const sent = ({ role, content, images }) => ({
-  role, content: images?.length ? [...(content ? [{ type: "text", text: content }] : []), ...images.map((url) => ({ type: "image_url", image_url: { url } }))] : content,
+  role,
+  content: images?.length
+    ? [...(content ? [{ type: "text", text: content }] : []), ...images.map((url) => ({ type: "image_url", image_url: { url } }))]
+    : content,
 });
 
 function stored() {
-  try { return JSON.parse(sessionStorage.getItem(KEY)) ?? {}; } catch { return {}; }
+  try {
+    return JSON.parse(sessionStorage.getItem(KEY)) ?? {};
+  } catch {
+    return {};
+  }
 }
 
 export function List() {
   const withAgent = place.value.query.get("with") === "agent";
   return html`<${Page} title="Chat" intro=${withAgent ? "The agent uses the models and workflows of this machine for you, and remembers the session." : "Chat with a model of this machine or of its upstream."}>
-    <${Tabs} tabs=${[["model", "A model"], ["agent", "The agent"]]} chosen=${withAgent ? "agent" : "model"} label="With whom" onChoose=${(one) => setQuery({ with: one === "agent" ? one : "", session: "" })} />
+    <${Tabs} tabs=${[
+      ["model", "A model"],
+      ["agent", "The agent"],
+    ]} chosen=${withAgent ? "agent" : "model"} label="With whom" onChoose=${(one) => setQuery({ with: one === "agent" ? one : "", session: "" })} />
     ${withAgent ? html`<${Agent} />` : html`<${WithModel} />`}</${Page}>`;
 }
 
 function WithModel() {
   const models = useLoad((signal) => ask("GET", "/api/base/v1/llm-router/model-catalog", undefined, { signal }), []);
-  return html`<${Loaded} of=${models} empty=${(all) => all.data.some(isChat) ? null : html`<${Empty} icon="message-square" title="There is no chat model yet">
+  return html`<${Loaded} of=${models} empty=${(all) =>
+    all.data.some(isChat)
+      ? null
+      : html`<${Empty} icon="message-square" title="There is no chat model yet">
     <p>A chat model is a model of this machine of the kind “chat”, or a model of a configured upstream. The person who runs this machine can set one up.</p>
     <p><${Link} to="/app/models">Look at the models</${Link}></p></${Empty}>`}>${(all) => html`<${Conversation} models=${all.data.filter(isChat)} />`}</${Loaded}>`;
 }
@@ -79,7 +114,9 @@ function Conversation({ models }) {
   const [model, setModel] = useState(models.some((one) => one.id === saved.model) ? saved.model : models[0].id);
   const [system, setSystem] = useState(saved.system ?? "");
   // An answer interrupted by a reload keeps the part received so far.
-  const [messages, setMessages] = useState(() => (saved.messages ?? []).map(({ live, ...one }) => (live ? { ...one, stopped: true } : one)));
+  const [messages, setMessages] = useState(() =>
+    (saved.messages ?? []).map(({ live, ...one }) => (live ? { ...one, stopped: true } : one)),
+  );
   const [draft, setDraft] = useState(saved.draft ?? "");
   const [images, setImages] = useState([]);
   const [error, setError] = useState(null);
@@ -89,9 +126,15 @@ function Conversation({ models }) {
   const list = useRef(messages);
   list.current = messages;
   useEffect(() => {
-    try { sessionStorage.setItem(KEY, JSON.stringify({ model, system, messages, draft })); } catch { /* Kept only while the page is open. */ }
+    try {
+      sessionStorage.setItem(KEY, JSON.stringify({ model, system, messages, draft }));
+    } catch {
+      /* Kept only while the page is open. */
+    }
   }, [model, system, messages, draft]);
-  useEffect(() => { if (messages.length) end.current?.scrollIntoView({ block: "end" }); }, [messages]);
+  useEffect(() => {
+    if (messages.length) end.current?.scrollIntoView({ block: "end" });
+  }, [messages]);
   const send = async (history) => {
     const control = new AbortController();
     setAbort(control);
@@ -99,7 +142,9 @@ function Conversation({ models }) {
     let answer = { role: "assistant", content: "", model, live: true };
     setMessages([...history, answer]);
     const body = {
-      model, stream: true, stream_options: { include_usage: true },
+      model,
+      stream: true,
+      stream_options: { include_usage: true },
       messages: [...(system.trim() ? [{ role: "system", content: system }] : []), ...history.map(sent)],
     };
     try {
@@ -118,7 +163,9 @@ function Conversation({ models }) {
       answer = { ...answer, live: undefined, stopped: isStopped || undefined };
       if (!isStopped) setError(failure);
       setMessages(answer.content || answer.thought || answer.tools ? [...history, answer] : history);
-    } finally { setAbort(null); }
+    } finally {
+      setAbort(null);
+    }
   };
   const submit = (event) => {
     event?.preventDefault();
@@ -133,25 +180,51 @@ function Conversation({ models }) {
     try {
       const made = await Promise.all([...files].slice(0, IMAGES_MAX).map(shrunk));
       setImages((all) => [...all, ...made].slice(0, IMAGES_MAX));
-    } catch (failure) { setError(failure); }
+    } catch (failure) {
+      setError(failure);
+    }
   };
-  const given = (transfer, event) => { if (transfer?.files.length) { event.preventDefault(); add(transfer.files); } };
+  const given = (transfer, event) => {
+    if (transfer?.files.length) {
+      event.preventDefault();
+      add(transfer.files);
+    }
+  };
   const again = () => {
     const last = list.current.findLastIndex((one) => one.role === "user");
     if (last >= 0) send(list.current.slice(0, last + 1));
   };
-  const onKey = (event) => { if (event.key === "Enter" && !event.shiftKey && !event.isComposing) submit(event); };
-  return html`<div class="filters"><${Field} label="Model">${(field) => html`<select ...${field} value=${model} onChange=${(event) => setModel(event.currentTarget.value)}>
+  const onKey = (event) => {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) submit(event);
+  };
+  return html`<div class="filters"><${Field} label="Model">${(
+    field,
+  ) => html`<select ...${field} value=${model} onChange=${(event) => setModel(event.currentTarget.value)}>
       ${models.map((one) => html`<option value=${one.id}>${one.id}${one.status === "failing" ? " (does not answer)" : ""}</option>`)}</select>`}</${Field}>
-      ${messages.length ? html`<${Button} icon="plus" disabled=${Boolean(abort)} onClick=${() => { setMessages([]); setError(null); }}>New conversation</${Button}>` : null}</div>
+      ${
+        messages.length
+          ? html`<${Button} icon="plus" disabled=${Boolean(abort)} onClick=${() => {
+              setMessages([]);
+              setError(null);
+            }}>New conversation</${Button}>`
+          : null
+      }</div>
     <details open=${Boolean(system)}><summary>Instructions for the model</summary><textarea rows="3" aria-label="Instructions for the model" value=${system} onInput=${(event) => setSystem(event.currentTarget.value)}></textarea></details>
-    <div class="talk" role="log" aria-label="Conversation" aria-busy=${Boolean(abort)}>${messages.length ? messages.map((one, at) => html`<${Message} key=${at} of=${one} isLive=${Boolean(abort) && at === messages.length - 1} />`)
-      : html`<p class="quiet">Write something below. The conversation stays in this tab until you close it.</p>`}<div ref=${end}></div></div>
+    <div class="talk" role="log" aria-label="Conversation" aria-busy=${Boolean(abort)}>${
+      messages.length
+        ? messages.map((one, at) => html`<${Message} key=${at} of=${one} isLive=${Boolean(abort) && at === messages.length - 1} />`)
+        : html`<p class="quiet">Write something below. The conversation stays in this tab until you close it.</p>`
+    }<div ref=${end}></div></div>
     <div class="composer">${error ? html`<${Notice} kind="error" action=${error.status === 415 ? null : html`<${Button} onClick=${again}>Try again</${Button}>`}>${sentence(error)}</${Notice}>` : null}
     ${images.length ? html`<div class="attached">${images.map((url, at) => html`<figure key=${at}><img src=${url} alt=${`Image ${at + 1}`} /><${IconButton} icon="x" label=${`Remove image ${at + 1}`} onClick=${() => setImages(images.filter((_, index) => index !== at))} /></figure>`)}</div>` : null}
     <form class="compose" onSubmit=${submit}><textarea rows="3" aria-label="Your message" placeholder="Your message" value=${draft} onInput=${(event) => setDraft(event.currentTarget.value)} onKeyDown=${onKey}
         onPaste=${(event) => given(event.clipboardData, event)} onDrop=${(event) => given(event.dataTransfer, event)}></textarea>
-      <input type="file" class="hidden" tabindex="-1" accept="image/*" multiple aria-label="Images for the message" ref=${chooser} onChange=${(event) => { add(event.currentTarget.files); event.currentTarget.value = ""; }} />
+      <input type="file" class="hidden" tabindex="-1" accept="image/*" multiple aria-label="Images for the message" ref=${chooser} onChange=${(
+        event,
+      ) => {
+        add(event.currentTarget.files);
+        event.currentTarget.value = "";
+      }} />
       <div class="stack"><${Button} icon="upload" disabled=${images.length >= IMAGES_MAX} title="For models that accept images. You can also paste or drop them." onClick=${() => chooser.current.click()}>Image</${Button}>
       ${abort ? html`<${Button} icon="square" onClick=${() => abort.abort()}>Stop</${Button}>` : html`<${Button} kind="primary" icon="send" type="submit" disabled=${!(draft.trim() || images.length)}>Send</${Button}>`}</div></form>
     <p class="hint">Enter sends, Shift+Enter starts a new line.${!abort && messages.at(-1)?.role === "assistant" ? html` <button type="button" class="as-link" onClick=${again}>Answer again</button>` : null}</p></div>`;
@@ -159,7 +232,7 @@ function Conversation({ models }) {
 
 function Message({ of, isLive }) {
   const { usage } = of;
-  return html`<article class=${`message ${of.role}`}><h2 class="hidden">${of.role === "user" ? "You" : of.model ?? "The model"}</h2>
+  return html`<article class=${`message ${of.role}`}><h2 class="hidden">${of.role === "user" ? "You" : (of.model ?? "The model")}</h2>
     ${of.thought ? html`<details><summary>Thoughts</summary><p class="said quiet"><${Text}>${of.thought}</${Text}></p></details>` : null}
     ${of.images ? html`<div class="attached">${of.images.map((url, at) => html`<figure key=${at}><img src=${url} alt=${`Image ${at + 1} of the message`} /></figure>`)}</div>` : null}
     ${of.content ? html`<p class="said"><${Text}>${of.content}</${Text}></p>` : isLive ? html`<p class="quiet" role="status">…</p>` : null}
@@ -168,5 +241,9 @@ function Message({ of, isLive }) {
 }
 
 function ToolInput({ text }) {
-  try { return html`<${Tree} value=${JSON.parse(text)} open=${true} />`; } catch { return html`<${Text}>${text}</${Text}>`; }
+  try {
+    return html`<${Tree} value=${JSON.parse(text)} open=${true} />`;
+  } catch {
+    return html`<${Text}>${text}</${Text}>`;
+  }
 }

@@ -69,7 +69,9 @@ export function Password({ value, onValue, error, label = "Password" }) {
 }
 
 export function Setup() {
-  return html`<${WithLink} title="Set up the dashboard" kind="setup" command=${html`The person who runs this machine gets a new link with the command <code>orrery owner link</code>.`}>${(link) => html`
+  return html`<${WithLink} title="Set up the dashboard" kind="setup" command=${html`The person who runs this machine gets a new link with the command <code>orrery owner link</code>.`}>${(
+    link,
+  ) => html`
     <${Door} title="Set up the dashboard">
       <p>You will be the Owner of the organization <strong><${Text}>${link.organization}</${Text}></strong>: you run models, create API keys and invite other people.</p>
       <${JoinForm} path="/setup" email=${link.email} action="Set up" /></${Door}>`}</${WithLink}>`;
@@ -96,7 +98,9 @@ function ResetForm({ link }) {
       token = null;
       session.value = await refreshSession();
       go("/app", { replace: true });
-    } catch (error) { setState({ busy: false, error }); }
+    } catch (error) {
+      setState({ busy: false, error });
+    }
   };
   const fields = state.error?.fields ?? {};
   return html`<${Door} title="Choose a new password"><p>For <strong><${Text}>${link.email}</${Text}></strong>. You will be logged out everywhere else.</p>

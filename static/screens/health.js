@@ -7,7 +7,9 @@ import { Rows } from "/static/rows.js";
 
 export function List() {
   const all = useLoad(async (signal) => {
-    const [status, own, loads, doctor] = await Promise.all(["/status.json", "/status", "/models", "/health/findings"].map((path) => ask("GET", path, undefined, { signal })));
+    const [status, own, loads, doctor] = await Promise.all(
+      ["/status.json", "/status", "/models", "/health/findings"].map((path) => ask("GET", path, undefined, { signal })),
+    );
     return { status, own, models: loads.models, findings: doctor.findings };
   }, []);
   useChanges(["status", "webhooks"], all);
@@ -16,10 +18,16 @@ export function List() {
       <dl class="facts"><div><dt>Service</dt><dd>${status.ready ? html`<span class="status good">Ready</span>` : html`<span class="status waiting">Starting</span>`}</dd></div><div><dt>Version</dt><dd>${status.version}</dd></div><div><dt>Up for</dt><dd>${duration(status.uptime_seconds)}</dd></div>
         <div><dt>Running</dt><dd>${count(own.running)}</dd></div><div><dt>In the queue</dt><dd>${own.waiting_is_capped ? "up to " : ""}${count(own.queued)}</dd></div><div><dt>Webhooks to send</dt><dd>${count(own.webhooks_pending)}</dd></div></dl>
       <section><h2>Findings</h2><div class="card scroll"><table><thead><tr><th scope="col">What</th><th scope="col">Found</th></tr></thead>
-      <tbody>${findings.map((one) => html`<tr key=${one.subject + one.detail}><th scope="row">${one.concern ? html`<span class="status waiting"><${Icon} name="triangle-alert" label="Needs attention" />${one.subject}</span>` : html`<span class="status good"><${Icon} name="check" label="Good" />${one.subject}</span>`}</th>
-        <td data-label="Found"><${Text}>${one.detail}</${Text}></td></tr>`)}</tbody></table></div></section>
+      <tbody>${findings.map(
+        (
+          one,
+        ) => html`<tr key=${one.subject + one.detail}><th scope="row">${one.concern ? html`<span class="status waiting"><${Icon} name="triangle-alert" label="Needs attention" />${one.subject}</span>` : html`<span class="status good"><${Icon} name="check" label="Good" />${one.subject}</span>`}</th>
+        <td data-label="Found"><${Text}>${one.detail}</${Text}></td></tr>`,
+      )}</tbody></table></div></section>
       <section><h2>Models</h2><div class="card scroll"><table><thead><tr><th scope="col">Model</th><th scope="col">State</th><th scope="col">Kind</th><th scope="col" class="number">Running</th><th scope="col" class="number">Waiting</th><th scope="col" class="number">At the same time</th></tr></thead>
-      <${Rows} all=${models} columns="6">${(model) => html`<tr key=${model.slug}><th scope="row"><${Link} to=${`/app/models/${model.slug}`}><${Text}>${model.slug}</${Text}></${Link}>${model.reason ? html`<div class="reason"><${Text}>${model.reason}</${Text}></div>` : null}</th>
+      <${Rows} all=${models} columns="6">${(
+        model,
+      ) => html`<tr key=${model.slug}><th scope="row"><${Link} to=${`/app/models/${model.slug}`}><${Text}>${model.slug}</${Text}></${Link}>${model.reason ? html`<div class="reason"><${Text}>${model.reason}</${Text}></div>` : null}</th>
         <td data-label="State">${model.health === "failing" ? html`<${Status} of="failed" />` : html`<span class="status good">${model.health === "ok" ? "Works" : model.health}</span>`}</td><td data-label="Kind">${model.runner}</td>
         <td data-label="Running" class="number">${count(model.running)}</td><td data-label="Waiting" class="number">${count(model.queued)}</td><td data-label="At the same time" class="number">${count(model.concurrency)}</td></tr>`}</${Rows}></table></div></section>
       <section><h2>Addresses</h2><div class="card scroll"><table><thead><tr><th scope="col">For</th><th scope="col">Address</th></tr></thead>
@@ -29,4 +37,10 @@ export function List() {
 
 export const Detail = List;
 
-const HOSTS = { base: "The API", workflows: "Workflows, for older programs", flows: "Legacy workflows", agent: "The agent", dashboard: "This dashboard" };
+const HOSTS = {
+  base: "The API",
+  workflows: "Workflows, for older programs",
+  flows: "Legacy workflows",
+  agent: "The agent",
+  dashboard: "This dashboard",
+};

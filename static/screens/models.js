@@ -2,7 +2,30 @@
 // events, and its output.
 
 import { html, useEffect, useMemo, useRef, useState } from "/static/vendor/preact.js";
-import { Button, Copy, Empty, Field, Link, Loaded, Lost, Notice, Page, Refusal, Status, Text, Time, ask, count, duration, money, place, sentence, session, setQuery, useLoad } from "/static/core.js";
+import {
+  Button,
+  Copy,
+  Empty,
+  Field,
+  Link,
+  Loaded,
+  Lost,
+  Notice,
+  Page,
+  Refusal,
+  Status,
+  Text,
+  Time,
+  ask,
+  count,
+  duration,
+  money,
+  place,
+  sentence,
+  session,
+  setQuery,
+  useLoad,
+} from "/static/core.js";
 import { SchemaForm } from "/static/form.js";
 import { JsonEditor } from "/static/json.js";
 import { eventsOf, follow } from "/static/live.js";
@@ -21,23 +44,47 @@ export function List() {
   const models = useLoad((signal) => ask("GET", `${API}/models?limit=500&name=${encodeURIComponent(name)}`, undefined, { signal }), [name]);
   return html`<${Page} title="Models" intro="Everything that this machine can run. Open a model to try it with a form.">
     <div class="filters"><${Field} label="Search">${(field) => html`<input ...${field} type="search" value=${name} onInput=${(event) => setQuery({ q: event.currentTarget.value })} />`}</${Field}></div>
-    <${Loaded} of=${models} empty=${(all) => all.length ? null : html`<${Empty} icon="box" title=${name ? "No model has this name" : "No models yet"}>
-      <p>${name ? "Try a part of the name." : "Models are files in the models folder of this machine. The person who runs it adds them."}</p></${Empty}>`}>${(all) => html`
-      <div class="cards">${all.slice(0, most).map((model) => html`<${Link} key=${model.slug} to=${`/app/models/${model.slug}`} class="tile"><h2><${Text}>${model.title}</${Text}></h2>
-        <p class="mono">${model.slug}</p><p>${OUTPUTS[model.output_type] ?? model.output_type}${model.cost ? html` · ${model.cost.estimate}` : null}</p></${Link}>`)}</div>
+    <${Loaded} of=${models} empty=${(all) =>
+      all.length
+        ? null
+        : html`<${Empty} icon="box" title=${name ? "No model has this name" : "No models yet"}>
+      <p>${name ? "Try a part of the name." : "Models are files in the models folder of this machine. The person who runs it adds them."}</p></${Empty}>`}>${(
+      all,
+    ) => html`
+      <div class="cards">${all.slice(0, most).map(
+        (model) => html`<${Link} key=${model.slug} to=${`/app/models/${model.slug}`} class="tile"><h2><${Text}>${model.title}</${Text}></h2>
+        <p class="mono">${model.slug}</p><p>${OUTPUTS[model.output_type] ?? model.output_type}${model.cost ? html` · ${model.cost.estimate}` : null}</p></${Link}>`,
+      )}</div>
       ${all.length > most ? html`<div class="actions"><${Button} icon="chevron-down" onClick=${() => setMost(most + TILES)}>Show more of ${count(all.length)}</${Button}></div>` : null}`}</${Loaded}></${Page}>`;
 }
 
-const OUTPUTS = { string: "Gives a text", array: "Gives a list", object: "Gives an object", number: "Gives a number", boolean: "Gives yes or no", image: "Gives an image", audio: "Gives audio", video: "Gives a video", file: "Gives a file" };
+const OUTPUTS = {
+  string: "Gives a text",
+  array: "Gives a list",
+  object: "Gives an object",
+  number: "Gives a number",
+  boolean: "Gives yes or no",
+  image: "Gives an image",
+  audio: "Gives audio",
+  video: "Gives a video",
+  file: "Gives a file",
+};
 
 export function Detail({ id }) {
-  const model = useLoad((signal) => ask("GET", `${API}/models/${id.split("/").map(encodeURIComponent).join("/")}`, undefined, { signal }), [id]);
+  const model = useLoad(
+    (signal) => ask("GET", `${API}/models/${id.split("/").map(encodeURIComponent).join("/")}`, undefined, { signal }),
+    [id],
+  );
   if (!model.data) return html`<${Page} title=${id}><${Loaded} of=${model}>${() => null}</${Loaded}></${Page}>`;
   return html`<${Playground} key=${id} model=${model.data} />`;
 }
 
 function stored(key, otherwise) {
-  try { return JSON.parse(sessionStorage.getItem(key)) ?? otherwise; } catch { return otherwise; }
+  try {
+    return JSON.parse(sessionStorage.getItem(key)) ?? otherwise;
+  } catch {
+    return otherwise;
+  }
 }
 
 function Playground({ model }) {
@@ -53,7 +100,11 @@ function Playground({ model }) {
   const tab = place.value.query.get("tab") ?? "form";
   const keep = (value) => {
     setInput(value);
-    try { sessionStorage.setItem(key, JSON.stringify(value)); } catch { /* Kept only while the page is open. */ }
+    try {
+      sessionStorage.setItem(key, JSON.stringify(value));
+    } catch {
+      /* Kept only while the page is open. */
+    }
   };
   const submit = async (event) => {
     event?.preventDefault();
@@ -70,10 +121,19 @@ function Playground({ model }) {
         const wrong = Object.keys(error.fields)[0]?.split("/").pop();
         setTimeout(() => form.current?.querySelector(`[name="${CSS.escape(wrong ?? "")}"]`)?.focus(), 0);
       }
-    } finally { setSending(false); }
+    } finally {
+      setSending(false);
+    }
   };
-  const onKey = (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) submit(event); };
-  const tabs = [["form", "Form"], ["json", "JSON"], ["code", "API"], ["schema", "Schema"]];
+  const onKey = (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) submit(event);
+  };
+  const tabs = [
+    ["form", "Form"],
+    ["json", "JSON"],
+    ["code", "API"],
+    ["schema", "Schema"],
+  ];
   return html`<${Page} title=${model.title} wide=${true} intro=${html`<span class="mono">${model.slug}</span>${model.cost ? html` · ${model.cost.estimate}` : null}`}
     actions=${html`<${Link} to="/app/models" class="button plain">All models</${Link}>`}>
     <div class="panels"><section aria-label="Input" onKeyDown=${onKey}>
@@ -84,12 +144,26 @@ function Playground({ model }) {
         ${tab === "json" ? html`<${JsonEditor} label="The input as JSON" hint="What you change here changes the form too." mayBeEmpty=${true} value=${input} onValue=${(value) => keep(value ?? {})} onValid=${setValid} />` : null}
         ${tab === "code" ? html`<${Code} model=${model} input=${input} />` : null}
         ${tab === "schema" ? html`<div class="json card pad"><${Tree} value=${model.request_schema} open=${true} /></div>` : null}
-        ${tab === "form" || tab === "json" ? html`<div class="actions"><${Button} kind="primary" type="submit" icon="play" busy=${isSending} disabled=${!isValid} title="Ctrl+Enter">Run</${Button}>
-          <${Button} onClick=${() => { keep(start()); setRefusal(null); }}>Start over</${Button}></div>` : null}</form></section>
-      <section aria-label="Output"><h2>Output</h2>${run ? html`<${Run} key=${run.id} id=${run.id} type=${model.output_type} onEnd=${(record) => setRun({ id: run.id, record })} />`
-        : html`<p class="quiet">The output appears here after a run.</p>`}
-        ${earlier ? html`<details class="earlier"><summary>The previous run, for comparison</summary><p class="quiet"><${Status} of=${earlier.status} /> ${duration(earlier.metrics.predict_time ?? NaN)}, ${money(earlier.metrics.cost)}</p>
-          <${Output} value=${earlier.output} /><h3>Its input</h3><div class="json card pad"><${Tree} value=${earlier.input} open=${true} /></div></details>` : null}</section></div></${Page}>`;
+        ${
+          tab === "form" || tab === "json"
+            ? html`<div class="actions"><${Button} kind="primary" type="submit" icon="play" busy=${isSending} disabled=${!isValid} title="Ctrl+Enter">Run</${Button}>
+          <${Button} onClick=${() => {
+            keep(start());
+            setRefusal(null);
+          }}>Start over</${Button}></div>`
+            : null
+        }</form></section>
+      <section aria-label="Output"><h2>Output</h2>${
+        run
+          ? html`<${Run} key=${run.id} id=${run.id} type=${model.output_type} onEnd=${(record) => setRun({ id: run.id, record })} />`
+          : html`<p class="quiet">The output appears here after a run.</p>`
+      }
+        ${
+          earlier
+            ? html`<details class="earlier"><summary>The previous run, for comparison</summary><p class="quiet"><${Status} of=${earlier.status} /> ${duration(earlier.metrics.predict_time ?? NaN)}, ${money(earlier.metrics.cost)}</p>
+          <${Output} value=${earlier.output} /><h3>Its input</h3><div class="json card pad"><${Tree} value=${earlier.input} open=${true} /></div></details>`
+            : null
+        }</section></div></${Page}>`;
 }
 
 export function Tabs({ tabs, chosen, onChoose, label }) {
@@ -103,8 +177,10 @@ export function Tabs({ tabs, chosen, onChoose, label }) {
     const { parentElement } = event.currentTarget;
     setTimeout(() => parentElement?.querySelector("[aria-selected=true]")?.focus(), 0);
   };
-  return html`<div class="tabs" role="tablist" aria-label=${label}>${tabs.map(([name, word]) => html`<button type="button" role="tab" key=${name}
-    aria-selected=${name === chosen ? "true" : "false"} tabindex=${name === chosen ? 0 : -1} onClick=${() => onChoose(name)} onKeyDown=${move}>${word}</button>`)}</div>`;
+  return html`<div class="tabs" role="tablist" aria-label=${label}>${tabs.map(
+    ([name, word]) => html`<button type="button" role="tab" key=${name}
+    aria-selected=${name === chosen ? "true" : "false"} tabindex=${name === chosen ? 0 : -1} onClick=${() => onChoose(name)} onKeyDown=${move}>${word}</button>`,
+  )}</div>`;
 }
 
 // A run in progress: status, log and partial output as they arrive, then the record.
@@ -127,20 +203,36 @@ export function Run({ id, type, onEnd }) {
       lost: setLost,
     };
     const look = async (mayHold, signal) => {
-      const record = mayHold ? await eventsOf(`${API}/prediction/${id}`, on, signal) : await ask("GET", `${API}/prediction/${id}`, undefined, { signal });
-      if (!FINAL.includes(record.status)) { setLive((now) => ({ ...now, status: state(record.status) })); return false; }
+      const record = mayHold
+        ? await eventsOf(`${API}/prediction/${id}`, on, signal)
+        : await ask("GET", `${API}/prediction/${id}`, undefined, { signal });
+      if (!FINAL.includes(record.status)) {
+        setLive((now) => ({ ...now, status: state(record.status) }));
+        return false;
+      }
       setLive((now) => ({ ...now, status: record.status, record }));
       onEnd?.(record);
       return true;
     };
-    follow(look, { signal: abort.signal, onLost: setLost }).then(() => setLost(null), setError).finally(() => clearInterval(clock));
-    return () => { abort.abort(); clearInterval(clock); };
+    follow(look, { signal: abort.signal, onLost: setLost })
+      .then(() => setLost(null), setError)
+      .finally(() => clearInterval(clock));
+    return () => {
+      abort.abort();
+      clearInterval(clock);
+    };
   }, [id]);
   const { record } = live;
   const text = live.parts.every((part) => typeof part === "string") ? live.parts.join("") : null;
   const cancel = async () => {
     setCancelling(true);
-    try { await ask("POST", `${API}/prediction/${id}/cancel`, {}); } catch (refused) { setError(refused); } finally { setCancelling(false); }
+    try {
+      await ask("POST", `${API}/prediction/${id}/cancel`, {});
+    } catch (refused) {
+      setError(refused);
+    } finally {
+      setCancelling(false);
+    }
   };
   return html`<div class="stack"><div class="run-head" role="status"><${Status} of=${live.status} />
       <span class="quiet">${record ? html`${record.metrics.predict_time === null ? "" : `${duration(record.metrics.predict_time)}, `}${money(record.metrics.cost)}` : duration(seconds)}</span>
@@ -148,15 +240,31 @@ export function Run({ id, type, onEnd }) {
     ${error ? html`<${Notice} kind="error">${sentence(error)}</${Notice}>` : null}
     ${lost ? html`<${Lost} />` : null}
     ${record?.error ? html`<${Notice} kind="error"><strong>${CLASSES[record.error_classification] ?? "It failed."}</strong> <${Text}>${record.error}</${Text}></${Notice}>` : null}
-    ${record ? (record.status === "success" ? html`<${Output} value=${record.output} type=${type} />` : null)
-      : text !== null && text !== "" ? html`<pre class="code wrap"><bdi>${text}</bdi></pre>` : live.parts.length ? html`<${Output} value=${live.parts} />` : null}
+    ${
+      record
+        ? record.status === "success"
+          ? html`<${Output} value=${record.output} type=${type} />`
+          : null
+        : text !== null && text !== ""
+          ? html`<pre class="code wrap"><bdi>${text}</bdi></pre>`
+          : live.parts.length
+            ? html`<${Output} value=${live.parts} />`
+            : null
+    }
     ${live.log.length || record?.logs ? html`<details open=${!record}><summary>Log</summary><${LongText} text=${record?.logs ?? live.log.join("\n")} /></details>` : null}</div>`;
 }
 
 export const CLASSES = {
-  content_moderation: "The model refused the content.", execution_timeout: "It took too long.", invalid_user_input: "The model refused the input.",
-  invalid_model_config: "The model is misconfigured.", provider_auth: "The model's server refused the credentials.", provider_error: "The model's server failed.",
-  provider_rate_limit: "The model's server is overloaded.", provider_unavailable: "The model's server does not answer.", internal_error: "The service failed.", unknown: "It failed.",
+  content_moderation: "The model refused the content.",
+  execution_timeout: "It took too long.",
+  invalid_user_input: "The model refused the input.",
+  invalid_model_config: "The model is misconfigured.",
+  provider_auth: "The model's server refused the credentials.",
+  provider_error: "The model's server failed.",
+  provider_rate_limit: "The model's server is overloaded.",
+  provider_unavailable: "The model's server does not answer.",
+  internal_error: "The service failed.",
+  unknown: "It failed.",
 };
 
 function Code({ model, input }) {
@@ -170,7 +278,11 @@ function Code({ model, input }) {
     python: `import json\nimport os\nimport urllib.request\n\nrequest = urllib.request.Request(\n    "${base}/v1/prediction/run",\n    data=${python}.encode(),\n    headers={"X-API-Key": os.environ["ORRERY_KEY"], "Content-Type": "application/json"},\n)\nwith urllib.request.urlopen(request) as answer:\n    print(json.load(answer)["output"])`,
     js: `const answer = await fetch("${base}/v1/prediction/run", {\n  method: "POST",\n  headers: { "X-API-Key": process.env.ORRERY_KEY, "Content-Type": "application/json" },\n  body: JSON.stringify(${body.replaceAll("\n", "\n  ")}),\n});\nconsole.log((await answer.json()).output);`,
   };
-  const names = [["curl", "curl"], ["python", "Python"], ["js", "JavaScript"]];
+  const names = [
+    ["curl", "curl"],
+    ["python", "Python"],
+    ["js", "JavaScript"],
+  ];
   return html`<${Tabs} tabs=${names} chosen=${texts[language] ? language : "curl"} label="Language" onChoose=${(one) => setQuery({ code: one === "curl" ? "" : one })} />
     <pre class="code" tabindex="0"><code>${texts[language] ?? texts.curl}</code></pre>
     <div class="actions"><${Copy} text=${texts[language] ?? texts.curl} /><${Link} to="/app/keys">API keys</${Link}></div>

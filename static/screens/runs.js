@@ -1,7 +1,35 @@
 // Runs: the history of the organization with its filters in the URL, and one run with its timeline.
 
 import { html, useEffect, useMemo, useState } from "/static/vendor/preact.js";
-import { Button, Confirm, Copy, Empty, Field, Link, Loaded, Lost, Notice, Page, Refusal, Status, Text, Time, ask, duration, go, inFull, money, place, request, sentence, session, setQuery, statusOf, useChanges, useLoad } from "/static/core.js";
+import {
+  Button,
+  Confirm,
+  Copy,
+  Empty,
+  Field,
+  Link,
+  Loaded,
+  Lost,
+  Notice,
+  Page,
+  Refusal,
+  Status,
+  Text,
+  Time,
+  ask,
+  duration,
+  go,
+  inFull,
+  money,
+  place,
+  request,
+  sentence,
+  session,
+  setQuery,
+  statusOf,
+  useChanges,
+  useLoad,
+} from "/static/core.js";
 import { eventsOf, follow, rereading } from "/static/live.js";
 import { LongText, Output, Tree } from "/static/output.js";
 import { Rows } from "/static/rows.js";
@@ -10,16 +38,39 @@ import { CLASSES, Tabs } from "/static/screens/models.js";
 
 const API = "/api/base";
 const FINAL = ["success", "error", "cancelled", "completed", "failed"];
-const KINDS = [["", "Everything"], ["prediction", "Models"], ["workflow", "Workflows"], ["chat", "Chat"], ["agent", "Agent"], ["decision", "Decisions"]];
+const KINDS = [
+  ["", "Everything"],
+  ["prediction", "Models"],
+  ["workflow", "Workflows"],
+  ["chat", "Chat"],
+  ["agent", "Agent"],
+  ["decision", "Decisions"],
+];
 // Types that exist only as a row of the history, without a record of their own.
 const CALLS = ["chat", "agent", "decision"];
-const CALL_FIELDS = "id,type,status,model,requested_model,error,error_cause,error_classification,execution_cost,run_time,created_at,started_at,completed_at,output,chat,agent,decision";
+const CALL_FIELDS =
+  "id,type,status,model,requested_model,error,error_cause,error_classification,execution_cost,run_time,created_at,started_at,completed_at,output,chat,agent,decision";
 // Step types that start runs of their own, or contain steps that may.
 const STARTERS = ["workflow", "map", "model"];
-const STATES = [["", "Any"], ["created,queued,starting,processing,running", "Not finished"], ["success,completed", "Succeeded"], ["error,failed", "Failed"], ["cancelled", "Cancelled"]];
+const STATES = [
+  ["", "Any"],
+  ["created,queued,starting,processing,running", "Not finished"],
+  ["success,completed", "Succeeded"],
+  ["error,failed", "Failed"],
+  ["cancelled", "Cancelled"],
+];
 // What somebody has to do before a run goes on is a filter of its own in the API, and a status to people.
-const WAITS = [["event", "Waiting for approval"], ["paused", "Paused"]];
-const SINCE = [["", "Any time"], ["3600", "The last hour"], ["86400", "The last 24 hours"], ["604800", "The last 7 days"], ["2592000", "The last 30 days"]];
+const WAITS = [
+  ["event", "Waiting for approval"],
+  ["paused", "Paused"],
+];
+const SINCE = [
+  ["", "Any time"],
+  ["3600", "The last hour"],
+  ["86400", "The last 24 hours"],
+  ["604800", "The last 7 days"],
+  ["2592000", "The last 30 days"],
+];
 const NAMES = ["type", "status", "model", "error_classification", "workflow_id", "workflow_execution_id", "waiting_for"];
 
 export function List() {
@@ -40,7 +91,10 @@ export function List() {
   const [isActing, setActing] = useState(null);
   // Changing a filter starts at the newest run again.
   const set = (changes) => setQuery({ ...changes, cursor: "", from: "" });
-  const select = (label, name, options, chosen = filters[name], changes = (value) => ({ [name]: value })) => html`<${Field} label=${label}>${(field) => html`<select ...${field} value=${chosen} onChange=${(event) => set(changes(event.currentTarget.value))}>
+  const select = (label, name, options, chosen = filters[name], changes = (value) => ({ [name]: value })) =>
+    html`<${Field} label=${label}>${(
+      field,
+    ) => html`<select ...${field} value=${chosen} onChange=${(event) => set(changes(event.currentTarget.value))}>
     ${options.map(([value, word]) => html`<option value=${value}>${word}</option>`)}${chosen && !options.some(([value]) => value === chosen) ? html`<option value=${chosen}>${chosen}</option>` : null}</select>`}</${Field}>`;
   const isFiltered = NAMES.some((name) => filters[name]) || filters.since;
   const [model, setModel] = useState(filters.model);
@@ -52,27 +106,47 @@ export function List() {
     actions=${html`${waiting.length > 1 && isFiltered ? html`<${Button} icon="ban" onClick=${() => setActing({ what: "cancel", all: waiting })}>Cancel ${waiting.length}</${Button}>` : null}
       ${failed.length > 1 && isFiltered ? html`<${Button} icon="rotate-ccw" onClick=${() => setActing({ what: "redrive", all: failed })}>Run ${failed.length} again</${Button}>` : null}
       <${Button} icon="refresh-cw" busy=${runs.loading} onClick=${runs.reload}>Refresh</${Button}>`}>
-    <form class="filters" onSubmit=${(event) => { event.preventDefault(); set({ model }); }}>
+    <form class="filters" onSubmit=${(event) => {
+      event.preventDefault();
+      set({ model });
+    }}>
       ${select("What", "type", KINDS)}${select("Status", "status", [...STATES, ...WAITS], filters.waiting_for || filters.status, stateOf)}${select("When", "since", SINCE)}
       ${select("Why it failed", "error_classification", [["", "Any reason"], ...Object.entries(CLASSES).map(([value, word]) => [value, word.replace(/\.$/, "")])])}
       <${Field} label="Model">${(field) => html`<input ...${field} type="search" value=${model} placeholder="Whole name" onInput=${(event) => setModel(event.currentTarget.value)} onChange=${() => set({ model })} />`}</${Field}>
       ${isFiltered ? html`<${Button} onClick=${() => go("/app/runs")}>Clear the filters</${Button}>` : null}</form>
-    <${Loaded} of=${runs} empty=${(data) => data.executions.length ? null : isFiltered
-      ? html`<${Empty} icon="search" title="Nothing matches these filters"><${Button} onClick=${() => go("/app/runs")}>Clear the filters</${Button}></${Empty}>`
-      : html`<${Empty} icon="activity" title="Nothing has run yet"><p><${Link} to="/app/models/text-sentiment">Run a first model</${Link}> and it appears here.</p></${Empty}>`}>${(data) => html`
+    <${Loaded} of=${runs} empty=${(data) =>
+      data.executions.length
+        ? null
+        : isFiltered
+          ? html`<${Empty} icon="search" title="Nothing matches these filters"><${Button} onClick=${() => go("/app/runs")}>Clear the filters</${Button}></${Empty}>`
+          : html`<${Empty} icon="activity" title="Nothing has run yet"><p><${Link} to="/app/models/text-sentiment">Run a first model</${Link}> and it appears here.</p></${Empty}>`}>${(
+      data,
+    ) => html`
       <div class="card scroll"><table aria-busy=${runs.loading}><thead><tr><th scope="col">What</th><th scope="col">Status</th><th scope="col">Started</th><th scope="col" class="number">Took</th><th scope="col" class="number">Cost</th><th scope="col">From</th></tr></thead>
-      <tbody>${data.executions.map((run) => html`<tr key=${run.id} class="opens" onClick=${(event) => { if (!event.target.closest("a") && !getSelection().toString()) go(target(run)); }}>
+      <tbody>${data.executions.map(
+        (run) => html`<tr key=${run.id} class="opens" onClick=${(event) => {
+          if (!event.target.closest("a") && !getSelection().toString()) go(target(run));
+        }}>
         <th scope="row"><${Link} to=${target(run)}><${Text}>${run.workflow_name ?? run.requested_model ?? run.model ?? run.type}</${Text}></${Link}>${run.type === "prediction" ? null : html` <span class="tag">${run.type}</span>`}${run.workflow_execution_id ? html` <span class="tag">step</span>` : null}
           ${run.error ? html`<div class="reason"><${Text}>${run.error_cause ?? run.error}</${Text}></div>` : null}</th>
         <td data-label="Status"><${Status} of=${statusOf(run)} /></td><td data-label="Started"><${Time} at=${run.created_at} /></td>
         <td data-label="Took" class="number">${run.run_time === null ? "–" : duration(run.run_time)}</td><td data-label="Cost" class="number">${money(run.execution_cost)}</td>
-        <td data-label="From"><span class="quiet">${{ api: "API", dashboard: "Dashboard", agent: "Agent" }[run.source] ?? run.source}</span></td></tr>`)}</tbody></table></div>
+        <td data-label="From"><span class="quiet">${{ api: "API", dashboard: "Dashboard", agent: "Agent" }[run.source] ?? run.source}</span></td></tr>`,
+      )}</tbody></table></div>
       <div class="actions">${filters.cursor ? html`<${Button} onClick=${() => setQuery({ cursor: "", from: "" }, {})}>Newest</${Button}>` : null}
         ${data.has_more ? html`<${Button} icon="chevron-right" onClick=${() => setQuery({ cursor: data.next_cursor, from: data.from }, {})}>Older runs</${Button}>` : null}</div>`}</${Loaded}>
-    ${isActing ? html`<${Many} ...${isActing} onClose=${() => { setActing(null); runs.reload(); }} />` : null}</${Page}>`;
+    ${
+      isActing
+        ? html`<${Many} ...${isActing} onClose=${() => {
+            setActing(null);
+            runs.reload();
+          }} />`
+        : null
+    }</${Page}>`;
 }
 
-const stateOf = (value) => (WAITS.some(([known]) => known === value) ? { status: "", waiting_for: value } : { status: value, waiting_for: "" });
+const stateOf = (value) =>
+  WAITS.some(([known]) => known === value) ? { status: "", waiting_for: value } : { status: value, waiting_for: "" };
 
 const target = (run) => `/app/runs/${run.id}${run.type === "prediction" ? "" : `?type=${run.type}`}`;
 
@@ -84,7 +158,12 @@ function Many({ what, all, onClose }) {
     const refused = [];
     for (const run of all) {
       const path = run.type === "workflow" ? `${API}/v1/workflows/executions/${run.id}/${what}` : `${API}/v1/prediction/${run.id}/${what}`;
-      try { await ask("POST", path, {}); done += 1; } catch (error) { refused.push(sentence(error)); }
+      try {
+        await ask("POST", path, {});
+        done += 1;
+      } catch (error) {
+        refused.push(sentence(error));
+      }
     }
     if (refused.length) throw new Error(`${done} of ${all.length} done. ${refused[0]}`);
     setReport(done);
@@ -98,7 +177,11 @@ async function load(id, type, signal) {
   const get = (path) => ask("GET", path, undefined, { signal });
   const isMissing = (error) => error instanceof Refusal && [400, 404].includes(error.status);
   if (type !== "workflow" && !CALLS.includes(type)) {
-    try { return { type: "prediction", record: await get(`${API}/v1/prediction/${id}`) }; } catch (error) { if (!isMissing(error)) throw error; }
+    try {
+      return { type: "prediction", record: await get(`${API}/v1/prediction/${id}`) };
+    } catch (error) {
+      if (!isMissing(error)) throw error;
+    }
   }
   if (!CALLS.includes(type)) {
     try {
@@ -106,7 +189,9 @@ async function load(id, type, signal) {
       // The workflow's current name; a deleted workflow has none.
       const workflow = record.workflow_id ? await get(`${API}/v1/workflows/${record.workflow_id}`).catch(() => null) : null;
       return { type: "workflow", record, name: workflow?.name ?? null };
-    } catch (error) { if (!isMissing(error)) throw error; }
+    } catch (error) {
+      if (!isMissing(error)) throw error;
+    }
   }
   for (const one of CALLS.includes(type) ? [type] : CALLS) {
     const page = await get(`${API}/v2/executions?type=${one}&limit=100&fields=${CALL_FIELDS}`);
@@ -127,14 +212,20 @@ export function Detail({ id }) {
   useEffect(() => {
     if (!isLive) return undefined;
     const abort = new AbortController();
-    const clock = setInterval(() => { if (!document.hidden) setNow(Date.now()); }, 500);
+    const clock = setInterval(() => {
+      if (!document.hidden) setNow(Date.now());
+    }, 500);
     const { type: kind, name } = run.data;
-    const show = (record) => { setNow(Date.now()); run.set({ type: kind, record, name }); return FINAL.includes(record.status); };
+    const show = (record) => {
+      setNow(Date.now());
+      run.set({ type: kind, record, name });
+      return FINAL.includes(record.status);
+    };
     let tag = "";
     const execution = `${API}/v1/workflows/executions/${id}`;
     const workflow = async (mayHold, signal) => {
       const read = async () => {
-        const answer = await request("GET", `${execution}?timeout=0`, undefined, { signal, headers: { "if-none-match": tag || "\"\"" } });
+        const answer = await request("GET", `${execution}?timeout=0`, undefined, { signal, headers: { "if-none-match": tag || '""' } });
         tag = answer.headers.get("etag") ?? "";
         return answer.status === 304 ? false : show(await answer.json());
       };
@@ -150,7 +241,10 @@ export function Detail({ id }) {
       return show(await eventsOf(path, { status: () => read().catch(() => null), lost: setLost }, signal));
     };
     follow(kind === "workflow" ? workflow : prediction, { signal: abort.signal, onLost: setLost }).then(() => setLost(null), setProblem);
-    return () => { abort.abort(); clearInterval(clock); };
+    return () => {
+      abort.abort();
+      clearInterval(clock);
+    };
   }, [id, isLive]);
   if (!run.data) return html`<${Page} title="Run"><${Loaded} of=${run}>${() => null}</${Loaded}></${Page}>`;
   return html`<${Shown} key=${id} id=${id} type=${run.data.type} title=${run.data.name} record=${run.data.record} now=${now} lost=${lost} problem=${problem} reload=${run.reload} />`;
@@ -160,11 +254,18 @@ function Shown({ id, type, title, record, now, lost, problem, reload }) {
   const isOver = FINAL.includes(record.status);
   const [state, setState] = useState({ busy: null, error: null });
   const tab = place.value.query.get("tab") ?? "timeline";
-  const name = type === "workflow" ? `${title ?? "Workflow"}, ${inFull(record.created_at)}` : record.model ?? record.requested_model ?? "Call";
+  const name =
+    type === "workflow" ? `${title ?? "Workflow"}, ${inFull(record.created_at)}` : (record.model ?? record.requested_model ?? "Call");
   const isCall = CALLS.includes(type);
   const act = (what, path, then) => async () => {
     setState({ busy: what, error: null });
-    try { const answer = await ask("POST", path, {}); setState({ busy: null, error: null }); then(answer); } catch (error) { setState({ busy: null, error }); }
+    try {
+      const answer = await ask("POST", path, {});
+      setState({ busy: null, error: null });
+      then(answer);
+    } catch (error) {
+      setState({ busy: null, error });
+    }
   };
   const base = type === "workflow" ? `${API}/v1/workflows/executions/${id}` : `${API}/v1/prediction/${id}`;
   const again = (answer) => go(`/app/runs/${answer.execution_id}?type=workflow`);
@@ -172,15 +273,38 @@ function Shown({ id, type, title, record, now, lost, problem, reload }) {
   const error = record.error_cause ?? record.error;
   const command = `curl -s ${session.value.hosts?.find((host) => host.role === "base")?.url ?? ""}${base.slice(API.length)} -H "X-API-Key: $ORRERY_KEY"`;
   const paused = record.waiting_for?.find((one) => one.reason === "paused");
-  const tabs = [["timeline", "Timeline"], ["input", "Input"], ["output", "Output"], ["logs", "Logs"], ["webhook", "Webhook"], ["raw", "Raw"]];
+  const tabs = [
+    ["timeline", "Timeline"],
+    ["input", "Input"],
+    ["output", "Output"],
+    ["logs", "Logs"],
+    ["webhook", "Webhook"],
+    ["raw", "Raw"],
+  ];
   return html`<${Page} title=${name} wide=${true} intro=${html`<span class="mono">${id}</span>`} actions=${html`
-      ${type === "workflow" && !isOver ? (paused ? html`<${Button} kind="primary" icon="play" busy=${state.busy === "resume"} onClick=${act("resume", `${base}/resume`, reload)}>Resume</${Button}>`
-        : html`<${Button} icon="clock" busy=${state.busy === "pause"} onClick=${act("pause", `${base}/pause`, reload)}>Pause</${Button}>`) : null}
+      ${
+        type === "workflow" && !isOver
+          ? paused
+            ? html`<${Button} kind="primary" icon="play" busy=${state.busy === "resume"} onClick=${act("resume", `${base}/resume`, reload)}>Resume</${Button}>`
+            : html`<${Button} icon="clock" busy=${state.busy === "pause"} onClick=${act("pause", `${base}/pause`, reload)}>Pause</${Button}>`
+          : null
+      }
       ${!isOver && !isCall ? html`<${Button} icon="square" busy=${state.busy === "cancel"} onClick=${act("cancel", `${base}/cancel`, reload)}>Cancel</${Button}>` : null}
       ${type === "workflow" && ["failed", "cancelled"].includes(record.status) ? html`<${Button} kind="primary" icon="rotate-ccw" busy=${state.busy === "redrive"} onClick=${act("redrive", `${base}/redrive`, again)}>Resume from the failed step</${Button}>` : null}
-      ${type === "prediction" && isOver ? html`<${Button} icon="play" onClick=${() => { try { sessionStorage.setItem(`input:${record.model}`, JSON.stringify(record.input)); } catch { /* The form starts empty. */ } go(`/app/models/${record.model}`); }}>Open in the playground</${Button}>` : null}
+      ${
+        type === "prediction" && isOver
+          ? html`<${Button} icon="play" onClick=${() => {
+              try {
+                sessionStorage.setItem(`input:${record.model}`, JSON.stringify(record.input));
+              } catch {
+                /* The form starts empty. */
+              }
+              go(`/app/models/${record.model}`);
+            }}>Open in the playground</${Button}>`
+          : null
+      }
       <${Copy} text=${id} label="Copy the id" />${isCall ? null : html`<${Copy} text=${command} label="Copy as curl" />`}`}>
-    ${state.error ?? problem ? html`<${Notice} kind="error">${sentence(state.error ?? problem)}</${Notice}>` : null}${lost ? html`<${Lost} />` : null}
+    ${(state.error ?? problem) ? html`<${Notice} kind="error">${sentence(state.error ?? problem)}</${Notice}>` : null}${lost ? html`<${Lost} />` : null}
     ${paused ? html`<${Notice} kind="warning">Paused by <${Text}>${paused.by}</${Text}> since ${inFull(paused.since)}. Running steps finish, and no others start until somebody resumes it; timeouts are extended.</${Notice}>` : null}
     <dl class="facts"><div><dt>Status</dt><dd><${Status} of=${statusOf(record)} /></dd></div>
       <div><dt>Created</dt><dd><${Time} at=${record.created_at} /></dd></div>
@@ -188,17 +312,25 @@ function Shown({ id, type, title, record, now, lost, problem, reload }) {
       <div><dt>Ran for</dt><dd>${runTime(record, metrics, now)}</dd></div><div><dt>Cost</dt><dd>${money(metrics.cost)}</dd></div>
       ${record.version_id ? html`<div><dt>Version</dt><dd>${record.version_id}</dd></div>` : null}</dl>
     ${error ? html`<${Notice} kind="error"><strong>${CLASSES[record.error_classification] ?? "It failed."}</strong> <${Text}>${error}</${Text}></${Notice}>` : null}
-    ${type === "workflow" && record.workflow_id ? html`<p class="marks"><${Link} to=${`/app/workflows/${record.workflow_id}?v=${encodeURIComponent(record.version_id)}`}>Open the workflow</${Link}>
-      ${Object.values(record.step_outputs ?? {}).some((step) => STARTERS.includes(step.type)) ? html`<${Link} to=${`/app/runs?workflow_execution_id=${id}`}>The runs that its steps started</${Link}>` : null}</p>` : null}
+    ${
+      type === "workflow" && record.workflow_id
+        ? html`<p class="marks"><${Link} to=${`/app/workflows/${record.workflow_id}?v=${encodeURIComponent(record.version_id)}`}>Open the workflow</${Link}>
+      ${Object.values(record.step_outputs ?? {}).some((step) => STARTERS.includes(step.type)) ? html`<${Link} to=${`/app/runs?workflow_execution_id=${id}`}>The runs that its steps started</${Link}>` : null}</p>`
+        : null
+    }
     ${record.redriven_from ? html`<p>This run continues <${Link} to=${`/app/runs/${record.redriven_from}?type=workflow`}>an earlier one</${Link}>.</p>` : null}
     ${record.parent_execution_id ? html`<p>The step <code><${Text}>${record.parent_step_id}</${Text}></code> of <${Link} to=${`/app/runs/${record.parent_execution_id}?type=workflow`}>another run</${Link}> started this one.</p>` : null}
-    ${isCall ? html`<${Call} record=${record} />` : html`<${Tabs} tabs=${tabs} chosen=${tab} label="Run" onChoose=${(one) => setQuery({ tab: one === "timeline" ? "" : one })} />
+    ${
+      isCall
+        ? html`<${Call} record=${record} />`
+        : html`<${Tabs} tabs=${tabs} chosen=${tab} label="Run" onChoose=${(one) => setQuery({ tab: one === "timeline" ? "" : one })} />
     ${tab === "timeline" ? html`<${Timeline} type=${type} record=${record} now=${now} />` : null}
     ${tab === "input" ? html`<${Payload} value=${record.input ?? record.inputs} problem=${record.input_error ?? record.inputs_error} />` : null}
     ${tab === "output" ? (record.output_error ? html`<${Notice} kind="error"><${Text}>${record.output_error}</${Text}></${Notice}>` : html`<${Output} value=${record.output} />`) : null}
     ${tab === "logs" ? html`<${Logs} record=${record} />` : null}
     ${tab === "webhook" ? html`<p>Whether a webhook was sent, and what its receiver answered: <${Link} to=${`/app/webhooks/${id}`}>the deliveries of this run</${Link}>.</p>` : null}
-    ${tab === "raw" ? html`<div class="json card pad"><${Tree} value=${record} open=${true} /></div><div><${Copy} text=${JSON.stringify(record, null, 2)} label="Copy as JSON" /></div>` : null}`}</${Page}>`;
+    ${tab === "raw" ? html`<div class="json card pad"><${Tree} value=${record} open=${true} /></div><div><${Copy} text=${JSON.stringify(record, null, 2)} label="Copy as JSON" /></div>` : null}`
+    }</${Page}>`;
 }
 
 function runTime(record, metrics, now) {
@@ -217,14 +349,26 @@ function Logs({ record }) {
   const steps = Object.values(record.step_outputs ?? {}).filter((step) => step.metadata?.logs);
   if (record.logs) return html`<${LongText} text=${record.logs} />`;
   if (!steps.length) return html`<p class="quiet">Nothing was logged.</p>`;
-  return steps.map((step) => html`<section key=${step.step_id}><h3><${Text}>${step.step_id}</${Text}></h3><${LongText} text=${step.metadata.logs} /></section>`);
+  return steps.map(
+    (step) =>
+      html`<section key=${step.step_id}><h3><${Text}>${step.step_id}</${Text}></h3><${LongText} text=${step.metadata.logs} /></section>`,
+  );
 }
 
 // A call of the chat router, of the agent, or a decision, shown from its row.
 function Call({ record }) {
   const { chat, agent, decision } = record;
-  const words = chat ? [["Asked for", record.requested_model], ["Answered by", `${record.model}${chat.upstream ? " (upstream)" : ""}`], ["Tokens in", `${chat.input_tokens}${chat.tokens_estimated ? " (estimated)" : ""}`], ["Tokens out", chat.output_tokens], ["First byte", Number.isFinite(chat.first_byte_time) ? duration(chat.first_byte_time) : "–"]]
-    : Object.entries(agent ?? decision ?? {}).filter(([, value]) => value !== null && typeof value !== "object").map(([name, value]) => [name.replaceAll("_", " "), String(value)]);
+  const words = chat
+    ? [
+        ["Asked for", record.requested_model],
+        ["Answered by", `${record.model}${chat.upstream ? " (upstream)" : ""}`],
+        ["Tokens in", `${chat.input_tokens}${chat.tokens_estimated ? " (estimated)" : ""}`],
+        ["Tokens out", chat.output_tokens],
+        ["First byte", Number.isFinite(chat.first_byte_time) ? duration(chat.first_byte_time) : "–"],
+      ]
+    : Object.entries(agent ?? decision ?? {})
+        .filter(([, value]) => value !== null && typeof value !== "object")
+        .map(([name, value]) => [name.replaceAll("_", " "), String(value)]);
   return html`${words.length ? html`<dl class="facts">${words.map(([name, value]) => html`<div key=${name}><dt>${name.charAt(0).toUpperCase()}${name.slice(1)}</dt><dd><${Text}>${value}</${Text}></dd></div>`)}</dl>` : null}
     ${agent?.session_id ? html`<p><${Link} to=${`/app/chat?with=agent&session=${encodeURIComponent(agent.session_id)}`}>Open the session in the chat</${Link}></p>` : null}
     ${record.output ? html`<section><h2>Answer</h2><${LongText} text=${record.output} /></section>` : html`<p class="quiet">The conversation is not stored here.</p>`}`;
@@ -235,7 +379,15 @@ function Timeline({ type, record, now }) {
   const rows = type === "workflow" ? rowsOfExecution(record, now) : rowsOfPrediction(record, now);
   const from = Date.parse(record.created_at);
   const to = record.completed_at ? Date.parse(record.completed_at) : now;
-  const axis = useMemo(() => axisOf(rows.flatMap((row) => row.bars), from, to), [record, now]);
+  const axis = useMemo(
+    () =>
+      axisOf(
+        rows.flatMap((row) => row.bars),
+        from,
+        to,
+      ),
+    [record, now],
+  );
   const failedAt = rows.findIndex((row) => ["failed", "error"].includes(row.status));
   const chosen = place.value.query.get("step") ?? rows[failedAt]?.id ?? null;
   const waiting = (record.waiting_for ?? []).filter((one) => one.reason !== "paused");
@@ -263,21 +415,33 @@ function StepDetail({ row }) {
   return html`<div class="stack">${error ? html`<${Notice} kind="error"><${Text}>${error}</${Text}></${Notice}>` : null}
     ${step?.metadata?.primary_error ? html`<${Notice} kind="warning">The step itself failed, and its fallback ran: <${Text}>${step.metadata.primary_error}</${Text}></${Notice}>` : null}
     ${step?.attempts?.length > 1 ? html`<ol class="attempts">${step.attempts.map((attempt) => html`<li key=${attempt.number}><${Status} of=${attempt.status} /> ${attempt.model ? html`<${Text}>${attempt.model}</${Text}>, ` : null}<${Time} at=${attempt.started_at} />${attempt.completed_at ? `, ${duration((Date.parse(attempt.completed_at) - Date.parse(attempt.started_at)) / 1000)}` : ""}${attempt.error ? html`<div class="reason"><${Text}>${attempt.error}</${Text}></div>` : null}</li>`)}</ol>` : null}
-    ${step ? html`<details><summary>Input</summary><${Payload} value=${step.input} problem=${step.input_error ?? (step.metadata?.omitted ? "It is too large to be shown here; the API returns it." : null)} /></details>
+    ${
+      step
+        ? html`<details><summary>Input</summary><${Payload} value=${step.input} problem=${step.input_error ?? (step.metadata?.omitted ? "It is too large to be shown here; the API returns it." : null)} /></details>
     <details open=${step.status === "completed"}><summary>Output</summary>${step.output_error ? html`<${Notice} kind="error"><${Text}>${step.output_error}</${Text}></${Notice}>` : html`<${Output} value=${step.output} />`}</details>
     ${step.metadata?.prediction_id ? html`<p><${Link} to=${`/app/runs/${step.metadata.prediction_id}`}>The model's run</${Link}></p>` : null}
-    ${step.metadata?.execution_id ? html`<p><${Link} to=${`/app/runs/${step.metadata.execution_id}?type=workflow`}>The run that it started</${Link}></p>` : null}` : null}</div>`;
+    ${step.metadata?.execution_id ? html`<p><${Link} to=${`/app/runs/${step.metadata.execution_id}?type=workflow`}>The run that it started</${Link}></p>` : null}`
+        : null
+    }</div>`;
 }
 
 function sentenceOf(one) {
   switch (one.reason) {
-    case "lane": return `It waits for its turn${one.position ? `, at place ${one.position}` : ""}; ${one.running} of the same workflow are running.`;
-    case "model": return `“${one.step_id}” waits for the model ${one.model}, which has ${one.running} running and ${one.queued} waiting.`;
-    case "timer": return `“${one.step_id}” waits until ${inFull(one.until)}.`;
-    case "retry": return `“${one.step_id}” is retried at ${inFull(one.at)}, attempt ${one.attempt}.`;
-    case "step": return `“${one.step_id}” is running${one.attempt > 1 ? `, attempt ${one.attempt}` : ""}.`;
-    case "event": return html`“${one.step_id}” waits for the event “${one.event}” until ${inFull(one.until)}. <a href=${one.resume_url} target="_blank" rel="noopener noreferrer">Answer it</a>`;
-    case "workflow": return html`“${one.step_id}” waits for <${Link} to=${`/app/runs/${one.execution_id}?type=workflow`}>the run that it started</${Link}>.`;
-    default: return "The service had a problem and is retrying.";
+    case "lane":
+      return `It waits for its turn${one.position ? `, at place ${one.position}` : ""}; ${one.running} of the same workflow are running.`;
+    case "model":
+      return `“${one.step_id}” waits for the model ${one.model}, which has ${one.running} running and ${one.queued} waiting.`;
+    case "timer":
+      return `“${one.step_id}” waits until ${inFull(one.until)}.`;
+    case "retry":
+      return `“${one.step_id}” is retried at ${inFull(one.at)}, attempt ${one.attempt}.`;
+    case "step":
+      return `“${one.step_id}” is running${one.attempt > 1 ? `, attempt ${one.attempt}` : ""}.`;
+    case "event":
+      return html`“${one.step_id}” waits for the event “${one.event}” until ${inFull(one.until)}. <a href=${one.resume_url} target="_blank" rel="noopener noreferrer">Answer it</a>`;
+    case "workflow":
+      return html`“${one.step_id}” waits for <${Link} to=${`/app/runs/${one.execution_id}?type=workflow`}>the run that it started</${Link}>.`;
+    default:
+      return "The service had a problem and is retrying.";
   }
 }

@@ -1,7 +1,23 @@
 // Named secrets: names and dates, a new value, deletion. Values are sent to the service and never shown again.
 
 import { html, useState } from "/static/vendor/preact.js";
-import { Button, Confirm, Dialog, Empty, Field, IconButton, Input, Loaded, Notice, Page, Text, Time, ask, sentence, useLoad } from "/static/core.js";
+import {
+  Button,
+  Confirm,
+  Dialog,
+  Empty,
+  Field,
+  IconButton,
+  Input,
+  Loaded,
+  Notice,
+  Page,
+  Text,
+  Time,
+  ask,
+  sentence,
+  useLoad,
+} from "/static/core.js";
 import { Rows } from "/static/rows.js";
 
 const API = "/api/base/v1/secrets";
@@ -13,15 +29,34 @@ export function List() {
   const [deleting, setDeleting] = useState(null);
   const add = html`<${Button} kind="primary" icon="plus" onClick=${() => setSetting({ name: "" })}>Add a secret</${Button}>`;
   return html`<${Page} title="Secrets" intro="Values for the requests of workflows: a step writes {{secrets.NAME}} where the value belongs. Nobody can read a value back." actions=${add}>
-    <${Loaded} of=${secrets} empty=${(data) => data.secrets.length ? null : html`<${Empty} icon="lock" title="No secrets yet">
+    <${Loaded} of=${secrets} empty=${(data) =>
+      data.secrets.length
+        ? null
+        : html`<${Empty} icon="lock" title="No secrets yet">
       <p>Store the key of a service here, and workflows use it without showing it to anyone.</p></${Empty}>`}>${(data) => html`
       <div class="card scroll"><table><thead><tr><th scope="col">Name</th><th scope="col">In a step</th><th scope="col">Created</th><th scope="col">Value set</th><th scope="col"><span class="hidden">Actions</span></th></tr></thead>
-      <${Rows} all=${data.secrets} columns="5">${(secret) => html`<tr key=${secret.name}><th scope="row"><${Text}>${secret.name}</${Text}></th><td data-label="In a step"><${Text} as="code">${`{{secrets.${secret.name}}}`}</${Text}></td>
+      <${Rows} all=${data.secrets} columns="5">${(
+        secret,
+      ) => html`<tr key=${secret.name}><th scope="row"><${Text}>${secret.name}</${Text}></th><td data-label="In a step"><${Text} as="code">${`{{secrets.${secret.name}}}`}</${Text}></td>
         <td data-label="Created"><${Time} at=${secret.created_at} /></td><td data-label="Value set"><${Time} at=${secret.updated_at} /></td>
         <td class="end"><${IconButton} icon="pencil" label=${`Set a new value of ${secret.name}`} onClick=${() => setSetting(secret)} /><${IconButton} icon="trash-2" label=${`Delete the secret ${secret.name}`} onClick=${() => setDeleting(secret)} /></td></tr>`}</${Rows}></table></div>`}</${Loaded}>
-    ${setting ? html`<${Value} secret=${setting} known=${secrets.data?.secrets ?? []} onClose=${() => setSetting(null)} onDone=${() => { setSetting(null); secrets.reload(); }} />` : null}
-    ${deleting ? html`<${Confirm} title="Delete this secret?" action="Delete the secret" onClose=${() => setDeleting(null)} onDo=${async () => { await ask("DELETE", pathOf(deleting.name)); secrets.reload(); }}>
-      <p>Steps that use <strong><${Text}>${deleting.name}</${Text}></strong> will fail. This cannot be undone.</p></${Confirm}>` : null}
+    ${
+      setting
+        ? html`<${Value} secret=${setting} known=${secrets.data?.secrets ?? []} onClose=${() => setSetting(null)} onDone=${() => {
+            setSetting(null);
+            secrets.reload();
+          }} />`
+        : null
+    }
+    ${
+      deleting
+        ? html`<${Confirm} title="Delete this secret?" action="Delete the secret" onClose=${() => setDeleting(null)} onDo=${async () => {
+            await ask("DELETE", pathOf(deleting.name));
+            secrets.reload();
+          }}>
+      <p>Steps that use <strong><${Text}>${deleting.name}</${Text}></strong> will fail. This cannot be undone.</p></${Confirm}>`
+        : null
+    }
   </${Page}>`;
 }
 
@@ -36,7 +71,12 @@ function Value({ secret, known, onClose, onDone }) {
   const save = async (event) => {
     event.preventDefault();
     setState({ busy: true, error: null });
-    try { await ask("PUT", pathOf(name), { value }); onDone(); } catch (error) { setState({ busy: false, error }); }
+    try {
+      await ask("PUT", pathOf(name), { value });
+      onDone();
+    } catch (error) {
+      setState({ busy: false, error });
+    }
   };
   return html`<${Dialog} title=${isNew ? "Add a secret" : `A new value of ${secret.name}`} onClose=${onClose}><form class="stack" onSubmit=${save} autocomplete="off">
     ${state.error ? html`<${Notice} kind="error">${sentence(state.error)}</${Notice}>` : null}

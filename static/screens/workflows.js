@@ -1,26 +1,66 @@
 // Workflows: the list with its search, creation, and import of other formats. The editor handles a single workflow.
 
 import { html, useState } from "/static/vendor/preact.js";
-import { Button, Dialog, Empty, Field, Icon, Input, Link, Loaded, Notice, Page, Refusal, Status, Text, Time, ask, count, duration, go, money, place, sentence, setQuery, statusOf, useChanges, useLoad } from "/static/core.js";
+import {
+  Button,
+  Dialog,
+  Empty,
+  Field,
+  Icon,
+  Input,
+  Link,
+  Loaded,
+  Notice,
+  Page,
+  Refusal,
+  Status,
+  Text,
+  Time,
+  ask,
+  count,
+  duration,
+  go,
+  money,
+  place,
+  sentence,
+  setQuery,
+  statusOf,
+  useChanges,
+  useLoad,
+} from "/static/core.js";
 import { API, FLOWS, TEMPLATES, readImport } from "/static/workflows/service.js";
 
 export { Editor as Detail } from "/static/workflows/editor.js";
 
 const PAGE = 25;
-const SORTS = [["", "Newest first"], ["updated_at", "Last changed"], ["name", "By name"]];
+const SORTS = [
+  ["", "Newest first"],
+  ["updated_at", "Last changed"],
+  ["name", "By name"],
+];
 
 export function List() {
   const { query } = place.value;
   const [keyword, tag, status, sort] = ["q", "tag", "status", "sort"].map((name) => query.get(name) ?? "");
   const offset = Number(query.get("offset")) || 0;
-  const all = useLoad(async (signal) => {
-    const asked = new URLSearchParams({ limit: PAGE, offset });
-    for (const [name, value] of [["keyword", keyword], ["tag", tag], ["status", status || "active"], ["sort_key", sort], ["sort_direction", sort === "name" ? "asc" : ""]]) if (value) asked.set(name, value);
-    const page = await ask("GET", `${API}/workflows?${asked}`, undefined, { signal });
-    const ids = page.workflows.map((one) => one.workflow_id).join(",");
-    const { runs } = ids ? await ask("GET", `/workflows/runs?workflows=${ids}`, undefined, { signal }) : { runs: [] };
-    return { ...page, runs: new Map(runs.map((run) => [run.workflow_id, run])) };
-  }, [keyword, tag, status, sort, offset]);
+  const all = useLoad(
+    async (signal) => {
+      const asked = new URLSearchParams({ limit: PAGE, offset });
+      for (const [name, value] of [
+        ["keyword", keyword],
+        ["tag", tag],
+        ["status", status || "active"],
+        ["sort_key", sort],
+        ["sort_direction", sort === "name" ? "asc" : ""],
+      ])
+        if (value) asked.set(name, value);
+      const page = await ask("GET", `${API}/workflows?${asked}`, undefined, { signal });
+      const ids = page.workflows.map((one) => one.workflow_id).join(",");
+      const { runs } = ids ? await ask("GET", `/workflows/runs?workflows=${ids}`, undefined, { signal }) : { runs: [] };
+      return { ...page, runs: new Map(runs.map((run) => [run.workflow_id, run])) };
+    },
+    [keyword, tag, status, sort, offset],
+  );
   useChanges(["runs", "status"], all);
   const [open, setOpen] = useState(null);
   const set = (changes) => setQuery({ ...changes, offset: "" });
@@ -33,9 +73,14 @@ export function List() {
       <${Field} label="Tag">${(field) => html`<select ...${field} value=${tag} onChange=${(event) => set({ tag: event.currentTarget.value })}><option value="">Any</option>${tags.map((one) => html`<option value=${one}>${one}</option>`)}</select>`}</${Field}>
       <${Field} label="Status">${(field) => html`<select ...${field} value=${status} onChange=${(event) => set({ status: event.currentTarget.value })}><option value="">Active</option><option value="archived">Archived</option></select>`}</${Field}>
       <${Field} label="Order">${(field) => html`<select ...${field} value=${sort} onChange=${(event) => set({ sort: event.currentTarget.value })}>${SORTS.map(([value, word]) => html`<option value=${value}>${word}</option>`)}</select>`}</${Field}></div>
-    <${Loaded} of=${all} empty=${(data) => data.workflows.length || offset ? null : isFiltered
-      ? html`<${Empty} icon="search" title="No matching workflows"><${Button} onClick=${() => go("/app/workflows")}>Show all</${Button}></${Empty}>`
-      : html`<${Empty} icon="workflow" title="No workflows yet"><p>A workflow combines models: the output of one is the input of the next. Start with a template, or import a definition.</p><div class="actions center">${start}</div></${Empty}>`}>${(data) => html`
+    <${Loaded} of=${all} empty=${(data) =>
+      data.workflows.length || offset
+        ? null
+        : isFiltered
+          ? html`<${Empty} icon="search" title="No matching workflows"><${Button} onClick=${() => go("/app/workflows")}>Show all</${Button}></${Empty}>`
+          : html`<${Empty} icon="workflow" title="No workflows yet"><p>A workflow combines models: the output of one is the input of the next. Start with a template, or import a definition.</p><div class="actions center">${start}</div></${Empty}>`}>${(
+      data,
+    ) => html`
       <div class="card scroll"><table aria-busy=${all.loading}><thead><tr><th scope="col">Name</th><th scope="col">Version</th><th scope="col">Last run</th><th scope="col" class="number">Took</th><th scope="col" class="number">Cost</th><th scope="col" class="number">Runs</th></tr></thead>
       <tbody>${data.workflows.map((one) => html`<${Row} key=${one.workflow_id} of=${one} run=${data.runs.get(one.workflow_id)} onTag=${(tag) => set({ tag })} />`)}</tbody></table></div>
       <div class="actions">${offset ? html`<${Button} onClick=${() => setQuery({ offset: Math.max(0, offset - PAGE) || "" }, {})}>Previous</${Button}>` : null}
@@ -46,7 +91,9 @@ export function List() {
 
 function Row({ of, run, onTag }) {
   const path = `/app/workflows/${of.slug}`;
-  return html`<tr class="opens" onClick=${(event) => { if (!event.target.closest("a, button") && !getSelection().toString()) go(path); }}>
+  return html`<tr class="opens" onClick=${(event) => {
+    if (!event.target.closest("a, button") && !getSelection().toString()) go(path);
+  }}>
     <th scope="row"><${Link} to=${path}><${Text}>${of.name}</${Text}></${Link}>${of.locked ? html` <span class="tag"><${Icon} name="lock" /> locked</span>` : null}
       ${of.tags.map((tag) => html` <button type="button" class="tag" key=${tag} onClick=${() => onTag(tag)} aria-label=${`Show those with the tag ${tag}`}><${Text}>${tag}</${Text}></button>`)}
       <div class="quiet note clamp"><${Text}>${of.description}</${Text}></div></th>
@@ -65,9 +112,15 @@ function New({ onClose }) {
     setState({ busy: true, error: null });
     try {
       const template = TEMPLATES[fields.template];
-      const made = await ask("POST", `${API}/workflows`, { name: fields.name, description: fields.description || template.description, definition: template.definition });
+      const made = await ask("POST", `${API}/workflows`, {
+        name: fields.name,
+        description: fields.description || template.description,
+        definition: template.definition,
+      });
       go(`/app/workflows/${made.slug}`);
-    } catch (error) { setState({ busy: false, error }); }
+    } catch (error) {
+      setState({ busy: false, error });
+    }
   };
   return html`<${Dialog} title="New workflow" onClose=${onClose}><form class="stack" onSubmit=${create}>
     ${state.error ? html`<${Notice} kind="error">${sentence(state.error)}</${Notice}>` : null}
@@ -91,13 +144,28 @@ function Import({ onClose }) {
       if (!body.name) throw new Refusal(400, "Give it a name");
       const made = await ask("POST", read.kind === "legacy" ? FLOWS : `${API}/workflows`, body);
       go(`/app/workflows/${made.slug ?? made.workflow_id}`);
-    } catch (error) { setState({ busy: false, error }); }
+    } catch (error) {
+      setState({ busy: false, error });
+    }
   };
-  const load = async (file) => { if (file) setText(await file.text()); };
-  const drop = (event) => { if (event.dataTransfer?.files.length) { event.preventDefault(); load(event.dataTransfer.files[0]); } };
+  const load = async (file) => {
+    if (file) setText(await file.text());
+  };
+  const drop = (event) => {
+    if (event.dataTransfer?.files.length) {
+      event.preventDefault();
+      load(event.dataTransfer.files[0]);
+    }
+  };
   return html`<${Dialog} title="Import a workflow" onClose=${onClose}><form class="stack" onSubmit=${take} onDragOver=${(event) => event.preventDefault()} onDrop=${drop}>
     <p class="quiet">A file that was exported here, a definition, or a drawing of the older editor.</p>
-    ${state.error ? html`<${Notice} kind="error">${sentence(state.error)}${Object.values(state.error.fields ?? {}).slice(1, 6).map((one) => html`<p key=${one}><${Text}>${one}</${Text}></p>`)}</${Notice}>` : null}
+    ${
+      state.error
+        ? html`<${Notice} kind="error">${sentence(state.error)}${Object.values(state.error.fields ?? {})
+            .slice(1, 6)
+            .map((one) => html`<p key=${one}><${Text}>${one}</${Text}></p>`)}</${Notice}>`
+        : null
+    }
     <${Field} label="File" optional=${true}>${(field) => html`<input ...${field} type="file" accept=".json,application/json" onChange=${(event) => load(event.currentTarget.files[0])} />`}</${Field}>
     <${Field} label="JSON" error=${read?.problem}>${(field) => html`<textarea ...${field} class="mono" rows="10" spellcheck=${false} value=${text} onInput=${(event) => setText(event.currentTarget.value)} />`}</${Field}>
     ${read?.kind ? html`<p class="quiet" role="status">${{ legacy: "A drawing of the older editor", whole: "A workflow", definition: "A definition" }[read.kind]} with ${count(read.steps)} ${read.steps === 1 ? "step" : "steps"}.</p>` : null}

@@ -3,7 +3,25 @@
 // Unsaved changes stay in this tab until it is closed.
 
 import { html, useEffect, useMemo, useRef, useState } from "/static/vendor/preact.js";
-import { Button, Confirm, Dialog, Icon, Link, Loaded, Notice, Page, Refusal, Text, ask, count, go, place, sentence, setQuery, useLoad } from "/static/core.js";
+import {
+  Button,
+  Confirm,
+  Dialog,
+  Icon,
+  Link,
+  Loaded,
+  Notice,
+  Page,
+  Refusal,
+  Text,
+  ask,
+  count,
+  go,
+  place,
+  sentence,
+  setQuery,
+  useLoad,
+} from "/static/core.js";
 import { Tabs } from "/static/screens/models.js";
 import { problemsByStep, walk } from "/static/workflows/flow.js";
 import { RunTab } from "/static/workflows/run.js";
@@ -17,16 +35,28 @@ const PAUSE_MS = 500;
 // Number of changes that can be undone.
 const HISTORY_MAX = 100;
 
-const stored = (key) => { try { return JSON.parse(sessionStorage.getItem(key)); } catch { return null; } };
+const stored = (key) => {
+  try {
+    return JSON.parse(sessionStorage.getItem(key));
+  } catch {
+    return null;
+  }
+};
 const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
 
 export function Editor({ id }) {
   const wanted = place.value.query.get("v");
-  const all = useLoad(async (signal) => {
-    const [workflow, models] = await Promise.all([ask("GET", `${API}/workflows/${encodeURIComponent(id)}`, undefined, { signal }), allModels()]);
-    const named = workflow.versions.some((one) => one.version_id === wanted) ? wanted : workflow.latest_version_id;
-    return { workflow, models, version: await loadVersion(id, named, signal) };
-  }, [id, wanted]);
+  const all = useLoad(
+    async (signal) => {
+      const [workflow, models] = await Promise.all([
+        ask("GET", `${API}/workflows/${encodeURIComponent(id)}`, undefined, { signal }),
+        allModels(),
+      ]);
+      const named = workflow.versions.some((one) => one.version_id === wanted) ? wanted : workflow.latest_version_id;
+      return { workflow, models, version: await loadVersion(id, named, signal) };
+    },
+    [id, wanted],
+  );
   if (!all.data) return html`<${Page} title="Workflow"><${Loaded} of=${all}>${() => null}</${Loaded}></${Page}>`;
   const { workflow, models, version } = all.data;
   return html`<${Opened} key=${`${workflow.workflow_id} ${version.version_id} ${version.tag}`} workflow=${workflow} models=${models} version=${version} reload=${all.reload} isLoading=${all.loading} />`;
@@ -59,16 +89,26 @@ function Opened({ workflow, models, version, reload }) {
     try {
       if (isDirty) sessionStorage.setItem(key, JSON.stringify({ version: version.version_id, tag: base, definition: draft }));
       else sessionStorage.removeItem(key);
-    } catch { /* Kept only while the page is open. */ }
-    if (!isDirty) { setProblems([]); return undefined; }
+    } catch {
+      /* Kept only while the page is open. */
+    }
+    if (!isDirty) {
+      setProblems([]);
+      return undefined;
+    }
     const abort = new AbortController();
     const timer = setTimeout(() => {
       ask("POST", "/workflows/check", { definition: draft, workflow: workflow.slug }, { signal: abort.signal }).then(
         (answer) => setProblems(answer.problems),
-        (error) => { if (!abort.signal.aborted && error.status !== 0) setState((now) => ({ ...now, error })); },
+        (error) => {
+          if (!abort.signal.aborted && error.status !== 0) setState((now) => ({ ...now, error }));
+        },
       );
     }, PAUSE_MS);
-    return () => { clearTimeout(timer); abort.abort(); };
+    return () => {
+      clearTimeout(timer);
+      abort.abort();
+    };
   }, [draft, isDirty]);
   const [past, setPast] = useState([]);
   const [future, setFuture] = useState([]);
@@ -81,7 +121,9 @@ function Opened({ workflow, models, version, reload }) {
     if (!isTyping) setPast((all) => [...all, latest.current].slice(-HISTORY_MAX));
     setFuture([]);
     setToast(said);
-    setDraft(next); setState((now) => (now.error || now.done ? { busy: null, error: null, done: null } : now)); };
+    setDraft(next);
+    setState((now) => (now.error || now.done ? { busy: null, error: null, done: null } : now));
+  };
   const step = (from, setFrom, setTo) => {
     if (!from.length || isLocked) return;
     setFrom(from.slice(0, -1));
@@ -99,39 +141,68 @@ function Opened({ workflow, models, version, reload }) {
       if (!(event.ctrlKey || event.metaKey) || event.altKey || !["z", "y"].includes(key) || document.querySelector("dialog[open]")) return;
       if (tab !== "steps" || event.composedPath()[0].closest?.("input, textarea, select, [contenteditable]")) return;
       event.preventDefault();
-      if (key === "y" || event.shiftKey) redo(); else undo();
+      if (key === "y" || event.shiftKey) redo();
+      else undo();
     };
     document.addEventListener("keydown", onUndo);
     return () => document.removeEventListener("keydown", onUndo);
   });
-  const discard = () => { edit(version.definition, "The changes were discarded."); setRestored(false); };
-  const opened = (next) => { try { sessionStorage.removeItem(key); } catch { /* There is nothing to remove. */ } setQuery({ v: next }); reload(); };
+  const discard = () => {
+    edit(version.definition, "The changes were discarded.");
+    setRestored(false);
+  };
+  const opened = (next) => {
+    try {
+      sessionStorage.removeItem(key);
+    } catch {
+      /* There is nothing to remove. */
+    }
+    setQuery({ v: next });
+    reload();
+  };
   const act = async (busy, run) => {
     setState({ busy, error: null, done: null });
-    try { const done = await run(); setState({ busy: null, error: null, done: done ?? null }); } catch (error) {
-      setState({ busy: null, error, done: null });
-      if (error instanceof Refusal && Array.isArray(error.details)) setProblems(error.details.filter((one) => typeof one?.path === "string"));
-    }
-  };
-  const save = (target, tag) => act("save", async () => {
-    const { locked, production, allowed_to_share } = target === version.version_id ? version : {};
     try {
-      await putVersion(workflow.workflow_id, target, { definition: latest.current, locked, production, allowed_to_share }, tag);
+      const done = await run();
+      setState({ busy: null, error: null, done: done ?? null });
     } catch (error) {
-      if (!(error instanceof Refusal) || error.status !== 412) throw error;
-      const now = await ask("GET", `${API}/workflows/${workflow.workflow_id}`);
-      setConflict({ workflow: now, version: await loadVersion(workflow.workflow_id, now.latest_version_id) });
-      return;
+      setState({ busy: null, error, done: null });
+      if (error instanceof Refusal && Array.isArray(error.details))
+        setProblems(error.details.filter((one) => typeof one?.path === "string"));
     }
-    setConflict(null);
-    opened(target);
-  });
-  const next = nextVersion(workflow.versions);
-  const change = (what, fields) => act(what, async () => { await ask("PUT", `${API}/workflows/${workflow.workflow_id}`, fields); reload(); });
-  const onKey = (event) => {
-    if ((event.ctrlKey || event.metaKey) && event.key === "s") { event.preventDefault(); if (isDirty && isJson && !isLocked) save(next, base); }
   };
-  const tabs = [["steps", "Steps"], ["json", "JSON"], ["run", "Run"], ["versions", `Versions (${workflow.versions.length})`]];
+  const save = (target, tag) =>
+    act("save", async () => {
+      const { locked, production, allowed_to_share } = target === version.version_id ? version : {};
+      try {
+        await putVersion(workflow.workflow_id, target, { definition: latest.current, locked, production, allowed_to_share }, tag);
+      } catch (error) {
+        if (!(error instanceof Refusal) || error.status !== 412) throw error;
+        const now = await ask("GET", `${API}/workflows/${workflow.workflow_id}`);
+        setConflict({ workflow: now, version: await loadVersion(workflow.workflow_id, now.latest_version_id) });
+        return;
+      }
+      setConflict(null);
+      opened(target);
+    });
+  const next = nextVersion(workflow.versions);
+  const change = (what, fields) =>
+    act(what, async () => {
+      await ask("PUT", `${API}/workflows/${workflow.workflow_id}`, fields);
+      reload();
+    });
+  const onKey = (event) => {
+    if ((event.ctrlKey || event.metaKey) && event.key === "s") {
+      event.preventDefault();
+      if (isDirty && isJson && !isLocked) save(next, base);
+    }
+  };
+  const tabs = [
+    ["steps", "Steps"],
+    ["json", "JSON"],
+    ["run", "Run"],
+    ["versions", `Versions (${workflow.versions.length})`],
+  ];
   const canSave = isDirty && isJson && !isLocked;
   return html`<${Page} title=${workflow.name} wide=${true} intro=${html`<${Text}>${workflow.description}</${Text}>`} actions=${html`
       <${Button} icon="play" onClick=${() => setQuery({ tab: "run" }, {})}>Run</${Button}>
@@ -149,31 +220,73 @@ function Opened({ workflow, models, version, reload }) {
     ${problems.length ? html`<${Notice} kind="error"><strong>${problems.length === 1 ? "One problem" : `${problems.length} problems`} with the definition.</strong> ${byStep.get("") ? html`<${Text}>${byStep.get("")[0].message}</${Text}>` : "The marked steps show the details."}</${Notice}>` : null}
     <${Tabs} tabs=${tabs} chosen=${tab} label="Workflow" onChoose=${(one) => setQuery({ tab: one === "steps" ? "" : one })} />
     ${tab === "steps" ? html`<${StepsTab} definition=${draft} onDefinition=${edit} steps=${steps} byStep=${byStep} models=${models} own=${workflow.slug} isLocked=${isLocked} />` : null}
-    ${tab === "json" ? html`<${JsonEditor} label="The definition as JSON" value=${draft} onValue=${edit} onValid=${setJson} readonly=${isLocked} />
-      ${problems.map((one) => html`<p class="field-error" key=${one.path + one.message}><${Icon} name="circle-alert" /><span><code>${one.path || "/"}</code> <${Text}>${one.message}</${Text}></span></p>`)}` : null}
+    ${
+      tab === "json"
+        ? html`<${JsonEditor} label="The definition as JSON" value=${draft} onValue=${edit} onValid=${setJson} readonly=${isLocked} />
+      ${problems.map((one) => html`<p class="field-error" key=${one.path + one.message}><${Icon} name="circle-alert" /><span><code>${one.path || "/"}</code> <${Text}>${one.message}</${Text}></span></p>`)}`
+        : null
+    }
     ${tab === "run" ? html`<${RunTab} workflow=${workflow} version=${version} isDirty=${isDirty} />` : null}
     ${tab === "versions" ? html`<${VersionsTab} workflow=${workflow} version=${version} onChange=${reload} />` : null}
-    ${isDirty && !isLocked && ["steps", "json"].includes(tab) ? html`<div class="actions">
+    ${
+      isDirty && !isLocked && ["steps", "json"].includes(tab)
+        ? html`<div class="actions">
       ${version.locked ? null : html`<${Button} busy=${state.busy === "save"} disabled=${!canSave} onClick=${() => save(version.version_id, base)}>Save into ${version.version_id}</${Button}>`}
-      <${Button} icon="rotate-ccw" onClick=${discard}>Discard the changes</${Button}></div>` : null}
+      <${Button} icon="rotate-ccw" onClick=${discard}>Discard the changes</${Button}></div>`
+        : null
+    }
     <div class="toasts" role="status">${toast ? html`<div class="toast"><span>${toast}</span><${Button} icon="rotate-ccw" title="Ctrl+Z" onClick=${undo}>Undo</${Button}></div>` : null}</div></div>
-    ${open === "more" ? html`<${More} workflow=${workflow} version=${version} onClose=${() => setOpen(null)} onOpen=${setOpen} onChange=${(what, fields) => { setOpen(null); change(what, fields); }} />` : null}
+    ${
+      open === "more"
+        ? html`<${More} workflow=${workflow} version=${version} onClose=${() => setOpen(null)} onOpen=${setOpen} onChange=${(
+            what,
+            fields,
+          ) => {
+            setOpen(null);
+            change(what, fields);
+          }} />`
+        : null
+    }
     ${open === "delete" ? html`<${Delete} workflow=${workflow} onClose=${() => setOpen(null)} />` : null}
-    ${conflict ? html`<${Conflict} theirs=${conflict} mine=${draft} busy=${state.busy === "save"} error=${state.error}
-      onTheirs=${() => { setConflict(null); opened(conflict.version.version_id); }}
-      onMine=${() => save(nextVersion(conflict.workflow.versions), conflict.version.tag)} onClose=${() => setConflict(null)} />` : null}</${Page}>`;
+    ${
+      conflict
+        ? html`<${Conflict} theirs=${conflict} mine=${draft} busy=${state.busy === "save"} error=${state.error}
+      onTheirs=${() => {
+        setConflict(null);
+        opened(conflict.version.version_id);
+      }}
+      onMine=${() => save(nextVersion(conflict.workflow.versions), conflict.version.tag)} onClose=${() => setConflict(null)} />`
+        : null
+    }</${Page}>`;
 }
 
 // The consequences of a deletion, with current figures if they can be loaded.
 function Delete({ workflow, onClose }) {
   const id = workflow.workflow_id;
-  const now = useLoad((signal) => Promise.all([
-    `/api/base/v1/executions?type=workflow&workflow_id=${id}&status=created,queued,starting,processing,running&limit=1`, `${API}/workflows/${id}/schedules?limit=1`,
-  ].map((path) => ask("GET", path, undefined, { signal }).catch(() => null))), [id]);
+  const now = useLoad(
+    (signal) =>
+      Promise.all(
+        [
+          `/api/base/v1/executions?type=workflow&workflow_id=${id}&status=created,queued,starting,processing,running&limit=1`,
+          `${API}/workflows/${id}/schedules?limit=1`,
+        ].map((path) => ask("GET", path, undefined, { signal }).catch(() => null)),
+      ),
+    [id],
+  );
   const [runs, schedules] = now.data ?? [];
-  const number = (of, none, one, more) => (!of ? more : of.total_count === 0 ? none : of.total_count === 1 ? one : `${count(of.total_count)}${of.total_capped ? " or more" : ""} ${more}`);
+  const number = (of, none, one, more) =>
+    !of
+      ? more
+      : of.total_count === 0
+        ? none
+        : of.total_count === 1
+          ? one
+          : `${count(of.total_count)}${of.total_capped ? " or more" : ""} ${more}`;
   const versions = workflow.versions.length === 1 ? "its version" : `its ${workflow.versions.length} versions`;
-  return html`<${Confirm} title="Delete this workflow?" action="Delete the workflow" onClose=${onClose} onDo=${async () => { await ask("DELETE", `${API}/workflows/${id}`); go("/app/workflows"); }}>
+  return html`<${Confirm} title="Delete this workflow?" action="Delete the workflow" onClose=${onClose} onDo=${async () => {
+    await ask("DELETE", `${API}/workflows/${id}`);
+    go("/app/workflows");
+  }}>
     <p><strong><${Text}>${workflow.name}</${Text}></strong> and ${versions} are deleted. This cannot be undone.</p>
     <ul class="plain" aria-busy=${now.loading}>
       <li>Unfinished runs, including those that wait for a person or a time, are cancelled: <strong>${number(runs, "none", "1 run", "runs")}</strong>.</li>
@@ -198,11 +311,23 @@ function More({ workflow, version, onClose, onOpen, onChange }) {
   const set = (change) => setFields((now) => ({ ...now, ...change }));
   const submit = (event) => {
     event.preventDefault();
-    onChange("describe", { name: fields.name, description: fields.description, tags: fields.tags.split(",").map((tag) => tag.trim()).filter(Boolean) });
+    onChange("describe", {
+      name: fields.name,
+      description: fields.description,
+      tags: fields.tags
+        .split(",")
+        .map((tag) => tag.trim())
+        .filter(Boolean),
+    });
   };
   const legacy = async () => {
     setError(null);
-    try { download(`${workflow.slug}-drawing`, await ask("GET", `${FLOWS}/${workflow.workflow_id}`)); onClose(); } catch (refused) { setError(refused); }
+    try {
+      download(`${workflow.slug}-drawing`, await ask("GET", `${FLOWS}/${workflow.workflow_id}`));
+      onClose();
+    } catch (refused) {
+      setError(refused);
+    }
   };
   const whole = () => {
     const { name, description, categories, tags } = workflow;

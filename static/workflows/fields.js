@@ -9,10 +9,33 @@ import { TYPES, changed, idOf, valueAt } from "/static/workflows/flow.js";
 import { allWorkflows, workflowWithInputs } from "/static/workflows/service.js";
 import { Pairs, Template } from "/static/workflows/text.js";
 
-const CLASSES = ["content_moderation", "execution_timeout", "invalid_user_input", "invalid_model_config", "provider_auth", "provider_error", "provider_rate_limit", "provider_unavailable", "internal_error", "unknown"];
+const CLASSES = [
+  "content_moderation",
+  "execution_timeout",
+  "invalid_user_input",
+  "invalid_model_config",
+  "provider_auth",
+  "provider_error",
+  "provider_rate_limit",
+  "provider_unavailable",
+  "internal_error",
+  "unknown",
+];
 const OPERATORS = {
-  equals: "is", not_equals: "is not", greater_than: "is more than", less_than: "is less than", greater_than_or_equal: "is at least", less_than_or_equal: "is at most",
-  contains: "contains", matches: "matches the pattern", in: "is one of", not_in: "is none of", exists: "is there", not_exists: "is not there", is_null: "is null", is_not_null: "is not null",
+  equals: "is",
+  not_equals: "is not",
+  greater_than: "is more than",
+  less_than: "is less than",
+  greater_than_or_equal: "is at least",
+  less_than_or_equal: "is at most",
+  contains: "contains",
+  matches: "matches the pattern",
+  in: "is one of",
+  not_in: "is none of",
+  exists: "is there",
+  not_exists: "is not there",
+  is_null: "is null",
+  is_not_null: "is not null",
 };
 const UNARY = ["exists", "not_exists", "is_null", "is_not_null"];
 
@@ -21,9 +44,13 @@ export function StepFields({ step, onStep, offers, errors, models, own, siblings
   const set = (path, next) => onStep(changed(step, path, next));
   const error = (place) => errors.find((one) => one.within === place)?.message;
   const tools = { step, set, onStep, offers, error, errors, models, own };
-  const Part = { model: Model, http: Http, parallel: Parallel, choice: Choice, map: Each, wait: Wait, workflow: Other, pass: Value }[step.type];
+  const Part = { model: Model, http: Http, parallel: Parallel, choice: Choice, map: Each, wait: Wait, workflow: Other, pass: Value }[
+    step.type
+  ];
   const shown = new Set();
-  const general = errors.filter((one) => !one.within.includes("/") && !FIELDS.has(one.within) && !shown.has(one.message) && shown.add(one.message));
+  const general = errors.filter(
+    (one) => !one.within.includes("/") && !FIELDS.has(one.within) && !shown.has(one.message) && shown.add(one.message),
+  );
   const key = step.step_id === undefined && step.id !== undefined ? "id" : "step_id";
   return html`<div class="stack">${general.length ? html`<${Notice} kind="error">${general.map((one) => html`<p key=${one.message}><${Text}>${one.message}</${Text}></p>`)}</${Notice}>` : null}
     <div class="pairs-2"><${Input} label="Id" class="mono" hint="References to this step begin with it." error=${error("step_id") ?? error("id")} value=${idOf(step)} maxlength="64" onValue=${(next) => set([key], next)} />
@@ -33,11 +60,38 @@ export function StepFields({ step, onStep, offers, errors, models, own, siblings
 }
 
 // Places whose field shows the error itself.
-const FIELDS = new Set(["step_id", "id", "name", "model", "url", "items", "item_name", "seconds", "until", "result", "condition", "output", "body", "max_concurrency", "timeout_seconds", "depends_on", "method", "headers", "query_params", "fail_when", "workflow", "version_id", "inputs", "wait"]);
+const FIELDS = new Set([
+  "step_id",
+  "id",
+  "name",
+  "model",
+  "url",
+  "items",
+  "item_name",
+  "seconds",
+  "until",
+  "result",
+  "condition",
+  "output",
+  "body",
+  "max_concurrency",
+  "timeout_seconds",
+  "depends_on",
+  "method",
+  "headers",
+  "query_params",
+  "fail_when",
+  "workflow",
+  "version_id",
+  "inputs",
+  "wait",
+]);
 
 function ModelChoice({ label, value, onValue, models, error }) {
   const known = models?.some((one) => one.slug === value);
-  return html`<${Field} label=${label} error=${error}>${(field) => html`<select ...${field} value=${value ?? ""} onChange=${(event) => onValue(event.currentTarget.value)}>
+  return html`<${Field} label=${label} error=${error}>${(
+    field,
+  ) => html`<select ...${field} value=${value ?? ""} onChange=${(event) => onValue(event.currentTarget.value)}>
     ${known ? null : html`<option value=${value ?? ""}>${value ? `${value} (unknown)` : "Please choose"}</option>`}
     ${(models ?? []).map((one) => html`<option value=${one.slug}>${one.title === one.slug ? one.slug : `${one.title} (${one.slug})`}</option>`)}</select>`}</${Field}>`;
 }
@@ -49,10 +103,13 @@ function Model({ step, set, offers, error, errors, models }) {
     ${model ? html`<p class="hint"><${Link} to=${`/app/models/${model.slug}`}>Try ${model.slug}</${Link}> in its playground.</p>` : null}
     <details open=${Boolean(step.fallback)}><summary>If it fails</summary><div class="stack">
       <p class="hint">Another model runs if this one fails and is not retried.</p>
-      ${step.fallback ? html`<${ModelChoice} label="Model instead" value=${step.fallback.model} models=${models} error=${error("fallback/model")} onValue=${(next) => set(["fallback", "model"], next)} />
+      ${
+        step.fallback
+          ? html`<${ModelChoice} label="Model instead" value=${step.fallback.model} models=${models} error=${error("fallback/model")} onValue=${(next) => set(["fallback", "model"], next)} />
         <${Params} schema=${models?.find((one) => one.slug === step.fallback.model)?.request_schema} value=${step.fallback.params} errors=${errors} at="fallback/params" offers=${offers} onValue=${(next) => set(["fallback", "params"], next)} />
         <div><${Button} icon="x" onClick=${() => set(["fallback"], undefined)}>Remove the fallback</${Button}></div>`
-        : html`<div><${Button} icon="plus" onClick=${() => set(["fallback"], { model: "", params: step.params ?? {} })}>Add a fallback</${Button}></div>`}</div></details>`;
+          : html`<div><${Button} icon="plus" onClick=${() => set(["fallback"], { model: "", params: step.params ?? {} })}>Add a fallback</${Button}></div>`
+      }</div></details>`;
 }
 
 // The input of a model: a field for each part.
@@ -61,7 +118,9 @@ function Params({ schema, value, onValue, errors, at, offers }) {
   const known = propertiesOf(root);
   const required = Array.isArray(root.required) ? root.required : [];
   const given = value !== null && typeof value === "object" && !Array.isArray(value) ? value : {};
-  const others = Object.keys(given).filter((name) => !known.some(([one]) => one === name)).map((name) => [name, {}]);
+  const others = Object.keys(given)
+    .filter((name) => !known.some(([one]) => one === name))
+    .map((name) => [name, {}]);
   const error = (name) => errors.find((one) => one.within === `${at}/${name}` || one.within.startsWith(`${at}/${name}/`))?.message;
   const whole = errors.find((one) => one.within === at)?.message;
   if (!known.length && !others.length) return html`<${Json} label="Input" value=${value} error=${whole} onValue=${onValue} />`;
@@ -69,7 +128,11 @@ function Params({ schema, value, onValue, errors, at, offers }) {
     ${[...known, ...others].map(([name, one]) => {
       const part = resolve(one, root) ?? {};
       const isText = typesOf(part).join() === "string" && !isNullable(part) && !part.enum;
-      const choices = Array.isArray(part.enum) ? `One of ${part.enum.map((item) => JSON.stringify(item)).join(", ")}. ` : typesOf(part).includes("boolean") ? "true or false. " : "";
+      const choices = Array.isArray(part.enum)
+        ? `One of ${part.enum.map((item) => JSON.stringify(item)).join(", ")}. `
+        : typesOf(part).includes("boolean")
+          ? "true or false. "
+          : "";
       return html`<${Template} key=${name} label=${part.title ?? name} hint=${`${choices}${typeof part.description === "string" ? part.description : ""}` || undefined} error=${error(name)}
         optional=${!required.includes(name)} isText=${isText} rows=${isText && !(part.maxLength <= 200) && !part.format ? 2 : 1} value=${given[name]} offers=${offers}
         onValue=${(next) => onValue(changed(given, [name], next))} />`;
@@ -80,22 +143,31 @@ const METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
 
 function Http({ step, set, offers, error }) {
   const auth = step.auth ?? null;
-  const text = (label, path, more = {}) => html`<${Template} label=${label} isText=${true} optional=${true} value=${valueAt(step, path)} error=${error(path.join("/"))} offers=${offers} onValue=${(next) => set(path, next)} ...${more} />`;
-  const failing = Array.isArray(step.fail_when) ? "codes" : step.fail_when ?? "connection_error";
+  const text = (label, path, more = {}) =>
+    html`<${Template} label=${label} isText=${true} optional=${true} value=${valueAt(step, path)} error=${error(path.join("/"))} offers=${offers} onValue=${(next) => set(path, next)} ...${more} />`;
+  const failing = Array.isArray(step.fail_when) ? "codes" : (step.fail_when ?? "connection_error");
   return html`<div class="pairs-1-3"><${Field} label="Method" error=${error("method")}>${(field) => html`<select ...${field} value=${step.method ?? "GET"} onChange=${(event) => set(["method"], event.currentTarget.value)}>${METHODS.map((one) => html`<option>${one}</option>`)}</select>`}</${Field}>
       ${text("URL", ["url"], { optional: false })}</div>
     <${Template} label="Body" hint="JSON, or a text that is sent as it is." optional=${true} rows=${3} value=${step.body} error=${error("body")} offers=${offers} onValue=${(next) => set(["body"], next)} />
     <${Pairs} label="Headers" name="X-Header" isText=${true} value=${step.headers} offers=${offers} error=${error("headers")} onValue=${(next) => set(["headers"], next)} />
     <${Pairs} label="Query" name="name" value=${step.query_params} offers=${offers} error=${error("query_params")} onValue=${(next) => set(["query_params"], next)} />
     <fieldset><legend>Authentication <span class="quiet">(optional)</span></legend>
-      <${Field} label="Kind" error=${error("auth/type")}>${(field) => html`<select ...${field} value=${auth?.type ?? ""} onChange=${(event) => set(["auth"], event.currentTarget.value ? { type: event.currentTarget.value } : undefined)}>
+      <${Field} label="Kind" error=${error("auth/type")}>${(
+        field,
+      ) => html`<select ...${field} value=${auth?.type ?? ""} onChange=${(event) => set(["auth"], event.currentTarget.value ? { type: event.currentTarget.value } : undefined)}>
         <option value="">None</option><option value="bearer">Bearer token</option><option value="basic">Name and password</option><option value="api_key">API key</option></select>`}</${Field}>
       ${auth ? html`<p class="hint">It is stored encrypted; three asterisks represent the stored value.</p>` : null}
       ${auth?.type === "bearer" ? text("Token", ["auth", "token"], { optional: false }) : null}
       ${auth?.type === "basic" ? html`${text("User name", ["auth", "username"], { optional: false })}${text("Password", ["auth", "password"], { optional: false })}` : null}
-      ${auth?.type === "api_key" ? html`${text("Name of the header or parameter", ["auth", "name"])}${text("Key", ["auth", "value"], { optional: false })}
-        <${Field} label="Where">${(field) => html`<select ...${field} value=${auth.in ?? "header"} onChange=${(event) => set(["auth", "in"], event.currentTarget.value)}><option value="header">In a header</option><option value="query">In the query</option></select>`}</${Field}>` : null}</fieldset>
-    <${Field} label="The step fails" error=${error("fail_when")}>${(field) => html`<select ...${field} value=${failing} onChange=${(event) => set(["fail_when"], event.currentTarget.value === "codes" ? [500] : event.currentTarget.value)}>
+      ${
+        auth?.type === "api_key"
+          ? html`${text("Name of the header or parameter", ["auth", "name"])}${text("Key", ["auth", "value"], { optional: false })}
+        <${Field} label="Where">${(field) => html`<select ...${field} value=${auth.in ?? "header"} onChange=${(event) => set(["auth", "in"], event.currentTarget.value)}><option value="header">In a header</option><option value="query">In the query</option></select>`}</${Field}>`
+          : null
+      }</fieldset>
+    <${Field} label="The step fails" error=${error("fail_when")}>${(
+      field,
+    ) => html`<select ...${field} value=${failing} onChange=${(event) => set(["fail_when"], event.currentTarget.value === "codes" ? [500] : event.currentTarget.value)}>
       <option value="connection_error">when nothing answers</option><option value="non_2xx">when the answer is not a success (2xx)</option><option value="codes">on certain status codes</option></select>`}</${Field}>
     ${failing === "codes" ? html`<${Json} label="Status codes" hint="A list of numbers" rows=${2} value=${step.fail_when} onValue=${(next) => set(["fail_when"], next)} />` : null}
     <details open=${Boolean(step.fallback)}><summary>If it fails</summary><${Json} label="A second request" hint="url, and optionally method, headers, query_params, body" optional=${true} value=${step.fallback} onValue=${(next) => set(["fallback"], next)} error=${error("fallback")} /></details>`;
@@ -105,8 +177,13 @@ function Parallel({ step, set, error }) {
   const branches = Array.isArray(step.branches) ? step.branches : [];
   return html`<p class="hint">The branches run at the same time. The output is a list with the output of each branch's last step.</p>
     ${error("branches") ? html`<${Notice} kind="error"><${Text}>${error("branches")}</${Text}></${Notice}>` : null}
-    ${branches.map((branch, at) => html`<div class="item" key=${at}><${Input} label=${`Name of branch ${at + 1}`} optional=${true} error=${error(`branches/${at}/name`)} value=${branch?.name ?? ""} onValue=${(next) => set(["branches", at, "name"], next || undefined)} />
-      <${Button} icon="trash-2" disabled=${branches.length < 2} onClick=${() => set(["branches", at], undefined)}>Delete with its ${(branch?.steps ?? []).length} steps</${Button}></div>`)}
+    ${branches.map(
+      (
+        branch,
+        at,
+      ) => html`<div class="item" key=${at}><${Input} label=${`Name of branch ${at + 1}`} optional=${true} error=${error(`branches/${at}/name`)} value=${branch?.name ?? ""} onValue=${(next) => set(["branches", at, "name"], next || undefined)} />
+      <${Button} icon="trash-2" disabled=${branches.length < 2} onClick=${() => set(["branches", at], undefined)}>Delete with its ${(branch?.steps ?? []).length} steps</${Button}></div>`,
+    )}
     <div><${Button} icon="plus" onClick=${() => set(["branches"], [...branches, { steps: [] }])}>Add a branch</${Button}></div>`;
 }
 
@@ -114,10 +191,13 @@ function Choice({ step, set, offers, error, errors }) {
   const condition = step.condition ?? {};
   const isComposed = ["and", "or", "not"].some((name) => name in condition);
   const problem = error("condition") ?? errors.find((one) => one.within.startsWith("condition"))?.message;
-  if (isComposed) return html`<${Json} label="Condition" rows=${10} value=${condition} error=${problem} onValue=${(next) => set(["condition"], next ?? {})} />`;
+  if (isComposed)
+    return html`<${Json} label="Condition" rows=${10} value=${condition} error=${problem} onValue=${(next) => set(["condition"], next ?? {})} />`;
   return html`<fieldset><legend>Take “If so” when</legend>
       <${Template} label="Value" isText=${true} value=${condition.expression} offers=${offers} error=${problem} hint="A reference, such as {{inputs.size}}" onValue=${(next) => set(["condition", "expression"], next)} />
-      <${Field} label="Comparison">${(field) => html`<select ...${field} value=${condition.operator ?? ""} onChange=${(event) => set(["condition"], { ...condition, operator: event.currentTarget.value })}>
+      <${Field} label="Comparison">${(
+        field,
+      ) => html`<select ...${field} value=${condition.operator ?? ""} onChange=${(event) => set(["condition"], { ...condition, operator: event.currentTarget.value })}>
         ${condition.operator in OPERATORS ? null : html`<option value=${condition.operator ?? ""}>Please choose</option>`}${Object.entries(OPERATORS).map(([name, word]) => html`<option value=${name}>${word}</option>`)}</select>`}</${Field}>
       ${UNARY.includes(condition.operator) ? null : html`<${Template} label="With" value=${condition.value} offers=${offers} hint="A number, a text, a list, or a reference" onValue=${(next) => set(["condition", "value"], next)} />`}</fieldset>
     <p class="hint">For several conditions together, write {"and": […]}, {"or": […]} or {"not": {…}} in the JSON tab.</p>`;
@@ -141,8 +221,13 @@ function Wait({ step, set, onStep, offers, error, errors }) {
     onStep({ ...others, [next]: step[next] ?? WAITS[next] });
   };
   return html`<${Field} label="Wait">${(field) => html`<select ...${field} value=${choice} onChange=${(event) => choose(event.currentTarget.value)}><option value="seconds">for a time</option><option value="until">until a moment</option><option value="event">for an event</option></select>`}</${Field}>
-    ${choice === "event" ? html`<${AwaitedEvent} step=${step} set=${set} error=${error} errors=${errors} />` : choice === "seconds" ? html`<${Template} label="Seconds" value=${step.seconds} offers=${offers} error=${error("seconds")} onValue=${(next) => set(["seconds"], next)} />`
-      : html`<${Template} label="Moment" isText=${true} hint="Such as 2026-11-21T10:00:00Z, or a reference" value=${step.until} offers=${offers} error=${error("until")} onValue=${(next) => set(["until"], next)} />`}`;
+    ${
+      choice === "event"
+        ? html`<${AwaitedEvent} step=${step} set=${set} error=${error} errors=${errors} />`
+        : choice === "seconds"
+          ? html`<${Template} label="Seconds" value=${step.seconds} offers=${offers} error=${error("seconds")} onValue=${(next) => set(["seconds"], next)} />`
+          : html`<${Template} label="Moment" isText=${true} hint="Such as 2026-11-21T10:00:00Z, or a reference" value=${step.until} offers=${offers} error=${error("until")} onValue=${(next) => set(["until"], next)} />`
+    }`;
 }
 
 // What a person or a program may answer, and what happens if nobody does.
@@ -163,13 +248,20 @@ function Other({ step, set, offers, error, errors, own }) {
   const named = typeof step.workflow === "string" ? step.workflow : "";
   const choices = (all.data ?? []).filter(({ slug }) => slug !== own);
   const found = choices.find(({ slug, workflow_id: id }) => [slug, id].includes(named));
-  const one = useLoad((signal) => (found ? workflowWithInputs(found.slug, step.version_id, signal) : Promise.resolve(null)), [found?.slug, step.version_id]);
+  const one = useLoad(
+    (signal) => (found ? workflowWithInputs(found.slug, step.version_id, signal) : Promise.resolve(null)),
+    [found?.slug, step.version_id],
+  );
   const versions = one.data?.versions ?? [];
   const isKnown = !step.version_id || versions.includes(step.version_id);
-  return html`<${Field} label="Workflow" error=${error("workflow")}>${(field) => html`<select ...${field} value=${found?.slug ?? named} onChange=${(event) => set(["workflow"], event.currentTarget.value)}>
+  return html`<${Field} label="Workflow" error=${error("workflow")}>${(
+    field,
+  ) => html`<select ...${field} value=${found?.slug ?? named} onChange=${(event) => set(["workflow"], event.currentTarget.value)}>
       ${found ? null : html`<option value=${named}>${named ? (all.data ? `${named} (unknown)` : named) : "Please choose"}</option>`}
       ${choices.map(({ slug, name }) => html`<option key=${slug} value=${slug}>${name === slug ? slug : `${name} (${slug})`}</option>`)}</select>`}</${Field}>
-    <${Field} label="Version" error=${error("version_id")}>${(field) => html`<select ...${field} value=${step.version_id ?? ""} onChange=${(event) => set(["version_id"], event.currentTarget.value || undefined)}>
+    <${Field} label="Version" error=${error("version_id")}>${(
+      field,
+    ) => html`<select ...${field} value=${step.version_id ?? ""} onChange=${(event) => set(["version_id"], event.currentTarget.value || undefined)}>
       <option value="">The latest one when it runs</option>${isKnown ? null : html`<option value=${step.version_id}>${step.version_id}</option>`}${versions.map((id) => html`<option key=${id} value=${id}>${id}</option>`)}</select>`}</${Field}>
     <${Params} key=${`${named} ${one.data?.version}`} schema=${one.data?.schema} value=${step.inputs} errors=${errors} at="inputs" offers=${offers} onValue=${(next) => set(["inputs"], next)} />
     <label class="box"><input type="checkbox" checked=${step.wait !== false} onChange=${(event) => set(["wait"], event.currentTarget.checked ? undefined : false)} /> Wait for its end; its output is the output of this step</label>
@@ -195,16 +287,29 @@ function Running({ step, set, error, siblings }) {
       <label class="box"><input type="checkbox" checked=${step.depends_on === undefined} onChange=${(event) => set(["depends_on"], event.currentTarget.checked ? undefined : [])} /> The steps it refers to (default)</label>
       ${step.depends_on === undefined ? null : siblings.map((id) => html`<label class="box" key=${id}><input type="checkbox" checked=${step.depends_on.includes?.(id)} onChange=${(event) => set(["depends_on"], event.currentTarget.checked ? [...step.depends_on, id] : step.depends_on.filter((one) => one !== id))} /> <code>${id}</code></label>`)}
       ${error("depends_on") ? html`<p class="field-error"><${Icon} name="circle-alert" /><${Text}>${error("depends_on")}</${Text}></p>` : null}</fieldset>
-    ${["model", "http", "workflow"].includes(step.type) ? html`<fieldset><legend>When it fails</legend>
+    ${
+      ["model", "http", "workflow"].includes(step.type)
+        ? html`<fieldset><legend>When it fails</legend>
       <label class="box"><input type="checkbox" checked=${Boolean(retry)} onChange=${(event) => set(["retry"], event.currentTarget.checked ? { max_attempts: 3, initial_delay_seconds: 1 } : undefined)} /> Try again</label>
-      ${retry ? html`<div class="pairs-2">
+      ${
+        retry
+          ? html`<div class="pairs-2">
         <${Numeric} label="Total attempts" error=${error("retry/max_attempts")} value=${retry.max_attempts} onValue=${(next) => set(["retry", "max_attempts"], next)} />
         <${Numeric} label="First pause in seconds" error=${error("retry/initial_delay_seconds")} value=${retry.initial_delay_seconds} onValue=${(next) => set(["retry", "initial_delay_seconds"], next)} />
         <${Numeric} label="Factor between pauses" error=${error("retry/backoff_multiplier")} value=${retry.backoff_multiplier} onValue=${(next) => set(["retry", "backoff_multiplier"], next)} />
         <${Numeric} label="Longest pause in seconds" error=${error("retry/max_delay_seconds")} value=${retry.max_delay_seconds} onValue=${(next) => set(["retry", "max_delay_seconds"], next)} /></div>
-        <${Field} label="Only after" optional=${true} hint="By default: timeouts and provider errors" error=${error("retry/retry_on")}>${(field) => html`<select ...${field} multiple size="4" onChange=${(event) => { const all = [...event.currentTarget.selectedOptions].map((one) => one.value); set(["retry", "retry_on"], all.length ? all : undefined); }}>
-          ${CLASSES.map((one) => html`<option value=${one} selected=${retry.retry_on?.includes?.(one)}>${one.replaceAll("_", " ")}</option>`)}</select>`}</${Field}>` : null}
-      <label class="box"><input type="checkbox" checked=${step.on_exhausted === "pause"} onChange=${(event) => set(["on_exhausted"], event.currentTarget.checked ? "pause" : undefined)} /> Pause the run for a person when every attempt has failed</label></fieldset>` : null}</div></details>`;
+        <${Field} label="Only after" optional=${true} hint="By default: timeouts and provider errors" error=${error("retry/retry_on")}>${(
+          field,
+        ) => html`<select ...${field} multiple size="4" onChange=${(event) => {
+          const all = [...event.currentTarget.selectedOptions].map((one) => one.value);
+          set(["retry", "retry_on"], all.length ? all : undefined);
+        }}>
+          ${CLASSES.map((one) => html`<option value=${one} selected=${retry.retry_on?.includes?.(one)}>${one.replaceAll("_", " ")}</option>`)}</select>`}</${Field}>`
+          : null
+      }
+      <label class="box"><input type="checkbox" checked=${step.on_exhausted === "pause"} onChange=${(event) => set(["on_exhausted"], event.currentTarget.checked ? "pause" : undefined)} /> Pause the run for a person when every attempt has failed</label></fieldset>`
+        : null
+    }</div></details>`;
 }
 
 // ---- Inputs and outputs ----
@@ -217,26 +322,50 @@ export function InputFields({ schema, onSchema, errors }) {
   const value = schema ?? {};
   const properties = Object.entries(value.properties ?? {});
   const required = Array.isArray(value.required) ? value.required : [];
-  const write = (next, needed = required) => onSchema({ ...value, type: value.type ?? "object", properties: Object.fromEntries(next), required: needed.length ? needed : undefined });
+  const write = (next, needed = required) =>
+    onSchema({
+      ...value,
+      type: value.type ?? "object",
+      properties: Object.fromEntries(next),
+      required: needed.length ? needed : undefined,
+    });
   const rename = (at, name) => {
     const [before] = properties[at];
     if (!name || name === before || properties.some(([one]) => one === name)) return false;
-    write(properties.map((one, index) => (index === at ? [name, one[1]] : one)), required.map((one) => (one === before ? name : one)));
+    write(
+      properties.map((one, index) => (index === at ? [name, one[1]] : one)),
+      required.map((one) => (one === before ? name : one)),
+    );
     return true;
   };
-  const free = () => { let number = 1; while (properties.some(([name]) => name === `input_${number}`)) number += 1; return `input_${number}`; };
+  const free = () => {
+    let number = 1;
+    while (properties.some(([name]) => name === `input_${number}`)) number += 1;
+    return `input_${number}`;
+  };
   return html`<div class="stack"><p class="hint">The inputs of a run. Steps refer to an input as <code>{{inputs.name}}</code>.</p>
     ${errors.map((one) => html`<${Notice} key=${one.message} kind="error"><${Text}>${one.message}</${Text}></${Notice}>`)}
-    ${properties.map(([name, part], at) => html`<fieldset key=${at}><legend><code><${Text}>${name}</${Text}></code></legend>
-      <div class="pairs-2"><${Field} label="Name">${(field) => html`<input ...${field} class="mono" value=${name} onChange=${(event) => { if (!rename(at, event.currentTarget.value)) event.currentTarget.value = name; }} />`}</${Field}>
-        <${Field} label="Kind">${(field) => html`<select ...${field} value=${KINDS[part?.type] ? part.type : "other"} onChange=${(event) => write(properties.map((one, index) => (index === at ? [name, { ...part, type: event.currentTarget.value }] : one)))}>
+    ${properties.map(
+      ([name, part], at) => html`<fieldset key=${at}><legend><code><${Text}>${name}</${Text}></code></legend>
+      <div class="pairs-2"><${Field} label="Name">${(field) =>
+        html`<input ...${field} class="mono" value=${name} onChange=${(event) => {
+          if (!rename(at, event.currentTarget.value)) event.currentTarget.value = name;
+        }} />`}</${Field}>
+        <${Field} label="Kind">${(
+          field,
+        ) => html`<select ...${field} value=${KINDS[part?.type] ? part.type : "other"} onChange=${(event) => write(properties.map((one, index) => (index === at ? [name, { ...part, type: event.currentTarget.value }] : one)))}>
           ${Object.entries(KINDS).map(([kind, word]) => html`<option value=${kind}>${word}</option>`)}${KINDS[part?.type] ? null : html`<option value="other" disabled>By its schema</option>`}</select>`}</${Field}></div>
       <${Input} label="Title" optional=${true} value=${part?.title ?? ""} onValue=${(next) => write(properties.map((one, index) => (index === at ? [name, changed(part, ["title"], next || undefined)] : one)))} />
       <${Input} label="Explanation" optional=${true} value=${part?.description ?? ""} onValue=${(next) => write(properties.map((one, index) => (index === at ? [name, changed(part, ["description"], next || undefined)] : one)))} />
       <${Template} label="Default" optional=${true} isText=${part?.type === "string"} value=${part?.default} onValue=${(next) => write(properties.map((one, index) => (index === at ? [name, changed(part, ["default"], next)] : one)))} />
       ${Object.keys(part ?? {}).some((one) => !SIMPLE.includes(one)) ? html`<p class="hint">It has more rules: see its schema below.</p>` : null}
       <div class="actions"><label class="box"><input type="checkbox" checked=${required.includes(name)} onChange=${(event) => write(properties, event.currentTarget.checked ? [...required, name] : required.filter((one) => one !== name))} /> Required</label>
-        <${Button} icon="trash-2" onClick=${() => write(properties.filter((_, index) => index !== at), required.filter((one) => one !== name))}>Delete</${Button}></div></fieldset>`)}
+        <${Button} icon="trash-2" onClick=${() =>
+          write(
+            properties.filter((_, index) => index !== at),
+            required.filter((one) => one !== name),
+          )}>Delete</${Button}></div></fieldset>`,
+    )}
     <div><${Button} icon="plus" onClick=${() => write([...properties, [free(), { type: "string" }]])}>Add an input</${Button}></div>
     <details><summary>As a JSON Schema</summary><${Json} label="Schema of the inputs" rows=${14} value=${schema} onValue=${onSchema} /></details></div>`;
 }

@@ -21,14 +21,18 @@ export function subjectOf(step) {
 
 const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
 
-export const idOf = (step) => String((isObject(step) ? step.step_id ?? step.id : undefined) ?? "");
+export const idOf = (step) => String((isObject(step) ? (step.step_id ?? step.id) : undefined) ?? "");
 
 // ---- Places: lists of names and numbers ----
 
 export const pointer = (path) => path.map((part) => `/${String(part).replaceAll("~", "~0").replaceAll("/", "~1")}`).join("");
 
-export const partsOf = (text) => text.split("/").slice(1).map((part) => part.replaceAll("~1", "/").replaceAll("~0", "~"))
-  .map((part) => (/^\d+$/.test(part) ? Number(part) : part));
+export const partsOf = (text) =>
+  text
+    .split("/")
+    .slice(1)
+    .map((part) => part.replaceAll("~1", "/").replaceAll("~0", "~"))
+    .map((part) => (/^\d+$/.test(part) ? Number(part) : part));
 
 export const valueAt = (value, path) => path.reduce((at, part) => (at === null || at === undefined ? undefined : at[part]), value);
 
@@ -44,7 +48,8 @@ export function changed(value, path, next) {
   }
   const object = isObject(value) ? { ...value } : {};
   const inner = changed(object[part], rest, next);
-  if (inner === undefined) delete object[part]; else object[part] = inner;
+  if (inner === undefined) delete object[part];
+  else object[part] = inner;
   return object;
 }
 
@@ -52,23 +57,37 @@ export function changed(value, path, next) {
 export function blocksOf(step) {
   if (!isObject(step)) return [];
   switch (step.type) {
-    case "parallel": return (Array.isArray(step.branches) ? step.branches : []).map((branch, at) => ({ path: ["branches", at, "steps"], name: branch?.name ?? `Branch ${at + 1}` }));
-    case "choice": return [{ path: ["condition_met_branch", "steps"], name: "If so" }, { path: ["default_branch", "steps"], name: "Otherwise" }];
-    case "map": return [{ path: ["steps"], name: `For each ${step.item_name ?? "item"}` }];
-    default: return [];
+    case "parallel":
+      return (Array.isArray(step.branches) ? step.branches : []).map((branch, at) => ({
+        path: ["branches", at, "steps"],
+        name: branch?.name ?? `Branch ${at + 1}`,
+      }));
+    case "choice":
+      return [
+        { path: ["condition_met_branch", "steps"], name: "If so" },
+        { path: ["default_branch", "steps"], name: "Otherwise" },
+      ];
+    case "map":
+      return [{ path: ["steps"], name: `For each ${step.item_name ?? "item"}` }];
+    default:
+      return [];
   }
 }
 
-const stepsAt = (value, path) => { const list = valueAt(value, path); return Array.isArray(list) ? list : []; };
+const stepsAt = (value, path) => {
+  const list = valueAt(value, path);
+  return Array.isArray(list) ? list : [];
+};
 
 // Every step with its place and depth, in the order of the definition.
 export function walk(definition) {
   const found = [];
-  const block = (path, depth) => stepsAt(definition, path).forEach((step, at) => {
-    const own = [...path, at];
-    found.push({ step, path: own, depth });
-    for (const inner of blocksOf(step)) block([...own, ...inner.path], depth + 1);
-  });
+  const block = (path, depth) =>
+    stepsAt(definition, path).forEach((step, at) => {
+      const own = [...path, at];
+      found.push({ step, path: own, depth });
+      for (const inner of blocksOf(step)) block([...own, ...inner.path], depth + 1);
+    });
   block(["steps"], 0);
   return found;
 }
@@ -80,17 +99,26 @@ const REFERENCE = /(\\?)\{\{\s*([\w-]+)(\.resume_url\b)?/g;
 // The first names of the references in a value: the steps it needs. The link that answers a step is available before
 // that step begins.
 export function rootsOf(value, found = new Set()) {
-  if (typeof value === "string") for (const [, escape, name, isLink] of value.matchAll(REFERENCE)) { if (!escape && !isLink) found.add(name); }
+  if (typeof value === "string")
+    for (const [, escape, name, isLink] of value.matchAll(REFERENCE)) {
+      if (!escape && !isLink) found.add(name);
+    }
   else if (value !== null && typeof value === "object") for (const part of Object.values(value)) rootsOf(part, found);
   return found;
 }
 
 // The value with each reference to `from` renamed to `to`, including `depends_on`.
 export function renamed(value, from, to) {
-  if (typeof value === "string") return value.replace(/(\\?\{\{\s*)([\w-]+)/g, (all, before, name) => (name === from && !before.startsWith("\\") ? before + to : all));
+  if (typeof value === "string")
+    return value.replace(/(\\?\{\{\s*)([\w-]+)/g, (all, before, name) => (name === from && !before.startsWith("\\") ? before + to : all));
   if (Array.isArray(value)) return value.map((part) => renamed(part, from, to));
   if (!isObject(value)) return value;
-  return Object.fromEntries(Object.entries(value).map(([name, part]) => [name, name === "depends_on" && Array.isArray(part) ? part.map((id) => (id === from ? to : id)) : renamed(part, from, to)]));
+  return Object.fromEntries(
+    Object.entries(value).map(([name, part]) => [
+      name,
+      name === "depends_on" && Array.isArray(part) ? part.map((id) => (id === from ? to : id)) : renamed(part, from, to),
+    ]),
+  );
 }
 
 // What a step at a place may refer to: inputs, the items of enclosing loops, earlier steps.
@@ -107,7 +135,8 @@ export function offersAt(definition, path) {
     if (around?.type === "map" && length < path.length) offers.push({ text: around.item_name ?? "item", note: "The item" });
   }
   for (const { step, path: at } of walk(definition)) {
-    if (isObject(step.event) && idOf(step) && pointer(at) !== pointer(path)) offers.push({ text: `${idOf(step)}.resume_url`, note: "Answers it" });
+    if (isObject(step.event) && idOf(step) && pointer(at) !== pointer(path))
+      offers.push({ text: `${idOf(step)}.resume_url`, note: "Answers it" });
   }
   offers.push({ text: "execution.id", note: "This run" });
   return offers;
@@ -188,15 +217,24 @@ function middle(a, b) {
   const longest = new Uint32Array((a.length + 1) * width);
   for (let i = a.length - 1; i >= 0; i -= 1) {
     for (let j = b.length - 1; j >= 0; j -= 1) {
-      longest[i * width + j] = a[i] === b[j] ? longest[(i + 1) * width + j + 1] + 1 : Math.max(longest[(i + 1) * width + j], longest[i * width + j + 1]);
+      longest[i * width + j] =
+        a[i] === b[j] ? longest[(i + 1) * width + j + 1] + 1 : Math.max(longest[(i + 1) * width + j], longest[i * width + j + 1]);
     }
   }
   const lines = [];
   let [i, j] = [0, 0];
   while (i < a.length || j < b.length) {
-    if (i < a.length && j < b.length && a[i] === b[j]) { lines.push({ kind: "same", text: a[i] }); i += 1; j += 1; }
-    else if (i < a.length && (j >= b.length || longest[(i + 1) * width + j] >= longest[i * width + j + 1])) { lines.push(out(a[i])); i += 1; }
-    else { lines.push(into(b[j])); j += 1; }
+    if (i < a.length && j < b.length && a[i] === b[j]) {
+      lines.push({ kind: "same", text: a[i] });
+      i += 1;
+      j += 1;
+    } else if (i < a.length && (j >= b.length || longest[(i + 1) * width + j] >= longest[i * width + j + 1])) {
+      lines.push(out(a[i]));
+      i += 1;
+    } else {
+      lines.push(into(b[j]));
+      j += 1;
+    }
   }
   return lines;
 }

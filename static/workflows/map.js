@@ -17,16 +17,24 @@ const NAME_MAX = 19;
 function lay(steps, path) {
   const waits = waitsOf(steps);
   const level = [];
-  waits.forEach((from, at) => { level[at] = from.length ? Math.max(...from.map((one) => level[one])) + 1 : 0; });
+  waits.forEach((from, at) => {
+    level[at] = from.length ? Math.max(...from.map((one) => level[one])) + 1 : 0;
+  });
   const boxes = steps.map((step, at) => box(step, [...path, at]));
   const rows = [];
-  boxes.forEach((one, at) => { (rows[level[at]] ??= []).push(one); });
+  boxes.forEach((one, at) => {
+    (rows[level[at]] ??= []).push(one);
+  });
   const widthOf = (row) => row.reduce((sum, one) => sum + one.width, 0) + ACROSS * (row.length - 1);
   const width = Math.max(0, ...rows.map(widthOf));
   let y = 0;
   for (const row of rows) {
     let x = (width - widthOf(row)) / 2;
-    for (const one of row) { one.x = x; one.y = y; x += one.width + ACROSS; }
+    for (const one of row) {
+      one.x = x;
+      one.y = y;
+      x += one.width + ACROSS;
+    }
     y += Math.max(...row.map((one) => one.height)) + DOWN;
   }
   const lines = waits.flatMap((from, at) => from.map((one) => ({ from: boxes[one], to: boxes[at] })));
@@ -59,7 +67,10 @@ function Box({ of, x, y, chosen, problems, onChoose }) {
   const place = pointer(of.path);
   const kind = `box ${chosen === place ? "chosen" : ""} ${problems.has(place) ? "bad" : ""} ${of.blocks.length ? "around" : ""}`;
   let left = x + PAD;
-  return html`<g class=${kind} onClick=${(event) => { event.stopPropagation(); onChoose(place); }}>
+  return html`<g class=${kind} onClick=${(event) => {
+    event.stopPropagation();
+    onChoose(place);
+  }}>
     <rect x=${x} y=${y} width=${of.width} height=${of.height} rx="8" />
     <text class="id" x=${x + 10} y=${y + 17}>${short(idOf(of.step) || "…")}</text>
     ${of.blocks.length ? null : html`<text class="type" x=${x + 10} y=${y + 32}>${short(subjectOf(of.step))}</text>`}

@@ -1,7 +1,23 @@
 // Runs a stored version of a workflow: once, or for up to ten inputs at once.
 
 import { html, useState } from "/static/vendor/preact.js";
-import { Button, Copy, IconButton, Link, Loaded, Notice, Status, Text, Time, ask, go, sentence, session, statusOf, useLoad } from "/static/core.js";
+import {
+  Button,
+  Copy,
+  IconButton,
+  Link,
+  Loaded,
+  Notice,
+  Status,
+  Text,
+  Time,
+  ask,
+  go,
+  sentence,
+  session,
+  statusOf,
+  useLoad,
+} from "/static/core.js";
 import { Json, SchemaForm } from "/static/form.js";
 import { example, initial } from "/static/schema.js";
 import { API } from "/static/workflows/service.js";
@@ -14,13 +30,22 @@ export function RunTab({ workflow, version, isDirty }) {
   const key = `inputs:${workflow.workflow_id}`;
   const start = () => example(schema) ?? initial(schema, schema) ?? {};
   const [inputs, setInputs] = useState(() => {
-    try { const found = JSON.parse(sessionStorage.getItem(key)); if (Array.isArray(found) && found.length) return found; } catch { /* Starts empty. */ }
+    try {
+      const found = JSON.parse(sessionStorage.getItem(key));
+      if (Array.isArray(found) && found.length) return found;
+    } catch {
+      /* Starts empty. */
+    }
     return [start()];
   });
   const [state, setState] = useState({ busy: false, error: null, taken: null });
   const keep = (next) => {
     setInputs(next);
-    try { sessionStorage.setItem(key, JSON.stringify(next)); } catch { /* Kept only while the page is open. */ }
+    try {
+      sessionStorage.setItem(key, JSON.stringify(next));
+    } catch {
+      /* Kept only while the page is open. */
+    }
   };
   const set = (at, value) => keep(inputs.map((one, index) => (index === at ? value : one)));
   const run = async (event) => {
@@ -35,9 +60,13 @@ export function RunTab({ workflow, version, isDirty }) {
       }
       const made = await ask("POST", `${API}/${workflow.workflow_id}/bulk-trigger`, { version_id: version.version_id, inputs });
       setState({ busy: false, error: null, taken: made });
-    } catch (error) { setState({ busy: false, error, taken: null }); }
+    } catch (error) {
+      setState({ busy: false, error, taken: null });
+    }
   };
-  const onKey = (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) run(event); };
+  const onKey = (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) run(event);
+  };
   const hasForm = Object.keys(schema.properties ?? {}).length > 0;
   const base = session.value.hosts?.find((host) => host.role === "base")?.url ?? "";
   const command = `curl -s ${base}/v1/workflows/${workflow.slug}/trigger \\\n  -H "X-API-Key: $ORRERY_KEY" -H "Content-Type: application/json" \\\n  -d '${JSON.stringify({ inputs: inputs[0] }).replaceAll("'", "'\\''")}'`;
@@ -47,10 +76,13 @@ export function RunTab({ workflow, version, isDirty }) {
       <form class="stack" onSubmit=${run}>
         ${state.error ? html`<${Notice} kind="error">${sentence(state.error)}</${Notice}>` : null}
         ${inputs.map((input, at) => {
-          const errors = at === 0 && inputs.length === 1 ? state.error?.fields ?? {} : {};
-          const form = hasForm ? html`<${SchemaForm} schema=${schema} value=${input} errors=${errors} onValue=${(value) => set(at, value)} />`
+          const errors = at === 0 && inputs.length === 1 ? (state.error?.fields ?? {}) : {};
+          const form = hasForm
+            ? html`<${SchemaForm} schema=${schema} value=${input} errors=${errors} onValue=${(value) => set(at, value)} />`
             : html`<${Json} label="Inputs as JSON" rows=${6} value=${input} onValue=${(value) => set(at, value ?? {})} />`;
-          return inputs.length === 1 ? html`<div key="one">${form}</div>` : html`<fieldset key=${at}><legend>Run ${at + 1}</legend>${form}
+          return inputs.length === 1
+            ? html`<div key="one">${form}</div>`
+            : html`<fieldset key=${at}><legend>Run ${at + 1}</legend>${form}
             <div><${IconButton} icon="x" label=${`Remove run ${at + 1}`} onClick=${() => keep(inputs.filter((_, index) => index !== at))} /></div></fieldset>`;
         })}
         <div class="actions"><${Button} kind="primary" type="submit" icon="play" busy=${state.busy} title="Ctrl+Enter">${inputs.length === 1 ? `Run ${version.version_id}` : `Run ${inputs.length} times`}</${Button}>
@@ -61,8 +93,13 @@ export function RunTab({ workflow, version, isDirty }) {
 }
 
 function Recent({ workflow }) {
-  const recent = useLoad((signal) => ask("GET", `${API}/workflows/${workflow.workflow_id}/executions?limit=8`, undefined, { signal }), [workflow.workflow_id]);
-  return html`<h2>Latest runs</h2><${Loaded} of=${recent} empty=${(data) => (data.executions.length ? null : html`<p class="quiet">It has not run yet. Fill in the form and press Run.</p>`)}>${(data) => html`
+  const recent = useLoad(
+    (signal) => ask("GET", `${API}/workflows/${workflow.workflow_id}/executions?limit=8`, undefined, { signal }),
+    [workflow.workflow_id],
+  );
+  return html`<h2>Latest runs</h2><${Loaded} of=${recent} empty=${(data) => (data.executions.length ? null : html`<p class="quiet">It has not run yet. Fill in the form and press Run.</p>`)}>${(
+    data,
+  ) => html`
     <div class="card scroll"><table><tbody>${data.executions.map((one) => html`<tr key=${one.execution_id}><th scope="row"><${Link} to=${`/app/runs/${one.execution_id}?type=workflow`}><${Status} of=${statusOf(one)} /></${Link}></th><td data-label="Version"><code>${one.version_id}</code></td><td data-label="Started"><${Time} at=${one.created_at} /></td></tr>`)}</tbody></table></div>
     <p><${Link} to=${`/app/runs?type=workflow&workflow_id=${workflow.workflow_id}`}>All its runs</${Link}></p>`}</${Loaded}>`;
 }

@@ -7,7 +7,9 @@ export const FLOWS = "/api/flows/api/v1";
 
 // A version with its definition, and the ETag of its revision.
 export async function loadVersion(id, version, signal) {
-  const answer = await request("GET", `${API}/workflows/${encodeURIComponent(id)}/versions/${encodeURIComponent(version)}`, undefined, { signal });
+  const answer = await request("GET", `${API}/workflows/${encodeURIComponent(id)}/versions/${encodeURIComponent(version)}`, undefined, {
+    signal,
+  });
   const { definition, ...rest } = await answer.json();
   return { ...rest, definition, tag: answer.headers.get("etag") };
 }
@@ -23,7 +25,10 @@ export async function putVersion(id, version, body, tag) {
 // All models, for selection; loaded once per page.
 let models = null;
 export function allModels() {
-  models ??= ask("GET", "/api/base/v1/models?limit=500").catch((error) => { models = null; throw error; });
+  models ??= ask("GET", "/api/base/v1/models?limit=500").catch((error) => {
+    models = null;
+    throw error;
+  });
   return models;
 }
 
@@ -52,7 +57,10 @@ export async function workflowWithInputs(id, version, signal) {
 
 // The id of the version that a save creates.
 export function nextVersion(versions) {
-  const numbers = versions.map((one) => /^v(\d{1,9})$/.exec(one.version_id)).filter(Boolean).map(([, number]) => Number(number));
+  const numbers = versions
+    .map((one) => /^v(\d{1,9})$/.exec(one.version_id))
+    .filter(Boolean)
+    .map(([, number]) => Number(number));
   let number = Math.max(versions.length, ...numbers) + 1;
   while (versions.some((one) => one.version_id === `v${number}`)) number += 1;
   return `v${number}`;
@@ -63,28 +71,63 @@ const model = (step_id, slug, params) => ({ step_id, type: "model", model: slug,
 
 export const TEMPLATES = {
   text: {
-    title: "One model", description: "Rates the sentiment of a text.",
+    title: "One model",
+    description: "Rates the sentiment of a text.",
     definition: { input_schema: text, steps: [model("mood", "text-sentiment", { text: "{{inputs.text}}" })] },
   },
   together: {
-    title: "Several at once", description: "Mood and language of a text, then a sentence about both.",
-    definition: { input_schema: text, steps: [
-      model("mood", "text-sentiment", { text: "{{inputs.text}}" }), model("tongue", "text-language", { text: "{{inputs.text}}" }),
-      model("say", "text-template", { template: "\\{{ mood }} in \\{{ language }}", values: { mood: "{{mood.output.label}}", language: "{{tongue.output.language}}" } })] },
+    title: "Several at once",
+    description: "Mood and language of a text, then a sentence about both.",
+    definition: {
+      input_schema: text,
+      steps: [
+        model("mood", "text-sentiment", { text: "{{inputs.text}}" }),
+        model("tongue", "text-language", { text: "{{inputs.text}}" }),
+        model("say", "text-template", {
+          template: "\\{{ mood }} in \\{{ language }}",
+          values: { mood: "{{mood.output.label}}", language: "{{tongue.output.language}}" },
+        }),
+      ],
+    },
   },
   each: {
-    title: "A list", description: "Runs a model for each item of a list.",
+    title: "A list",
+    description: "Runs a model for each item of a list.",
     definition: {
-      input_schema: { type: "object", required: ["texts"], properties: { texts: { type: "array", title: "Texts", items: { type: "string" } } } },
-      steps: [{ step_id: "each", type: "map", items: "{{inputs.texts}}", item_name: "text", max_concurrency: 4, steps: [model("mood", "text-sentiment", { text: "{{text}}" })], output: "{{mood.output.label}}" }],
+      input_schema: {
+        type: "object",
+        required: ["texts"],
+        properties: { texts: { type: "array", title: "Texts", items: { type: "string" } } },
+      },
+      steps: [
+        {
+          step_id: "each",
+          type: "map",
+          items: "{{inputs.texts}}",
+          item_name: "text",
+          max_concurrency: 4,
+          steps: [model("mood", "text-sentiment", { text: "{{text}}" })],
+          output: "{{mood.output.label}}",
+        },
+      ],
     },
   },
   choice: {
-    title: "A choice", description: "Chooses one of two branches by a model's output.",
-    definition: { input_schema: text, steps: [
-      model("mood", "text-sentiment", { text: "{{inputs.text}}" }),
-      { step_id: "good", type: "choice", condition: { expression: "{{mood.output.label}}", operator: "equals", value: "positive" },
-        condition_met_branch: { steps: [{ step_id: "thanks", type: "pass", result: "Thank you!" }] }, default_branch: { steps: [{ step_id: "sorry", type: "pass", result: "We are sorry." }] } }] },
+    title: "A choice",
+    description: "Chooses one of two branches by a model's output.",
+    definition: {
+      input_schema: text,
+      steps: [
+        model("mood", "text-sentiment", { text: "{{inputs.text}}" }),
+        {
+          step_id: "good",
+          type: "choice",
+          condition: { expression: "{{mood.output.label}}", operator: "equals", value: "positive" },
+          condition_met_branch: { steps: [{ step_id: "thanks", type: "pass", result: "Thank you!" }] },
+          default_branch: { steps: [{ step_id: "sorry", type: "pass", result: "We are sorry." }] },
+        },
+      ],
+    },
   },
 };
 
@@ -93,24 +136,43 @@ const isObject = (value) => value !== null && typeof value === "object" && !Arra
 // Parses a text: an export of this dashboard, a bare definition, or a legacy drawing.
 export function readImport(written) {
   let value;
-  try { value = JSON.parse(written); } catch (error) { return { problem: `This is not JSON: ${error.message}` }; }
+  try {
+    value = JSON.parse(written);
+  } catch (error) {
+    return { problem: `This is not JSON: ${error.message}` };
+  }
   if (isObject(value?.workflow)) value = value.workflow;
   if (!isObject(value)) return { problem: "A workflow is an object." };
-  const texts = { name: typeof value.name === "string" ? value.name : "", description: typeof value.description === "string" && value.description ? value.description : "Imported" };
+  const texts = {
+    name: typeof value.name === "string" ? value.name : "",
+    description: typeof value.description === "string" && value.description ? value.description : "Imported",
+  };
   if (isObject(value.definition)) {
     const { categories, tags, definition } = value;
-    return { kind: "whole", steps: definition.steps?.length ?? 0, body: { ...texts, ...(Array.isArray(categories) ? { categories } : {}), ...(Array.isArray(tags) ? { tags } : {}), definition } };
+    return {
+      kind: "whole",
+      steps: definition.steps?.length ?? 0,
+      body: { ...texts, ...(Array.isArray(categories) ? { categories } : {}), ...(Array.isArray(tags) ? { tags } : {}), definition },
+    };
   }
   if (!Array.isArray(value.steps)) return { problem: "There are no steps in it." };
-  const isLegacy = "nodes_json" in value || "edges_json" in value || "outputs" in value || value.steps.some((step) => isObject(step) && ("model_slug" in step || step.type === "1019Model"));
+  const isLegacy =
+    "nodes_json" in value ||
+    "edges_json" in value ||
+    "outputs" in value ||
+    value.steps.some((step) => isObject(step) && ("model_slug" in step || step.type === "1019Model"));
   if (!isLegacy) {
-    const definition = Object.fromEntries(["input_schema", "steps", "metadata", "version"].filter((name) => name in value).map((name) => [name, value[name]]));
+    const definition = Object.fromEntries(
+      ["input_schema", "steps", "metadata", "version"].filter((name) => name in value).map((name) => [name, value[name]]),
+    );
     return { kind: "definition", steps: value.steps.length, body: { ...texts, definition } };
   }
   const steps = value.steps.map((step) => ({ ...step }));
   const body = { ...texts, steps };
   for (const name of ["workspace_id", "thumbnail_url", "nodes_json", "edges_json", "inputs", "outputs"]) {
-    if (value[name] !== undefined && value[name] !== null) body[name] = ["nodes_json", "edges_json"].includes(name) && typeof value[name] !== "string" ? JSON.stringify(value[name]) : value[name];
+    if (value[name] !== undefined && value[name] !== null)
+      body[name] =
+        ["nodes_json", "edges_json"].includes(name) && typeof value[name] !== "string" ? JSON.stringify(value[name]) : value[name];
   }
   return { kind: "legacy", steps: steps.length, body };
 }

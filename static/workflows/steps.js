@@ -3,14 +3,36 @@
 import { html, useEffect, useRef, useState } from "/static/vendor/preact.js";
 import { Button, Icon, IconButton, Notice, Text, place, setQuery } from "/static/core.js";
 import { InputFields, OutputFields, StepFields } from "/static/workflows/fields.js";
-import { TYPES, blocksOf, changed, idOf, offersAt, partsOf, pointer, renamed, rootsOf, subjectOf, valueAt, walk } from "/static/workflows/flow.js";
+import {
+  TYPES,
+  blocksOf,
+  changed,
+  idOf,
+  offersAt,
+  partsOf,
+  pointer,
+  renamed,
+  rootsOf,
+  subjectOf,
+  valueAt,
+  walk,
+} from "/static/workflows/flow.js";
 import { FlowMap } from "/static/workflows/map.js";
 
 // The initial content of a new step of each type.
 const NEW = {
-  model: { model: "", params: {} }, http: { method: "GET", url: "https://" }, parallel: { branches: [{ steps: [] }, { steps: [] }] },
-  choice: { condition: { expression: "", operator: "equals", value: "" }, condition_met_branch: { steps: [] }, default_branch: { steps: [] } },
-  map: { items: "", item_name: "item", steps: [] }, wait: { seconds: 60 }, workflow: { workflow: "", inputs: {} }, pass: { result: "" },
+  model: { model: "", params: {} },
+  http: { method: "GET", url: "https://" },
+  parallel: { branches: [{ steps: [] }, { steps: [] }] },
+  choice: {
+    condition: { expression: "", operator: "equals", value: "" },
+    condition_met_branch: { steps: [] },
+    default_branch: { steps: [] },
+  },
+  map: { items: "", item_name: "item", steps: [] },
+  wait: { seconds: 60 },
+  workflow: { workflow: "", inputs: {} },
+  pass: { result: "" },
 };
 const INPUTS = "inputs";
 const OUTPUT = "output";
@@ -35,13 +57,19 @@ export function StepsTab({ definition, onDefinition, steps, byStep, models, own,
   const chosen = one || asked === INPUTS || asked === OUTPUT ? asked : first;
   const fields = useRef(null);
   const choose = (at) => setQuery({ step: at });
-  const open = (at) => { choose(at); if (matchMedia("(max-width: 1100px)").matches) setTimeout(() => fields.current?.scrollIntoView({ block: "start" }), 0); };
+  const open = (at) => {
+    choose(at);
+    if (matchMedia("(max-width: 1100px)").matches) setTimeout(() => fields.current?.scrollIntoView({ block: "start" }), 0);
+  };
   const put = (path, next, said) => onDefinition(changed(definition, path, next), said);
   // References follow an id while it is being typed: their current name is kept here.
   const naming = useRef({});
   const putStep = (path, before, next) => {
     const [old, id, at] = [idOf(before), idOf(next), pointer(path)];
-    if (old === id) { put(path, next); return; }
+    if (old === id) {
+      put(path, next);
+      return;
+    }
     const from = naming.current.at === at && naming.current.id === old ? naming.current.from : old;
     const others = steps.filter((other) => pointer(other.path) !== at);
     const taken = new Set([...RESERVED, ...rootsOf(definition), ...others.flatMap(({ step }) => [idOf(step), step?.item_name])]);
@@ -50,7 +78,10 @@ export function StepsTab({ definition, onDefinition, steps, byStep, models, own,
     const whole = changed(definition, path, next);
     onDefinition(follows ? changed(renamed(whole, from, id), path, renamed(next, from, id)) : whole);
   };
-  const listAt = (path) => { const list = valueAt(definition, path); return Array.isArray(list) ? list : []; };
+  const listAt = (path) => {
+    const list = valueAt(definition, path);
+    return Array.isArray(list) ? list : [];
+  };
   const add = (block, at, type) => {
     const list = [...listAt(block)];
     list.splice(at, 0, { step_id: freeId(steps, type), type, ...structuredClone(NEW[type]) });
@@ -80,8 +111,10 @@ export function StepsTab({ definition, onDefinition, steps, byStep, models, own,
   };
   const tools = { definition, chosen, open, add, move, byStep, isLocked };
   const path = one ? one.path : null;
-  const users = one ? steps.filter(({ step, path: other }) => other !== path && rootsOf(step).has(idOf(one.step))).map(({ step }) => idOf(step)) : [];
-  const general = (byStep.get("") ?? []);
+  const users = one
+    ? steps.filter(({ step, path: other }) => other !== path && rootsOf(step).has(idOf(one.step))).map(({ step }) => idOf(step))
+    : [];
+  const general = byStep.get("") ?? [];
   return html`<div class="flow"><div class="stack">
       <section class="card step-list" aria-label="Steps">
         <${Ends} at=${INPUTS} icon="download" name="Inputs" note=${`${Object.keys(definition.input_schema?.properties ?? {}).length || "any"}`} isBad=${general.some((p) => p.path.startsWith("/input_schema"))} ...${tools} />
@@ -90,13 +123,25 @@ export function StepsTab({ definition, onDefinition, steps, byStep, models, own,
       </section>
       <details open><summary>Map</summary><${FlowMap} steps=${definition.steps} chosen=${chosen} problems=${byStep} onChoose=${open} /></details></div>
     <section class="card pad step-fields" aria-label="The chosen step" ref=${fields}>
-      ${one ? html`<header class="step-head"><h2><${Icon} name=${TYPES[one.step?.type]?.[0] ?? "info"} /><${Text}>${one.step?.name ?? idOf(one.step)}</${Text}> <span class="quiet">${TYPES[one.step?.type]?.[1] ?? ""}</span></h2>
-          ${isLocked ? null : html`<div class="tools"><${IconButton} icon="arrow-up" label="Move up" disabled=${path.at(-1) === 0} onClick=${() => move(path, -1)} /><${IconButton} icon="arrow-down" label="Move down" disabled=${path.at(-1) >= listAt(path.slice(0, -1)).length - 1} onClick=${() => move(path, 1)} />
-            <${IconButton} icon="copy" label="Duplicate" onClick=${() => copy(path)} /><${IconButton} icon="trash-2" label="Delete the step" onClick=${() => remove(path)} /></div>`}</header>
+      ${
+        one
+          ? html`<header class="step-head"><h2><${Icon} name=${TYPES[one.step?.type]?.[0] ?? "info"} /><${Text}>${one.step?.name ?? idOf(one.step)}</${Text}> <span class="quiet">${TYPES[one.step?.type]?.[1] ?? ""}</span></h2>
+          ${
+            isLocked
+              ? null
+              : html`<div class="tools"><${IconButton} icon="arrow-up" label="Move up" disabled=${path.at(-1) === 0} onClick=${() => move(path, -1)} /><${IconButton} icon="arrow-down" label="Move down" disabled=${path.at(-1) >= listAt(path.slice(0, -1)).length - 1} onClick=${() => move(path, 1)} />
+            <${IconButton} icon="copy" label="Duplicate" onClick=${() => copy(path)} /><${IconButton} icon="trash-2" label="Delete the step" onClick=${() => remove(path)} /></div>`
+          }</header>
         <p class="hint">${TYPES[one.step?.type]?.[2] ?? ""}.${users.length ? html` What it gives goes to ${users.map((id, at) => html`${at ? ", " : ""}<code>${id}</code>`)}.` : null}</p>
-        <fieldset class="bare" disabled=${isLocked}><${StepFields} key=${chosen} step=${one.step} onStep=${(next) => putStep(path, one.step, next)} offers=${offersAt(definition, path)} errors=${byStep.get(chosen) ?? []} models=${models} own=${own} siblings=${listAt(path.slice(0, -1)).map(idOf).filter((id) => id && id !== idOf(one.step))} /></fieldset>`
-      : chosen === OUTPUT ? html`<header class="step-head"><h2><${Icon} name="upload" />Output</h2></header><fieldset class="bare" disabled=${isLocked}><${OutputFields} definition=${definition} onDefinition=${onDefinition} offers=${offersAt(definition, ["steps", (definition.steps ?? []).length])} errors=${general.filter((p) => p.path.startsWith("/metadata"))} /></fieldset>`
-      : html`<header class="step-head"><h2><${Icon} name="download" />Inputs</h2></header><fieldset class="bare" disabled=${isLocked}><${InputFields} schema=${definition.input_schema} onSchema=${(next) => put(["input_schema"], next)} errors=${general.filter((p) => p.path.startsWith("/input_schema"))} /></fieldset>`}
+        <fieldset class="bare" disabled=${isLocked}><${StepFields} key=${chosen} step=${one.step} onStep=${(next) => putStep(path, one.step, next)} offers=${offersAt(definition, path)} errors=${byStep.get(chosen) ?? []} models=${models} own=${own} siblings=${listAt(
+          path.slice(0, -1),
+        )
+          .map(idOf)
+          .filter((id) => id && id !== idOf(one.step))} /></fieldset>`
+          : chosen === OUTPUT
+            ? html`<header class="step-head"><h2><${Icon} name="upload" />Output</h2></header><fieldset class="bare" disabled=${isLocked}><${OutputFields} definition=${definition} onDefinition=${onDefinition} offers=${offersAt(definition, ["steps", (definition.steps ?? []).length])} errors=${general.filter((p) => p.path.startsWith("/metadata"))} /></fieldset>`
+            : html`<header class="step-head"><h2><${Icon} name="download" />Inputs</h2></header><fieldset class="bare" disabled=${isLocked}><${InputFields} schema=${definition.input_schema} onSchema=${(next) => put(["input_schema"], next)} errors=${general.filter((p) => p.path.startsWith("/input_schema"))} /></fieldset>`
+      }
     </section></div>
     ${!steps.length ? html`<${Notice}>A workflow needs at least one step: add one with the button in the list.</${Notice}>` : null}`;
 }
@@ -119,7 +164,10 @@ function Row({ step, path, chosen, open, byStep, ...tools }) {
     const by = { ArrowUp: -1, ArrowDown: 1 }[event.key];
     if (!by) return;
     event.preventDefault();
-    if (event.altKey && !tools.isLocked) { tools.move(path, by); return; }
+    if (event.altKey && !tools.isLocked) {
+      tools.move(path, by);
+      return;
+    }
     const rows = [...event.currentTarget.closest(".step-list").querySelectorAll(".step-row")];
     rows[rows.indexOf(event.currentTarget) + by]?.focus();
   };
@@ -136,18 +184,45 @@ function Add({ onAdd, where }) {
   const root = useRef(null);
   const button = useRef(null);
   const items = () => [...root.current.querySelectorAll("[role=menuitem]")];
-  const close = () => { setOpen(false); button.current?.focus(); };
-  useEffect(() => { if (isOpen) items()[0]?.focus(); }, [isOpen]);
+  const close = () => {
+    setOpen(false);
+    button.current?.focus();
+  };
+  useEffect(() => {
+    if (isOpen) items()[0]?.focus();
+  }, [isOpen]);
   const onKey = (event) => {
-    if (!isOpen) { if (event.key === "ArrowDown") { event.preventDefault(); setOpen(true); } return; }
+    if (!isOpen) {
+      if (event.key === "ArrowDown") {
+        event.preventDefault();
+        setOpen(true);
+      }
+      return;
+    }
     const all = items();
     const at = all.indexOf(document.activeElement);
     const next = { ArrowDown: at + 1, ArrowUp: at - 1 + all.length, Home: 0, End: all.length - 1 }[event.key];
-    if (next !== undefined) { event.preventDefault(); all[next % all.length].focus(); }
-    else if (event.key === "Escape") { event.preventDefault(); close(); }
-    else if (event.key === "Tab") setOpen(false);
+    if (next !== undefined) {
+      event.preventDefault();
+      all[next % all.length].focus();
+    } else if (event.key === "Escape") {
+      event.preventDefault();
+      close();
+    } else if (event.key === "Tab") setOpen(false);
   };
-  const onBlur = (event) => { if (!root.current.contains(event.relatedTarget)) setOpen(false); };
+  const onBlur = (event) => {
+    if (!root.current.contains(event.relatedTarget)) setOpen(false);
+  };
   return html`<div class="add" ref=${root} onKeyDown=${onKey} onFocusOut=${onBlur}><button type="button" ref=${button} class="step-row add-button" aria-haspopup="menu" aria-expanded=${isOpen ? "true" : "false"} onClick=${() => setOpen(!isOpen)}><${Icon} name="plus" /><span>Add a step${where}</span></button>
-    ${isOpen ? html`<div class="add-menu" role="menu" aria-label="Types of steps">${Object.entries(TYPES).map(([type, [icon, name, purpose]]) => html`<button type="button" role="menuitem" tabindex="-1" key=${type} data-type=${type} onClick=${() => { close(); onAdd(type); }}><${Icon} name=${icon} /><span><strong>${name}</strong> <span class="quiet">${purpose}</span></span></button>`)}</div>` : null}</div>`;
+    ${
+      isOpen
+        ? html`<div class="add-menu" role="menu" aria-label="Types of steps">${Object.entries(TYPES).map(
+            ([type, [icon, name, purpose]]) =>
+              html`<button type="button" role="menuitem" tabindex="-1" key=${type} data-type=${type} onClick=${() => {
+                close();
+                onAdd(type);
+              }}><${Icon} name=${icon} /><span><strong>${name}</strong> <span class="quiet">${purpose}</span></span></button>`,
+          )}</div>`
+        : null
+    }</div>`;
 }

@@ -19,7 +19,10 @@ const messages = [{ role: "user", content: "make a QR code" }];
 let text = "";
 const types = [];
 const stream = await client.chat.completions.create({
-  model: models[0], messages, stream: true, session_id: "node",
+  model: models[0],
+  messages,
+  stream: true,
+  session_id: "node",
 });
 for await (const chunk of stream) {
   types.push(chunk.type);
@@ -29,7 +32,10 @@ assert.deepEqual(types, ["tool_call", "execution_progress", "execution_progress"
 assert.equal(text, "Here it is.");
 
 const said = await client.chat.completions.create({
-  model: models[0], messages, stream: false, session_id: "node",
+  model: models[0],
+  messages,
+  stream: false,
+  session_id: "node",
 });
 assert.equal(said.choices[0].message.content, "Here it is.");
 assert.equal(said.session_id, "node");

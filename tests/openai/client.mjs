@@ -23,7 +23,9 @@ let text = "";
 let usage = null;
 const options = { include_usage: true };
 for await (const chunk of await client.chat.completions.create({
-  ...asked, stream: true, stream_options: options,
+  ...asked,
+  stream: true,
+  stream_options: options,
 })) {
   usage = chunk.usage ?? usage;
   for (const choice of chunk.choices) text += choice.delta.content ?? "";
@@ -49,9 +51,17 @@ assert.deepEqual(JSON.parse(said.choices[0].message.content), { name: "Rome", pe
 
 // Embeddings.
 const vectors = await client.embeddings.create({
-  model: embeddingModel, input: ["a", "b"], encoding_format: "float",
+  model: embeddingModel,
+  input: ["a", "b"],
+  encoding_format: "float",
 });
-assert.deepEqual(vectors.data.map((item) => item.embedding), [[0.5, 0.25], [1, 0]]);
+assert.deepEqual(
+  vectors.data.map((item) => item.embedding),
+  [
+    [0.5, 0.25],
+    [1, 0],
+  ],
+);
 
 // Errors of the model's server.
 await assert.rejects(client.chat.completions.create(asked), (error) => {

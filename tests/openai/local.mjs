@@ -8,10 +8,15 @@ const { default: OpenAI } = await import(folder);
 
 const [chatModel, embeddingModel] = process.argv.slice(2);
 const client = new OpenAI({
-  baseURL: process.env.ORRERY_TEST_URL, apiKey: process.env.ORRERY_TEST_KEY, maxRetries: 0,
+  baseURL: process.env.ORRERY_TEST_URL,
+  apiKey: process.env.ORRERY_TEST_KEY,
+  maxRetries: 0,
 });
 const asked = {
-  model: chatModel, messages: [{ role: "user", content: "hello" }], max_tokens: 20, seed: 5,
+  model: chatModel,
+  messages: [{ role: "user", content: "hello" }],
+  max_tokens: 20,
+  seed: 5,
 };
 
 let said = await client.chat.completions.create(asked);
@@ -23,18 +28,25 @@ for await (const chunk of await client.chat.completions.create({ ...asked, strea
 assert.equal(text, whole);
 
 const parameters = {
-  type: "object", properties: { city: { enum: ["Rome", "Oslo"] } }, required: ["city"],
+  type: "object",
+  properties: { city: { enum: ["Rome", "Oslo"] } },
+  required: ["city"],
   additionalProperties: false,
 };
 const tools = [{ type: "function", function: { name: "weather", parameters } }];
 said = await client.chat.completions.create({
-  ...asked, max_tokens: 300, tools, tool_choice: "required",
+  ...asked,
+  max_tokens: 300,
+  tools,
+  tool_choice: "required",
 });
 const call = said.choices[0].message.tool_calls[0];
 assert.ok(["Rome", "Oslo"].includes(JSON.parse(call.function.arguments).city));
 
 const schema = {
-  type: "object", properties: { large: { type: "boolean" } }, required: ["large"],
+  type: "object",
+  properties: { large: { type: "boolean" } },
+  required: ["large"],
   additionalProperties: false,
 };
 const format = { type: "json_schema", json_schema: { name: "city", schema } };
@@ -50,7 +62,9 @@ await assert.rejects(client.chat.completions.create({ ...asked, messages: endles
 });
 
 for await (const _ of await client.chat.completions.create({
-  ...asked, max_tokens: 1900, stream: true,
+  ...asked,
+  max_tokens: 1900,
+  stream: true,
 })) {
   break;
 }

@@ -1,5 +1,11 @@
 // Runs the cases of one client, and prints one JSON object per case: its name, and the error or null.
-export const { ORRERY_TEST_BASE: BASE, ORRERY_TEST_AGENT: AGENT, ORRERY_TEST_FLOWS: FLOWS, ORRERY_TEST_WORKFLOWS: WORKFLOWS, ORRERY_TEST_KEY: KEY } = process.env;
+export const {
+  ORRERY_TEST_BASE: BASE,
+  ORRERY_TEST_AGENT: AGENT,
+  ORRERY_TEST_FLOWS: FLOWS,
+  ORRERY_TEST_WORKFLOWS: WORKFLOWS,
+  ORRERY_TEST_KEY: KEY,
+} = process.env;
 export const [FAR, NEAR, TINY, VECTORS] = ["vendor/far", "near", "tiny", "vectors"];
 
 export async function run(cases) {

@@ -20,7 +20,9 @@ await run({
   },
   async tools() {
     const weather = tool(({ city }) => `sunny in ${city}`, {
-      name: "weather", description: "The weather of a city", schema: z.object({ city: z.string() }),
+      name: "weather",
+      description: "The weather of a city",
+      schema: z.object({ city: z.string() }),
     });
     const bound = model.bindTools([weather]);
     const messages = [new HumanMessage("how is it?")];

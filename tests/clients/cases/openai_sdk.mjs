@@ -25,11 +25,19 @@ await run({
   },
   async tools() {
     const runner = client.chat.completions.runTools({
-      model: FAR, messages,
-      tools: [{ type: "function", function: {
-        name: "weather", parse: JSON.parse, function: ({ city }) => `sunny in ${city}`,
-        parameters: { type: "object", properties: { city: { type: "string" } } },
-      } }],
+      model: FAR,
+      messages,
+      tools: [
+        {
+          type: "function",
+          function: {
+            name: "weather",
+            parse: JSON.parse,
+            function: ({ city }) => `sunny in ${city}`,
+            parameters: { type: "object", properties: { city: { type: "string" } } },
+          },
+        },
+      ],
     });
     assert.equal(await runner.finalContent(), "done: sunny in Rome");
   },

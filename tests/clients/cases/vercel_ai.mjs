@@ -8,7 +8,8 @@ import { BASE, FAR, KEY, TINY, VECTORS, run } from "./case.mjs";
 const provider = createOpenAICompatible({ name: "orrery", baseURL: `${BASE}/v1`, apiKey: KEY, supportsStructuredOutputs: true });
 const model = provider(FAR);
 const weather = tool({
-  description: "The weather of a city", inputSchema: z.object({ city: z.string() }),
+  description: "The weather of a city",
+  inputSchema: z.object({ city: z.string() }),
   execute: async ({ city }) => `sunny in ${city}`,
 });
 
@@ -32,7 +33,10 @@ await run({
   },
   async embeddings() {
     const said = await embedMany({ model: provider.embeddingModel(VECTORS), values: ["a", "b"], maxRetries: 0 });
-    assert.deepEqual(said.embeddings, [[0.5, 0.25], [0.5, 0.25]]);
+    assert.deepEqual(said.embeddings, [
+      [0.5, 0.25],
+      [0.5, 0.25],
+    ]);
   },
   async local_object() {
     const schema = z.object({ part: z.object({ kind: z.enum(["yes", "no"]) }) });
