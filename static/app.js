@@ -33,7 +33,10 @@ import {
   useLoad,
 } from "/static/core.js";
 
-// Path, name, icon, the screen's file, and whether it is in the navigation bar of small screens.
+/**
+ * Path, name, icon, the screen's file, and whether it is in the navigation bar of small screens.
+ * @type {[string, string, string, string, boolean][]}
+ */
 const SCREENS = [
   ["/app", "Home", "house", "home", true],
   ["/app/models", "Models", "box", "models", true],
@@ -50,7 +53,8 @@ const SCREENS = [
   ["/app/audit", "Audit log", "scroll-text", "audit", false],
   ["/app/health", "Health", "heart-pulse", "health", false],
 ];
-const HIDDEN = [["/app/account", "Your account", "circle-user", "account"]];
+/** @type {typeof SCREENS} */
+const HIDDEN = [["/app/account", "Your account", "circle-user", "account", false]];
 // Pages opened by links, without a log-in.
 const DOORS = { "/setup": "Setup", "/invite": "Invitation", "/reset": "Reset" };
 
@@ -364,7 +368,7 @@ const PLACES = { h: "/app", m: "/app/models", f: "/app/workflows", c: "/app/chat
 let waitsForPlace = false;
 document.addEventListener("keydown", (event) => {
   // The innermost element: an editor is in a shadow tree.
-  const isTyping = event.composedPath()[0].closest?.("input, textarea, select, [contenteditable]");
+  const isTyping = /** @type {Element} */ (event.composedPath()[0]).closest?.("input, textarea, select, [contenteditable]");
   if (isTyping || event.metaKey || event.ctrlKey || event.altKey || !session.value?.member || document.querySelector("dialog[open]"))
     return;
   if (stored("shortcuts", "on") === "off") return;
@@ -374,6 +378,7 @@ document.addEventListener("keydown", (event) => {
   }
   waitsForPlace = event.key === "g";
   if (event.key === "/") {
+    /** @type {HTMLElement | null} */
     const search = document.querySelector("input[type=search]");
     if (search) {
       event.preventDefault();

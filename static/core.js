@@ -51,7 +51,11 @@ function scrollBack(top) {
   requestAnimationFrame(look);
 }
 
-// Sets query parameters of the URL; an empty value removes the parameter.
+/**
+ * Sets query parameters of the URL; an empty value removes the parameter.
+ * @param {Record<string, any>} changes
+ * @param {{ replace?: boolean }} [options]
+ */
 export function setQuery(changes, options = { replace: true }) {
   const query = new URLSearchParams(place.value.query);
   for (const [name, value] of Object.entries(changes)) {
@@ -94,6 +98,7 @@ export const UNATTENDED = { "x-orrery-unattended": "true" };
 
 async function send(method, path, body, options) {
   const headers = { ...(unattended.has(options.signal) ? UNATTENDED : null), ...options.headers };
+  /** @type {RequestInit} */
   const request = { method, headers, signal: options.signal, cache: "no-store" };
   if (body instanceof FormData || body instanceof Blob) request.body = body;
   else if (body !== undefined) {
@@ -113,13 +118,15 @@ async function send(method, path, body, options) {
 export async function request(method, path, body, options = {}) {
   let answer = await send(method, path, body, options);
   while (answer.status === 401 && session.value?.member && !options.isLogIn) {
-    await new Promise((resolve) => {
+    /** @type {Promise<void>} */
+    const logIn = new Promise((resolve) => {
       const earlier = interrupted.value;
       interrupted.value = () => {
         earlier?.();
         resolve();
       };
     });
+    await logIn;
     answer = await send(method, path, body, options);
   }
   // 304: the previous response is still current.
@@ -245,7 +252,9 @@ export function tellLists(topics = null) {
 
 const numbers = new Intl.NumberFormat("en");
 // One date format everywhere: parts may be omitted, but their order and the 24-hour clock are fixed.
+/** @type {Intl.DateTimeFormatOptions} */
 const day = { day: "numeric", month: "short" };
+/** @type {Intl.DateTimeFormatOptions} */
 const clock = { hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
 const moments = new Intl.DateTimeFormat("en", { ...day, year: "numeric", ...clock, second: "2-digit" });
 const days = new Intl.DateTimeFormat("en", { ...day, ...clock });
@@ -304,7 +313,7 @@ export function Due({ at, none = "–" }) {
     return () => clearInterval(clock);
   }, [at]);
   if (!at) return html`<span class="quiet">${none}</span>`;
-  const left = (new Date(at) - Date.now()) / 1000;
+  const left = (new Date(at).getTime() - Date.now()) / 1000;
   return html`<time datetime=${at} title=${inFull(at)}>${left < 1 ? "now" : `in ${duration(Math.ceil(left))}`}</time>`;
 }
 
@@ -312,7 +321,7 @@ export function Time({ at, none = "never" }) {
   if (!at) return html`<span class="quiet">${none}</span>`;
   const moment = new Date(at);
   if (Number.isNaN(moment.getTime())) return html`<span>${at}</span>`;
-  const ago = (Date.now() - moment) / 1000;
+  const ago = (Date.now() - moment.getTime()) / 1000;
   const text =
     ago >= -5 && ago < 60
       ? "just now"
@@ -448,7 +457,7 @@ export function Dialog({ title, onClose, children, modal = true, wide = false })
   const id = useId();
   useEffect(() => {
     const element = dialog.current;
-    const before = document.activeElement;
+    const before = /** @type {HTMLElement | null} */ (document.activeElement);
     if (!element.open) element.showModal();
     element.querySelector("[data-first]")?.focus();
     return () => {
@@ -527,7 +536,11 @@ const STATUS = {
   delivered: ["check", "good", "Delivered"],
 };
 
-// The status of a run, or what somebody has to do before it goes on: its rows have one word, its record has all it waits for.
+/**
+ * The status of a run, or what somebody has to do before it goes on: its rows have one word, its record has all it
+ * waits for.
+ * @param {{ status: string, waiting_for?: string | { reason: string }[] | null }} run
+ */
 export function statusOf({ status, waiting_for: waiting }) {
   const reasons = typeof waiting === "string" ? [waiting] : (waiting ?? []).map((one) => one.reason);
   return ["paused", "event"].find((reason) => reasons.includes(reason)) ?? status;

@@ -110,7 +110,7 @@ const isAddress = (schema) => ["uri", "url", "iri", "uri-reference"].includes(sc
 function localOf(text) {
   const moment = new Date(text);
   if (typeof text !== "string" || text === "" || Number.isNaN(moment.getTime())) return undefined;
-  return new Date(moment - moment.getTimezoneOffset() * 60000).toISOString().slice(0, 19);
+  return new Date(moment.getTime() - moment.getTimezoneOffset() * 60000).toISOString().slice(0, 19);
 }
 
 function Words({ schema, value, onValue, label, hint, error, optional, required, name }) {

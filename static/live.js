@@ -18,6 +18,7 @@ const PASSING = [0, 429, 500, 502, 503, 504];
 
 const isPassing = (error) => error instanceof Refusal && PASSING.includes(error.status);
 
+/** @returns {Promise<void>} */
 function pause(ms, signal) {
   return new Promise((resolve) => {
     const timer = setTimeout(resolve, ms);
@@ -32,6 +33,7 @@ function pause(ms, signal) {
   });
 }
 
+/** @returns {Promise<void>} */
 function seen(signal) {
   return new Promise((resolve) => {
     const look = () => {

@@ -61,12 +61,15 @@ export function typesOf(schema) {
 export const isNullable = (schema) =>
   isObject(schema) && ((Array.isArray(schema.type) && schema.type.includes("null")) || schema.nullable === true);
 
-// The properties in form order: by x-order if given, otherwise as declared.
+/**
+ * The properties in form order: by x-order if given, otherwise as declared.
+ * @returns {[string, any][]}
+ */
 export function propertiesOf(schema) {
   const all = Object.entries(isObject(schema?.properties) ? schema.properties : {});
   const order = ([, part]) => (Number.isFinite(part?.["x-order"]) ? part["x-order"] : Infinity);
   return all
-    .map((one, at) => [one, at])
+    .map((one, at) => /** @type {const} */ ([one, at]))
     .sort(([a, i], [b, j]) => (order(a) === order(b) ? i - j : order(a) - order(b)))
     .map(([one]) => one);
 }

@@ -23,6 +23,15 @@ import { Rows } from "/static/rows.js";
 
 const WORDS = { top_up: "Topped up", charge: "A run", refund: "Refunded" };
 
+// The entries of the ledger as CSV. No value contains a comma or a quotation mark.
+export function csvOf(entries) {
+  const lines = [
+    "created_at,kind,amount_usd,execution_id",
+    ...entries.map((one) => `${one.created_at},${one.kind},${one.amount_usd},${one.execution_id ?? ""}`),
+  ];
+  return `${lines.join("\n")}\n`;
+}
+
 export function List() {
   const limit = Number(place.value.query.get("limit")) || 50;
   const all = useLoad(
@@ -39,12 +48,8 @@ export function List() {
     [limit],
   );
   const download = (entries) => {
-    const lines = [
-      "created_at,kind,amount_usd,execution_id",
-      ...entries.map((one) => `${one.created_at},${one.kind},${one.amount_usd},${one.execution_id ?? ""}`),
-    ];
     const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([`${lines.join("\n")}\n`], { type: "text/csv" }));
+    link.href = URL.createObjectURL(new Blob([csvOf(entries)], { type: "text/csv" }));
     link.download = "ledger.csv";
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);

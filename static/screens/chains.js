@@ -50,7 +50,9 @@ export function List() {
 export const Detail = List;
 
 function Chain({ chain, onEdit, onChange }) {
-  const [state, setState] = useState({ busy: null, error: null, deleting: false });
+  const [state, setState] = useState(
+    /** @type {{ busy: any, error: any, deleting?: boolean }} */ ({ busy: null, error: null, deleting: false }),
+  );
   const [entries, setEntries] = useState(chain.entries);
   const change = async (busy, fields) => {
     setState({ busy, error: null });

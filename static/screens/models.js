@@ -15,7 +15,6 @@ import {
   Refusal,
   Status,
   Text,
-  Time,
   ask,
   count,
   duration,

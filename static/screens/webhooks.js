@@ -3,13 +3,11 @@
 import { html, useEffect, useState } from "/static/vendor/preact.js";
 import {
   Button,
-  Copy,
   Empty,
   Field,
   Icon,
   Link,
   Loaded,
-  Notice,
   Page,
   Status,
   Text,

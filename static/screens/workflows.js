@@ -45,7 +45,7 @@ export function List() {
   const offset = Number(query.get("offset")) || 0;
   const all = useLoad(
     async (signal) => {
-      const asked = new URLSearchParams({ limit: PAGE, offset });
+      const asked = new URLSearchParams({ limit: String(PAGE), offset: String(offset) });
       for (const [name, value] of [
         ["keyword", keyword],
         ["tag", tag],

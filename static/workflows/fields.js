@@ -5,7 +5,7 @@ import { html, useState } from "/static/vendor/preact.js";
 import { Button, Field, Icon, Input, Link, Notice, Text, useLoad } from "/static/core.js";
 import { Json } from "/static/form.js";
 import { isNullable, propertiesOf, resolve, typesOf } from "/static/schema.js";
-import { TYPES, changed, idOf, valueAt } from "/static/workflows/flow.js";
+import { changed, idOf, valueAt } from "/static/workflows/flow.js";
 import { allWorkflows, workflowWithInputs } from "/static/workflows/service.js";
 import { Pairs, Template } from "/static/workflows/text.js";
 
@@ -120,7 +120,7 @@ function Params({ schema, value, onValue, errors, at, offers }) {
   const given = value !== null && typeof value === "object" && !Array.isArray(value) ? value : {};
   const others = Object.keys(given)
     .filter((name) => !known.some(([one]) => one === name))
-    .map((name) => [name, {}]);
+    .map((name) => /** @type {[string, any]} */ ([name, {}]));
   const error = (name) => errors.find((one) => one.within === `${at}/${name}` || one.within.startsWith(`${at}/${name}/`))?.message;
   const whole = errors.find((one) => one.within === at)?.message;
   if (!known.length && !others.length) return html`<${Json} label="Input" value=${value} error=${whole} onValue=${onValue} />`;

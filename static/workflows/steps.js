@@ -1,22 +1,9 @@
 // The steps of a workflow as a list, with the fields of the selected one beside it and the map below.
 
 import { html, useEffect, useRef, useState } from "/static/vendor/preact.js";
-import { Button, Icon, IconButton, Notice, Text, place, setQuery } from "/static/core.js";
+import { Icon, IconButton, Notice, Text, place, setQuery } from "/static/core.js";
 import { InputFields, OutputFields, StepFields } from "/static/workflows/fields.js";
-import {
-  TYPES,
-  blocksOf,
-  changed,
-  idOf,
-  offersAt,
-  partsOf,
-  pointer,
-  renamed,
-  rootsOf,
-  subjectOf,
-  valueAt,
-  walk,
-} from "/static/workflows/flow.js";
+import { TYPES, blocksOf, changed, idOf, offersAt, pointer, renamed, rootsOf, subjectOf, valueAt, walk } from "/static/workflows/flow.js";
 import { FlowMap } from "/static/workflows/map.js";
 
 // The initial content of a new step of each type.
@@ -63,7 +50,7 @@ export function StepsTab({ definition, onDefinition, steps, byStep, models, own,
   };
   const put = (path, next, said) => onDefinition(changed(definition, path, next), said);
   // References follow an id while it is being typed: their current name is kept here.
-  const naming = useRef({});
+  const naming = useRef({ at: null, id: null, from: null });
   const putStep = (path, before, next) => {
     const [old, id, at] = [idOf(before), idOf(next), pointer(path)];
     if (old === id) {

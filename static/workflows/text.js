@@ -8,7 +8,8 @@ const OFFERED_MAX = 12;
 // The text between the braces before the caret.
 const OPEN = /(?<!\\)\{\{\s*([^{}]*)$/;
 
-function textOf(value, isText) {
+// The text of a field for a value, and the value for its text.
+export function textOf(value, isText) {
   if (value === undefined || value === null) return value === null && !isText ? "null" : "";
   if (typeof value !== "string") return JSON.stringify(value, null, typeof value === "object" ? 2 : 0);
   if (isText) return value;
@@ -21,7 +22,7 @@ function textOf(value, isText) {
   }
 }
 
-function valueOf(text, isText) {
+export function valueOf(text, isText) {
   if (isText) return text;
   if (text.trim() === "") return undefined;
   try {
@@ -29,6 +30,16 @@ function valueOf(text, isText) {
   } catch {
     return text;
   }
+}
+
+// The references that contain what was typed: first those that begin with it.
+export function matching(offers, text) {
+  const typed = text.toLowerCase();
+  const fits = offers.filter((offer) => offer.text.toLowerCase().includes(typed) && offer.text !== text);
+  return [
+    ...fits.filter((offer) => offer.text.toLowerCase().startsWith(typed)),
+    ...fits.filter((offer) => !offer.text.toLowerCase().startsWith(typed)),
+  ].slice(0, OFFERED_MAX);
 }
 
 // A value that may contain references: a text, or any JSON if `isText` is not set.
@@ -63,15 +74,7 @@ function Completed({ field, text, onText, offers, rows, ...rest }) {
   const input = useRef(null);
   const list = useId();
   const [state, setState] = useState(null);
-  const shown = useMemo(() => {
-    if (!state) return [];
-    const typed = state.typed.toLowerCase();
-    const fits = offers.filter((offer) => offer.text.toLowerCase().includes(typed) && offer.text !== state.typed);
-    return [
-      ...fits.filter((offer) => offer.text.toLowerCase().startsWith(typed)),
-      ...fits.filter((offer) => !offer.text.toLowerCase().startsWith(typed)),
-    ].slice(0, OFFERED_MAX);
-  }, [state, offers]);
+  const shown = useMemo(() => (state ? matching(offers, state.typed) : []), [state, offers]);
   const look = (element) => {
     const before = element.value.slice(0, element.selectionStart);
     const open = OPEN.exec(before);

@@ -63,7 +63,7 @@ const server = http.createServer((request, response) => {
       );
     chunk({ role: "assistant", content: SAID });
     chunk({}, "stop", { usage });
-    response.end("data: [DONE]\n\n");
+    return response.end("data: [DONE]\n\n");
   });
 });
 

@@ -1,0 +1,9 @@
+// What the tests of client libraries use is checked when they run: the libraries are installed only there.
+declare module "@eachlabs/*";
+declare module "@ai-sdk/*";
+declare module "@langchain/*";
+declare module "@modelcontextprotocol/*";
+declare module "ai";
+declare module "openai";
+declare module "openai/*";
+declare module "zod";
