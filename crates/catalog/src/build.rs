@@ -12,14 +12,14 @@ use orrery_runners::builtin::{self, Builtin, BuiltinContext};
 use orrery_runners::options::{self, Dependencies};
 use orrery_schema::{self as schema, Schema};
 
-/// Limits of a built-in model that has no manifest.
+/// Limits of a built-in model without a manifest.
 const BUILTIN_TIMEOUT: Duration = Duration::from_secs(120);
 const BUILTIN_QUEUE_LIMIT: usize = 10_000;
 
-/// Builds the model of a manifest without starting anything.
+/// Builds the model of a manifest without starting any process.
 ///
 /// # Errors
-/// The request schema is invalid.
+/// Fails if the request schema is invalid.
 pub fn build(manifest: &Manifest, dependencies: &Dependencies) -> Result<Model, schema::Error> {
     let options = Arc::clone(&manifest.runner.options);
     let runner = options.runner(
@@ -51,13 +51,14 @@ pub fn build(manifest: &Manifest, dependencies: &Dependencies) -> Result<Model, 
     })
 }
 
-/// The operator's output type, else the one that the model reports, else `object`.
+/// Returns the operator's output type, or else the type that the model reports, or else `object`.
 fn output_type(manifest: &Manifest, interface: Option<&ModelInterface>) -> OutputType {
     let described = interface.map(|interface| interface.output_type);
     manifest.output_type.or(described).unwrap_or(OutputType::Object)
 }
 
-/// The operator's schema, else the one that the model reports, else any object.
+/// Returns the operator's schema, or else the schema that the model reports, or else a schema for
+/// any object.
 fn schema(
     manifest: &Manifest,
     interface: Option<&ModelInterface>,
@@ -70,7 +71,7 @@ fn schema(
 }
 
 impl Model {
-    /// The same model with the interface that it reports now.
+    /// Returns the same model with the interface that it reports now.
     pub(super) fn with_interface(
         &self,
         manifest: &Manifest,
@@ -96,7 +97,8 @@ impl Model {
     }
 }
 
-/// A built-in model without a manifest. Never `None`: a test checks the slugs and schemas.
+/// Builds a built-in model that has no manifest. Never returns `None`: a test validates the slugs
+/// and schemas.
 pub fn builtin_model(builtin: &'static Builtin, context: &BuiltinContext) -> Option<Model> {
     Some(Model {
         slug: builtin.slug.parse().ok()?,

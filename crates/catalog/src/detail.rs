@@ -5,7 +5,7 @@ use bytes::Bytes;
 use super::Model;
 use orrery_wire as wire;
 
-/// The detail of a model.
+/// Returns the detail of a model.
 #[must_use]
 pub fn detail(model: &Model) -> wire::model::Model<'_> {
     wire::model::Model::of(
@@ -17,7 +17,8 @@ pub fn detail(model: &Model) -> wire::model::Model<'_> {
     )
 }
 
-/// The detail as JSON text; rendered once and then cached, since a model never changes.
+/// Returns the detail as JSON text, which is rendered once and then cached, since a model never
+/// changes.
 #[must_use]
 pub fn detail_json(model: &Model) -> Bytes {
     let render = || serde_json::to_vec(&detail(model)).unwrap_or_default().into();

@@ -1,5 +1,5 @@
-//! The catalog: every model that the service offers, both the built-in ones and those of the
-//! manifests in the models folder.
+//! The catalog: every model that the service offers, both built-in models and models with a
+//! manifest in the models directory.
 //!
 //! A reload swaps the whole catalog at once. If a file becomes invalid, the last valid version of
 //! its model stays in use; deleting a file removes its model. The engine reads the catalog through
@@ -38,7 +38,7 @@ use orrery_runners::options::Dependencies;
 use orrery_runners::{Health, ModelInterface, Runner, builtin};
 use orrery_schema::{Patience, Schema, ValidationError};
 
-/// Maximum number of manifests and model files in a folder.
+/// Maximum number of manifests and model files in the models directory.
 const FILES_MAX: usize = 10_000;
 /// Extensions of manifests and of model files.
 const MANIFEST: &str = "toml";
@@ -57,27 +57,27 @@ pub struct Model {
     pub concurrency: usize,
     pub queue_limit: usize,
     pub timeout: Duration,
-    /// When a prediction is retried.
+    /// Retry policy of predictions.
     pub retry: Policy,
     pub runner: Arc<dyn Runner>,
-    /// The runner's type as written in manifests.
+    /// The runner's type, as written in manifests.
     pub runner_type: &'static str,
-    /// The interface that the model had reported when this was built.
+    /// The interface that the model had reported when this struct was built.
     interface: Option<Arc<ModelInterface>>,
     /// See [`detail_json`].
     detail: OnceLock<Bytes>,
 }
 
 impl Model {
-    /// Validates an input and fills in the schema's defaults. For requests.
+    /// Validates the input of a request and fills in the schema's defaults.
     ///
     /// # Errors
-    /// Every violation, or why the input was not checked.
+    /// Every violation, or the error that prevented the validation.
     pub async fn check_input(&self, input: Value) -> Result<Value, ValidationError> {
         self.schema.check_off_thread(input, Patience::Request).await
     }
 
-    /// The state: `ok`, `starting` or `failing`.
+    /// Returns the health state: `ok`, `starting` or `failing`.
     #[must_use]
     pub fn health_word(&self) -> &'static str {
         match self.runner.health() {
@@ -87,7 +87,7 @@ impl Model {
         }
     }
 
-    /// Why the model does not answer, or answers in a degraded way.
+    /// Returns the error if the model does not respond or responds in a degraded way.
     #[must_use]
     pub fn complaint(&self) -> Option<String> {
         match self.runner.health() {
@@ -96,7 +96,7 @@ impl Model {
         }
     }
 
-    /// Why the model is failing, if it is.
+    /// Returns the failure if the model is failing.
     #[must_use]
     pub fn failing(&self) -> Option<String> {
         match self.runner.health() {
@@ -109,9 +109,9 @@ impl Model {
 /// The result of a reload.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// Number of models in use.
+    /// Number of models in the catalog.
     pub loaded: usize,
-    /// Errors of files; the last valid versions stay in use, if there are any.
+    /// Errors of files; the last valid versions, if there are any, stay in use.
     pub errors: Vec<Error>,
     /// Slugs that were removed.
     pub removed: Vec<String>,
@@ -120,7 +120,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// A summary of the changes; `None` if there are none.
+    /// Returns a summary of the changes, or `None` if there are none.
     #[must_use]
     pub fn changes(&self) -> Option<String> {
         let parts = [("changed", &self.changed), ("removed", &self.removed)];
@@ -135,16 +135,16 @@ impl Report {
 
 type Models = BTreeMap<Slug, Arc<Model>>;
 
-/// A model that cannot be loaded and has had no valid version since the start.
+/// A model that cannot be loaded and has had no valid version since the service started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unserved {
-    /// The manifest or the model file.
+    /// The manifest or model file.
     pub file: PathBuf,
-    /// For operators only.
+    /// The load error; shown to operators only.
     pub reason: String,
 }
 
-/// The last valid content of a manifest's file.
+/// The last valid contents of a manifest file.
 #[derive(Debug, Clone)]
 struct Loaded {
     manifest: Arc<Manifest>,
@@ -155,7 +155,7 @@ type Files = BTreeMap<PathBuf, Loaded>;
 
 struct Shared {
     folder: PathBuf,
-    /// Why the folder could not be read at the last attempt.
+    /// The error of the last attempt to read the directory, if it failed.
     unreadable: ArcSwapOption<String>,
     models: ArcSwap<Models>,
     unserved: ArcSwap<BTreeMap<Slug, Unserved>>,
@@ -176,7 +176,8 @@ impl std::fmt::Debug for Catalog {
 }
 
 impl Catalog {
-    /// Opens the catalog: the built-in models and those of the folder, which may be missing.
+    /// Opens the catalog: the built-in models and the models in the directory, which may be
+    /// missing.
     #[must_use]
     pub fn open(folder: PathBuf, dependencies: Dependencies) -> (Self, Report) {
         let (models, unserved) = (ArcSwap::default(), ArcSwap::default());
@@ -188,33 +189,34 @@ impl Catalog {
         (catalog, report)
     }
 
-    /// The model with this slug.
+    /// Returns the model with this slug.
     #[must_use]
     pub fn get(&self, slug: &str) -> Option<Arc<Model>> {
         let slug: Slug = slug.parse().ok()?;
         self.shared.models.load().get(&slug).cloned()
     }
 
-    /// Why a model with this slug is missing, if a file describes one that cannot be loaded.
+    /// Returns the load error of the model with this slug, if its file cannot be loaded.
     #[must_use]
     pub fn unserved(&self, slug: &str) -> Option<Unserved> {
         let slug: Slug = slug.parse().ok()?;
         self.shared.unserved.load().get(&slug).cloned()
     }
 
-    /// The slugs of all models that cannot be loaded, with the reasons.
+    /// Returns the slugs of all models that cannot be loaded, with the reasons.
     #[must_use]
     pub fn list_unserved(&self) -> Vec<(Slug, Unserved)> {
         self.shared.unserved.load().iter().map(|(slug, why)| (slug.clone(), why.clone())).collect()
     }
 
-    /// Why the folder could not be read at the last attempt: the models are those from before.
+    /// Returns the error of the last attempt to read the directory, if it failed; the models are
+    /// then from an earlier read.
     #[must_use]
     pub fn unreadable(&self) -> Option<Arc<String>> {
         self.shared.unreadable.load_full()
     }
 
-    /// The known slug that is closest to an unknown one.
+    /// Returns the existing slug that is closest to an unknown one.
     #[must_use]
     pub fn nearest(&self, slug: &str) -> Option<String> {
         let models = self.shared.models.load();
@@ -222,25 +224,25 @@ impl Catalog {
         spelling::nearest(slug, &slugs).map(str::to_owned)
     }
 
-    /// All models, by slug.
+    /// Returns all models, sorted by slug.
     #[must_use]
     pub fn list(&self) -> Vec<Arc<Model>> {
         self.shared.models.load().values().cloned().collect()
     }
 
-    /// Number of models.
+    /// Returns the number of models.
     #[must_use]
     pub fn len(&self) -> usize {
         self.shared.models.load().len()
     }
 
-    /// Always false, since some models are built in.
+    /// Always returns false, since some models are built in.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The file that describes a model; `None` for a built-in model without a manifest.
+    /// Returns the file that describes a model, or `None` for a built-in model without a manifest.
     #[must_use]
     pub fn source(&self, slug: &str) -> Option<PathBuf> {
         let files = self.shared.files.lock().unwrap_or_else(PoisonError::into_inner);
@@ -248,7 +250,7 @@ impl Catalog {
         found.map(|(path, _)| path.clone())
     }
 
-    /// Reads the folder again. Blocks on the disk.
+    /// Reads the directory again. Blocks on disk I/O.
     #[must_use]
     pub fn reload(&self) -> Report {
         let mut files = self.shared.files.lock().unwrap_or_else(PoisonError::into_inner);
@@ -262,7 +264,7 @@ impl Catalog {
         let was_served =
             |model: &Arc<Model>| files.values().any(|loaded| Arc::ptr_eq(&loaded.model, model));
         let mut sources: BTreeMap<Slug, PathBuf> = BTreeMap::new();
-        // Manifests take precedence over files without one.
+        // Manifests take precedence over model files without a manifest.
         let is_model_file = |path: &Path| path.extension().is_some_and(|end| end == MODEL_FILE);
         let (bare, written): (Vec<_>, Vec<_>) =
             found.iter().partition(|(path, _)| is_model_file(path));
@@ -290,13 +292,14 @@ impl Catalog {
         report
     }
 
-    /// Reads every manifest, and keeps the last valid state of an invalid one. Also lists the model
-    /// files that an invalid manifest holds back. If the folder cannot be read, nothing changes.
+    /// Reads every manifest, and retains the last valid state of an invalid one. Also lists the
+    /// model files that an invalid manifest blocks. If the directory cannot be read, nothing
+    /// changes.
     fn read_folder(&self, before: &Files, report: &mut Report) -> (Files, Vec<HeldBack>) {
         let folder = &self.shared.folder;
         let paths = match paths_in(folder) {
             Ok(paths) => paths,
-            // The service may start without the folder.
+            // At startup, the directory may be missing.
             Err(error) if error.kind() == ErrorKind::NotFound && before.is_empty() => Vec::new(),
             Err(error) => {
                 let message = format!(
@@ -316,7 +319,7 @@ impl Catalog {
         let mut found = Files::new();
         for path in ends(MANIFEST) {
             let loaded = manifest::read(&path).and_then(|manifest| {
-                // An unchanged manifest keeps its runner and its processes.
+                // An unchanged manifest retains its runner and the runner's processes.
                 match before.get(&path).filter(|loaded| *loaded.manifest == manifest) {
                     Some(loaded) => Ok(loaded.clone()),
                     None => self.load(manifest, &path),
@@ -338,8 +341,8 @@ impl Catalog {
         (found, held_back)
     }
 
-    /// Adds the model files that no manifest names. Returns those that an invalid manifest may
-    /// name.
+    /// Adds the model files that no manifest refers to. Returns the files that an invalid manifest
+    /// may refer to.
     fn add_model_files(
         &self,
         paths: impl Iterator<Item = PathBuf>,
@@ -364,7 +367,7 @@ impl Catalog {
             if named.contains(&resolved(&path)) {
                 continue;
             }
-            // An invalid manifest may name the file and its price.
+            // An invalid manifest may refer to the file and set its price.
             let may_name = |(manifest, text): &&(PathBuf, Option<String>)| {
                 let name = path.file_name().unwrap_or_default().to_string_lossy();
                 let is_in_text = text.as_ref().is_none_or(|text| text.contains(&*name));
@@ -398,8 +401,8 @@ impl Catalog {
         Ok(Loaded { manifest: Arc::new(manifest), model: Arc::new(model) })
     }
 
-    /// Replaces a model by one with the interface that its runner discovered. Returns whether the
-    /// model was still in use.
+    /// Replaces a model with a copy that has the interface discovered by its runner. Returns
+    /// whether the model was still in use.
     fn replace(&self, old: &Arc<Model>, interface: &Arc<ModelInterface>) -> bool {
         let mut files = self.shared.files.lock().unwrap_or_else(PoisonError::into_inner);
         let loaded = files.values_mut().find(|loaded| Arc::ptr_eq(&loaded.model, old));
@@ -436,14 +439,14 @@ impl engine::Models for Catalog {
     }
 }
 
-/// A model file that an invalid manifest may name.
+/// A model file that an invalid manifest may refer to.
 struct HeldBack {
     file: PathBuf,
     manifest: PathBuf,
 }
 
-/// The slugs of files that describe models but cannot be loaded: these slugs are local all the
-/// same.
+/// Returns the slugs of files that describe models but cannot be loaded; these slugs are still
+/// treated as local.
 fn unserved(
     errors: &[Error],
     held_back: Vec<HeldBack>,
@@ -464,7 +467,8 @@ fn unserved(
     unserved
 }
 
-/// Checks one manifest as a reload would, without serving it, and that what it needs here is there.
+/// Checks one manifest as a reload would, without adding it to the catalog, and checks that its
+/// local dependencies exist.
 ///
 /// # Errors
 /// Every [`Error`] of the file.
@@ -488,12 +492,12 @@ fn built(
     })
 }
 
-/// A path without symbolic links.
+/// Returns the path with symbolic links resolved.
 fn resolved(path: &Path) -> PathBuf {
     fs::canonicalize(path).unwrap_or_else(|_gone| path.to_path_buf())
 }
 
-/// The paths in a folder, by name.
+/// Returns the paths in a directory, sorted by name.
 fn paths_in(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let paths = fs::read_dir(folder)?.map(|entry| Ok(entry?.path()));
     let mut paths = paths.collect::<std::io::Result<Vec<PathBuf>>>()?;

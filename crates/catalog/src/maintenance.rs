@@ -1,4 +1,4 @@
-//! Maintenance of models: calls their runners periodically, and adopts the interfaces that runners
+//! Maintenance of models: calls their runners periodically, and applies the interfaces that runners
 //! discover.
 
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use orrery_runtime::Tasks;
 
 /// Interval of maintenance.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(1);
-/// Time limit for the maintenance of one runner.
+/// Timeout of the maintenance of one runner.
 const MAINTENANCE_MAX: Duration = Duration::from_secs(10);
 
 impl Catalog {
-    /// Maintains all runners until the service stops; `changed` is called when this has replaced a
-    /// model.
+    /// Maintains all runners until the service stops; calls `changed` whenever maintenance has
+    /// replaced a model.
     pub fn run_maintenance(&self, tasks: &Tasks, changed: impl Fn() + Send + Sync + 'static) {
         let catalog = self.clone();
         let stopping = tasks.clone();
@@ -54,7 +54,7 @@ impl Catalog {
         });
     }
 
-    /// Adopts the interface that the runner discovered. Returns whether it is new.
+    /// Applies the interface that the runner discovered. Returns whether the interface is new.
     fn adopt_interface(&self, model: &Arc<super::Model>) -> bool {
         let Some(interface) = model.runner.interface() else { return false };
         if model.interface.as_ref().is_some_and(|known| Arc::ptr_eq(known, &interface)) {

@@ -1,9 +1,10 @@
 //! A model's request schema as an OpenAPI 3.0 document (`docs/spec/models.md`, "OpenAPI document of
 //! a model").
 //!
-//! OpenAPI 3.0 uses an older and smaller JSON Schema: `nullable` for `null`, an `enum` with one
-//! value for a constant, booleans for exclusive bounds, and `components` for `$defs`. Keywords that
-//! it lacks are omitted, so the document admits a little more than the model does, never less.
+//! OpenAPI 3.0 uses an older and smaller JSON Schema: `nullable` instead of `null`, a single-value
+//! `enum` instead of `const`, booleans for exclusive bounds, and `components` instead of `$defs`.
+//! Unsupported keywords are omitted, so the document may accept more than the model does, but never
+//! less.
 
 use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value, json};
@@ -11,9 +12,9 @@ use serde_json::{Map, Value, json};
 use super::Model;
 use orrery_domain::model::{OutputType, VERSION};
 
-/// The location of the request schema's definitions in the document.
+/// Reference prefix of the request schema's definitions in the document.
 const SCHEMAS: &str = "#/components/schemas/";
-/// Keywords with the same meaning in both.
+/// Keywords with the same meaning in both dialects.
 const KEPT: &[&str] = &[
     "title",
     "description",
@@ -35,7 +36,7 @@ const KEPT: &[&str] = &[
     "writeOnly",
 ];
 
-/// The OpenAPI document of one model.
+/// Returns the OpenAPI document of one model.
 #[must_use]
 pub fn openapi(model: &Model) -> Value {
     let mut schemas = Map::new();
@@ -119,8 +120,8 @@ fn output(output_type: OutputType) -> Value {
     }
 }
 
-/// The component name of a definition: only characters that OpenAPI allows, and distinct from our
-/// own names.
+/// Returns the component name of a definition: it contains only characters that OpenAPI allows, and
+/// differs from our own names.
 fn component(name: &str) -> String {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let name: String = name.chars().map(|c| if allowed(c) { c } else { '_' }).collect();
@@ -133,7 +134,7 @@ fn component(name: &str) -> String {
 /// Translates a JSON Schema to OpenAPI 3.0.
 fn translate(schema: &Value) -> Value {
     let Value::Object(schema) = schema else {
-        // `false` admits nothing, `true` everything.
+        // `false` accepts nothing, `true` everything.
         return if *schema == Value::Bool(false) { json!({"not": {}}) } else { json!({}) };
     };
     if let Some(target) = schema.get("$ref").and_then(Value::as_str) {
@@ -164,18 +165,19 @@ fn reference(target: &str) -> Value {
     let name = target.strip_prefix("#/$defs/").or_else(|| target.strip_prefix("#/definitions/"));
     match name.filter(|name| !name.contains('/')) {
         Some(name) => {
-            // A reference is a URI fragment with a JSON pointer: it is unescaped in this order.
+            // A reference is a URI fragment that contains a JSON pointer, so it is unescaped in
+            // this order.
             let name = percent_decode_str(name).decode_utf8_lossy();
             let name = name.replace("~1", "/").replace("~0", "~");
             json!({"$ref": format!("{SCHEMAS}{}", component(&name))})
         }
         None if target == "#" => json!({"$ref": format!("{SCHEMAS}Input")}),
-        // References to other locations cannot be expressed, so anything is admitted.
+        // References to other locations cannot be expressed, so accept anything.
         None => json!({}),
     }
 }
 
-/// Translates `type`, where lists of types and `null` are expressed differently.
+/// Translates `type`: OpenAPI 3.0 expresses lists of types and `null` differently.
 fn types(schema: &Map<String, Value>, translated: &mut Map<String, Value>) {
     let listed = match schema.get("type") {
         None => return,
@@ -209,7 +211,7 @@ fn types(schema: &Map<String, Value>, translated: &mut Map<String, Value>) {
     }
 }
 
-/// In OpenAPI 3.0 a nullable enumeration must name null too.
+/// In OpenAPI 3.0, a nullable enumeration must also list null.
 fn nullable_enum(translated: &mut Map<String, Value>) {
     if let Some(Value::Array(values)) = translated.get_mut("enum")
         && !values.contains(&Value::Null)
@@ -218,7 +220,7 @@ fn nullable_enum(translated: &mut Map<String, Value>) {
     }
 }
 
-/// Translates exclusive bounds, which are booleans next to the plain ones.
+/// Translates exclusive bounds, which are booleans next to the inclusive bounds.
 fn bounds(schema: &Map<String, Value>, translated: &mut Map<String, Value>) {
     for (plain, exclusive) in [("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")] {
         match (schema.get(plain), schema.get(exclusive)) {
@@ -250,7 +252,7 @@ fn children(schema: &Map<String, Value>, translated: &mut Map<String, Value>) {
         None => {}
     }
     match schema.get("additionalProperties") {
-        // It would also apply to properties that match a pattern.
+        // The keyword would also apply to properties that match a pattern.
         Some(_) if schema.contains_key("patternProperties") => {}
         Some(Value::Bool(allowed)) => {
             translated.insert("additionalProperties".to_owned(), (*allowed).into());
@@ -262,18 +264,18 @@ fn children(schema: &Map<String, Value>, translated: &mut Map<String, Value>) {
     }
     for keyword in ["allOf", "anyOf", "oneOf"] {
         if let Some(Value::Array(parts)) = schema.get(keyword) {
-            // Branches that admit too much may match two at a time.
+            // Branches that accept too much may both match.
             let exact = keyword != "oneOf" || parts.iter().all(is_exact);
             alternatives(if exact { keyword } else { "anyOf" }, parts, translated);
         }
     }
-    // The negation of a schema that admits more would admit less.
+    // The negation of a schema that accepts more would accept less.
     if let Some(not) = schema.get("not").filter(|not| is_exact(not)) {
         translated.insert("not".to_owned(), translate(not));
     }
 }
 
-/// Whether the translation of a schema is known to admit exactly the same values.
+/// Whether the translation of a schema is known to accept exactly the same values.
 fn is_exact(schema: &Value) -> bool {
     let Value::Object(fields) = schema else { return true };
     fields.iter().all(|(keyword, value)| match (keyword.as_str(), value) {
@@ -297,7 +299,7 @@ fn alternatives(keyword: &str, parts: &[Value], translated: &mut Map<String, Val
     if named.is_empty() {
         return;
     }
-    // `types` may have added alternatives already: both must hold.
+    // `types` may have added alternatives already; both sets must hold.
     if let Some(Value::Array(types)) = translated.remove(keyword) {
         let both = vec![json!({keyword: types}), json!({keyword: named})];
         let all = translated.entry("allOf").or_insert_with(|| json!([]));

@@ -1,4 +1,4 @@
-//! The catalog of a folder whose files change.
+//! The catalog of a directory whose files change.
 
 use serde_json::json;
 
@@ -44,7 +44,7 @@ fn catalog_keeps_its_models_while_the_folder_cannot_be_read() {
     fs::write(folder.path().join("a.toml"), manifest("team/a", "First")).unwrap();
     assert!(catalog.reload().errors.is_empty() && catalog.unreadable().is_none());
     let (models, away) = (folder.path().to_path_buf(), folder.path().with_extension("away"));
-    // First it is missing, then it is a file, as after a failed mount.
+    // First the directory is missing, then it is a file, as after a failed mount.
     fs::rename(&models, &away).unwrap();
     for is_file in [false, true] {
         if is_file {

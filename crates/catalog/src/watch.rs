@@ -1,4 +1,4 @@
-//! Watches the models folder and reloads the catalog when a change in it has settled.
+//! Watches the models directory and reloads the catalog once changes have settled.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use tokio::sync::Notify;
 use super::{Catalog, Report};
 use orrery_runtime::Tasks;
 
-/// Delay without further changes before a reload: editors write in several steps.
+/// Quiet period before a reload, because editors write files in several steps.
 const SETTLED: Duration = Duration::from_millis(300);
 
 impl Catalog {
-    /// Reloads after each change of the folder until the service stops; `reloaded` is called after
-    /// each reload. If the folder cannot be watched, a warning is logged once; a signal still
-    /// reloads it.
+    /// Reloads after each change in the directory until the service stops; calls `reloaded` after
+    /// each reload. If the directory cannot be watched, a warning is logged once; a signal can
+    /// still trigger a reload.
     pub fn watch(&self, tasks: &Tasks, reloaded: impl Fn(&Report) + Send + Sync + 'static) {
         let changed = Arc::new(Notify::new());
         let tell = Arc::clone(&changed);
@@ -40,7 +40,7 @@ impl Catalog {
         let catalog = self.clone();
         let stopping = tasks.clone();
         tasks.spawn(async move {
-            // Dropping the watcher would end the watch.
+            // Dropping the watcher would stop watching.
             let _watcher = watcher;
             loop {
                 tokio::select! {
@@ -61,10 +61,10 @@ impl Catalog {
         });
     }
 
-    /// Like [`Catalog::reload`], on a blocking thread.
+    /// Like [`Catalog::reload`], but runs on a blocking thread.
     ///
     /// # Errors
-    /// If the thread panicked or the service stops.
+    /// Fails if the thread panics or the service stops.
     pub async fn reload_off_thread(&self) -> Result<Report, tokio::task::JoinError> {
         let catalog = self.clone();
         tokio::task::spawn_blocking(move || catalog.reload()).await

@@ -1,7 +1,7 @@
 //! Stored organizations, API keys and ledger entries.
 //!
-//! No type in this file contains a key's full value: only its hash is stored, as the key of the
-//! record.
+//! No type in this file contains the full value of a key. Key records are stored under the key's
+//! hash.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,14 +9,14 @@ use super::ids::{EntryId, ExecutionId, Id as _, KeyId, OrganizationId};
 use super::money::Usd;
 use super::time::Timestamp;
 
-/// The organization created by the first start, and the default when none is named.
+/// The organization that the first start creates. It is the default when a request names none.
 pub const DEFAULT_ORGANIZATION: &str = "default";
 
 /// The owner of keys, executions, files and money.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Organization {
     pub id: OrganizationId,
-    /// Unique on the box; 1 to 64 characters of `a-z0-9-`.
+    /// Unique in the installation; 1 to 64 characters of `a-z0-9-`.
     pub name: String,
     pub created_at: Timestamp,
     #[serde(default, skip_serializing_if = "Limits::are_none")]
@@ -26,36 +26,36 @@ pub struct Organization {
 /// The resource limits of an organization; absent fields have no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Requests per second across all of its keys, which is also the burst size.
+    /// Requests per second across all of the organization's keys; also the burst size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests_per_second: Option<u32>,
-    /// Running executions.
+    /// Maximum running executions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<u32>,
-    /// Unfinished executions that are not running.
+    /// Maximum unfinished executions that are not running.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queued: Option<u32>,
-    /// Bytes of files.
+    /// Maximum total size of the organization's files, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage_bytes: Option<u64>,
 }
 
 impl Limits {
-    /// Whether there are no limits.
+    /// Whether no limit is set.
     #[must_use]
     pub fn are_none(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// Recorded in place of a key's id for actions in the dashboard. It equals the organization's id:
-/// what members create belongs to the organization and outlives their membership.
+/// Recorded in place of an API key's id for actions in the dashboard. Equals the organization's id,
+/// because resources that members create belong to the organization and outlive their membership.
 #[must_use]
 pub fn dashboard_key(organization: OrganizationId) -> KeyId {
     KeyId::from(organization.bytes())
 }
 
-/// The owner of admin keys, which belong to the box. No organization has this id.
+/// The owner of admin keys, which belong to the whole installation. No organization has this id.
 #[must_use]
 pub fn box_owner() -> OrganizationId {
     OrganizationId::from([0; 16])
@@ -69,7 +69,8 @@ pub struct ApiKey {
     pub name: String,
     /// The first characters of the key (`smk_abcd`), for display.
     pub prefix: String,
-    /// The creator: the name of the operating-system user, or of the first start.
+    /// The creator: the name of the operating-system user, or a fixed name for the key that the
+    /// first start creates.
     pub created_by: String,
     pub created_at: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -86,7 +87,7 @@ pub enum EntryKind {
 }
 
 impl EntryKind {
-    /// The stored and displayed form.
+    /// The name in storage and in output.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -1,7 +1,7 @@
-//! A stored agent exchange: its settings, and its steps, each an answer of the model or the result
-//! of a tool.
+//! A stored agent exchange: its settings and its steps. A step is either an answer of the model or
+//! the result of a tool.
 //!
-//! The next action of an exchange follows from its completed steps alone ([`next`]). Pure: nothing
+//! The next action of an exchange depends only on its completed steps ([`next`]). Pure: nothing
 //! here calls a model or runs a tool.
 
 use serde::{Deserialize, Serialize};
@@ -11,11 +11,12 @@ use super::chat::Tokens;
 use super::ids::{ExecutionId, SessionId, WorkflowId};
 use super::money::Usd;
 
-/// The lane of all exchanges in the history's indexes. For running, each session has its own lane.
+/// The lane of all exchanges in the history's indexes. Scheduling uses one lane per session
+/// instead.
 pub const LANE: &str = "agent";
 /// Prefix of a session's lane.
 pub const LANE_PREFIX: &str = "agent:";
-/// Maximum rejected inputs of one tool per exchange; one more ends the exchange.
+/// Maximum rejected inputs per tool and exchange; one more ends the exchange.
 pub const REFUSALS_MAX: usize = 2;
 
 /// The lane of a session: its exchanges run one at a time.
@@ -61,7 +62,7 @@ impl Behavior {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exchange {
     pub session: SessionId,
-    /// The session's name, given by the client.
+    /// The session's name, chosen by the client.
     pub session_name: String,
     /// The chat model.
     pub model: String,
@@ -71,7 +72,7 @@ pub struct Exchange {
     /// Tokens used by the model's answers.
     #[serde(default)]
     pub tokens: Tokens,
-    /// It ended with a question to the client.
+    /// Whether the exchange ended with a question to the client.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub needs_clarification: bool,
 }
@@ -92,7 +93,7 @@ pub struct Question {
     pub prompt: String,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub image_urls: Vec<String>,
-    /// The earlier conversation, if the client keeps it.
+    /// The earlier conversation, for clients that keep it themselves.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub turns: Vec<Turn>,
 }
@@ -100,7 +101,7 @@ pub struct Question {
 /// A message of the earlier conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Turn {
-    /// From the client, not from the agent.
+    /// Whether the client wrote the message, as opposed to the agent.
     pub is_client: bool,
     pub text: String,
 }
@@ -110,7 +111,7 @@ pub struct Turn {
 pub struct ToolCall {
     pub id: String,
     pub name: String,
-    /// JSON text, as written by the model.
+    /// The arguments as JSON text, exactly as the model wrote them.
     pub arguments: String,
 }
 
@@ -118,7 +119,7 @@ pub struct ToolCall {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Begun {
     pub task: Task,
-    /// The events at its start.
+    /// The events sent when the step started.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<Value>,
 }
@@ -134,15 +135,15 @@ pub enum Task {
     Summary,
 }
 
-/// The run of a tool. The ids of what it creates are chosen before it runs, so a repeated run does
-/// not create anything twice.
+/// A tool run. The ids of the resources that it creates are chosen before the run, so repeating the
+/// run does not create duplicates.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolTask {
     pub call: ToolCall,
-    /// The prediction or workflow execution that it starts.
+    /// The prediction or workflow execution that the tool starts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub execution: Option<ExecutionId>,
-    /// The workflow that it creates.
+    /// The workflow that the tool creates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workflow: Option<WorkflowId>,
 }
@@ -151,10 +152,10 @@ pub struct ToolTask {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Done {
     pub result: StepResult,
-    /// The events at its end.
+    /// The events sent when the step ended.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<Value>,
-    /// The media files that it created.
+    /// The media files that the step created.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub media: Vec<String>,
     /// Tokens used by an answer.
@@ -184,17 +185,17 @@ pub struct Answer {
 /// The result of a tool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolResult {
-    /// The text for the model. Data, never instructions.
+    /// The text for the model. It is treated as data, never as instructions.
     pub content: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<ToolEnd>,
 }
 
-/// How a tool ended if it did not simply succeed or fail.
+/// How a tool ended, other than by a plain success or failure.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToolEnd {
-    /// Its input was rejected.
+    /// The tool's input was rejected.
     Refused,
     /// The client must answer this question.
     Clarification(String),
@@ -211,7 +212,7 @@ pub struct StepRecord {
 /// The next action of an exchange.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Next {
-    /// Repeat the last step, which has begun but not ended, with the same ids.
+    /// Repeat the last step, which has begun but not ended, using the same ids.
     Resume,
     Ask,
     Run(ToolCall),
@@ -227,7 +228,7 @@ pub enum End {
     Clarification(String),
     StepLimit,
     CostLimit,
-    /// The model repeatedly gives a tool invalid input.
+    /// The model repeatedly gave a tool invalid input.
     Refused {
         tool: String,
     },

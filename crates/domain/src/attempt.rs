@@ -16,7 +16,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// The name in a prediction's `attempts` (`docs/spec/predictions.md`, "Record").
+    /// The value in a prediction's `attempts` (`docs/spec/predictions.md`, "Record").
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -37,7 +37,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure of `class` with a message.
+    /// Creates a failure of `class` with a message.
     pub fn new(class: ErrorClass, message: impl Into<String>) -> Self {
         Self { class, message: message.into() }
     }
@@ -60,21 +60,21 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// The latest of its timestamps.
+    /// The latest timestamp of the attempt.
     #[must_use]
     pub fn latest(&self) -> Timestamp {
         self.completed_at.map_or(self.started_at, |completed| completed.max(self.started_at))
     }
 
-    /// An attempt that begins at `now`.
+    /// Creates an attempt that begins at `now`.
     #[must_use]
     pub const fn begin(number: u32, model: String, now: Timestamp) -> Self {
         let outcome = Outcome::Running;
         Self { number, model, outcome, failure: None, started_at: now, completed_at: None }
     }
 
-    /// Records the end of the attempt. False if `number` is not the running attempt, so the report
-    /// is stale.
+    /// Records the end of the attempt. Returns false for a stale report: one whose `number` is not
+    /// the running attempt's.
     pub fn close(
         &mut self,
         number: u32,

@@ -67,7 +67,7 @@ impl Status {
 /// The selected executions, as a history filter.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Selection {
-    /// One of these statuses; `None` matches any.
+    /// Matches any of these statuses; `None` matches all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub standings: Option<Vec<(Kind, ExecutionStatus)>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -96,15 +96,15 @@ pub struct Job {
     pub by: String,
     pub action: Action,
     pub selection: Selection,
-    /// Maximum executions that it acts on.
+    /// Maximum executions that the job acts on.
     pub limit: u64,
     pub status: Status,
-    /// Number of selected executions, once counted.
+    /// Number of selected executions; `None` until they have been counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total: Option<u64>,
     pub done: u64,
     pub failed: u64,
-    /// The last execution that it has acted on; older ones are still to come.
+    /// The execution that the job acted on last; it continues with older ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<ExecutionId>,
     pub started_at: Timestamp,
@@ -113,13 +113,13 @@ pub struct Job {
 }
 
 impl Job {
-    /// How many more executions it may act on.
+    /// The number of executions that the job may still act on.
     #[must_use]
     pub fn left(&self) -> u64 {
         self.limit.saturating_sub(self.done.saturating_add(self.failed))
     }
 
-    /// Records the result of an act.
+    /// Records the result of acting on one execution.
     pub fn note(&mut self, execution: ExecutionId, has_succeeded: bool) {
         self.cursor = Some(execution);
         if has_succeeded {

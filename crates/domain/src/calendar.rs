@@ -80,10 +80,10 @@ impl Calendar {
         Self::load(cron, zone)
     }
 
-    /// Parses a stored pattern without the checks that an earlier release did not make.
+    /// Parses a stored pattern, without the checks that were added in later releases.
     ///
     /// # Errors
-    /// As [`Calendar::parse`], with less detail.
+    /// As [`Calendar::parse`], but with less detail.
     pub fn load(cron: &str, zone: &str) -> Result<Self, Error> {
         let cron = read(cron).map_err(|error| Error::Form(error.to_string()))?;
         let known = Some(zone).filter(|zone| zone.len() <= ZONE_BYTES_MAX);
@@ -92,14 +92,14 @@ impl Calendar {
         Ok(Self { cron, zone })
     }
 
-    /// The first firing after `moment`; `None` if the pattern never fires again.
+    /// Returns the first firing after `moment`; `None` if the pattern never fires again.
     #[must_use]
     pub fn next_after(&self, moment: Timestamp) -> Option<Timestamp> {
         let start = self.local(moment)?;
         self.cron.find_next_occurrence(&start, false).ok().map(of_local)
     }
 
-    /// The last firing at or before `moment`.
+    /// Returns the last firing at or before `moment`.
     #[must_use]
     pub fn last_until(&self, moment: Timestamp) -> Option<Timestamp> {
         let start = self.local(moment)?;
@@ -113,14 +113,14 @@ impl Calendar {
     }
 }
 
-/// Parses a pattern with the library.
+/// Parses a pattern with the croner library.
 fn read(cron: &str) -> Result<Cron, CronError> {
     let cron = cron.trim();
     let cron = if cron.eq_ignore_ascii_case("@midnight") { "@daily" } else { cron };
     CronParser::builder().seconds(Seconds::Optional).year(Year::Disallowed).build().parse(cron)
 }
 
-/// Checks a pattern field by field, so that an error names the invalid field.
+/// Checks a pattern field by field, so that the error can name the invalid field.
 fn check(cron: &str) -> Result<(), Error> {
     if cron.len() > CRON_BYTES_MAX {
         return Err(Error::Form(format!("this is longer than {CRON_BYTES_MAX} bytes")));
@@ -161,7 +161,7 @@ fn check(cron: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// A suggested time zone, as the end of a sentence.
+/// Suggests a time zone, phrased as the end of a sentence.
 fn zone_hint(wrong: &str) -> String {
     let is = |name: &str| name.eq_ignore_ascii_case(wrong);
     let city = |name: &str| name.rsplit('/').next().is_some_and(is);

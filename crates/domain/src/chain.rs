@@ -1,4 +1,4 @@
-//! Stored fallback chains: a named list of models that run in order when another model fails
+//! Stored fallback chains: named lists of models that run in order when the primary model fails
 //! (`docs/spec/predictions.md`, "Fallback chains").
 //!
 //! A prediction copies its chain when it is created; later changes affect only new predictions.
@@ -23,7 +23,7 @@ pub struct Chain {
     pub name: String,
     /// Disabled chains are not used.
     pub enabled: bool,
-    /// In the order in which they are tried; at least one.
+    /// The fallback models, at least one, in the order in which they are tried.
     pub entries: Vec<Entry>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
@@ -34,8 +34,8 @@ pub struct Chain {
 #[serde(deny_unknown_fields)]
 pub struct Entry {
     pub model: String,
-    /// The template of its input, in which `{{input.NAME}}` refers to the prediction's input.
-    /// `None` means the same input.
+    /// The template of the fallback model's input, in which `{{input.NAME}}` refers to the
+    /// prediction's input. `None` means that the input is passed on unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input_map: Option<Map<String, Value>>,
 }

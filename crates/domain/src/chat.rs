@@ -1,17 +1,17 @@
-//! A stored call of the chat router: the model that answered, its token usage and its latency.
+//! A stored call of the chat router: the model that answered, the token usage and the latency.
 //!
-//! A call is written once, when it has ended, in the commit of its charge. It never waits in a
-//! lane, and its texts are not stored unless the configuration says so.
+//! A call is written once, after it has ended, in the commit of its charge. Calls never wait in a
+//! lane, and their texts are stored only if the configuration enables it.
 
 use serde::{Deserialize, Serialize};
 
 use super::model::Usage;
 
-/// Output tokens reserved for a request without a maximum.
+/// Output tokens reserved for a request that sets no maximum.
 pub const OUTPUT_TOKENS_RESERVED: u64 = 16_384;
 
-/// The lane of calls in the history's indexes. The number of model ids of an upstream is unbounded,
-/// so they have no lanes of their own.
+/// The lane of chat calls in the history's indexes. Calls have no lanes per model because an
+/// upstream can have any number of model ids.
 pub const LANE: &str = "chat";
 
 /// The requested operation.
@@ -41,7 +41,7 @@ pub struct Call {
     pub model: String,
     /// The model id of the request.
     pub requested_model: String,
-    /// Whether the call went to the upstream instead of a model of the catalog.
+    /// Whether the upstream handled the call instead of a model of the catalog.
     pub is_upstream: bool,
     /// Whether the response was streamed.
     pub is_stream: bool,
@@ -58,13 +58,13 @@ pub struct Call {
 pub struct Tokens {
     pub input: u64,
     pub output: u64,
-    /// The model did not report usage: it is estimated from the length of the texts.
+    /// Whether the usage is estimated from the text length because the model did not report it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub is_estimated: bool,
 }
 
 impl Tokens {
-    /// Input and output tokens.
+    /// The sum of input and output tokens.
     #[must_use]
     pub const fn total(self) -> u64 {
         self.input.saturating_add(self.output)
@@ -86,13 +86,13 @@ impl From<Tokens> for Usage {
 /// Average bytes of text per token across languages, a common rule of thumb of model providers.
 const BYTES_PER_TOKEN: u64 = 4;
 
-/// Estimates the tokens of a text of `bytes` bytes.
+/// Estimates the tokens in `bytes` bytes of text.
 #[must_use]
 pub const fn estimate(bytes: u64) -> u64 {
     bytes.div_ceil(BYTES_PER_TOKEN)
 }
 
-/// The maximum tokens behind an estimate: every token has at least one byte.
+/// The maximum tokens behind an estimate: every token is at least one byte.
 #[must_use]
 pub const fn most_of(estimated: u64) -> u64 {
     estimated.saturating_mul(BYTES_PER_TOKEN)

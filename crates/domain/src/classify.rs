@@ -23,7 +23,7 @@ pub enum ErrorClass {
     Unknown,
 }
 
-/// The text is not one of the ten classes.
+/// The string is not one of the ten classes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no error classification")]
 pub struct Unrecognized;
@@ -60,7 +60,7 @@ impl ErrorClass {
         }
     }
 
-    /// The class of an upstream's response, or `None` for a success.
+    /// Maps an upstream's HTTP status to a class; `None` for a success.
     #[must_use]
     pub const fn of_http_status(status: u16) -> Option<Self> {
         match status {

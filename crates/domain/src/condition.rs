@@ -10,8 +10,8 @@
 //!
 //! Values keep their types: the string `"5"` does not equal the number 5, and a string is neither
 //! less nor greater than a number. `1` and `1.0` are the same number. A missing subject is an
-//! error, except for `exists`, `not_exists`, `is_null` and `is_not_null`. `and` and `or`
-//! short-circuit. Patterns run in linear time.
+//! error, except with the operators `exists`, `not_exists`, `is_null` and `is_not_null`. `and` and
+//! `or` short-circuit. Patterns run in linear time.
 
 use std::cmp::Ordering;
 
@@ -89,7 +89,7 @@ impl Condition {
     /// Parses a condition and compiles its patterns.
     ///
     /// # Errors
-    /// [`Error`] says what is wrong, and where.
+    /// [`Error`] describes the problem and its position.
     pub fn parse(written: &Value) -> Result<Self, Error> {
         Parser { tests_left: TESTS_MAX }.parse(written, &JsonPointer::Root, DEPTH_MAX)
     }
@@ -108,7 +108,7 @@ impl Condition {
         }
     }
 
-    /// The number of compiled patterns, each of up to 256 KiB.
+    /// The number of compiled patterns. Each takes up to 256 KiB.
     #[must_use]
     pub fn patterns(&self) -> usize {
         match self {
@@ -356,7 +356,7 @@ fn parse_operator(
     })
 }
 
-/// Rejects other fields beside `and`, `or` or `not`.
+/// Rejects any other fields next to `and`, `or` or `not`.
 fn only_field(
     fields: &Map<String, Value>,
     name: &str,
@@ -378,7 +378,8 @@ fn error(place: &JsonPointer<'_>, message: impl Into<String>) -> Error {
 
 // --- comparison ---
 
-/// Whether two values are equal: numbers by value, objects in any order of fields.
+/// Whether two values are equal. Numbers are compared by value, and the order of object fields is
+/// ignored.
 fn same(left: &Value, right: &Value) -> bool {
     match (left, right) {
         (Value::Number(_), Value::Number(_)) => compare(left, right) == Some(Ordering::Equal),
@@ -396,7 +397,7 @@ fn same(left: &Value, right: &Value) -> bool {
     }
 }
 
-/// The order of two numbers or two strings; other values are not ordered.
+/// Compares two numbers or two strings. Returns `None` for other values.
 fn compare(left: &Value, right: &Value) -> Option<Ordering> {
     match (left, right) {
         (Value::Number(left), Value::Number(right)) => match (whole(left), whole(right)) {
@@ -408,7 +409,8 @@ fn compare(left: &Value, right: &Value) -> Option<Ordering> {
     }
 }
 
-/// Integers are compared exactly: as floats, large neighbors would be equal.
+/// Converts an integer for an exact comparison: as floats, large neighboring integers would be
+/// equal.
 fn whole(number: &Number) -> Option<i128> {
     number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from))
 }

@@ -1,4 +1,4 @@
-//! Conditions: every operator on every kind of value, and the errors of invalid conditions.
+//! Tests conditions: every operator on every kind of value, and the errors of invalid conditions.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use super::*;
 use crate::pattern::PATTERN_BYTES_MAX;
 use crate::reference::Field;
 
-/// Inputs, and a step `s` with an output.
+/// A scope with inputs and a step `s` that has an output.
 struct Known(Value);
 
 impl Scope for Known {

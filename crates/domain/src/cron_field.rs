@@ -8,11 +8,11 @@ pub struct CronField {
     name: &'static str,
     low: u32,
     high: u32,
-    /// Names of values; the first one is `low`.
+    /// Names of values; the first name stands for `low`.
     names: &'static [&'static str],
-    /// Further forms besides lists, ranges and steps, as part of a sentence.
+    /// Additional syntax besides lists, ranges and steps, phrased as part of a sentence.
     others: &'static str,
-    /// The letters and signs of those forms, which the library checks.
+    /// The characters of that additional syntax, which the library checks.
     marks: &'static [char],
 }
 
@@ -47,7 +47,7 @@ pub const ALL: [CronField; 6] = [
 ];
 
 impl CronField {
-    /// Checks the text of this field.
+    /// Checks the field's text.
     ///
     /// # Errors
     /// A sentence that names the field, the problem and the valid values.
@@ -66,7 +66,7 @@ impl CronField {
         })
     }
 
-    /// The message for a text that only the library rejected.
+    /// The error message for text that only the library rejected.
     pub fn refusal(&self, text: &str) -> String {
         let Self { name, .. } = self;
         format!("the {name} '{text}' cannot be used: it may be {}", self.form())

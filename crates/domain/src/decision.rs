@@ -1,8 +1,7 @@
-//! A stored request for decisions: the model, the number of questions, the method and the token
-//! usage.
+//! A stored decision request: the model, the number of questions, the method and the token usage.
 //!
-//! It is written once, when it has ended, in the commit of its charge. It never waits in a lane,
-//! and the questions and the state are not stored.
+//! A decision request is written once, after it has ended, in the commit of its charge. It never
+//! waits in a lane, and its questions and state are not stored.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +17,7 @@ pub struct Decision {
     pub model: String,
     /// The model of the request, which may be an alias.
     pub requested_model: String,
-    /// Whether the request went to the upstream instead of a model of the catalog.
+    /// Whether the upstream handled the request instead of a model of the catalog.
     pub is_upstream: bool,
     /// Number of questions in the request.
     pub questions: u32,
@@ -30,7 +29,7 @@ pub struct Decision {
     pub is_priced: bool,
 }
 
-/// How the model is queried.
+/// The method of querying the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Method {

@@ -1,7 +1,7 @@
-//! A webhook delivery: its body and receiver, its attempts so far, and the pure rules of its
-//! retries (`docs/spec/webhooks.md`, "Schedule").
+//! A webhook delivery: its body, receiver and attempts, and the pure rules of its retries
+//! (`docs/spec/webhooks.md`, "Schedule").
 //!
-//! Nothing here sends, waits or draws random numbers: the outbox in `webhooks` does.
+//! Nothing here sends, waits or draws random numbers; the outbox in `webhooks` does that.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,13 +21,13 @@ use super::webhook_endpoint::Event;
 pub struct Webhook {
     /// An absolute http(s) URL.
     pub url: String,
-    /// The signing secret, sealed by `storage::Sealer`; never the plain text.
+    /// The signing secret, sealed by `storage::Sealer`; never plaintext.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,
 }
 
-/// The status of a delivery. `delivering` is not stored: a delivery is in flight only in a process,
-/// never on disk.
+/// The status of a delivery. `delivering` is not stored: only a running process can have a delivery
+/// in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
@@ -39,14 +39,14 @@ pub enum Status {
 /// One POST to the receiver and its result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt {
-    /// From 1.
+    /// The attempt's number, from 1.
     pub number: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status_code: Option<u16>,
     /// The first 4 KiB of the response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response: Option<String>,
-    /// The reason for the failure, as text; absent on success.
+    /// The reason for the failure; absent on success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     pub duration_ms: u64,
@@ -61,8 +61,8 @@ pub struct Target {
     pub event: Event,
 }
 
-/// A delivery: one for each execution with a webhook, and one for each endpoint that is notified of
-/// an event of an execution.
+/// A delivery. There is one for each execution with a webhook, and one for each endpoint that is
+/// notified of an execution's event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delivery {
     pub id: DeliveryId,
@@ -90,17 +90,17 @@ pub struct DeliveryProgress {
     /// Whether the current round is a redelivery.
     #[serde(default)]
     pub redelivery: bool,
-    /// When the next attempt is due, which is also in the key of its row in the due index. `None`
-    /// if the delivery is final.
+    /// When the next attempt is due; also part of the key of the delivery's row in the due index.
+    /// `None` if the delivery is final.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_attempt_at: Option<Timestamp>,
-    /// Time of the last redelivery request.
+    /// Time of the latest redelivery request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub redelivered_at: Option<Timestamp>,
 }
 
-/// Maximum attempts that a delivery keeps; older ones are dropped. More than the schedule plus a
-/// few redeliveries produce, and small enough for one record.
+/// Maximum attempts retained per delivery; older ones are dropped. This exceeds the attempts of the
+/// schedule plus a few redeliveries, yet fits in one record.
 pub const ATTEMPTS_KEPT: usize = 40;
 
 /// Maximum delay that a receiver can request with `Retry-After`.
@@ -134,19 +134,19 @@ impl Delivery {
         }
     }
 
-    /// Adds the trace of its execution.
+    /// Adds the trace of the delivery's execution.
     #[must_use]
     pub fn traced(self, origin: Option<Arc<trace::Origin>>) -> Self {
         Self { origin, ..self }
     }
 
-    /// The trace of its execution.
+    /// The trace of the delivery's execution.
     #[must_use]
     pub fn trace(&self) -> Trace {
         Trace::new(self.execution, self.origin.clone())
     }
 
-    /// Identifies an attempt; stable across restarts.
+    /// The id of an attempt; stable across restarts.
     #[must_use]
     pub fn attempt_key(&self, attempt: u32) -> String {
         format!("{}:{attempt}", self.id)
@@ -159,8 +159,8 @@ impl Delivery {
         self
     }
 
-    /// The key of its rows: the execution with the webhook, or its own id, since an execution can
-    /// have many deliveries to endpoints.
+    /// The key of the delivery's rows: the id of the execution with the webhook, or the delivery's
+    /// own id, since an execution can have many deliveries to endpoints.
     #[must_use]
     pub fn row(&self) -> ExecutionId {
         match self.endpoint {
@@ -171,7 +171,7 @@ impl Delivery {
 }
 
 impl DeliveryProgress {
-    /// A delivery without attempts whose first attempt is due at once.
+    /// Creates the progress of a new delivery, whose first attempt is due at once.
     #[must_use]
     pub const fn new(now: Timestamp) -> Self {
         Self {
@@ -193,13 +193,14 @@ impl DeliveryProgress {
         self.redelivered_at = Some(now);
     }
 
-    /// Whether no attempt is in progress or due: the delivery has ended, or waits for a later time.
+    /// Whether no attempt is in progress or due: the delivery has ended, or its next attempt is
+    /// later.
     #[must_use]
     pub fn rests(&self, now: Timestamp) -> bool {
         self.status != Status::Pending || self.next_attempt_at.is_some_and(|due| due > now)
     }
 
-    /// The remaining cooldown after the last redelivery request; zero if another one is allowed.
+    /// The remaining cooldown after the last redelivery request; zero if a redelivery is allowed.
     #[must_use]
     pub fn cools_for(&self, cooldown: Duration, now: Timestamp) -> Duration {
         let passed = self.redelivered_at.map_or(cooldown, |asked| now.since(asked));
@@ -212,7 +213,7 @@ impl DeliveryProgress {
         self.attempts.last().map_or(0, |attempt| attempt.number).saturating_add(1)
     }
 
-    /// Records an attempt. `next` is when the next attempt is due, `None` if there is none.
+    /// Records an attempt. `next` is when the next attempt is due; `None` ends the delivery.
     pub fn note(&mut self, attempt: Attempt, next: Option<Timestamp>) {
         self.status = match (attempt.error.is_none(), next) {
             (true, _) => Status::Delivered,
@@ -227,10 +228,10 @@ impl DeliveryProgress {
     }
 }
 
-/// What the status of a response means for the delivery.
+/// The meaning of a response status for the delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Acknowledged: nothing more is sent.
+    /// Acknowledged: no further attempt is made.
     Success,
     /// Failed: retried according to the schedule.
     Retry,
@@ -240,8 +241,8 @@ pub enum Verdict {
     Gone,
 }
 
-/// Judges a response by its status: any 2xx is a success, 410 ends the retries, and a redirect is a
-/// failure like any other.
+/// Judges a response by its status: any 2xx is a success, 410 ends the retries, and a redirect is
+/// an ordinary failure.
 #[must_use]
 pub const fn judge(status: u16) -> Verdict {
     match status {
@@ -252,7 +253,7 @@ pub const fn judge(status: u16) -> Verdict {
     }
 }
 
-/// Whether a status indicates a receiver in trouble, like one that does not respond: such failures
+/// Whether a status shows that the receiver is in trouble, like a missing response: such failures
 /// open its circuit. Any other response comes from a working receiver, even if it rejects this
 /// delivery.
 #[must_use]
@@ -271,12 +272,13 @@ pub fn next_delay(schedule: &[Duration], attempt: u32, jitter: f64) -> Option<Du
 }
 
 /// The delay requested by a `Retry-After` header (RFC 9110, section 10.2.3): seconds, or a date in
-/// one of the three forms of section 5.6.7. At most [`RETRY_AFTER_MAX`]; `None` if it is neither.
+/// one of the three forms of section 5.6.7. At most [`RETRY_AFTER_MAX`]; `None` if the header has
+/// neither form.
 #[must_use]
 pub fn retry_after(header: &str, now: Timestamp) -> Option<Duration> {
     let header = header.trim();
     if !header.is_empty() && header.bytes().all(|byte| byte.is_ascii_digit()) {
-        // A number too large for a u64 still means "very long".
+        // A number too large for a u64 still means a very long delay.
         let seconds = header.parse().unwrap_or(u64::MAX);
         return Some(Duration::from_secs(seconds).min(RETRY_AFTER_MAX));
     }
@@ -295,8 +297,8 @@ fn http_date(text: &str) -> Option<Timestamp> {
     Some(Timestamp::from_micros(micros))
 }
 
-/// The receiver of a URL: scheme, host and port, as in `https://example.com:443`. All URLs that are
-/// not absolute http(s) URLs share one receiver, where every attempt fails.
+/// The receiver of a URL: scheme, host and port, such as `https://example.com:443`. All URLs that
+/// are not absolute http(s) URLs share one receiver, to which every attempt fails.
 #[must_use]
 pub fn receiver(url: &str) -> String {
     Url::parse(url)

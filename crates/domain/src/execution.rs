@@ -1,8 +1,8 @@
 //! A stored execution: one accepted piece of work, from its creation to its end.
 //!
-//! Predictions, workflow runs, calls of the chat router, requests for decisions and agent exchanges
-//! are all executions, in one history. Only the state machine in `machine` changes them; nothing
-//! here decides anything.
+//! Predictions, workflow runs, chat calls, decision requests and agent exchanges are all executions
+//! and share one history. Only the state machine in `machine` changes them; this module makes no
+//! decisions.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -25,10 +25,11 @@ use super::payload::Payload;
 use super::time::Timestamp;
 use super::trace::{self, Trace};
 
-/// Maximum executions that can be triggered together.
+/// Maximum executions that one request can trigger.
 pub const TOGETHER_MAX: usize = 100;
 
-/// The status of an execution. It only moves down this list; the last three are final.
+/// The status of an execution. It only advances in the order of this list; the last three are
+/// final.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
@@ -118,14 +119,14 @@ impl Source {
 pub struct Candidate {
     /// The model's slug.
     pub model: String,
-    /// The template of its input, in which `{{input.NAME}}` refers to the execution's input. `None`
-    /// means the same input.
+    /// The template of the model's input, in which `{{input.NAME}}` refers to the execution's
+    /// input. `None` means that the input is passed on unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input_map: Option<Map<String, Value>>,
 }
 
 impl Candidate {
-    /// A model that gets the input unchanged.
+    /// A model that receives the input unchanged.
     #[must_use]
     pub fn new(model: impl Into<String>) -> Self {
         Self { model: model.into(), input_map: None }
@@ -141,7 +142,7 @@ pub struct Execution {
     pub key: KeyId,
     pub source: Source,
     pub status: Status,
-    /// A prediction's input, or a workflow's inputs.
+    /// The input of a prediction, or the inputs of a workflow.
     pub input: Payload,
     pub work: Work,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -150,7 +151,7 @@ pub struct Execution {
     pub fault: Option<Fault>,
     /// The total cost of all attempts.
     pub cost: Usd,
-    /// The amount reserved in its organization's balance until it ends.
+    /// The amount reserved in the organization's balance until the execution ends.
     #[serde(default, skip_serializing_if = "Usd::is_zero")]
     pub reserved: Usd,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -160,7 +161,7 @@ pub struct Execution {
     pub started_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completed_at: Option<Timestamp>,
-    /// Where the request came from, if it said so.
+    /// The trace context of the request, if it sent one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Arc<trace::Origin>>,
 }
@@ -171,11 +172,11 @@ pub struct Execution {
 pub enum Work {
     Prediction(Prediction),
     Workflow(WorkflowRun),
-    /// Stored only after it has ended.
+    /// Stored only after the call has ended.
     Chat(chat::Call),
-    /// Stored only after it has ended.
+    /// Stored only after the request has ended.
     Decision(decision::Decision),
-    /// Its steps are stored in separate rows, see `domain::agent`.
+    /// The steps are stored in separate rows, see `domain::agent`.
     Agent(agent::Exchange),
 }
 
@@ -185,11 +186,11 @@ pub enum Work {
 pub enum Kind {
     Prediction,
     Workflow,
-    /// A call of the chat router.
+    /// A chat router call.
     Chat,
-    /// A request for decisions.
+    /// A decision request.
     Decision,
-    /// An exchange of the agent.
+    /// An agent exchange.
     Agent,
 }
 
@@ -211,30 +212,31 @@ impl Kind {
     }
 }
 
-/// A chain of models; the first that succeeds completes the execution.
+/// A prediction with its chain of models, of which the first that succeeds completes the execution.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prediction {
-    /// The version in the request; stored but not used.
+    /// The version in the request; stored but otherwise unused.
     pub version: String,
     /// The models to try, in order; fixed when the work was accepted, never empty.
     pub chain: Vec<Candidate>,
-    /// The index in the chain of the current model.
+    /// The current model's index in the chain.
     pub position: u32,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attempts: Vec<Attempt>,
     /// The number of the last attempt of the previous models; 0 for the first model.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub attempts_before: u32,
-    /// Suspended until this time for the next attempt: it is in the timers, and in no lane.
+    /// Suspended until the next attempt at this time; until then the prediction is in the timers
+    /// and in no lane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aside_until: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logs: Option<String>,
-    /// The step that ran it. Such a prediction is written when its step has ended; it never waits
-    /// in a lane.
+    /// The workflow step that ran it. Such a prediction is written after its step has ended; it
+    /// never waits in a lane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<StepOf>,
-    /// The schedule that started it.
+    /// The schedule that started the prediction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<ScheduleId>,
 }
@@ -265,24 +267,24 @@ pub struct ParentStep {
 /// The pause of an execution.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pause {
-    /// Who or what paused it, as shown to people.
+    /// The person or step that paused the execution, as shown to people.
     pub by: String,
-    /// Since when, on the steady clock.
+    /// When the pause began, on the steady clock.
     pub since: Timestamp,
 }
 
 /// Maximum nesting depth of workflow runs.
 pub const DEPTH_MAX: u32 = 16;
 
-/// A run of a workflow. Its steps are stored in separate rows, see `domain::step`.
+/// A workflow run. Its steps are stored in separate rows, see `domain::step`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkflowRun {
     pub workflow: WorkflowId,
     /// The version's id, such as `v1`.
     pub version: String,
-    /// The definition of that version when the work was accepted.
+    /// The definition of that version at the time the request was accepted.
     pub revision: RevisionId,
-    /// The owner of the workflow; absent in executions from before this was recorded.
+    /// The owner of the workflow; absent in executions from before this field existed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<OrganizationId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -290,28 +292,28 @@ pub struct WorkflowRun {
     /// The IP address of the request, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source_ip: Option<IpAddr>,
-    /// The execution from which it took over completed steps.
+    /// The execution whose completed steps this run reuses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub redriven_from: Option<ExecutionId>,
-    /// The schedule that started it.
+    /// The schedule that started the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<ScheduleId>,
-    /// The step that started it.
+    /// The step that started the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<ParentStep>,
-    /// The root of its tree; absent in the root itself and in records of earlier releases.
+    /// The root of the run's tree; absent in the root itself and in records of earlier releases.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<ExecutionId>,
     /// Running time in milliseconds up to the last suspension, excluding waits.
     #[serde(default)]
     pub ran_ms: u64,
-    /// Suspended until this time: it is in the timers, and in no lane.
+    /// Suspended until this time; until then the run is in the timers and in no lane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aside_until: Option<Timestamp>,
-    /// Whether a step waited for an event when it was suspended last.
+    /// Whether a step was waiting for an event at the last suspension.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub awaits_event: bool,
-    /// Set while it is paused.
+    /// The pause, while the run is paused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<Pause>,
 }
@@ -343,7 +345,7 @@ impl WorkflowRun {
         }
     }
 
-    /// The root of its tree; `None` if it is the root itself.
+    /// The root of the run's tree; `None` if the run is itself the root.
     #[must_use]
     pub fn root(&self) -> Option<ExecutionId> {
         self.root.or_else(|| self.parent.as_ref().map(|parent| parent.execution))
@@ -380,7 +382,7 @@ impl Prediction {
         self.chain.get(usize::try_from(self.position).ok()?)
     }
 
-    /// Whether the chain has another model after the current one.
+    /// Whether the chain has a model after the current one.
     #[must_use]
     pub fn has_next(&self) -> bool {
         let next = usize::try_from(self.position).map_or(usize::MAX, |at| at.saturating_add(1));
@@ -430,7 +432,7 @@ impl Execution {
         }
     }
 
-    /// The schedule that started it, if any.
+    /// The schedule that started the execution, if any.
     #[must_use]
     pub const fn schedule(&self) -> Option<ScheduleId> {
         match &self.work {
@@ -440,7 +442,7 @@ impl Execution {
         }
     }
 
-    /// The prediction, if it is one.
+    /// The prediction, if the work is one.
     #[must_use]
     pub const fn prediction(&self) -> Option<&Prediction> {
         match &self.work {
@@ -449,7 +451,7 @@ impl Execution {
         }
     }
 
-    /// The workflow run, if it is one.
+    /// The workflow run, if the work is one.
     #[must_use]
     pub const fn workflow(&self) -> Option<&WorkflowRun> {
         match &self.work {
@@ -458,7 +460,8 @@ impl Execution {
         }
     }
 
-    /// When its suspension ends, if it is suspended: it is then in the timers, and in no lane.
+    /// When the suspension ends; `None` if the work is not suspended. Suspended work is in the
+    /// timers and in no lane.
     #[must_use]
     pub fn aside_until(&self) -> Option<Timestamp> {
         match &self.work {
@@ -468,7 +471,7 @@ impl Execution {
         }
     }
 
-    /// Clears the suspension. Returns when it would have ended.
+    /// Clears the suspension and returns when it would have ended.
     pub fn take_suspension(&mut self) -> Option<Timestamp> {
         match &mut self.work {
             Work::Prediction(prediction) => prediction.aside_until.take(),
@@ -477,13 +480,13 @@ impl Execution {
         }
     }
 
-    /// The pause, if it is paused.
+    /// The pause, if the work is paused.
     #[must_use]
     pub fn paused(&self) -> Option<&Pause> {
         self.workflow()?.paused.as_ref()
     }
 
-    /// The call of the chat router, if it is one.
+    /// The chat router call, if the work is one.
     #[must_use]
     pub const fn call(&self) -> Option<&chat::Call> {
         match &self.work {
@@ -492,7 +495,7 @@ impl Execution {
         }
     }
 
-    /// The request for decisions, if it is one.
+    /// The decision request, if the work is one.
     #[must_use]
     pub const fn decision(&self) -> Option<&decision::Decision> {
         match &self.work {
@@ -501,7 +504,7 @@ impl Execution {
         }
     }
 
-    /// The agent exchange, if it is one.
+    /// The agent exchange, if the work is one.
     #[must_use]
     pub const fn agent(&self) -> Option<&agent::Exchange> {
         match &self.work {
@@ -510,13 +513,13 @@ impl Execution {
         }
     }
 
-    /// Whether its steps are stored in separate rows.
+    /// Whether the steps are stored in separate rows.
     #[must_use]
     pub const fn has_steps(&self) -> bool {
         matches!(&self.work, Work::Workflow(_) | Work::Agent(_))
     }
 
-    /// The model that answered last and the requested model; `None` for a workflow.
+    /// The model that answered last, and the requested model; `None` for a workflow.
     #[must_use]
     pub fn models(&self) -> Option<(&str, &str)> {
         match &self.work {
@@ -530,8 +533,9 @@ impl Execution {
         }
     }
 
-    /// The lane in which it is queued or runs: one for each model, workflow and agent session.
-    /// Calls and decisions are in no lane; theirs is only a name in the history's indexes.
+    /// The lane in which the execution is queued or runs: one for each model, workflow and agent
+    /// session. Chat calls and decisions are not queued in a lane; the name returned for them is
+    /// used only in the history indexes.
     #[must_use]
     pub fn lane(&self) -> String {
         match &self.work {
@@ -543,14 +547,14 @@ impl Execution {
         }
     }
 
-    /// Its trace.
+    /// The execution's trace.
     #[must_use]
     pub fn trace(&self) -> Trace {
         Trace::new(self.id, self.origin.clone())
     }
 
-    /// Identifies an attempt of a prediction; stable across restarts, so that a receiver recognizes
-    /// a repetition.
+    /// The id of a prediction's attempt. It is stable across restarts, so that a receiver
+    /// recognizes a repeated attempt.
     #[must_use]
     pub fn attempt_key(&self, attempt: u32) -> String {
         format!("{}:prediction:{attempt}", self.id)
@@ -568,25 +572,25 @@ impl Execution {
             .fold(now.max(self.created_at), Timestamp::max)
     }
 
-    /// Identifies the model call of a chat router call or a request for decisions.
+    /// The id of the model call made for a chat call or a decision request.
     #[must_use]
     pub fn call_key(id: ExecutionId) -> String {
         format!("{id}:call")
     }
 
-    /// Identifies a step of an agent exchange by its index from 0; stable across restarts.
+    /// The id of a step of an agent exchange, by its index from 0; stable across restarts.
     #[must_use]
     pub fn exchange_step_key(&self, place: usize) -> String {
         format!("{}:exchange:{place}", self.id)
     }
 
-    /// Time from creation to the first attempt; `None` before that.
+    /// Time from creation to the first attempt; `None` before the first attempt.
     #[must_use]
     pub fn queue_time(&self) -> Option<Duration> {
         self.started_at.map(|started| started.since(self.created_at))
     }
 
-    /// Time from the first attempt to the end; `None` before that.
+    /// Time from the first attempt to the end; `None` before the end.
     #[must_use]
     pub fn run_time(&self) -> Option<Duration> {
         Some(self.completed_at?.since(self.started_at?))

@@ -9,26 +9,26 @@ use super::classify::ErrorClass;
 /// The error of an execution or a step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
-    /// The error name, one of those in `docs/spec/steps.md`, "Error names".
+    /// One of the names in `docs/spec/steps.md`, "Error names".
     pub name: String,
     pub class: ErrorClass,
-    /// A sentence that says what happened.
+    /// A sentence that describes the error.
     pub cause: String,
 }
 
 impl Fault {
-    /// An error with one of the names in `docs/spec/steps.md`, "Error names".
+    /// Creates an error with one of the names in `docs/spec/steps.md`, "Error names".
     pub fn new(name: &str, class: ErrorClass, cause: impl Into<String>) -> Self {
         Self { name: name.to_owned(), class, cause: cause.into() }
     }
 
-    /// The error of an execution whose last attempt failed with `failure`.
+    /// Creates the error of an execution whose last attempt failed with `failure`.
     #[must_use]
     pub fn of(failure: &Failure) -> Self {
         Self::named("ExecutionTimeout", failure)
     }
 
-    /// The error of a step whose last attempt failed with `failure`.
+    /// Creates the error of a step whose last attempt failed with `failure`.
     #[must_use]
     pub fn of_step(failure: &Failure) -> Self {
         Self::named("StepTimeout", failure)

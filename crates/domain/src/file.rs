@@ -1,4 +1,4 @@
-//! File metadata, without the bytes.
+//! File metadata, without the file's contents.
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -6,7 +6,7 @@ use sha2::{Digest as _, Sha256};
 use super::ids::{ExecutionId, FileId, Id, OrganizationId};
 use super::time::Timestamp;
 
-/// The content type if no better one is known.
+/// The content type of files whose type is unknown.
 pub const UNKNOWN_TYPE: &str = "application/octet-stream";
 /// Maximum length of a stored content type, in bytes.
 const TYPE_MAX: usize = 128;
@@ -35,7 +35,7 @@ impl FileSource {
     }
 }
 
-/// An announced upload, with the expected properties of its bytes.
+/// An announced upload, with the expected properties of its contents.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Upload {
     pub id: FileId,
@@ -43,7 +43,7 @@ pub struct Upload {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filename: Option<String>,
     pub content_type: String,
-    /// Bytes.
+    /// The expected size in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -52,16 +52,16 @@ pub struct Upload {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_seconds: Option<u64>,
     pub created_at: Timestamp,
-    /// When the announcement expires; later uploads are rejected.
+    /// When the announcement expires; uploads after that are rejected.
     pub expires_at: Timestamp,
 }
 
-/// The SHA-256 digest of a content, under which it is stored.
+/// The SHA-256 digest under which a file's contents are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Digest(pub [u8; 32]);
 
-/// A file of an organization. Its bytes are stored under their digest, and several files may share
-/// them.
+/// A file of an organization. The contents are stored under their digest, and several files may
+/// share them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct File {
     pub id: FileId,
@@ -70,7 +70,7 @@ pub struct File {
     pub filename: Option<String>,
     /// `type/subtype`, possibly with parameters; valid in a header.
     pub content_type: String,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
     pub sha256: Digest,
     pub source: FileSource,
@@ -81,7 +81,7 @@ pub struct File {
 }
 
 impl File {
-    /// The path of its content on the base host.
+    /// The path of the file's contents on the base host.
     #[must_use]
     pub fn content_path(id: FileId) -> String {
         format!("/v1/files/{id}/content")
@@ -95,15 +95,14 @@ impl File {
 }
 
 impl FileId {
-    /// The id of an output file. It is the same if the attempt is repeated after a crash, so that
-    /// the file is overwritten instead of duplicated. It sorts by the time of the execution.
+    /// The id of an output file. Repeating the attempt after a crash yields the same id, so that
+    /// the file is overwritten instead of duplicated. The ids sort by the time of the execution.
     #[must_use]
     pub fn of_output(execution: ExecutionId, attempt_key: &str, index: usize) -> Self {
         let named = format!("{attempt_key}/{index}");
         let hash = Sha256::digest(named.as_bytes());
         let mut bytes = execution.bytes();
-        // The time and the version are kept; the hash replaces the random part of the version 7
-        // UUID.
+        // Keep the time and the version; the hash replaces the random part of the version 7 UUID.
         for (place, byte) in bytes.iter_mut().zip(&hash).skip(9) {
             *place = *byte;
         }
@@ -111,8 +110,8 @@ impl FileId {
     }
 }
 
-/// The content type in a form that is valid in a header: `image/png`, `text/plain; charset=utf-8`.
-/// An invalid one becomes [`UNKNOWN_TYPE`].
+/// Returns the content type in a form that is valid in a header, such as `image/png` or
+/// `text/plain; charset=utf-8`. An invalid type becomes [`UNKNOWN_TYPE`].
 #[must_use]
 pub fn content_type(written: &str) -> String {
     let essence = written.split(';').next().unwrap_or_default().trim();

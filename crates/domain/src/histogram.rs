@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 /// quarter of its lower bound.
 const BUCKETS: usize = 140;
 
-/// The number of durations of at least `from` and less than `to` seconds. A bucket without an upper
-/// bound has [`f64::MAX`], which JSON can represent.
+/// The number of durations of at least `from` and less than `to` seconds. In a bucket without an
+/// upper bound, `to` is [`f64::MAX`], which JSON can represent.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(from = "(f64, f64, u64)", into = "(f64, f64, u64)")]
 pub struct Bucket {
@@ -41,7 +41,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Creates a histogram of these buckets, without the empty ones.
+    /// Creates a histogram of these buckets, dropping the empty ones.
     #[must_use]
     pub fn of(buckets: impl IntoIterator<Item = Bucket>) -> Self {
         let mut buckets: Vec<Bucket> =
@@ -56,8 +56,8 @@ impl Histogram {
         self.buckets.iter().fold(0, |sum, bucket| sum.saturating_add(bucket.count))
     }
 
-    /// The durations recorded since an earlier reading. If the process has restarted since, smaller
-    /// counts become zero.
+    /// Returns the durations recorded since an earlier reading. If the process has restarted in
+    /// between, counts that would be negative become zero.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let before = |to: f64| {
@@ -135,8 +135,8 @@ impl Meter {
     }
 }
 
-/// The bucket of a duration. Below four microseconds, each value has its own; above, the two bits
-/// after the highest one select one of four.
+/// The bucket index of a duration. Durations below four microseconds have a bucket for each value;
+/// above that, the two bits after the highest set bit select one of four buckets.
 fn place(took: Duration) -> usize {
     let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
     let place = match micros.checked_ilog2() {

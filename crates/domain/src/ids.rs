@@ -1,8 +1,8 @@
-//! Typed identifiers: one type for each kind of id, so that a key's id cannot be passed to a
-//! function that expects an execution's.
+//! Typed identifiers: one type for each kind of id, so that the compiler rejects, for example, a
+//! key's id in place of an execution's.
 //!
-//! All are UUIDs, of version 7 if created by this service (see `runtime::new_id`), so that they
-//! sort by time. No ids are created in this file.
+//! All ids are UUIDs. Ids created by this service are of version 7 (see `runtime::new_id`), so that
+//! they sort by time. This file creates no ids.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,12 +12,12 @@ use uuid::Uuid;
 
 use super::time::Timestamp;
 
-/// The interface of all id types; lets `runtime::new_id` create any of them.
+/// The common interface of all id types, with which `runtime::new_id` creates any of them.
 pub trait Id: Copy + From<Uuid> {
-    /// The sixteen bytes, big-endian: version 7 ids sort by time.
+    /// The sixteen bytes, big-endian, so that version 7 ids sort by time.
     fn bytes(&self) -> [u8; 16];
 
-    /// The creation time of a version 7 id, which begins with milliseconds.
+    /// The creation time in a version 7 id, whose first 48 bits are milliseconds.
     fn made_at(&self) -> Timestamp {
         let millis =
             self.bytes().iter().take(6).fold(0, |millis, byte| millis << 8 | i64::from(*byte));
@@ -25,7 +25,7 @@ pub trait Id: Copy + From<Uuid> {
     }
 }
 
-/// The text was not a UUID in its hyphenated form.
+/// The string is not a UUID in its hyphenated form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not a UUID")]
 pub struct Invalid;
@@ -54,8 +54,8 @@ macro_rules! ids {
         }
         impl FromStr for $name {
             type Err = Invalid;
-            /// Accepts only the 36-character form: with the braced, simple and URN forms, one
-            /// resource would be available under several paths.
+            /// Accepts only the 36-character form. If it also accepted the braced, simple and URN
+            /// forms, one resource would be available under several paths.
             fn from_str(text: &str) -> Result<Self, Invalid> {
                 if text.len() != 36 {
                     return Err(Invalid);
@@ -81,25 +81,25 @@ ids! {
     OrganizationId,
     /// A member of an organization: a person who uses the dashboard.
     MemberId,
-    /// A link with which a person sets up, joins or regains access to the dashboard; never its
+    /// A link with which a person sets up, joins or regains access to the dashboard. Not the link's
     /// token.
     LinkId,
-    /// An API key's public id; never the key itself.
+    /// An API key's public id. Not the key itself.
     KeyId,
     /// An execution: predictions, workflow executions and other work share one history and one kind
     /// of id.
     ExecutionId,
-    /// A workflow, across all of its versions.
+    /// A workflow, with all of its versions.
     WorkflowId,
     /// The definition of a version at one point in time; immutable.
     RevisionId,
     /// A schedule.
     ScheduleId,
-    /// Executions that were triggered together.
+    /// A group of executions that were triggered together.
     BulkId,
     /// A bulk job.
     JobId,
-    /// A webhook delivery; the same across all of its attempts and redeliveries.
+    /// A webhook delivery, with all of its attempts and redeliveries.
     DeliveryId,
     /// A webhook endpoint of an organization.
     EndpointId,

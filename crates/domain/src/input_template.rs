@@ -1,8 +1,8 @@
 //! Templates over the input of one model: the `body` of an `http` runner, and the `input_map` of a
 //! fallback chain.
 //!
-//! The syntax is that of step templates, with `input` as the only root. A field missing from the
-//! input is not an error here: it becomes null, or an empty string inside a string.
+//! The syntax is that of step templates, with `input` as the only root. Fields that are missing
+//! from the input are not errors here: they become null, or an empty string inside a longer string.
 
 use std::borrow::Cow;
 
@@ -63,13 +63,13 @@ impl InputTemplate {
         first_key(reference)
     }
 
-    /// Whether it always resolves to a string.
+    /// Whether the template always resolves to a string.
     #[must_use]
     pub const fn is_text(&self) -> bool {
         self.0.is_text()
     }
 
-    /// The fields of the input that it refers to.
+    /// The input fields to which the template refers.
     #[must_use]
     pub fn sources(&self) -> Vec<&str> {
         self.0.references().into_iter().filter_map(first_key).collect()
@@ -95,8 +95,8 @@ pub fn fill_object(map: &Map<String, Value>, input: &Value) -> Result<Map<String
     Ok(filled)
 }
 
-/// Maximum bytes of JSON that a template may produce from `input`: the limit of a step, plus enough
-/// to use every field twice.
+/// Maximum bytes of JSON that a template may produce from `input`: the limit of a step's input,
+/// plus enough to use every field twice.
 fn bytes_max(input: &Value) -> usize {
     json_bytes(input).saturating_mul(2).saturating_add(RESOLVED_BYTES_MAX)
 }
@@ -183,8 +183,8 @@ mod tests {
         );
     }
 
-    /// Clients choose the input; a few references in the operator's template must not multiply it
-    /// until the memory is full.
+    /// Clients choose the input, so a few references in the operator's template must not multiply
+    /// it until memory runs out.
     #[test]
     fn input_template_result_is_bounded_by_input_size() {
         let input = json!({"text": "x".repeat(1 << 20)});

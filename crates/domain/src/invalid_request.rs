@@ -1,5 +1,5 @@
-//! Validation errors of chat, embeddings, decisions and agent requests, in the form of OpenAI's
-//! error body. Rejections by a model or the engine are not represented here.
+//! Validation errors of chat, embeddings, decision and agent requests, in the form of OpenAI's
+//! error body. Rejections by a model or the engine have other types.
 
 use std::borrow::Cow;
 
@@ -16,24 +16,24 @@ pub struct InvalidRequest {
 }
 
 impl InvalidRequest {
-    /// A request that is invalid as a whole.
+    /// Reports a request that is invalid as a whole.
     pub fn whole(message: impl Into<String>) -> Self {
         Self { message: message.into(), param: None, code: "invalid_value" }
     }
 
-    /// An invalid field. The message names it.
+    /// Reports an invalid field. The message names it.
     pub fn field(param: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
         Self { param: Some(param.into()), ..Self::whole(message) }
     }
 
-    /// A missing required field.
+    /// Reports a missing required field.
     pub fn missing(param: impl Into<Cow<'static, str>>) -> Self {
         let param = param.into();
         let message = format!("{param} is required");
         Self { code: "missing_required_parameter", ..Self::field(param, message) }
     }
 
-    /// A body that is not a valid JSON object.
+    /// Reports a body that is not a valid JSON object.
     pub fn body(error: &serde_json::Error) -> Self {
         let what = if error.is_data() { "request" } else { "JSON" };
         Self::whole(format!("invalid {what} body: {error}"))

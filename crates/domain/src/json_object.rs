@@ -1,7 +1,6 @@
 //! A strict reader of JSON objects: fields by name and type, a [`Mismatch`] with a sentence for
 //! each invalid field, and the names of unread fields. The caller decides what to do with
-//! mismatches: a request fails on the first one, while the check of a definition collects all of
-//! them.
+//! mismatches: requests fail on the first one, while the definition compiler collects all of them.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -9,7 +8,7 @@ use std::ops::RangeInclusive;
 
 use serde_json::{Map, Value};
 
-/// Maximum characters of an item in a list of strings.
+/// Maximum characters per item in a list of strings.
 const LISTED_TEXT_CHARS_MAX: usize = 1000;
 
 /// A JSON object being read. Each reader removes its field; null counts as absent.
@@ -40,9 +39,9 @@ impl From<Map<String, Value>> for JsonObject {
 /// The largest integer up to which floating-point numbers are exact.
 const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
 
-/// The integer value of a JSON number in any notation: `2`, `2.0` and `2e0` are the same number
-/// (JSON Schema, section 4.2.3). `None` for a fraction, or for a float so large that digits may be
-/// lost.
+/// Returns the integer value of a JSON number in any notation: `2`, `2.0` and `2e0` are the same
+/// number (JSON Schema, section 4.2.3). `None` for a fraction, or for a float so large that digits
+/// may be lost.
 #[must_use]
 pub fn integer(value: &Value) -> Option<i128> {
     let number = value.as_number()?;
@@ -60,7 +59,7 @@ pub fn whole_number<T: TryFrom<i128>>(value: &Value) -> Option<T> {
     T::try_from(integer(value)?).ok()
 }
 
-/// Writes all whole numbers in a value without a fraction, for types that only accept integers.
+/// Rewrites all whole numbers in a value without a fraction, for types that accept only integers.
 #[must_use]
 pub fn with_integers(value: Value) -> Value {
     match value {
@@ -76,13 +75,13 @@ pub fn with_integers(value: Value) -> Value {
 }
 
 impl JsonObject {
-    /// Takes the field, whatever its type.
+    /// Takes the field, regardless of its type.
     pub fn take(&mut self, field: &'static str) -> Option<Value> {
         self.read.push(field);
         self.left.shift_remove(field).filter(|value| !value.is_null())
     }
 
-    /// A string.
+    /// Takes a string.
     ///
     /// # Errors
     /// [`Mismatch`] for any other type; likewise for all readers below.
@@ -94,7 +93,7 @@ impl JsonObject {
         }
     }
 
-    /// A string of at most `most` characters.
+    /// Takes a string of at most `most` characters.
     ///
     /// # Errors
     /// [`Mismatch`]
@@ -102,7 +101,7 @@ impl JsonObject {
         self.text(field)?.map(|text| at_most(field, text, most)).transpose()
     }
 
-    /// A string of at most `most` characters that is not blank.
+    /// Takes a string of at most `most` characters that is not blank.
     ///
     /// # Errors
     /// [`Mismatch`]: a blank string `is required`.
@@ -114,7 +113,7 @@ impl JsonObject {
         at_most(field, text, most).map(Some)
     }
 
-    /// A display name: [`JsonObject::filled_text`] without control characters.
+    /// Takes a display name: a [`JsonObject::filled_text`] without control characters.
     ///
     /// # Errors
     /// [`Mismatch`]
@@ -122,7 +121,7 @@ impl JsonObject {
         one_line(field, self.filled_text(field, most)?)
     }
 
-    /// [`JsonObject::name`] that may be empty.
+    /// Takes a [`JsonObject::name`] that may be empty.
     ///
     /// # Errors
     /// [`Mismatch`]
@@ -130,7 +129,7 @@ impl JsonObject {
         one_line(field, self.bounded_text(field, most)?)
     }
 
-    /// [`JsonObject::name`] of a required field.
+    /// Takes a required [`JsonObject::name`].
     ///
     /// # Errors
     /// [`Mismatch`]: an absent or blank field `is required`.
@@ -138,7 +137,7 @@ impl JsonObject {
         self.name(field, most)?.ok_or_else(|| Mismatch::required(field))
     }
 
-    /// [`JsonObject::filled_text`] of a required field.
+    /// Takes a required [`JsonObject::filled_text`].
     ///
     /// # Errors
     /// [`Mismatch`]: an absent or blank field `is required`.
@@ -146,7 +145,7 @@ impl JsonObject {
         self.filled_text(field, most)?.ok_or_else(|| Mismatch::required(field))
     }
 
-    /// A boolean.
+    /// Takes a boolean.
     ///
     /// # Errors
     /// [`Mismatch`]
@@ -158,7 +157,7 @@ impl JsonObject {
         }
     }
 
-    /// A number, possibly with a fraction.
+    /// Takes a number, possibly with a fraction.
     ///
     /// # Errors
     /// [`Mismatch`]
@@ -171,7 +170,7 @@ impl JsonObject {
         number.map(Some).ok_or_else(wrong)
     }
 
-    /// A whole number.
+    /// Takes a whole number.
     ///
     /// # Errors
     /// [`Mismatch`]
@@ -188,7 +187,7 @@ impl JsonObject {
         number.map(Some).ok_or_else(wrong)
     }
 
-    /// An object.
+    /// Takes an object.
     ///
     /// # Errors
     /// [`Mismatch`]
@@ -200,7 +199,7 @@ impl JsonObject {
         }
     }
 
-    /// An array.
+    /// Takes an array.
     ///
     /// # Errors
     /// [`Mismatch`]
@@ -212,7 +211,7 @@ impl JsonObject {
         }
     }
 
-    /// An array of strings, trimmed and without duplicates. The limits are checked before any
+    /// Takes an array of strings, trimmed and without duplicates. The limits are checked before any
     /// comparison.
     ///
     /// # Errors
@@ -241,7 +240,7 @@ impl JsonObject {
         Ok(Some(texts))
     }
 
-    /// The field's value, without taking it.
+    /// Returns the field's value without taking it.
     #[must_use]
     pub fn peek(&self, field: &str) -> Option<&Value> {
         self.left.get(field)
@@ -264,14 +263,14 @@ impl Mismatch {
         Self { field, message: message.into() }
     }
 
-    /// A missing required field.
+    /// The mismatch of a missing required field.
     #[must_use]
     pub fn required(field: &'static str) -> Self {
         Self::new(field, "is required")
     }
 }
 
-/// The text, unless it contains control characters.
+/// Returns the string, unless it contains control characters.
 fn one_line(field: &'static str, text: Option<String>) -> Found<String> {
     if text.as_deref().is_some_and(|text| text.chars().any(char::is_control)) {
         return Err(Mismatch::new(field, "must not contain control characters"));
@@ -333,7 +332,7 @@ mod tests {
         assert_eq!(texts(Value::Null), Ok(None));
     }
 
-    /// Comparing each of a million items with every other would take hours.
+    /// Comparing each of a million items with every other one would take hours.
     #[test]
     fn json_object_text_list_is_bounded_before_comparison() {
         let many: Vec<String> = (0..1_000_000).map(|number| number.to_string()).collect();

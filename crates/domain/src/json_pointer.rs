@@ -1,12 +1,13 @@
-//! A position in a JSON document, as a chain of borrowed steps.
+//! A position in a JSON document, as a linked list of borrowed path segments.
 //!
-//! It costs nothing until it is printed, which happens only for errors: a document with a hundred
-//! thousand strings under long names is walked without building a hundred thousand long paths.
+//! The pointer is built only when it is printed, which happens only for errors. So walking a
+//! document with a hundred thousand strings under long names does not build a hundred thousand long
+//! paths.
 
 use std::borrow::Cow;
 use std::fmt;
 
-/// Maximum characters of a user's text that an error message repeats.
+/// Maximum characters of user-supplied text repeated in an error message.
 const BRIEF_CHARS: usize = 60;
 /// Maximum length of a printed JSON pointer, in bytes.
 pub const POINTER_BYTES_MAX: usize = 4096;
@@ -34,8 +35,8 @@ impl<'a> JsonPointer<'a> {
 }
 
 impl fmt::Display for JsonPointer<'_> {
-    /// The exact pointer. If it would be longer than [`POINTER_BYTES_MAX`], it points to the
-    /// innermost enclosing object or array whose pointer is not.
+    /// Prints the exact pointer. If that is longer than [`POINTER_BYTES_MAX`], prints the pointer
+    /// to the innermost enclosing object or array that fits.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut pointer = String::new();
         self.write(&mut pointer);
@@ -44,7 +45,7 @@ impl fmt::Display for JsonPointer<'_> {
 }
 
 impl JsonPointer<'_> {
-    /// Appends the pointer up to [`POINTER_BYTES_MAX`], and returns whether all of it fits.
+    /// Appends the pointer, up to [`POINTER_BYTES_MAX`]. Returns whether the whole pointer fits.
     fn write(&self, pointer: &mut String) -> bool {
         let (parent, name) = match self {
             Self::Root => return true,
@@ -69,19 +70,19 @@ fn escaped(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }
 
-/// Unescapes a part of a JSON pointer.
+/// Unescapes one segment of a JSON pointer.
 #[must_use]
 pub fn unescaped(part: &str) -> String {
     part.replace("~1", "/").replace("~0", "~")
 }
 
-/// A JSON pointer for an error message: long names are truncated.
+/// Shortens a JSON pointer for an error message by truncating long names.
 #[must_use]
 pub fn brief_pointer(pointer: &str) -> String {
     pointer.split('/').map(brief).collect::<Vec<_>>().join("/")
 }
 
-/// `text` for an error message: at most 60 characters, then `…`.
+/// Shortens `text` for an error message: at most 60 characters, then `…`.
 #[must_use]
 pub fn brief(text: &str) -> String {
     match text.char_indices().nth(BRIEF_CHARS) {

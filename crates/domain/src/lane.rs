@@ -8,7 +8,7 @@ pub fn lane_of_model(slug: &str) -> String {
     ["model:", slug].concat()
 }
 
-/// What the lanes of workflows begin with.
+/// The prefix of all workflow lanes.
 pub const WORKFLOW_LANE: &str = "workflow:";
 
 /// The lane of a workflow.

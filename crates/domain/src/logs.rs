@@ -1,8 +1,9 @@
-//! The logs of runs, truncated at the front, as stored with a prediction or a step.
+//! The logs of runs, stored with a prediction or a step. The oldest lines are dropped when the logs
+//! are too long.
 
-/// Maximum bytes of logs; the newest are kept.
+/// Maximum bytes of logs; the newest are retained.
 pub const LOGS_MAX: usize = 16 * 1024;
-/// Marks logs whose beginning was dropped.
+/// Marks logs whose beginning has been dropped.
 const LOGS_CUT: &str = "[…]\n";
 
 /// Appends `more` on a new line. Beyond [`LOGS_MAX`], the oldest lines are dropped.

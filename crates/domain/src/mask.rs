@@ -1,12 +1,12 @@
-//! Masking of secrets: which names look secret, and hiding their values.
+//! Masks secrets: decides which names look secret, and hides their values.
 //!
-//! A name is split into parts at every character that is not a letter, and where camel case begins
-//! a new word. It looks secret if one whole part is in the list: `X-Vault-Token`, `apiKey` and
+//! A name is split into parts at every character that is not a letter and at camel-case word
+//! boundaries. A name looks secret if one whole part is in the list: `X-Vault-Token`, `apiKey` and
 //! `client_secret` do, `max_tokens`, `monkey` and `passenger` do not.
 
 use serde_json::{Map, Value};
 
-/// Replaces a secret wherever one would be shown.
+/// Shown in place of a secret.
 pub const MASKED: &str = "***";
 
 /// The parts that make a name look secret, in lower case.
@@ -30,7 +30,7 @@ const SECRET_PARTS: [&str; 17] = [
     "token",
 ];
 
-/// Whether a value of this name is likely to be a secret.
+/// Whether a value with this name is likely to be a secret.
 #[must_use]
 pub fn is_secret_name(name: &str) -> bool {
     let mut begin = 0;
@@ -74,12 +74,12 @@ pub fn has_secrets(value: &Value) -> bool {
     }
 }
 
-/// Whether a value with this name is hidden. Null and booleans contain no secret.
+/// Whether a value with this name must be hidden. Nulls and booleans contain no secret.
 fn is_secret(name: &str, value: &Value) -> bool {
     !value.is_null() && !value.is_boolean() && is_secret_name(name)
 }
 
-/// Replaces every value with a secret name, at any depth, except null and booleans.
+/// Masks every value that has a secret name, at any depth, except nulls and booleans.
 pub fn mask_value(value: &mut Value) {
     match value {
         Value::Object(fields) => mask_fields(fields),
@@ -99,7 +99,7 @@ pub fn mask_fields(fields: &mut Map<String, Value>) {
     }
 }
 
-/// Masks the text of a request body: JSON and forms are masked by field names.
+/// Masks a request body. In JSON and forms, the values of secret names are masked.
 #[must_use]
 pub fn mask_text(text: &str) -> String {
     if text.trim_start().starts_with(['{', '['])
@@ -120,18 +120,18 @@ pub fn mask_text(text: &str) -> String {
     masked
 }
 
-/// A secret part of a text: its name and its byte range.
+/// A secret part of a string: its name and its byte range.
 pub type Found = (String, std::ops::Range<usize>);
 
 /// The name used for the user name and password of a URL.
 pub const USERINFO: &str = "@";
 
-/// The secrets in a URL, which may contain references: its user name and password, and the query
-/// parameters with secret names, in order of position.
+/// Finds the secrets in a URL, which may contain references: the user name and password, and the
+/// query parameters with secret names, in order of position.
 #[must_use]
 pub fn url_secrets(url: &str) -> Vec<Found> {
     let mut found = Vec::new();
-    // A scheme can only be at the beginning: a path or query may contain another URL.
+    // A scheme can only be at the beginning, since a path or query may contain another URL.
     let scheme = url.split_once("://").map(|(scheme, _)| scheme);
     let scheme = scheme.filter(|scheme| !scheme.contains(['/', '?', '#']));
     let authority = scheme.map_or(0, |scheme| scheme.len().saturating_add(3));
@@ -157,7 +157,8 @@ pub fn mask_url(url: &str) -> String {
     masked
 }
 
-/// Replaces each found part with the result of `other`, or leaves it unchanged if there is none.
+/// Replaces each found part with the string that `other` returns, or leaves it unchanged if `other`
+/// returns `None`.
 pub fn replace_all(
     text: &mut String,
     found: Vec<Found>,
@@ -170,7 +171,8 @@ pub fn replace_all(
     }
 }
 
-/// The secret values in `name=value&…`, which begins at byte `start` of the whole text.
+/// Finds the secret values in `name=value&…`. `start` is the byte offset of `form` in the complete
+/// string.
 fn form_secrets(form: &str, start: usize) -> Vec<Found> {
     let mut found = Vec::new();
     let mut at = start;

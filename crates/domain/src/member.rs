@@ -1,7 +1,7 @@
 //! Stored members of an organization, and their sessions and links.
 //!
-//! No type in this file contains a token or a password: for a token there is the hash under which
-//! the record is stored, for a password its argon2id hash.
+//! No type in this file contains a token or a password. A token's record is stored under the
+//! token's hash; of a password, only the argon2id hash is stored.
 
 use serde::{Deserialize, Serialize};
 
@@ -23,14 +23,14 @@ pub struct Member {
     pub id: MemberId,
     pub organization: OrganizationId,
     pub name: String,
-    /// As entered; unique on the box regardless of case.
+    /// As entered; unique in the installation, ignoring case.
     pub email: String,
     pub role: MemberRole,
     /// The permission 'Can manage API keys' (`docs/spec/hosts.md`, "Authentication").
     pub api_key_access: bool,
     /// The argon2id hash of the password, in the PHC string format.
     pub password: String,
-    /// Incremented when the password changes, which ends sessions with an older value.
+    /// Incremented when the password changes. Sessions with an older value end.
     pub epoch: u64,
     pub created_at: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -38,7 +38,7 @@ pub struct Member {
 }
 
 impl MemberRole {
-    /// The stored and displayed form.
+    /// The name in storage and in output.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -62,7 +62,7 @@ impl Member {
     }
 }
 
-/// A session of a member, in one browser.
+/// A member's session in one browser.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Session {
     pub organization: OrganizationId,
@@ -87,7 +87,7 @@ pub enum LinkKind {
 }
 
 impl LinkKind {
-    /// The stored and displayed form.
+    /// The name in storage and in output.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -97,7 +97,7 @@ impl LinkKind {
         }
     }
 
-    /// The page that the link opens: the link is `{dashboard}/{page}#{token}`.
+    /// The dashboard page that the link opens: the link is `{dashboard}/{page}#{token}`.
     #[must_use]
     pub const fn page(self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! Catalog data of a model that does not depend on its runner: slug, output type and price.
+//! The catalog data of a model that does not depend on the runner: slug, output type and price.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,7 +19,7 @@ pub const VERSION: &str = "0.0.1";
 #[serde(transparent)]
 pub struct Slug(String);
 
-/// The text is not a slug.
+/// The string is not a valid slug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a slug must have 1 to 128 characters of a-z A-Z 0-9 . _ : - in parts separated by /")]
 pub struct InvalidSlug;
@@ -87,7 +87,7 @@ impl OutputType {
         Self::File,
     ];
 
-    /// Whether the outputs are files, each given as a URL.
+    /// Whether the outputs are files, which are returned as URLs.
     #[must_use]
     pub const fn is_artefact(self) -> bool {
         matches!(self, Self::Image | Self::Audio | Self::Video | Self::File)
@@ -110,21 +110,21 @@ impl OutputType {
     }
 }
 
-/// Resource usage of a run as reported by its runner. Unknown figures are `None`.
+/// The resource usage of a run, as reported by its runner. Unknown figures are `None`.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Usage {
-    /// Time that the model worked.
+    /// Time that the model spent working.
     pub run_time: Duration,
     pub input_tokens: Option<u64>,
     pub output_tokens: Option<u64>,
-    /// A cost reported by the provider; it takes precedence over all rates.
+    /// The cost reported by the provider, which takes precedence over all rates.
     pub cost: Option<Usd>,
 }
 
 /// The price of a run: the manifest's `[cost]`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Pricing {
-    /// The same for each successful run.
+    /// The same price for each successful run.
     Fixed { amount: Usd },
     /// Based on usage.
     UsageBased {
@@ -149,7 +149,7 @@ impl Pricing {
         }
     }
 
-    /// The maximum price of a run with at most this usage.
+    /// The maximum price of a run that uses no more than this.
     #[must_use]
     pub fn most(&self, usage: &Usage) -> Usd {
         match self {
@@ -158,7 +158,7 @@ impl Pricing {
         }
     }
 
-    /// Whether there are no rates, so that the model must report the cost.
+    /// Whether no rates are set, so that the model must report the cost.
     #[must_use]
     pub const fn is_reported(&self) -> bool {
         matches!(

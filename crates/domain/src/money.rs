@@ -1,7 +1,7 @@
 //! Money, in whole millionths of a US dollar, so that addition never rounds.
 //!
-//! Floating-point numbers are never added here; they only appear at the edge, where JSON and TOML
-//! use dollars.
+//! Floating-point amounts are never added here. They appear only at the boundary, because JSON and
+//! TOML use dollars.
 
 use std::fmt;
 use std::iter::Sum;
@@ -35,8 +35,8 @@ impl Usd {
         self.0
     }
 
-    /// Converts from dollars, rounded to the nearest millionth, half away from zero. `None` if it
-    /// is not a finite number or exceeds 9 billion dollars.
+    /// Converts from dollars, rounded to the nearest millionth, half away from zero. `None` if the
+    /// amount is not finite or exceeds 9 billion dollars.
     #[must_use]
     pub fn from_dollars(dollars: f64) -> Option<Self> {
         if !dollars.is_finite() || dollars.abs() > LIMIT_DOLLARS {
@@ -55,20 +55,20 @@ impl Usd {
         if nearest.dollars() + 1e-9 < dollars { nearest.plus(Self(1)) } else { nearest }
     }
 
-    /// Dollars for JSON. Exact to the millionth below 9 billion dollars.
+    /// Converts to dollars for JSON. Exact to the millionth below 9 billion dollars.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "amounts stay far below 2^53 micro-dollars")]
     pub fn dollars(self) -> f64 {
         self.0 as f64 / 1e6
     }
 
-    /// Whether it is zero.
+    /// Whether the amount is zero.
     #[must_use]
     pub const fn is_zero(&self) -> bool {
         self.0 == 0
     }
 
-    /// The sum, saturating at the ends of the range.
+    /// Adds two amounts, saturating at the ends of the range.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))

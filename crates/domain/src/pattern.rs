@@ -1,9 +1,9 @@
 //! Patterns of the operators `matches` and `string_matches`: regular expressions that run in linear
 //! time, or text with `*` as a wildcard.
 //!
-//! A literal pattern is compiled when it is parsed. One with references is compiled when the
-//! condition is evaluated: a single reference is the whole pattern, and inside a longer pattern a
-//! value matches itself, whatever characters it contains.
+//! A literal pattern is compiled when it is parsed. A pattern with references is compiled when the
+//! condition is evaluated: a single reference supplies the whole pattern; inside a longer pattern,
+//! the characters of a value are matched literally.
 
 use regex::{Regex, RegexBuilder};
 use serde_json::Value;
@@ -32,7 +32,7 @@ pub enum Pattern {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Syntax {
     Regex,
-    /// `*` matches any text; a pattern without one matches anywhere in the subject.
+    /// `*` matches any text. A pattern without `*` matches anywhere in the subject.
     Wildcards,
 }
 
@@ -47,7 +47,7 @@ impl Pattern {
         if template.constant().is_none() {
             return Ok(Self::Open { template, syntax });
         }
-        // Compiled as written: a regular expression may contain `\\{{`.
+        // Compiled as written, because a regular expression may contain `\\{{`.
         compile(&syntax.regex(&[Piece::Pattern(written)])).map(Self::Compiled)
     }
 
@@ -111,7 +111,8 @@ impl Syntax {
     }
 }
 
-/// Resolves a template into a regular expression; `None` if a single reference is not a string.
+/// Resolves a template into a regular expression. Returns `None` if the template is a single
+/// reference and its value is not a string.
 fn resolve(
     template: &Template,
     syntax: Syntax,
@@ -153,7 +154,7 @@ fn compile(pattern: &str) -> Result<Regex, String> {
         })
 }
 
-/// The problem of a pattern in words.
+/// Describes the problem of a pattern.
 fn reason(fault: &regex::Error) -> String {
     if let regex::Error::CompiledTooBig(_) = fault {
         return format!("it takes more than {PATTERN_MEMORY_MAX} bytes of memory");

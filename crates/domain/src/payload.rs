@@ -1,8 +1,8 @@
 //! A payload: the JSON text of an input, an output or a webhook body, stored inline in its record
 //! or, if it is large, in a separate file.
 //!
-//! The text is never reformatted: it is sent byte for byte as it was stored. Files are read and
-//! written by `storage::payloads`; nothing here touches a disk.
+//! The text is never reformatted: it is sent byte for byte as it was stored. `storage::payloads`
+//! reads and writes the files; nothing here touches a disk.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
@@ -23,12 +23,12 @@ pub struct FileRef {
     pub id: PayloadId,
     /// Length in bytes.
     pub bytes: u64,
-    /// CRC-32 (IEEE) of the content.
+    /// CRC-32 (IEEE) of the contents.
     pub crc32: u32,
 }
 
 impl Payload {
-    /// The JSON text of `value`, inline.
+    /// Serializes `value` to inline JSON text.
     ///
     /// # Errors
     /// If `value` cannot be serialized as JSON (a map with keys that are not strings).
@@ -57,7 +57,7 @@ impl Payload {
         Self::Inline(RawValue::NULL.to_owned())
     }
 
-    /// Whether it is `null`, like a deleted input or output.
+    /// Whether the payload is `null`, as a deleted input or output is.
     #[must_use]
     pub fn is_nothing(&self) -> bool {
         matches!(self, Self::Inline(text) if text.get() == RawValue::NULL.get())

@@ -1,8 +1,8 @@
-//! A JSON object with unparsed values: a proxy changes known fields and passes on all others byte
-//! for byte, including numbers of any precision.
+//! A JSON object with unparsed values. With it, a proxy can change known fields and pass on all
+//! others byte for byte, including numbers of any precision.
 //!
-//! Values are never parsed. A duplicate field is kept once, with its last value, so that all
-//! readers of the object see the same.
+//! Values are never parsed. Of duplicate fields, only the last value is kept, so that all readers
+//! of the object see the same one.
 
 use std::fmt;
 
@@ -49,7 +49,7 @@ impl RawObject {
         self.fields.retain(|(field, _)| field != name);
     }
 
-    /// Removes all fields for which `stays` is false.
+    /// Keeps only the fields for which `stays` returns true.
     pub fn retain(&mut self, stays: impl Fn(&str) -> bool) {
         self.fields.retain(|(field, _)| stays(field));
     }
@@ -67,10 +67,10 @@ impl RawObject {
         Ok(())
     }
 
-    /// The object as JSON text.
+    /// Serializes the object to JSON text.
     ///
     /// # Errors
-    /// Never in practice: its values are already JSON.
+    /// Never in practice, because the values are already JSON.
     pub fn text(&self) -> Result<Vec<u8>, serde_json::Error> {
         serde_json::to_vec(self)
     }

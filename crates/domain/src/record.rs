@@ -1,6 +1,6 @@
-//! Records: the types that the store keeps, each with its version and its name for messages.
+//! Records: the types that the store persists, each with its version and its name for messages.
 //!
-//! How a record becomes bytes is the store's: `storage::record`.
+//! `storage::record` encodes records as bytes.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -22,10 +22,10 @@ use crate::workflow::Workflow;
 pub trait Record: Serialize + DeserializeOwned {
     /// The current version.
     const VERSION: u8 = 1;
-    /// Its name in messages.
+    /// The type's name in messages.
     const NAME: &'static str;
 
-    /// Reads the JSON of an older version. Types that have never changed keep the default.
+    /// Parses the JSON of an older version. Types that have never changed keep the default.
     ///
     /// # Errors
     /// [`Malformed`] if no release has written this version.

@@ -1,5 +1,5 @@
 //! References such as `{{inputs.size}}` and `{{caption.output[0].text}}`: parsed once, when a
-//! workflow is stored, and looked up each time a step starts.
+//! workflow is stored, and resolved each time a step starts.
 //!
 //! ```text
 //! reference = "{{" root *( "." name / "[" index "]" / "['" any key "']" ) "}}"
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Nothing here knows the steps of a workflow, and missing values are never replaced. `template`
-//! contains the JSON with references.
+//! handles the JSON that contains references.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -22,7 +22,7 @@ use super::template::DEPTH_MAX;
 /// Maximum length of a reference between its braces, in bytes.
 pub const REFERENCE_BYTES_MAX: usize = 512;
 
-/// A reference. Prints in a form that can be parsed again.
+/// A reference. Its `Display` output can be parsed again.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Reference {
     root: Root,
@@ -34,9 +34,10 @@ pub struct Reference {
 pub enum Root {
     /// The inputs of the execution.
     Inputs,
-    /// The execution itself; only its `id`.
+    /// The execution itself, of which only the `id` is available.
     Execution,
-    /// A named secret of the workflow's organization. Only the requests of `http` steps see one.
+    /// A named secret of the workflow's organization. Only the requests of `http` steps can use
+    /// secrets.
     Secrets,
     /// A step, or the item of a `map` step, depending on the workflow.
     Name(String),
@@ -63,22 +64,22 @@ pub enum Field {
     StatusCode,
     /// The response headers of an HTTP step: an object whose names are case-insensitive.
     Headers,
-    /// The answer to a step that waits for an event: an object with its `name` and `source`.
+    /// The event that an event-waiting step received: an object with its `name` and `source`.
     Event,
-    /// The link for sending the event that a step waits for.
+    /// The link through which the event that a step waits for can be sent.
     ResumeUrl,
 }
 
-/// The values that references can see.
+/// The values available to references.
 pub trait Scope {
     /// The inputs of the execution, an object.
     fn inputs(&self) -> &Value;
-    /// The id of the execution, as printed by the API.
+    /// The id of the execution, as printed in the API.
     fn execution_id(&self) -> String;
     /// The current item of the enclosing `map` step whose `item_name` is `name`.
     fn item(&self, name: &str) -> Option<&Value>;
-    /// A field of a step; `None` if the step does not have it, for example because it has not
-    /// ended, has failed or was skipped.
+    /// A field of a step; `None` if the step does not have the field, for example because the step
+    /// has not ended, has failed or was skipped.
     fn step(&self, id: &str, field: Field) -> Option<Cow<'_, Value>>;
     /// The value of a named secret; `None` where secrets are not available.
     fn secret(&self, _name: &str) -> Option<&str> {
@@ -86,7 +87,7 @@ pub trait Scope {
     }
 }
 
-/// A scope for tests with nothing but inputs.
+/// A scope for tests that contains only inputs.
 #[cfg(any(test, feature = "test-support"))]
 #[derive(Debug)]
 pub struct Inputs(pub Value);
@@ -118,7 +119,8 @@ pub struct Error {
     pub kind: ErrorKind,
 }
 
-/// The problem of a reference. Prints as the rest of a sentence that begins with the reference.
+/// The problem of a reference. `Display` prints the rest of a sentence that begins with the
+/// reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ErrorKind {
     #[error("has no closing }}}}")]
@@ -205,7 +207,7 @@ impl Reference {
         &self.path
     }
 
-    /// The step field that it refers to, if its root is a step.
+    /// The step field to which the reference refers, if its root is a step.
     #[must_use]
     pub fn field(&self) -> Option<Field> {
         match self.path.first()? {
@@ -214,14 +216,14 @@ impl Reference {
         }
     }
 
-    /// The name of the secret that it refers to, if any.
+    /// The name of the secret to which the reference refers, if any.
     #[must_use]
     pub fn secret(&self) -> Option<&str> {
         if self.root == Root::Secrets { secret_name(&self.path) } else { None }
     }
 
-    /// The referenced value; `None` if any part of the path is missing. An existing null is a
-    /// value.
+    /// Returns the referenced value; `None` if any part of the path is missing. An existing null is
+    /// a value.
     #[must_use]
     pub fn look_up<'s>(&self, scope: &'s dyn Scope) -> Option<Cow<'s, Value>> {
         match &self.root {
@@ -281,13 +283,13 @@ impl Field {
         }
     }
 
-    /// Whether only HTTP steps have it.
+    /// Whether only HTTP steps have the field.
     #[must_use]
     pub const fn is_of_http(self) -> bool {
         matches!(self, Self::Body | Self::StatusCode | Self::Headers)
     }
 
-    /// Whether only steps that wait for an event have it.
+    /// Whether only steps that wait for an event have the field.
     #[must_use]
     pub const fn is_of_event(self) -> bool {
         matches!(self, Self::Event | Self::ResumeUrl)
@@ -365,7 +367,7 @@ fn parse_path(mut rest: &str) -> Result<Vec<Segment>, ErrorKind> {
     Ok(path)
 }
 
-/// Parses the text after an opening bracket; also returns the text after the closing one.
+/// Parses the text after an opening bracket. Also returns the text after the closing bracket.
 fn parse_bracket(inside: &str) -> Result<(Segment, &str), ErrorKind> {
     for quote in ['\'', '"'] {
         if let Some(quoted) = inside.strip_prefix(quote) {

@@ -1,7 +1,7 @@
 //! The retry policy of steps and predictions: the pure rule behind the `retry` of a step
 //! (`docs/spec/steps.md`, "Retry") and of a model's manifest.
 //!
-//! Nothing here waits or draws random numbers: the engine turns a delay into a durable timer.
+//! Nothing here waits or draws random numbers. The engine turns a delay into a durable timer.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ const INITIAL_DEFAULT: Duration = Duration::from_secs(1);
 const MULTIPLIER_DEFAULT: f64 = 2.0;
 const LONGEST_DEFAULT: Duration = Duration::from_secs(60);
 
-/// A `retry` as written.
+/// A `retry` object as written.
 #[derive(Debug, Clone, Default)]
 pub struct Written {
     pub max_attempts: Option<u32>,
@@ -45,7 +45,7 @@ impl Written {
     }
 }
 
-/// How often a step is tried, after which failures, and with which delays.
+/// The attempts, the delays between them and the classes of failures that are retried.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Policy {
     attempts: u32,
@@ -76,9 +76,9 @@ impl Policy {
         }
     }
 
-    /// `attempts` in total. The delay after the first failure is `initial`, and grows by
-    /// `multiplier` after each further one, up to `longest`. Only failures of a class in `retry_on`
-    /// are retried. Out-of-range values are clamped.
+    /// Creates a policy of `attempts` in total. The delay after the first failure is `initial`;
+    /// each further failure multiplies it by `multiplier`, up to `longest`. Only failures of a
+    /// class in `retry_on` are retried. Out-of-range values are clamped.
     #[must_use]
     pub fn new(
         attempts: u32,
@@ -107,14 +107,14 @@ impl Policy {
         self.attempts
     }
 
-    /// The delay after the failure of attempt `number` (from 1); `None` if there is no next
+    /// Returns the delay after the failure of attempt `number` (from 1); `None` if there is no next
     /// attempt.
     #[must_use]
     pub fn delay_after(&self, number: u32, class: ErrorClass) -> Option<Duration> {
         if number >= self.attempts || !self.retry_on.contains(&class) {
             return None;
         }
-        // The bounds keep this finite: at most 3600 s times 10 to the power of 19.
+        // The bounds keep this value finite: at most 3600 s times 10 to the power of 19.
         let earlier_retries = i32::try_from(number.saturating_sub(1)).unwrap_or(i32::MAX);
         let seconds = self.initial.as_secs_f64() * self.multiplier.powi(earlier_retries);
         Some(Duration::try_from_secs_f64(seconds).unwrap_or(self.longest).min(self.longest))

@@ -1,9 +1,9 @@
 //! Schedules: which work starts when, and what happens to a firing that is late or finds the
 //! previous run unfinished.
 //!
-//! Pure: the record, the calendar and a time in; the changed record and the work to start out. The
-//! record says up to which firing everything is decided, so a decision that is committed together
-//! with the work it starts is made exactly once.
+//! Pure functions of the record, the calendar and the time; they return the changed record and the
+//! work to start. The record contains the last firing that has been decided, so a decision that is
+//! committed together with the work it starts is made exactly once.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -17,11 +17,11 @@ use super::time::Timestamp;
 
 /// Maximum delay of an on-time firing, regardless of `catch_up_seconds`.
 pub const ON_TIME: Duration = Duration::from_secs(10);
-/// How often a schedule with waiting firings polls whether the previous run has ended.
+/// How often a schedule with waiting firings checks whether the previous run has ended.
 pub const POLL: Duration = Duration::from_secs(2);
-/// Maximum waiting firings per schedule; further ones are skipped.
+/// Maximum waiting firings per schedule. Further firings are skipped.
 pub const WAITING_MAX: usize = 100;
-/// Decisions further in the future than this were made with a wrong clock.
+/// Decisions further in the future than this are taken for the result of a wrong clock.
 pub const CLOCK_ERROR: Duration = Duration::from_secs(24 * 3600);
 /// Default of `catch_up_seconds`: how late a firing may start.
 pub const CATCH_UP_DEFAULT: u64 = 3600;
@@ -35,7 +35,8 @@ pub const JITTER_MAX: u32 = 24 * 3600;
 pub struct Schedule {
     pub id: ScheduleId,
     pub organization: OrganizationId,
-    /// The API key that created it; its executions are recorded under this key.
+    /// The API key that created the schedule. The schedule's executions are recorded under this
+    /// key.
     pub key: KeyId,
     pub target: Target,
     pub cron: String,
@@ -57,7 +58,7 @@ pub struct Schedule {
     /// The next firing of the calendar, without jitter; `None` while paused and after the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<Timestamp>,
-    /// When to check it again: the time of its row in the timers.
+    /// When to check the schedule again: the time of its row in the timers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due: Option<Timestamp>,
     /// Firings that wait for the previous run to end, oldest first.
@@ -66,7 +67,7 @@ pub struct Schedule {
     /// The result of the last decided firing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<LastRun>,
-    /// The last execution started.
+    /// The execution that was started last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latest: Option<ExecutionId>,
     /// The display name; need not be unique.
@@ -82,7 +83,7 @@ pub struct Schedule {
 pub enum Target {
     Workflow {
         workflow: WorkflowId,
-        /// `None` means the latest version when it fires.
+        /// `None` means the version that is latest when the schedule fires.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         version: Option<String>,
     },
@@ -129,7 +130,7 @@ impl Overlap {
 pub struct LastRun {
     /// The scheduled time, without jitter.
     pub scheduled_for: Timestamp,
-    /// When it was decided.
+    /// When the firing was decided.
     pub at: Timestamp,
     pub result: RunResult,
 }
@@ -140,13 +141,13 @@ pub enum RunResult {
     Started(ExecutionId),
     /// The previous run was unfinished.
     Skipped,
-    /// It was noticed too late, as were all earlier firings since the last run.
+    /// The firing was noticed too late, as were all earlier firings since the last run.
     Missed,
-    /// It could not be started, for this reason.
+    /// The run could not be started, for this reason.
     Refused(String),
 }
 
-/// What to do after checking a schedule.
+/// The action that results from checking a schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
     Nothing,
@@ -170,7 +171,8 @@ impl Schedule {
         self.due = firing.into_iter().chain(poll).min();
     }
 
-    /// Decides at most one due firing. If more are due, `due` is already in the past.
+    /// Decides at most one due firing. If more firings are due, the new `due` is already in the
+    /// past.
     pub fn turn(&mut self, calendar: &Calendar, now: Timestamp, is_running: bool) -> Turn {
         let mut turn = Turn::Nothing;
         if let Some(next) = self.next.filter(|next| next.plus(self.jitter(*next)) <= now) {
@@ -192,7 +194,7 @@ impl Schedule {
         self.last = Some(LastRun { scheduled_for, at, result });
     }
 
-    /// Discards decisions made while the clock was far ahead. True if there were any.
+    /// Discards decisions made while the clock was far ahead. Returns whether there were any.
     pub fn realign(&mut self, calendar: &Calendar, now: Timestamp) -> bool {
         if self.decided_until <= now.plus(CLOCK_ERROR) {
             return false;
@@ -259,7 +261,8 @@ impl Schedule {
         Some(next).filter(|next| self.ends_at.is_none_or(|end| *next <= end))
     }
 
-    /// The delay of a firing: stable across checks, different for each schedule and firing.
+    /// The delay of a firing. It is the same at each check, but differs between schedules and
+    /// firings.
     fn jitter(&self, firing: Timestamp) -> Duration {
         let [_, _, _, _, _, _, _, _, seed @ ..] = self.id.bytes();
         let mixed = mix(u64::from_be_bytes(seed) ^ firing.micros().cast_unsigned());

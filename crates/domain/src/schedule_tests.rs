@@ -145,13 +145,13 @@ impl World {
         self.now = self.now.max(end);
     }
 
-    /// Nothing checks it until then.
+    /// Advances to `end` without checking the schedule.
     fn away_until(&mut self, end: Timestamp) {
         self.now = end;
     }
 
     fn check(&mut self) {
-        // Round-trips the record as a restart would.
+        // Round-trips the record through JSON, as a restart would.
         let stored = serde_json::to_string(&self.schedule).unwrap();
         self.schedule = serde_json::from_str(&stored).unwrap();
         let is_running = self.runs_until.is_some_and(|end| end > self.now);
@@ -250,10 +250,10 @@ fn schedule_discards_decisions_of_a_clock_far_ahead() {
     world.away_until(after(year));
     world.run_until(after(year));
     assert_eq!(world.started.len(), 1);
-    // Set back by an hour: no firing is repeated.
+    // The clock is set back by an hour: no firing is repeated.
     world.now = after(year - 3600);
     assert!(!world.schedule.realign(&world.calendar, world.now));
-    // Set back by a year.
+    // The clock is set back by a year.
     world.now = after(10);
     assert!(world.schedule.realign(&world.calendar, world.now));
     world.run_until(after(86400));
@@ -295,8 +295,8 @@ fn schedule_fires_each_time_once_over_a_year() {
             *times.entry(*started).or_default() += 1;
         }
         assert!(times.values().all(|count| *count == 1), "{cron}: a firing came twice");
-        // Every firing of the calendar occurred, except during outages, after each of which at most
-        // the last missed one occurred, if it was at most an hour late.
+        // Every firing of the calendar occurred, except during outages. After each outage, at most
+        // the last missed firing occurred, and only if it was at most an hour late.
         let mut firing = calendar.next_after(start()).unwrap();
         while firing <= after(year - 60) {
             let late = away.iter().find(|(from, until)| {

@@ -1,4 +1,4 @@
-//! JSON Schemas of IDs and of the enumerations that are serialized with their stored names.
+//! JSON Schemas of ids and of the enumerations that are serialized under their stored names.
 
 use std::borrow::Cow;
 
@@ -43,7 +43,7 @@ ids!(
     WorkflowId,
 );
 
-/// Enumerations that are serialized with their stored names.
+/// Enumerations that are serialized under their stored names.
 macro_rules! enumerations {
     ($($name:literal: $domain:path [$($variant:ident),+];)+) => {$(
         impl JsonSchema for $domain {

@@ -1,9 +1,9 @@
-//! Signatures of webhook deliveries: those of the specification (`docs/spec/webhooks.md`,
-//! "Signatures") and those of Standard Webhooks (`webhook-signature: v1,…`, and `v1a,…` with
-//! Ed25519).
+//! Signatures of webhook deliveries: the `X-Webhook-Signature` of the specification
+//! (`docs/spec/webhooks.md`, "Signatures"), and the signatures of Standard Webhooks
+//! (`webhook-signature: v1,…`, and `v1a,…` with Ed25519).
 //!
-//! Pure: secret, time and bytes in, the header's text out. Stores no secret and reads no clock;
-//! receivers decide whether a timestamp is recent enough.
+//! Pure: computes the header value from the secret, the time and the bytes. Stores no secret and
+//! reads no clock; receivers decide whether a timestamp is recent enough.
 
 use std::fmt::Write;
 
@@ -23,7 +23,7 @@ const STANDARD_PREFIX: &str = "whsec_";
 const ED25519_SECRET_PREFIX: &str = "whsk_";
 const ED25519_PUBLIC_PREFIX: &str = "whpk_";
 
-/// Why a text is not a valid `webhook_secret`.
+/// Why a string is not a valid `webhook_secret`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadSecret {
     #[error("webhook_secret must have 1 to {SECRET_BYTES_MAX} bytes")]
@@ -32,11 +32,10 @@ pub enum BadSecret {
     ControlCharacter,
 }
 
-/// Checks that `secret` is a valid `webhook_secret`: 1 to 256 bytes without control characters,
-/// since it is sent in a header.
+/// Checks that `secret` is a valid `webhook_secret`: 1 to 256 bytes without control characters.
 ///
 /// # Errors
-/// [`BadSecret`], whose text is suitable for clients.
+/// [`BadSecret`], whose message is suitable for clients.
 pub fn check_secret(secret: &str) -> Result<(), BadSecret> {
     if secret.is_empty() || secret.len() > SECRET_BYTES_MAX {
         return Err(BadSecret::Length);
@@ -62,7 +61,8 @@ pub fn sign(secret: &str, timestamp: i64, body: &[u8]) -> String {
 }
 
 /// The value of `webhook-signature`: `v1,` and the base64 HMAC-SHA256 of `<id>.<timestamp>.<body>`.
-/// The key is the decoded base64 after `whsec_`, or the bytes of a secret without that form.
+/// The key is the decoded base64 after `whsec_`, or the bytes of the secret if it does not have
+/// that form.
 #[must_use]
 pub fn sign_standard(secret: &str, id: &str, timestamp: i64, body: &[u8]) -> String {
     let timestamp = timestamp.to_string();
@@ -71,7 +71,7 @@ pub fn sign_standard(secret: &str, id: &str, timestamp: i64, body: &[u8]) -> Str
 }
 
 /// The value of `webhook-signature` with Ed25519: `v1a,` and the base64 signature of
-/// `<id>.<timestamp>.<body>`. `None` for a key not made by [`ed25519_secret`].
+/// `<id>.<timestamp>.<body>`. `None` if [`ed25519_secret`] did not create the key.
 #[must_use]
 pub fn sign_ed25519(secret: &str, id: &str, timestamp: i64, body: &[u8]) -> Option<String> {
     let pair = ed25519_pair(secret)?;

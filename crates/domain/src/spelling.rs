@@ -1,16 +1,17 @@
-//! Spelling suggestions: the known name nearest to a misspelled one, for keys, parameters and
-//! fields.
+//! Spelling suggestions for keys, parameters and fields: the known name nearest to a misspelled
+//! one.
 
 /// Maximum edit distance of a suggestion.
 const EDITS_MAX: usize = 3;
-/// One edit is allowed per this many letters: `port` is not a misspelling of `cors`.
+/// One edit is allowed for every this many letters, so that `port` is not taken for a misspelling
+/// of `cors`.
 const LETTERS_PER_EDIT: usize = 3;
-/// Minimum length of an unknown name that is suggested as a prefix of a known one.
+/// Minimum length of an unknown name for which a known name that begins with it is suggested.
 const BEGINNING_MIN: usize = 4;
 
-/// Maximum length of a name, in characters; longer ones get no suggestion.
+/// Maximum length of a name, in characters. Longer names get no suggestion.
 const NAME_MAX: usize = 512;
-/// Maximum number of known names compared: a client may make the list long.
+/// Maximum number of known names compared. It is limited because a client may send a long list.
 const COMPARED_MAX: usize = 2000;
 
 /// The known name nearest to `unknown`, ignoring case, if it is near enough.
@@ -21,8 +22,8 @@ pub fn nearest<'a>(unknown: &str, known: &[&'a str]) -> Option<&'a str> {
     }
     let unknown = &unknown.to_lowercase();
     let known = known.get(..COMPARED_MAX).unwrap_or(known);
-    // The length difference is a lower bound of the distance, so the time is bounded by the known
-    // names.
+    // The length difference is a lower bound of the edit distance, so the time depends only on the
+    // known names.
     let letters = unknown.chars().count();
     let by_edits = known
         .iter()

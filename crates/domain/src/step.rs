@@ -1,7 +1,7 @@
-//! A stored step of a workflow execution. Each step has its own row, which is written when a change
-//! must outlive the process.
+//! A stored step of a workflow execution. Each step has its own row, which is written whenever a
+//! change must survive the process.
 //!
-//! Only `machine::workflow` changes steps; nothing here decides anything.
+//! Only `machine::workflow` changes steps; this module makes no decisions.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::money::Usd;
 use super::payload::Payload;
 use super::time::Timestamp;
 
-/// Capacity that suffices for most keys of steps and attempts.
+/// Initial capacity that suffices for most keys of steps and attempts.
 const KEY_CHARS: usize = 64;
 
 /// A step instance: a step of the plan, and the items of the enclosing maps.
@@ -31,13 +31,13 @@ pub struct Instance {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// Ready; waiting for a model permit.
+    /// Ready to run; waiting for a model permit.
     Queued,
     Running,
     Completed,
     Failed,
     Cancelled,
-    /// In a branch that was not taken.
+    /// In a branch that was not chosen.
     Skipped,
 }
 
@@ -53,11 +53,11 @@ pub struct HttpResponse {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EventSource {
-    /// A request with a key, or of a member.
+    /// An API request by a key or a member.
     Api,
     /// The step's link.
     Link,
-    /// No event was sent in time: the step's default was used.
+    /// The wait timed out, and the step's default was used.
     Default,
 }
 
@@ -87,16 +87,17 @@ pub struct Step {
     pub output: Option<Payload>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<Fault>,
-    /// The attempts of the step itself, followed by those of its fallback.
+    /// The attempts of the step itself, followed by the attempts of its fallback.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attempts: Vec<Attempt>,
-    /// Why the step itself failed, set once the fallback runs.
+    /// Why the step itself failed. Set once the fallback runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub primary_error: Option<String>,
-    /// Its due time: the end of a wait, its deadline, or the start of the next attempt.
+    /// The step's due time: the end of a wait, the deadline, or the start of the next attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due: Option<Timestamp>,
-    /// Whether a wait is longer than its `timeout_seconds`: it then fails at its due time.
+    /// Whether a wait is longer than the step's `timeout_seconds`; if so, the step fails at its due
+    /// time.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_cut_short: bool,
     pub cost: Usd,
@@ -140,14 +141,14 @@ impl Status {
 }
 
 impl Instance {
-    /// A step outside of maps.
+    /// Creates the instance of a step outside of maps.
     #[must_use]
     pub const fn of(step: StepIndex) -> Self {
         Self { step, items: Vec::new() }
     }
 
-    /// Identifies a step of an execution; stable across restarts: `<execution>:<step>`, followed by
-    /// the items of the enclosing maps.
+    /// The id of a step of an execution: `<execution>:<step>`, followed by the items of the
+    /// enclosing maps. Stable across restarts.
     #[must_use]
     pub fn key(&self, execution: ExecutionId, step_id: &str) -> String {
         let mut key = String::with_capacity(KEY_CHARS);
@@ -161,8 +162,8 @@ impl Instance {
         key
     }
 
-    /// Identifies an attempt of a step; stable across restarts, so that a receiver recognizes a
-    /// repetition.
+    /// The id of an attempt of a step. It is stable across restarts, so that a receiver recognizes
+    /// a repeated attempt.
     #[must_use]
     pub fn attempt_key(&self, execution: ExecutionId, step_id: &str, attempt: u32) -> String {
         let mut key = self.key(execution, step_id);
@@ -173,7 +174,7 @@ impl Instance {
 }
 
 impl Step {
-    /// A step that begins at `now`.
+    /// Creates a step that begins at `now`.
     #[must_use]
     pub const fn new(status: Status, now: Timestamp) -> Self {
         Self {
@@ -196,7 +197,7 @@ impl Step {
         }
     }
 
-    /// The latest of its timestamps.
+    /// The latest timestamp of the step.
     #[must_use]
     pub fn latest(&self) -> Timestamp {
         let last = self.attempts.last().map(Attempt::latest);
@@ -209,7 +210,8 @@ impl Step {
         self.attempts.last().filter(|attempt| attempt.outcome == Outcome::Running)
     }
 
-    /// Fails a step that has begun and must never run again. False if it has already ended.
+    /// Fails a step that has begun and must never run again. Returns false if the step has already
+    /// ended.
     pub fn abandon(&mut self, fault: &Fault, now: Timestamp) -> bool {
         if self.status.is_final() {
             return false;
@@ -220,7 +222,7 @@ impl Step {
         }
         self.status = Status::Failed;
         self.fault = Some(fault.clone());
-        // It is not written as a prediction of its own.
+        // The step is not written as a prediction of its own.
         (self.due, self.prediction) = (None, None);
         self.completed_at = Some(now);
         true

@@ -17,32 +17,32 @@ use super::json_pointer::{JsonPointer, brief, unescaped};
 use super::reference::{Error, ErrorKind, Reference, Scope};
 
 /// Maximum bytes of JSON of a resolved step input: 8 MiB, so that a few references to large outputs
-/// cannot be multiplied until the memory is full.
+/// cannot exhaust memory.
 pub const RESOLVED_BYTES_MAX: usize = 8 << 20;
 
-/// Maximum nesting depth of a template and its resolved value. JSON is parsed up to a depth of 128;
-/// the rest is for the records in which a resolved value is stored.
+/// Maximum nesting depth of a template and its resolved value. JSON is parsed up to a depth of 128,
+/// which leaves room for the records in which a resolved value is stored.
 pub const DEPTH_MAX: usize = 96;
 
 /// How a reference to a missing value is resolved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Missing {
-    /// As an error that names it.
+    /// An error that names the reference.
     Refuse,
-    /// As null if it is the whole string, otherwise as an empty string.
+    /// Null if the reference is the whole string, otherwise an empty string.
     Null,
 }
 
-/// How much of a part of a template is known before references are resolved.
+/// How much is known about a part of a template before its references are resolved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Known {
-    /// The whole value.
+    /// The whole value is known.
     Whole,
-    /// An array or object with unknown parts.
+    /// The value is an array or object with unknown parts.
     Parts,
-    /// A string.
+    /// The value is a string.
     Text,
-    /// Any value is possible.
+    /// The value can be anything.
     Nothing,
 }
 
@@ -85,7 +85,7 @@ impl Template {
         }
     }
 
-    /// The reference, if the template is a single one.
+    /// The reference, if the template is a single reference.
     #[must_use]
     pub const fn reference(&self) -> Option<&Reference> {
         match &self.0 {
@@ -94,19 +94,19 @@ impl Template {
         }
     }
 
-    /// Whether it always resolves to an array.
+    /// Whether the template always resolves to an array.
     #[must_use]
     pub const fn is_array(&self) -> bool {
         matches!(&self.0, Node::Array(_) | Node::Constant(Value::Array(_)))
     }
 
-    /// Whether it is a string with text and references.
+    /// Whether the template is a string with text and references.
     #[must_use]
     pub const fn is_text(&self) -> bool {
         matches!(&self.0, Node::Text(_))
     }
 
-    /// The parts of a string that contains a reference and anything else.
+    /// The parts of a string that contains text as well as references.
     pub(super) fn text_parts(&self) -> Option<&[Part]> {
         match &self.0 {
             Node::Text(parts) => Some(parts),
@@ -122,15 +122,15 @@ impl Template {
         all
     }
 
-    /// The value with null for each reference and an empty string for each text with references.
-    /// [`Template::known_at`] says which parts these are.
+    /// The value with null for each reference, and an empty string for each string that contains
+    /// references. [`Template::known_at`] reports which parts these are.
     #[must_use]
     pub fn outline(&self) -> Value {
         self.0.outline()
     }
 
-    /// How much is known of the part at a JSON pointer before references are resolved. A part that
-    /// the template does not contain is fully known, since no resolved value can change it.
+    /// How much is known about the part at a JSON pointer before references are resolved. A part
+    /// that the template does not contain is fully known, since no resolved value can change it.
     #[must_use]
     pub fn known_at(&self, pointer: &str) -> Known {
         let mut node = &self.0;
@@ -156,7 +156,7 @@ impl Template {
         }
     }
 
-    /// Whether it refers to a secret.
+    /// Whether the template refers to a secret.
     #[must_use]
     pub fn has_secrets(&self) -> bool {
         self.references().iter().any(|reference| reference.secret().is_some())
@@ -182,8 +182,8 @@ impl Template {
         self.evaluate(scope, Missing::Refuse, limit_bytes)
     }
 
-    /// The approximate bytes of JSON of the resolved value, up to `most`: strings count without
-    /// their escapes, so that counting long ones is cheap.
+    /// The approximate bytes of JSON of the resolved value, counted up to `most`. Strings count
+    /// without their escapes, so that counting long strings is cheap.
     #[must_use]
     pub fn bytes(&self, scope: &dyn Scope, most: usize) -> usize {
         let mut budget = Budget { left: most, limit: most };
@@ -191,7 +191,7 @@ impl Template {
         counted.map_or(most, |()| most.saturating_sub(budget.left))
     }
 
-    /// [`Template::resolve`] with a choice for references to missing values.
+    /// [`Template::resolve`], with a choice of how to treat references to missing values.
     ///
     /// # Errors
     /// As [`Template::resolve`].
@@ -216,7 +216,7 @@ pub fn check_names(written: &Value) -> Result<(), Error> {
 }
 
 fn check_names_at(written: &Value, place: &JsonPointer<'_>, levels: usize) -> Result<(), Error> {
-    // A deeper value does not parse anyway.
+    // Parsing rejects a more deeply nested value anyway.
     let Some(inside) = levels.checked_sub(1) else { return Ok(()) };
     match written {
         Value::Array(items) => items
@@ -305,7 +305,7 @@ impl Node {
         }
     }
 
-    /// Counts the bytes of the resolved value. `None` if the budget is exhausted.
+    /// Counts the bytes of the resolved value. Returns `None` if the budget is exhausted.
     fn count(&self, scope: &dyn Scope, budget: &mut Budget) -> Option<()> {
         let of = |reference: &Reference, budget: &mut Budget| match reference.look_up(scope) {
             Some(value) => count_value(&value, budget),
@@ -440,7 +440,7 @@ impl<'s> Resolver<'s> {
         }
     }
 
-    /// The value of a reference that is the whole string.
+    /// Inserts the value of a reference that is the whole string.
     fn put_in(
         &mut self,
         reference: &Reference,
@@ -458,7 +458,7 @@ impl<'s> Resolver<'s> {
         Ok(value.into_owned())
     }
 
-    /// The text with its references replaced by their values.
+    /// Returns the string with its references replaced by their values.
     fn write_out(&mut self, parts: &[Part], place: &JsonPointer<'_>) -> Result<String, Error> {
         self.spend(QUOTES, place)?;
         let mut text = String::new();
@@ -494,7 +494,7 @@ impl<'s> Resolver<'s> {
         }
     }
 
-    /// Counts the JSON text of `value` before anything is copied.
+    /// Deducts the length of `value` as JSON text, before anything is copied.
     fn spend_value(
         &mut self,
         value: &Value,
@@ -514,7 +514,7 @@ impl<'s> Resolver<'s> {
     }
 }
 
-/// Counts a value as JSON, with strings unescaped. `None` if the budget is exhausted.
+/// Counts a value as JSON, with strings unescaped. Returns `None` if the budget is exhausted.
 fn count_value(value: &Value, budget: &mut Budget) -> Option<()> {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => {
@@ -538,7 +538,7 @@ fn count_value(value: &Value, budget: &mut Budget) -> Option<()> {
     }
 }
 
-/// A budget of bytes; written bytes are only counted.
+/// A byte budget. As a writer, it only counts the bytes written.
 struct Budget {
     left: usize,
     limit: usize,

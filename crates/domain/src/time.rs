@@ -1,6 +1,6 @@
-//! A point in time in whole microseconds since 1970 in UTC, printed as in the API.
+//! A point in time, in whole microseconds since 1970 in UTC, printed as in the API.
 //!
-//! Reads no clock: `runtime::Clock` does, and passes the time in.
+//! Nothing here reads a clock; `runtime::Clock` does, and passes the time in.
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,12 +21,12 @@ pub struct Timestamp(i64);
 /// any time up to the year 8999, the result is still representable in RFC 3339.
 pub const SPAN_MAX: Duration = Duration::from_secs(365_250 * 24 * 3600);
 
-/// Why a text is not a valid time.
+/// Why a string is not a valid time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Invalid {
     #[error("not an RFC 3339 time such as 2026-11-20T09:30:00Z")]
     Form,
-    /// RFC 3339 only has four-digit years: the printed time could not be parsed again.
+    /// RFC 3339 allows only four-digit years, so the time could not be parsed again once printed.
     #[error("outside the years 0000 to 9999 in UTC")]
     Year,
 }
@@ -82,7 +82,8 @@ impl Timestamp {
         Some(self.plus(span)).filter(|sum| span <= SPAN_MAX && *sum <= Self::LAST)
     }
 
-    /// The time since `earlier`; zero if the clock was set back in between.
+    /// Returns the time since `earlier`; zero if `earlier` is later, such as after the clock was
+    /// set back.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
@@ -94,13 +95,13 @@ impl Timestamp {
         self.to_utc().format("%a, %d %b %Y %H:%M:%S GMT").to_string()
     }
 
-    /// Clamps to the printable range: earlier releases stored times beyond it.
+    /// Clamps to the printable range, because earlier releases stored times beyond it.
     fn to_utc(self) -> DateTime<Utc> {
         let Self(micros) = self.clamp(Self::FIRST, Self::LAST);
         DateTime::from_timestamp_micros(micros).unwrap_or(DateTime::<Utc>::MAX_UTC)
     }
 
-    /// Eight bytes that sort by time; times before 1970 count as 1970.
+    /// Eight bytes that sort by time. Times before 1970 are encoded as 1970.
     #[must_use]
     pub fn sortable(self) -> [u8; 8] {
         u64::try_from(self.0).unwrap_or(0).to_be_bytes()
@@ -113,29 +114,30 @@ impl Timestamp {
     }
 }
 
-/// The current time in the two readings that a state change needs.
+/// The current time on both clocks that a state change needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Now {
     /// Wall-clock time: for timestamps that people and other machines read.
     pub wall: Timestamp,
-    /// A clock that never goes back: for due times.
+    /// Time on a clock that never goes back, for due times.
     pub steady: Timestamp,
 }
 
 impl Now {
-    /// A reading of a clock that was never set.
+    /// A reading of a wall clock that was never set.
     #[must_use]
     pub const fn at(moment: Timestamp) -> Self {
         Self { wall: moment, steady: moment }
     }
 
-    /// The steady time at which the wall-clock time will be `moment`; now if that has passed.
+    /// The steady time at which the wall clock will read `moment`, or the current steady time if
+    /// `moment` has passed.
     #[must_use]
     pub fn due_at(self, moment: Timestamp) -> Timestamp {
         self.steady.plus(moment.since(self.wall))
     }
 
-    /// The wall-clock time at which the steady time will be `due`.
+    /// The wall-clock time at which the steady clock will read `due`.
     #[must_use]
     pub fn shown(self, due: Timestamp) -> Timestamp {
         due.before(self.steady.since(self.wall)).unwrap_or(due)
@@ -161,7 +163,7 @@ impl FromStr for Timestamp {
 /// Parses a duration such as `90d`, `1h 30m` or `1y`. A year has 365 days and a month 30.
 #[must_use]
 pub fn span(text: &str) -> Option<Duration> {
-    // humantime uses calendar averages, in which a year is almost six hours longer.
+    // humantime uses the average length of a calendar year, which is almost six hours longer.
     let mut in_days = String::new();
     let mut rest = text;
     while let Some(start) = rest.find(|letter: char| letter.is_ascii_alphabetic()) {

@@ -1,9 +1,10 @@
-//! Bounds on the tokens of a request before a model has counted them: an estimate of the prompt,
-//! and upper bounds of the prompt and its answers. Chat calls, embeddings and predictions are
+//! Bounds on the tokens of a request before a model has counted them: an estimate for the prompt,
+//! and upper bounds for the prompt and its answers. Chat calls, embeddings and predictions are
 //! treated alike.
 //!
-//! No tokenizer makes more tokens than a text has bytes, so the upper bound of a prompt is the
-//! length of everything sent, including unknown fields. Images and other media count as constants.
+//! No tokenizer produces more tokens than a text has bytes, so the upper bound of a prompt is the
+//! length of the whole request, including unknown fields. Images and other media count as
+//! constants.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -14,9 +15,10 @@ use super::raw_object::RawObject;
 
 /// Estimated tokens of an image or other non-text part, if the server does not count them.
 const MEDIA_TOKENS: u64 = 1000;
-/// Maximum tokens of such a part: an image of the highest resolution, or ten minutes of speech.
+/// Maximum tokens of an image or other non-text part: an image of the highest resolution, or ten
+/// minutes of speech.
 const MEDIA_TOKENS_MAX: u64 = 16_384;
-/// Top-level fields whose texts a model reads.
+/// Top-level fields whose text the model reads.
 const TEXTS: [&str; 6] = ["prompt", "system", "input", "tools", "functions", "response_format"];
 /// Bytes at the start of a `data:` URI that are searched for `;base64`.
 const URI_HEAD: usize = 256;
@@ -26,9 +28,9 @@ const URI_HEAD: usize = 256;
 struct Prompt {
     /// Bytes of text.
     text: u64,
-    /// Bytes sent that are neither media nor tokens.
+    /// Bytes of the request that are neither media nor tokens.
     sent: u64,
-    /// Number of tokens sent as such.
+    /// Number of tokens sent as token ids.
     tokens: u64,
     /// Number of images, recordings and files.
     media: u64,
@@ -44,7 +46,7 @@ struct Message<'a> {
     function_call: Option<&'a RawValue>,
 }
 
-/// A part of a message. One without text is an image, a recording or a file.
+/// A part of a message. A part without text is an image, a recording or a file.
 #[derive(Deserialize)]
 struct Part<'a> {
     #[serde(borrow, alias = "refusal", alias = "thinking", alias = "content")]
@@ -117,7 +119,7 @@ impl Prompt {
         self.sent = self.sent.saturating_sub(media_bytes);
     }
 
-    /// Adds one or several texts, or tokens.
+    /// Adds one or several strings, or tokens.
     fn add_text(&mut self, value: &str) {
         if is_media(value) {
             self.media = self.media.saturating_add(1);
@@ -155,8 +157,8 @@ pub struct TokenBound {
 }
 
 impl TokenBound {
-    /// The maximum usage of a request with text answers. If there are several limits of an answer,
-    /// the largest counts, since servers support different ones.
+    /// The maximum usage of a request whose answers are text. If several fields limit the answer,
+    /// the largest is used, because servers support different fields.
     #[must_use]
     pub fn of(request: &RawObject) -> Self {
         let limits = ["max_tokens", "max_completion_tokens"];
@@ -170,7 +172,7 @@ impl TokenBound {
         }
     }
 
-    /// [`Self::of`] for an input that may be any JSON.
+    /// [`Self::of`] for an input that can be any JSON value.
     #[must_use]
     pub fn of_input(input: &RawValue) -> Self {
         match serde_json::from_str(input.get()) {
@@ -183,7 +185,7 @@ impl TokenBound {
         }
     }
 
-    /// Without answer tokens, for embeddings.
+    /// Removes the answer tokens, for embeddings.
     #[must_use]
     pub const fn without_answer(self) -> Self {
         Self { answer: Some(0), ..self }
@@ -201,7 +203,7 @@ impl TokenBound {
         self.answer.is_some()
     }
 
-    /// The maximum tokens, for a model with the given context length if that is known.
+    /// The maximum tokens. `context` is the model's context length, if known.
     #[must_use]
     pub fn tokens(self, context: Option<u32>) -> Tokens {
         let context = context.map_or(u64::MAX, u64::from);
@@ -214,8 +216,8 @@ impl TokenBound {
     }
 }
 
-/// A field's number as servers parse it: also from a string, rounded up. A value below one sets no
-/// limit.
+/// Parses a numeric field as servers do: strings are accepted, and fractions are rounded up. A
+/// value below one sets no limit.
 fn number(request: &RawObject, name: &str) -> Option<u64> {
     let number = match request.value(name)? {
         Value::Number(number) => number.as_f64()?,
@@ -245,8 +247,8 @@ fn length(text: &str) -> u64 {
     text.len() as u64
 }
 
-/// Bytes of a JSON string, unescaped and without quotes; of other JSON its full length, of null
-/// zero.
+/// The bytes of a JSON string, unescaped and without quotes. Other JSON counts with its full
+/// length, and null as zero.
 fn text_bytes(json: &str) -> u64 {
     let quoted = json.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
     let Some(text) = quoted else { return if json == "null" { 0 } else { length(json) } };

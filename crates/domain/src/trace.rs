@@ -1,11 +1,11 @@
 //! The trace of a piece of work, according to W3C Trace Context
-//! (<https://www.w3.org/TR/trace-context/>): its id, and the context that is propagated to called
-//! services.
+//! (<https://www.w3.org/TR/trace-context/>): the trace id, and the context that is propagated to
+//! called services.
 //!
 //! Ids are derived, never random. Work submitted without a `traceparent` uses its own id as the
-//! trace id, and a span id is a hash of the span's permanent name, such as the key of an attempt.
-//! So nothing has to be stored, an attempt that is repeated after a crash keeps its span, and the
-//! ids sent to a model's server match those exported when the work has ended.
+//! trace id, and a span id is a hash of the span's permanent name, such as the id of an attempt. So
+//! no ids have to be stored, an attempt that is repeated after a crash keeps its span, and the ids
+//! sent to a model's server match the ids exported after the work has ended.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 
 use super::ids::{ExecutionId, Id as _};
 
-/// Maximum entries of a `tracestate`; longer ones are dropped.
+/// Maximum entries of a `tracestate`. A longer `tracestate` is dropped.
 const STATE_ENTRIES_MAX: usize = 32;
 /// Maximum characters of a propagated `tracestate`: the minimum required by the specification.
 const STATE_CHARS_MAX: usize = 512;
@@ -28,9 +28,10 @@ const STATE_PART_MAX: usize = 256;
 /// Characters of a `traceparent` of version 00.
 const PARENT_CHARS: usize = 55;
 
-/// The caller records its spans, so the called services should too.
+/// The flag for a caller that records its spans, so that the called services should record theirs
+/// too.
 const SAMPLED: u8 = 0b01;
-/// The last seven bytes of the trace id are random (level 2).
+/// The flag for a trace id whose last seven bytes are random (level 2).
 const RANDOM: u8 = 0b10;
 
 /// The id of a trace: never zero.
@@ -85,13 +86,13 @@ pub struct Parent {
     flags: u8,
 }
 
-/// The text is not a `traceparent`.
+/// The string is not a valid `traceparent`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not a traceparent")]
 pub struct Invalid;
 
 impl Parent {
-    /// Whether the caller asks for spans to be recorded.
+    /// Whether the caller requests that spans be recorded.
     #[must_use]
     pub const fn is_sampled(&self) -> bool {
         self.flags & SAMPLED != 0
@@ -187,7 +188,7 @@ impl<'de> Deserialize<'de> for Parent {
 pub struct Origin {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<Parent>,
-    /// The `tracestate` in the form in which it is propagated.
+    /// The `tracestate` to propagate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
     /// The client's own `X-Request-Id`.
@@ -196,8 +197,8 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Reads the headers. An invalid `traceparent` is ignored, and so is a `tracestate` without a
-    /// valid one. `None` if nothing is worth storing.
+    /// Reads the trace headers. An invalid `traceparent` is ignored, and so is a `tracestate`
+    /// without a valid `traceparent`. Returns `None` if there is nothing to store.
     #[must_use]
     pub fn read(
         traceparent: Option<&str>,
@@ -214,8 +215,8 @@ impl Origin {
     }
 }
 
-/// A `tracestate` in the form in which it is propagated (section 3.3): complete, or without its
-/// longest and last entries if it is too long; `None` if it is invalid or empty.
+/// Returns a `tracestate` in the form in which it is propagated (section 3.3): complete, or without
+/// its longest and last entries if it is too long. `None` if it is invalid or empty.
 fn bounded_state(text: &str) -> Option<String> {
     let entries = text.split(',').map(|entry| entry.trim_matches([' ', '\t']));
     let mut entries: Vec<&str> = entries.filter(|entry| !entry.is_empty()).collect();
@@ -266,7 +267,7 @@ impl Trace {
         Self { execution, origin }
     }
 
-    /// The origin, which is stored with the execution.
+    /// The origin that is stored with the execution.
     #[must_use]
     pub fn origin(&self) -> Option<Arc<Origin>> {
         self.origin.clone()
@@ -300,7 +301,7 @@ impl Trace {
         self.origin.as_ref()?.state.as_deref()
     }
 
-    /// Whether its spans are to be recorded: as requested by the caller, otherwise true.
+    /// Whether the spans are to be recorded: as the caller requested, or true by default.
     #[must_use]
     pub fn is_sampled(&self) -> bool {
         self.caller().is_none_or(|parent| parent.is_sampled())
@@ -312,8 +313,8 @@ impl Trace {
         Call { trace: self.clone(), span: SpanId::of(name) }
     }
 
-    /// The origin of a redrive of this execution: the same trace, unless the new request has
-    /// another one.
+    /// The origin of a redrive of this execution. It has the same trace, unless the new request
+    /// brings its own.
     #[must_use]
     pub fn of_successor(&self, asked: Option<&Origin>) -> Arc<Origin> {
         let inherited = self.below(self.root());
@@ -350,20 +351,20 @@ pub struct Call {
 }
 
 impl Call {
-    /// Its `traceparent`.
+    /// The call's `traceparent`.
     #[must_use]
     pub fn traceparent(&self) -> String {
         let own = Parent { trace: self.trace.id(), span: self.span, flags: SAMPLED };
         self.trace.caller().unwrap_or(own).at(self.span).text()
     }
 
-    /// Its `tracestate`.
+    /// The call's `tracestate`.
     #[must_use]
     pub fn tracestate(&self) -> Option<&str> {
         self.trace.state()
     }
 
-    /// Its `X-Request-Id`.
+    /// The call's `X-Request-Id`.
     #[must_use]
     pub fn request_id(&self) -> String {
         self.trace.request_id()

@@ -63,7 +63,7 @@ fn tracestate_is_checked_and_bounded() {
         |count: usize| (0..count).map(|n| format!("k{n}=v")).collect::<Vec<_>>().join(",");
     assert_eq!(state(&entries(32)), Some(entries(32)));
     assert_eq!(state(&entries(33)), None);
-    // Long entries are dropped first, then those at the end.
+    // Long entries are dropped first, then the last ones.
     let long = format!("long={}", "v".repeat(200));
     let short: Vec<String> = (0..8).map(|n| format!("k{n}={}", "v".repeat(60))).collect();
     let kept = state(&format!("{long},{}", short.join(","))).unwrap();
@@ -85,7 +85,7 @@ fn origin_matches_golden_bytes() {
     assert_eq!(serde_json::to_string(&only).unwrap(), r#"{"request_id":"r-1"}"#);
 }
 
-/// Exported ids must match those sent before an upgrade.
+/// Exported ids must match the ids sent before an upgrade.
 #[test]
 fn derived_ids_are_stable() {
     let own = trace(None);

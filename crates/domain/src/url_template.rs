@@ -1,10 +1,10 @@
-//! URL templates: the `url` of an `http` step with references in it.
+//! URL templates: the `url` of an `http` step that contains references.
 //!
-//! A reference fills the component in which it is written and never changes another one: in the
-//! path it is (part of) one segment, in the query one name or value, and before the `@` a user name
-//! or password. Values are percent-encoded except for unreserved characters (RFC 3986, section
-//! 2.3). Encoding does not help against dot segments, so these are rejected. A reference cannot be
-//! in the scheme, host or port.
+//! A reference fills the component in which it is written and never changes another component: in
+//! the path it is (part of) one segment, in the query one name or value, and before the `@` a user
+//! name or password. Values are percent-encoded except for unreserved characters (RFC 3986, section
+//! 2.3). Encoding does not help against dot segments, so these are rejected. References are not
+//! allowed in the scheme, host or port.
 
 use std::borrow::Cow;
 
@@ -16,7 +16,7 @@ use super::mask::MASKED;
 use super::reference::{self, ErrorKind, Reference, Scope};
 use super::template::{Part, Template, fits_in};
 
-/// All but the unreserved characters.
+/// All characters except the unreserved ones.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// The problem of a URL template or of the values filled into it.
@@ -95,7 +95,7 @@ impl<'t> UrlTemplate<'t> {
         pieces.finish()
     }
 
-    /// Fills in the values, at most `limit_bytes` bytes of JSON.
+    /// Fills in the values, which may take at most `limit_bytes` bytes of JSON.
     ///
     /// # Errors
     /// [`Error`] names the reference.
@@ -119,7 +119,7 @@ impl<'t> UrlTemplate<'t> {
         url.ok_or(Error::Url)
     }
 
-    /// The URL for display, with secrets masked.
+    /// Resolves the URL for display, with secrets masked.
     ///
     /// # Errors
     /// As [`UrlTemplate::resolve`].
@@ -204,7 +204,7 @@ fn check_segment(segment: &str, reference: &Reference) -> Result<(), Error> {
     }
 }
 
-/// A template while it is being split into components. Only literal text ends a component.
+/// A template being split into components. Only literal text can end a component.
 #[derive(Default)]
 struct Pieces<'t> {
     component: Option<Component>,
@@ -300,7 +300,7 @@ pub fn check_target(url: &Url) -> Result<(), Error> {
     }
 }
 
-/// The text without tabs and line breaks, which URL parsers ignore.
+/// Removes tabs and line breaks, which URL parsers ignore.
 fn without_breaks(text: &str) -> Cow<'_, str> {
     if text.contains(['\t', '\n', '\r']) {
         text.replace(['\t', '\n', '\r'], "").into()

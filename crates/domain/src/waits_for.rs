@@ -1,19 +1,19 @@
-//! What a run of a workflow waits for that does not come by itself: lists and figures tell it from a run that is
-//! at work, and from one that waits for a moment.
+//! The outside action for which a workflow run waits. Lists and metrics use it to distinguish these
+//! runs from runs at work and runs that wait for a point in time.
 
 use super::execution::Execution;
 
-/// What somebody has to do before a run goes on.
+/// The action by a person or another system that a run needs to continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitsFor {
-    /// To send an event, such as an approval.
+    /// Send an event, such as an approval.
     Event,
-    /// To resume it.
+    /// Resume the run.
     Resume,
 }
 
 impl WaitsFor {
-    /// As the reasons in the detail's `waiting_for`.
+    /// The name in the detail's `waiting_for`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -24,7 +24,7 @@ impl WaitsFor {
 }
 
 impl Execution {
-    /// What somebody has to do before it goes on; `None` for one that goes on by itself, or has ended.
+    /// The action that the run needs to continue; `None` if it continues by itself or has ended.
     #[must_use]
     pub fn waits_for(&self) -> Option<WaitsFor> {
         let run = self.workflow().filter(|_| !self.status.is_final())?;

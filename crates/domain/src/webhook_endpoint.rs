@@ -1,8 +1,8 @@
-//! Webhook endpoints: they are notified of events of an organization's predictions and workflows,
-//! whoever submitted them. An endpoint has a filter of events and a signature scheme.
+//! Webhook endpoints, which are notified of events of an organization's predictions and workflows,
+//! regardless of who submitted them. An endpoint has an event filter and a signature scheme.
 //!
-//! Nothing here sends or stores anything: `webhooks::endpoints` stores endpoints, the outbox
-//! delivers.
+//! Nothing here sends or stores anything: `webhooks::endpoints` stores the endpoints, and the
+//! outbox delivers to them.
 
 use serde::{Deserialize, Serialize};
 
@@ -62,7 +62,7 @@ impl Event {
         }
     }
 
-    /// The event of an accepted execution; `None` for work without endpoint events.
+    /// Returns the start event of an accepted execution; `None` for work without endpoint events.
     #[must_use]
     pub const fn of_start(execution: &Execution) -> Option<Self> {
         match &execution.work {
@@ -72,7 +72,7 @@ impl Event {
         }
     }
 
-    /// The event of an ended execution; `None` for a cancelled or unfinished one.
+    /// Returns the end event of an execution; `None` if it was cancelled or has not ended.
     #[must_use]
     pub const fn of_end(execution: &Execution) -> Option<Self> {
         match (&execution.work, execution.status) {
@@ -99,7 +99,7 @@ pub enum Scheme {
     /// HMAC-SHA256 with a secret shared with the receiver.
     #[default]
     V1,
-    /// Ed25519: the receiver only has the public key.
+    /// Ed25519, where the receiver has only the public key.
     V1a,
 }
 
@@ -120,9 +120,9 @@ impl Scheme {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
-    /// On request.
+    /// Disabled on request.
     Request,
-    /// Its deliveries failed for too long.
+    /// The endpoint's deliveries failed for too long.
     Failures,
 }
 
@@ -139,15 +139,15 @@ impl Reason {
     }
 }
 
-/// A replaced secret that still signs.
+/// A replaced secret that is still used for signing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Replaced {
-    /// Sealed.
+    /// The sealed secret.
     pub secret: String,
     pub until: Timestamp,
 }
 
-/// Since when and why an endpoint is disabled.
+/// When and why an endpoint was disabled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Disabled {
     pub at: Timestamp,
@@ -166,10 +166,10 @@ pub struct Endpoint {
     /// Empty means all events.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<Event>,
-    /// The models whose predictions it is notified of; empty means all.
+    /// The models whose predictions the endpoint is notified of; empty means all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub models: Vec<String>,
-    /// The workflows whose executions it is notified of; empty means all.
+    /// The workflows whose executions the endpoint is notified of; empty means all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub workflows: Vec<WorkflowId>,
     #[serde(default)]
@@ -191,7 +191,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Whether it is notified of this event of this execution.
+    /// Whether the endpoint is notified of this event of this execution.
     #[must_use]
     pub fn wants(&self, event: Event, execution: &Execution) -> bool {
         let is_chosen = match &execution.work {
@@ -209,7 +209,7 @@ impl Endpoint {
             && (self.events.is_empty() || self.events.contains(&event))
     }
 
-    /// The sealed secrets that sign at `now`, newest first.
+    /// The sealed secrets with which to sign at `now`, newest first.
     pub fn secrets(&self, now: Timestamp) -> impl Iterator<Item = &str> {
         let replaced = self.replaced.as_ref().filter(move |replaced| now < replaced.until);
         std::iter::once(self.secret.as_str()).chain(replaced.map(|one| one.secret.as_str()))

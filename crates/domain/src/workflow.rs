@@ -1,7 +1,7 @@
 //! Stored workflows and their versions, and the rules for their names.
 //!
 //! A definition is immutable: updating a version creates a new revision, to which the version then
-//! points. An execution keeps the revision with which it was accepted.
+//! points. An execution keeps the revision that was current when it was accepted.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +24,8 @@ pub const VERSIONS_MAX: usize = 200;
 pub const VERSION_ID_MAX: usize = 64;
 /// The version id of a new workflow.
 pub const FIRST_VERSION: &str = "v1";
-/// Maximum length of a slug derived from a name, in bytes, without the number that makes it unique.
+/// Maximum length of a slug derived from a name, in bytes, not counting the number that makes the
+/// slug unique.
 const SLUG_MAX: usize = 60;
 
 /// The status of a workflow or a version.
@@ -54,7 +55,7 @@ pub struct Workflow {
     pub status: Status,
     /// The id of the default version.
     pub latest: String,
-    /// Oldest first, at least one.
+    /// The versions, oldest first; at least one.
     pub versions: Vec<Version>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
@@ -67,7 +68,7 @@ pub struct Version {
     pub revision: RevisionId,
     pub locked: bool,
     pub production: bool,
-    /// Whether other organizations may run it: unlisted, but not private.
+    /// Whether other organizations may run the version. It is then unlisted, but not private.
     pub allowed_to_share: bool,
     pub status: Status,
     pub created_at: Timestamp,
@@ -134,7 +135,8 @@ pub fn is_version_id(id: &str) -> bool {
 }
 
 /// Derives a slug from a name, before it is made unique: lower-case letters and digits, other
-/// scripts transliterated to Latin, hyphens for everything else. Never empty, and never a valid id.
+/// scripts transliterated to Latin, hyphens for everything else. Never empty, and never in the form
+/// of an id.
 #[must_use]
 pub fn slug_of(name: &str) -> String {
     let mut slug = String::new();
@@ -155,8 +157,8 @@ pub fn slug_of(name: &str) -> String {
     slug.to_owned()
 }
 
-/// Transliterates a character to Latin. A letter only yields letters and the space after a
-/// syllable: deunicode's marks for silent letters and glottal stops are dropped.
+/// Transliterates a character to Latin. A letter yields only letters and the space after a
+/// syllable; deunicode's marks for silent letters and glottal stops are dropped.
 fn in_latin(c: char) -> impl Iterator<Item = char> {
     let is_letter = c.is_alphabetic();
     let text = deunicode::deunicode_char(c).unwrap_or(if is_letter { "" } else { "-" });

@@ -1,7 +1,7 @@
-//! Cells: the only place where an unfinished execution is changed.
+//! Cells: the in-memory entries through which every change to an unfinished execution is made.
 //!
-//! Code that changes an execution holds the lock of its cell from reading the state until the
-//! commit has returned, so a cancel and a completion cannot interleave. A cell exists while its
+//! Code that changes an execution holds the cell's lock from reading the state until its commit has
+//! returned, so a cancellation and a completion cannot interleave. A cell exists while its
 //! execution is queued in memory, running, or being cancelled. All other executions are read from
 //! the store on demand.
 
@@ -21,9 +21,9 @@ use orrery_domain::machine::workflow::StepProgress;
 #[derive(Debug)]
 pub struct LoadedExecution {
     pub execution: Execution,
-    /// Progress of its steps while it runs; `None` for predictions.
+    /// Progress of the workflow's steps while it runs; `None` for predictions.
     pub progress: Option<Box<StepProgress>>,
-    /// True until the execution first runs: no steps are stored yet.
+    /// True until the execution first runs; until then it has no stored steps.
     pub is_new: bool,
 }
 
@@ -36,16 +36,17 @@ impl From<Execution> for LoadedExecution {
 /// An unfinished execution in memory.
 #[derive(Debug, Default)]
 pub struct ActiveExecution {
-    /// The last committed state, or `None` until it is read from the store. For workflow steps it
-    /// can be ahead of the disk by whatever follows from the committed steps.
+    /// The last committed state, or `None` until it is read from the store. For workflow steps,
+    /// this state can be ahead of the disk: it includes transitions that recovery would derive from
+    /// the committed steps.
     pub state: tokio::sync::Mutex<Option<LoadedExecution>>,
-    /// Cancelled when the run has to stop.
+    /// Cancelled to stop the run.
     pub stop: CancellationToken,
     /// Notified when an event is sent to the execution or one of its children ends.
     pub event: tokio::sync::Notify,
-    /// Ended children that its steps may be waiting for.
+    /// Ended children that the execution's steps may be waiting for.
     pub ended_children: Mutex<Vec<ExecutionId>>,
-    /// Progress and logs reported by its run.
+    /// Progress and logs reported by the execution's run.
     pub run_progress: Arc<RunProgress>,
 }
 
@@ -63,10 +64,11 @@ impl ActiveExecution {
 }
 
 impl Inner {
-    /// Returns the locked state, and reads it from the store first if it is not loaded.
+    /// Returns the locked state, reading it from the store first if it is not loaded.
     ///
     /// # Errors
-    /// [`Error::NotFound`], also if it belongs to another organization; [`Error::Storage`].
+    /// [`Error::NotFound`] if there is no such execution or it belongs to another organization;
+    /// [`Error::Storage`].
     pub(crate) async fn loaded<'a>(
         &self,
         state: &'a mut Option<LoadedExecution>,
@@ -82,13 +84,13 @@ impl Inner {
     }
 }
 
-/// All cells, by execution.
+/// All cells, keyed by execution.
 #[derive(Debug, Default, Clone)]
 pub struct ActiveExecutions {
     entries: Arc<Mutex<HashMap<ExecutionId, Arc<ActiveExecution>>>>,
 }
 
-/// A reference to a cell. Dropping the last one removes the cell.
+/// A reference to a cell. Dropping the last reference removes the cell.
 #[derive(Debug)]
 pub struct Handle {
     registry: ActiveExecutions,
@@ -97,7 +99,7 @@ pub struct Handle {
 }
 
 impl ActiveExecutions {
-    /// Returns the execution's cell, and creates it if needed.
+    /// Returns the execution's cell, creating it if needed.
     pub fn get_or_insert(&self, id: ExecutionId) -> Handle {
         let active = Arc::clone(self.lock().entry(id).or_default());
         Handle { registry: self.clone(), id, active }
@@ -109,8 +111,8 @@ impl ActiveExecutions {
         Some(Handle { registry: self.clone(), id, active })
     }
 
-    /// Returns the cell of a new execution and fills in its state if that is unknown. A cell that
-    /// is in use is left alone: its user has read the state.
+    /// Returns the cell of a new execution and sets its state if it is not loaded. A locked cell is
+    /// left alone: the task that holds the lock has already read the state.
     pub fn insert_loaded(&self, execution: &Execution) -> Handle {
         let handle = self.get_or_insert(execution.id);
         if let Ok(mut state) = handle.state.try_lock()
@@ -121,7 +123,7 @@ impl ActiveExecutions {
         handle
     }
 
-    /// The number of cells.
+    /// Returns the number of cells.
     pub fn len(&self) -> usize {
         self.lock().len()
     }
@@ -141,8 +143,8 @@ impl Deref for Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         let mut active = self.registry.lock();
-        // Two references are left: the map's and this one. No other can be taken under the map's
-        // lock.
+        // Only two references are left: the map's and this handle's. No new reference can be
+        // created while the map is locked.
         if Arc::strong_count(&self.active) == 2 {
             active.remove(&self.id);
         }

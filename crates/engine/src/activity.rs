@@ -1,5 +1,5 @@
-//! Activity of the lanes: how full each is, how much work has ended in it, and how long that took.
-//! Counted in memory since the start, for a bounded number of lanes; nothing is stored.
+//! Lane activity: how full each lane is, how much work has ended in it, and how long the work took.
+//! The counters are in memory, start at zero with the process and cover a bounded number of lanes.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,20 +12,21 @@ use orrery_domain::agent;
 use orrery_domain::execution::{Execution, Status};
 use orrery_domain::histogram::{Histogram, Meter};
 
-/// The most lanes with counters, about 1200 bytes each. Beyond that, the lane with the oldest last
-/// completion is dropped.
+/// Maximum number of lanes with counters, about 1200 bytes each. Beyond that, the lane with the
+/// oldest last completion is dropped.
 const COUNTED_MAX: usize = 512;
 
 /// The activity of one lane.
 #[derive(Debug, Clone)]
 pub struct LaneActivity {
-    /// Named as in `domain::execution`; all agent sessions count as one lane, [`agent::LANE`].
+    /// The lane's name, as in `domain::execution`; all agent sessions count as one lane,
+    /// [`agent::LANE`].
     pub lane: String,
     pub load: Load,
-    /// Executions that have failed since the start.
+    /// Executions that have failed since the process started.
     pub failed: u64,
-    /// Durations of all ended work: executions from their creation, workflow steps and chat router
-    /// calls from their request for a permit.
+    /// Durations of all ended work: executions are measured from their creation, workflow steps and
+    /// chat router calls from their request for a permit.
     pub times: Histogram,
 }
 
@@ -37,7 +38,7 @@ struct LaneMeter {
     last: AtomicU64,
 }
 
-/// Completions by lane.
+/// Completion counters by lane.
 #[derive(Debug, Default)]
 pub(super) struct Meters {
     lanes: Mutex<HashMap<Box<str>, Arc<LaneMeter>>>,
@@ -83,7 +84,7 @@ fn merged(lane: &str) -> &str {
 }
 
 impl Inner {
-    /// Counts an ended execution in its lane.
+    /// Counts an ended execution in the activity of its lane.
     pub(crate) fn count_ended(&self, execution: &Execution) {
         let took = execution.completed_at.map(|end| end.since(execution.created_at));
         let is_failure = execution.status == Status::Error;

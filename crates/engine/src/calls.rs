@@ -1,7 +1,7 @@
-//! Calls: work that runs outside of the engine, such as a call of the chat router or a request for
-//! decisions, and that the engine admits and records. A call is in no lane and is never run again.
-//! It is written when it ends, in one commit with its charge. Its reservation is in memory only and
-//! does not survive the process.
+//! Calls: work that the engine admits and records but does not run, such as a chat router call or a
+//! request for decisions. A call is not queued in a lane and is never run again. It is stored when
+//! it ends, in one commit with its charge. Its reservation is in memory only and is lost with the
+//! process.
 
 use std::sync::Arc;
 
@@ -20,18 +20,18 @@ use orrery_storage::Commit;
 /// An ended call.
 #[derive(Debug)]
 pub struct EndedCall {
-    /// With its final status and its cost, but without an output.
+    /// The execution with its final status and cost, but without an output.
     pub execution: Execution,
-    /// The part of its answer that is stored, as JSON.
+    /// The part of the call's response that is stored, as JSON.
     pub output: Option<Box<RawValue>>,
-    /// Becomes durable in the same commit.
+    /// Written in the same commit.
     pub beside: Commit,
     pub reservation: Option<Reservation>,
 }
 
 impl Engine {
-    /// Admits a call, and reserves its maximum cost if balances are enforced. `keeps_output` says
-    /// whether its answer will be stored.
+    /// Admits a call and, if balances are enforced, reserves its maximum cost. `keeps_output`
+    /// states whether the call's output will be stored.
     ///
     /// # Errors
     /// [`Error::Stopping`], [`Error::Storage`], [`Error::Unpaid`], [`Error::OverQuota`].
@@ -55,7 +55,7 @@ impl Engine {
         Ok(Some(inner.billing.hold(organization, price).await?))
     }
 
-    /// Acquires a permit of a catalog model, and waits until one is free.
+    /// Acquires a permit of a catalog model, waiting until one is free.
     ///
     /// # Errors
     /// [`Error::QueueFull`] if the model's queue is full.
@@ -68,7 +68,7 @@ impl Engine {
         Ok(self.inner.acquire_permit(model, false).granted().await)
     }
 
-    /// Records an ended call: its history row, its charge and `beside` are one commit, which
+    /// Records an ended call. Its history row, its charge and `beside` are one commit, which
     /// completes even if the caller is dropped.
     ///
     /// # Errors
@@ -99,7 +99,7 @@ impl Inner {
         }
         commit.put(rows::execution(organization, id), &execution)?;
         indexes::add(&mut commit, &execution);
-        // From here on, the balance includes the charge.
+        // The balance now includes the charge, so the reservation can be released.
         commit.after_durable(move || drop(reservation));
         self.store.commit(commit).await?;
         let kind = execution.kind();

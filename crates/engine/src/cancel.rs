@@ -1,4 +1,4 @@
-//! Cancels an execution: stops its run, frees its permit and removes its queue row.
+//! Cancellation: stops an execution's run, frees its permit and removes its queue row.
 
 use std::sync::Arc;
 
@@ -19,19 +19,19 @@ const PAGE: usize = 200;
 const PAGES_MAX: usize = 100_000;
 
 impl Engine {
-    /// Cancels the execution now: stops its run and frees its permit; no webhook is sent.
-    /// Cancelling a cancelled execution is not an error. If the execution is the ended root of a
-    /// tree, its unfinished descendants are cancelled.
+    /// Cancels an execution immediately: stops its run and frees its permit. No webhook is sent.
+    /// Cancelling a cancelled execution is not an error. If the execution has ended and is the root
+    /// of a tree, its unfinished descendants are cancelled.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::AlreadyEnded`], [`Error::Storage`] (nothing has changed).
+    /// [`Error::NotFound`], [`Error::AlreadyEnded`], [`Error::Storage`] (nothing was changed).
     pub async fn cancel(
         &self,
         organization: OrganizationId,
         id: ExecutionId,
     ) -> Result<Execution, Error> {
         let inner = Arc::clone(&self.inner);
-        // A client that hangs up must not interrupt the cancel.
+        // A client that disconnects must not interrupt the cancellation.
         let cancelling = self.inner.tasks.complete(async move {
             if let Some(root) = inner.cancel_rest_of_tree(organization, id).await? {
                 return Ok(root);
@@ -58,7 +58,7 @@ impl Engine {
         workflow: WorkflowId,
     ) -> Result<usize, Error> {
         let engine = self.clone();
-        // A client that hangs up must not interrupt the loop.
+        // A client that disconnects must not interrupt the loop.
         let cancelling = self.inner.tasks.complete(async move {
             let query =
                 Query { bulk: None, standing: Some(Standing::Unfinished), offset: 0, limit: PAGE };
@@ -69,7 +69,7 @@ impl Engine {
                 for execution in &found {
                     match engine.inner.cancel(organization, execution.id).await {
                         Ok(_) => cancelled += 1,
-                        // It ended on its own.
+                        // The execution ended on its own.
                         Err(Error::NotFound | Error::AlreadyEnded(_)) => {}
                         Err(error) => return Err(error),
                     }
@@ -90,7 +90,8 @@ impl Inner {
         organization: OrganizationId,
         id: ExecutionId,
     ) -> Result<Execution, Error> {
-        // Close the tree before waiting for the state: growing descendants can saturate the disk.
+        // Close the tree before waiting for the state lock: a tree that keeps spawning descendants
+        // can saturate the disk.
         let closing = self.trees.find(organization, id).map(Tree::close);
         let active = self.active.get_or_insert(id);
         let mut state = active.state.lock().await;
@@ -116,8 +117,8 @@ impl Inner {
         active.event.notify_one();
         self.quarantined().remove(&id);
         if !was_suspended {
-            // While the state is locked: a task that has started the execution in the meantime
-            // keeps its permit until then.
+            // Forget the execution while its state is locked: a task that has started it in the
+            // meantime keeps its permit until the lock is released.
             let mut lanes = self.lanes();
             lanes.forget(&lane, id);
             if cancelled.kind() == Kind::Agent {
@@ -130,7 +131,7 @@ impl Inner {
         Ok(cancelled)
     }
 
-    /// Cancels an execution; it is not an error if that has already ended.
+    /// Cancels an execution; succeeds if the execution has already ended.
     pub(crate) async fn cancel_unwanted(
         self: &Arc<Self>,
         organization: OrganizationId,

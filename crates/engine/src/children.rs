@@ -1,9 +1,9 @@
-//! Children: executions started by a step of another execution, which may wait for them.
+//! Child executions: a step of one execution starts another one and may wait for it.
 //!
-//! Two timer rows with reserved due times keep both sides consistent across a crash. The commit
-//! that ends a child tells its parent to continue ([`rows::CHILD_ENDED`]), and the commit that ends
-//! a waiting step orders the cancellation of its child ([`rows::ABANDONED`]). A child never holds
-//! the lock of its parent, nor a parent the lock of its child.
+//! Two kinds of timer rows with reserved due times keep parent and child consistent across a crash.
+//! The commit that ends a child writes a timer that wakes its parent ([`rows::CHILD_ENDED`]), and
+//! the commit that ends a waiting step writes a timer that cancels the step's child
+//! ([`rows::ABANDONED`]). A child never locks its parent, and a parent never locks its child.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use orrery_domain::ids::{ExecutionId, OrganizationId};
 use orrery_storage::Commit;
 
 impl Inner {
-    /// Wakes the waiting step of the parent in the commit that ends an execution.
+    /// Adds the timer that wakes the parent's waiting step to the commit that ends an execution.
     pub(crate) fn tell_parent(self: &Arc<Self>, commit: &mut Commit, execution: &Execution) {
         let parent = execution.workflow().and_then(|run| run.parent.as_ref());
         let Some(parent) = parent.filter(|parent| parent.is_waiting) else { return };
@@ -29,7 +29,7 @@ impl Inner {
         });
     }
 
-    /// Cancels an execution that no step waits for anymore, and deletes its timer.
+    /// Cancels an execution that no step is waiting for any longer, and deletes its timer.
     pub(crate) async fn cancel_abandoned(
         self: &Arc<Self>,
         organization: OrganizationId,

@@ -1,5 +1,5 @@
-//! Many child executions: a cancel leaves no orphan, a waiting execution never holds a permit, and
-//! the nesting depth is limited.
+//! Many child executions: cancellation leaves no orphan, a waiting execution never holds a permit,
+//! and the nesting depth is limited.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub async fn executions(store: &Store) -> Vec<Execution> {
     let page = Page { prefix, after: None, before: None, limit: 10_000 };
     let rows = store.page(page).await.unwrap();
     let all = rows.iter().map(|(_, bytes)| decode::<Execution>(bytes).unwrap());
-    // Excludes the predictions that ran as steps.
+    // Excludes predictions that ran as workflow steps.
     all.filter(|one| one.workflow().is_some()).collect()
 }
 
@@ -108,14 +108,14 @@ fn children_of_cancelled_parent_are_cancelled_by_next_process() {
     runtime().block_on(async {
         let process = Process::start_with(&folder, i64::MAX, script(&cases), Options::default());
         process.engine.recover().await.unwrap();
-        // The commit that was let through may have been another one.
+        // The commit that got through may have been a different one.
         let _cancelled = process.engine.cancel(ORGANIZATION.into(), parent).await;
         check_no_orphan(&process, parent).await;
         process.engine.inner.tasks.stop();
     });
 }
 
-/// One permit in total, in one lane: each parent yields its permit to its child.
+/// There is one permit in total, in one lane: each parent yields the permit to its child.
 #[test]
 fn children_nest_to_depth_limit_with_a_single_permit() {
     let cases = [case("itself", json!([child("c", 0, json!({}))]), json!({}), Ok(json!(null)))];

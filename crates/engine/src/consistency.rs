@@ -1,9 +1,9 @@
-//! Consistency checks: compare the memory with the disk, repair mismatches and report them.
+//! Consistency checks: compare in-memory state with the store, and repair and report mismatches.
 //!
-//! A check should never find anything. It looks for permits of dead tasks, queue rows unknown to
-//! the scheduler, executions that are neither in a lane nor in the timers, and reservations that no
-//! unfinished execution explains. Each check reads a bounded number of rows, and confirms a
-//! mismatch with a second read before it repairs it.
+//! In correct operation, a check finds nothing. A check looks for permits held by dead tasks, queue
+//! rows unknown to the scheduler, executions that are neither in a lane nor in the timers, and
+//! reservations that match no unfinished execution. Each check reads a bounded number of rows, and
+//! confirms a mismatch with a second read before repairing it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError};
@@ -18,21 +18,21 @@ use orrery_domain::money::Usd;
 use orrery_records::billing;
 use orrery_storage::{Commit, Key, Page, Table};
 
-/// Time between two checks.
+/// Interval between checks.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// Maximum unfinished executions per check.
+/// Maximum number of unfinished executions per check.
 const EXECUTIONS_MAX: usize = 10_000;
 /// Page size.
 const PAGE: usize = 500;
 /// The kinds of executions that are stored before they end.
 const KINDS: [Kind; 3] = [Kind::Agent, Kind::Prediction, Kind::Workflow];
-/// Sorts after every key that has a given prefix.
+/// Key suffix that sorts after every key with a given prefix.
 const AFTER_EVERY_KEY: [u8; 64] = [0xff; 64];
 
-/// The number of mismatches that one check found and repaired.
+/// The number of mismatches that a check found and repaired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Repairs {
-    /// Permits that dead tasks held, or that were miscounted.
+    /// Permits that dead tasks held or that were miscounted.
     pub places: usize,
     /// Lanes with rows unknown to the scheduler.
     pub lanes: usize,
@@ -45,9 +45,9 @@ pub struct Repairs {
 /// State that one check passes on to the next.
 #[derive(Debug)]
 pub struct Rounds {
-    /// Maximum unfinished executions per check.
+    /// Maximum number of unfinished executions per check.
     most: usize,
-    /// Reserved amounts that were wrong in the last check.
+    /// Reserved amounts that did not match in the previous check.
     drifts: HashMap<OrganizationId, Usd>,
     /// The index row after which the next check resumes.
     at: Option<Key>,
@@ -60,7 +60,7 @@ impl Default for Rounds {
 }
 
 impl Rounds {
-    /// Checks of up to `most` unfinished executions each.
+    /// Creates checks that visit up to `most` unfinished executions each.
     pub fn of(most: usize) -> Self {
         Self { most, drifts: HashMap::new(), at: None }
     }
@@ -77,7 +77,7 @@ struct Walk {
 }
 
 impl Walk {
-    /// A walk over up to `most` executions, starting with earlier findings.
+    /// Creates a walk over up to `most` executions that adds to earlier findings.
     const fn of(most: usize, found: Repairs) -> Self {
         Self { left: most, sum: Usd::ZERO, met: 0, found }
     }
@@ -113,7 +113,7 @@ impl Inner {
         self.check_executions(found, rounds).await
     }
 
-    /// Releases the permits of dead tasks; their executions are read from the disk again.
+    /// Releases the permits of dead tasks; their executions are then read from the store again.
     fn check_slots(&self) -> usize {
         let mut lanes = self.lanes();
         let leaked = lanes.leaked();
@@ -158,8 +158,8 @@ impl Inner {
         }
     }
 
-    /// Returns a row that is unknown to a lane with a complete window, confirmed by a second read.
-    /// The next check finds rows of other organizations.
+    /// Returns a row that is unknown to a lane with a complete window, after confirming it with a
+    /// second read. The next check finds unknown rows of other organizations.
     async fn find_unknown(
         &self,
         lane: &str,
@@ -173,8 +173,8 @@ impl Inner {
             if is_held || self.lanes().knows(lane, id) {
                 continue;
             }
-            // It may have left the lane since. A row that still exists was announced to the lane
-            // before.
+            // The execution may have left the lane since. If its row still exists, the commit that
+            // added it must have announced it to the lane.
             let exists = self.store.get(&key).await?.is_some();
             let lanes = self.lanes();
             if exists && !lanes.knows(lane, id) && lanes.complete_len(lane).is_some() {
@@ -184,11 +184,12 @@ impl Inner {
         Ok(None)
     }
 
-    /// Checks that every unfinished execution is in a lane or in the timers, and that the reserved
-    /// amount is the sum of their reservations. When there are more executions than one check
-    /// visits, the next one resumes there. The reserved amount of an organization is compared only
-    /// if one check visits all of its executions and none of them begins or ends in the meantime;
-    /// for a busy organization, that takes two checks in a quiet period.
+    /// Checks that every unfinished execution is in a lane or in the timers, and that each
+    /// organization's reserved amount is the sum of its executions' reservations. If there are more
+    /// executions than one check visits, the next check resumes where this one stopped. The
+    /// reserved amount of an organization is compared only if one check visits all of its
+    /// executions and none of them begins or ends in the meantime; a busy organization needs two
+    /// checks in a quiet period.
     async fn check_executions(
         self: &Arc<Self>,
         found: Repairs,
@@ -197,7 +198,7 @@ impl Inner {
         let mut walk = Walk::of(rounds.most, found);
         let is_paused = self.paused.lock().unwrap_or_else(PoisonError::into_inner).is_some();
         if is_paused {
-            // Work held back by a restore is stored elsewhere.
+            // Work held back by a restore is stored in another table.
             return Ok(walk.found);
         }
         let prefix = Key::table(Table::Standing);
@@ -232,7 +233,8 @@ impl Inner {
         }
     }
 
-    /// The unfinished executions of an organization; `None` if there are more than `most`.
+    /// Returns the unfinished executions of an organization, or `None` if there are more than
+    /// `most`.
     async fn unfinished_ids(
         &self,
         organization: OrganizationId,
@@ -260,8 +262,8 @@ impl Inner {
         Ok(Some(ids))
     }
 
-    /// Checks the unfinished executions of an organization, from where the previous check stopped.
-    /// Returns the key where this check stops, or `None` when all executions were visited.
+    /// Checks the unfinished executions of an organization, resuming where the previous check
+    /// stopped. Returns the key where this check stops, or `None` once all executions were visited.
     async fn check_organization(
         self: &Arc<Self>,
         organization: OrganizationId,
@@ -274,7 +276,7 @@ impl Inner {
             let is_within = |key: &&Key| key.as_bytes().starts_with(index.as_bytes());
             let after = resumed.as_ref().filter(is_within).cloned();
             if after.is_none() && resumed.as_ref().is_some_and(|key| *key > index) {
-                // The previous check has covered this index.
+                // The previous check has already covered this index.
                 continue;
             }
             let stopped = self.check_index(index, after, organization, walk).await?;
@@ -306,7 +308,7 @@ impl Inner {
             for id in page.iter().filter_map(|(key, _)| key.last_id_inverted()) {
                 walk.met += 1;
                 let key = rows::execution(organization, id);
-                // An execution that cannot be read is reported when something tries to run it.
+                // An execution that cannot be read is reported when the scheduler tries to run it.
                 let Ok(Some(execution)) = self.store.read::<Execution>(&key).await else {
                     continue;
                 };
@@ -332,8 +334,9 @@ impl Inner {
         Ok(self.store.get(&row).await?.is_some())
     }
 
-    /// Puts an execution without an owner back into its lane. Reads it again under the lock of its
-    /// cell, where it cannot change. False if it has an owner.
+    /// Puts an execution without an owner back into its lane. Reads the execution again under the
+    /// lock of its cell, so that it cannot change concurrently. Returns false if the execution has
+    /// an owner.
     async fn requeue_orphan(
         self: &Arc<Self>,
         organization: OrganizationId,
@@ -386,9 +389,10 @@ impl Inner {
     }
 }
 
-/// Whether a walk visited exactly the executions that were unfinished both before and after it. The
-/// counter alone does not prove that: if one execution ends and another of the same price begins,
-/// it is unchanged, but the walk may have visited neither.
+/// Whether a walk visited exactly the executions that were unfinished both before and after the
+/// walk. Comparing the reserved amounts alone does not prove that: if one execution ends and
+/// another of the same price begins, the amount is unchanged, but the walk may have visited
+/// neither.
 fn is_of_one_moment(
     before: &BTreeSet<ExecutionId>,
     walk: &Walk,
@@ -397,13 +401,13 @@ fn is_of_one_moment(
     before == after && walk.met == before.len()
 }
 
-/// The organization in the key of an index row.
+/// Parses the organization from the key of an index row.
 pub(super) fn organization_of(key: &Key) -> Option<OrganizationId> {
     let bytes = key.as_bytes().get(1..)?.first_chunk::<16>()?;
     Some(OrganizationId::from(*bytes))
 }
 
-/// Counts the repairs, and logs them when they change.
+/// Adds the repairs to the totals and logs the result when it changes.
 fn report(found: Repairs, before: &mut Repairs) {
     let kinds = [
         ("places", found.places),
@@ -434,7 +438,7 @@ mod tests {
     use crate::simulation_tests::{ORGANIZATION, Process, Script, prediction, runtime};
 
     /// One execution ends before the walk reaches it, and another of the same price begins behind
-    /// the walk: the reserved amount is right although the sum is lower.
+    /// the walk: the reserved amount is correct although the walk's sum is lower.
     #[test]
     fn consistency_check_ignores_sum_when_executions_changed_meanwhile() {
         let folder = tempfile::tempdir().unwrap();
@@ -444,7 +448,7 @@ mod tests {
             let (engine, inner) = (&process.engine, &process.engine.inner);
             let organization: OrganizationId = ORGANIZATION.into();
             inner.billing.top_up(organization, Usd::from_micros(1_000_000)).await.unwrap();
-            // They stay queued: the dispatcher is not started.
+            // These executions stay queued because the dispatcher is not started.
             let submit = async |number: usize| {
                 let one = prediction(number, &["works"], false);
                 let id = one.id;

@@ -1,4 +1,4 @@
-//! The errors of the engine.
+//! Errors of the engine.
 
 use orrery_domain::execution::Execution;
 use orrery_domain::money::Usd;
@@ -26,7 +26,8 @@ pub enum Error {
     /// The organization has no such execution.
     #[error("execution not found")]
     NotFound,
-    /// The execution has already ended, other than by a cancel: its status, as clients read it.
+    /// The execution has already ended, and was not cancelled; carries its status as shown to
+    /// clients.
     #[error("execution has already ended with status {0}")]
     AlreadyEnded(&'static str),
     /// The event has already been answered.
@@ -47,12 +48,12 @@ pub enum Error {
     /// Only failed or cancelled executions can be redriven.
     #[error("only a failed or cancelled execution can be redriven")]
     NotRedrivable,
-    /// Retention has deleted its inputs.
+    /// Retention has deleted the execution's inputs.
     #[error("its inputs are no longer stored")]
     Forgotten,
     #[error(transparent)]
     Storage(#[from] storage::Error),
-    /// The service is shutting down and accepts no more work.
+    /// The service is shutting down and accepts no new work.
     #[error("the service is stopping")]
     Stopping,
 }

@@ -1,5 +1,5 @@
 //! Events that steps wait for. Each event is accepted once, under the lock of its execution, and
-//! kept until its step asks for it.
+//! stored until its step consumes it.
 
 use std::sync::Arc;
 
@@ -14,18 +14,18 @@ use orrery_domain::step::{EventSource, Instance, Step};
 use orrery_storage::commit::Expect;
 use orrery_storage::{Commit, Page};
 
-/// Maximum events per execution that no step of its plan waits for.
+/// Maximum number of stored events per execution that match no step of its plan.
 const EVENTS_MAX: usize = 100;
-/// Maximum events per execution.
+/// Maximum number of stored events per execution.
 pub const ROWS_MAX: usize = EVENTS_MAX + STEPS_MAX;
 
 impl Engine {
-    /// Accepts an event whose payload has been checked. The first event of a name wins. The event
-    /// is durable when this returns.
+    /// Accepts an event whose payload the caller has validated. The first event with a given name
+    /// wins. The event is durable when this returns.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::AlreadyEnded`], [`Error::AlreadyAnswered`],
-    /// [`Error::TooManyEvents`], [`Error::HeldBack`], [`Error::Storage`]: nothing has changed.
+    /// [`Error::TooManyEvents`], [`Error::HeldBack`], [`Error::Storage`]: nothing was changed.
     pub async fn send_event(
         &self,
         organization: OrganizationId,
@@ -36,7 +36,7 @@ impl Engine {
     ) -> Result<(), Error> {
         let inner = Arc::clone(&self.inner);
         let event = SentEvent { payload, source, at: inner.clock.now() };
-        // A client that hangs up must not leave an event without notifying its step.
+        // A client that disconnects must not leave a stored event whose step was never notified.
         let sending = self
             .inner
             .tasks
@@ -57,7 +57,8 @@ impl Inner {
             return Err(Error::HeldBack);
         }
         let active = self.active.get_or_insert(id);
-        // Held until the commit has returned: the step's end is committed under the same lock.
+        // The lock is held until the commit has returned, because the step's end is committed under
+        // the same lock.
         let mut state = active.state.lock().await;
         let loaded = self.loaded(&mut state, organization, id).await?;
         let run = loaded.execution.workflow().ok_or(Error::NotFound)?;
@@ -101,7 +102,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Returns the event that was sent for a step, if any.
+    /// Returns the event that was sent to a step, if any.
     pub(crate) async fn sent_event(
         &self,
         plan: &Plan,

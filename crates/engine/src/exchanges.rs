@@ -1,8 +1,8 @@
-//! Agent exchanges, as the engine sees them.
+//! The engine's side of agent exchanges.
 //!
-//! The engine schedules an exchange, persists its steps and ends it exactly once. The steps are
-//! executed by the implementation of [`Exchanges`], above the engine. A completed step is never
-//! repeated: it is committed before the next one begins.
+//! The engine schedules an exchange, persists its steps and ends it exactly once. An implementation
+//! of [`Exchanges`], in a crate above the engine, executes the steps. A completed step is never
+//! repeated, because it is committed before the next one begins.
 
 use std::fmt;
 use std::pin::Pin;
@@ -27,28 +27,29 @@ use orrery_records::billing;
 use orrery_runtime::new_id;
 use orrery_storage::Commit;
 
-/// The result of an exchange.
+/// The outcome of an exchange.
 #[derive(Debug)]
 pub struct Ending {
     /// `None` on success.
     pub fault: Option<Fault>,
     pub tokens: Tokens,
-    /// The exchange ends with a question to the client.
+    /// The exchange ended with a question to the client.
     pub needs_clarification: bool,
-    /// Becomes durable in the same commit as the end.
+    /// Written in the commit that ends the exchange.
     pub beside: Commit,
 }
 
-/// A future of an [`Ending`].
+/// A future that resolves to an [`Ending`].
 pub type ExchangeFuture<'a> = Pin<Box<dyn Future<Output = Result<Ending, Error>> + Send + 'a>>;
 
 /// Executes the steps of exchanges.
 pub trait Exchanges: Send + Sync {
-    /// Executes the remaining steps. The future is dropped when the exchange is cancelled or the
-    /// service stops.
+    /// Executes the remaining steps of an exchange. The future is dropped when the exchange is
+    /// cancelled or the service stops.
     ///
     /// # Errors
-    /// [`Error`] if the service cannot read or write now: the exchange is retried later.
+    /// [`Error`] if the service is temporarily unable to read or write; the exchange is retried
+    /// later.
     fn run<'a>(&'a self, exchange: &'a mut ExchangeRun) -> ExchangeFuture<'a>;
 }
 
@@ -79,7 +80,7 @@ pub struct StepCost {
     pub charged: Usd,
 }
 
-/// The yielded permit of an exchange that waits for its child. Dropping this takes the permit back.
+/// The yielded permit of an exchange that waits for its child. Dropping it reacquires the permit.
 pub struct YieldedPlace {
     inner: Arc<Inner>,
     lane: String,
@@ -99,7 +100,8 @@ impl Drop for YieldedPlace {
 }
 
 impl Engine {
-    /// Sets the executor of exchanges. Called once, before [`Engine::recover`].
+    /// Sets the implementation that executes the steps of exchanges. Called once, before
+    /// [`Engine::recover`].
     pub fn set_exchanges(&self, exchanges: Weak<dyn Exchanges>) {
         *self.inner.exchanges.lock().unwrap_or_else(PoisonError::into_inner) = Some(exchanges);
     }
@@ -113,7 +115,7 @@ impl Engine {
         Ok(steps.into_iter().map(|(_, step)| step).collect())
     }
 
-    /// Registers a waiter that is woken when a step of the execution begins or ends, or the
+    /// Registers a waiter that is woken when a step of the execution begins or ends, and when the
     /// execution ends.
     #[must_use]
     pub fn watch_steps(&self, id: ExecutionId) -> Waiter {
@@ -135,13 +137,13 @@ impl ExchangeRun {
         &self.execution
     }
 
-    /// The steps begun so far, in order.
+    /// Returns the steps begun so far, in order.
     #[must_use]
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }
 
-    /// Yields the permit while the exchange waits for its child, which may need one.
+    /// Yields the permit while the exchange waits for its child, which may need the permit.
     #[must_use]
     pub fn yield_place(&self) -> YieldedPlace {
         let (id, lane) = (self.execution.id, self.execution.lane());
@@ -150,7 +152,7 @@ impl ExchangeRun {
         YieldedPlace { inner: Arc::clone(&self.inner), lane, id }
     }
 
-    /// The total cost of the steps.
+    /// Returns the total cost of the steps.
     #[must_use]
     pub fn cost(&self) -> Usd {
         self.steps.iter().map(|step| step.cost).sum()
@@ -176,7 +178,7 @@ impl ExchangeRun {
         Ok(())
     }
 
-    /// Commits an update of the current step: `input` replaces its previous input.
+    /// Commits an update of the current step, replacing its input with `input`.
     ///
     /// # Errors
     /// As [`ExchangeRun::begin_step`].
@@ -196,7 +198,7 @@ impl ExchangeRun {
         Ok(())
     }
 
-    /// Commits the end of the current step, or of a new one that begins and ends in this commit.
+    /// Commits the end of the current step, or of a new step that begins and ends in this commit.
     ///
     /// # Errors
     /// As [`ExchangeRun::begin_step`].
@@ -280,7 +282,7 @@ impl Inner {
         let mut state = active.state.lock().await;
         let Some(loaded) = state.as_mut() else { return Ok(()) };
         if loaded.execution.status.is_final() {
-            // It was cancelled while it was ending.
+            // The exchange was cancelled while it was ending.
             return Ok(());
         }
         let Ending { fault, tokens, needs_clarification, beside } = ended?;
@@ -292,7 +294,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Commits that the exchange has begun. `None` if it has ended.
+    /// Commits the start of the exchange. Returns `None` if the exchange has already ended.
     async fn begin_exchange(&self, active: &ActiveExecution) -> Result<Option<Execution>, Error> {
         let mut state = active.state.lock().await;
         let Some(loaded) = state.as_mut() else { return Ok(None) };

@@ -1,6 +1,6 @@
-//! Faults injected into a running engine: rows that are visible before their commit returns, a disk
-//! that fails and recovers, panics of the engine, unreadable records, stuck lanes. Afterwards no
-//! work is stranded, duplicated, undone or leaked.
+//! Faults injected into a running engine: rows that become visible before their commit returns, a
+//! disk that fails and recovers, panics in engine code, unreadable records, stuck lanes. Afterwards
+//! no work is stranded, duplicated, undone or leaked.
 
 use std::time::Duration;
 
@@ -41,7 +41,8 @@ async fn submit(process: &Process, submission: Submission) -> ExecutionId {
     id
 }
 
-/// Nothing runs, waits or is retried anymore, and every permit is free.
+/// Asserts that nothing is running, waiting or being retried any longer, and that every permit is
+/// free.
 async fn check_rest(process: &Process) {
     let engine = &process.engine;
     until(|| (engine.totals(), engine.in_memory(), engine.retrying()) == ((0, 0), 0, 0)).await;
@@ -49,7 +50,7 @@ async fn check_rest(process: &Process) {
     check_books(&process.store).await;
 }
 
-/// Waves of creates, chains and cancels, while each commit is visible for a while before it is
+/// Waves of creates, chains and cancellations, with each commit visible for a while before it is
 /// durable and returns: the refill of a lane sees rows whose hooks have not run.
 #[test]
 fn engine_runs_early_visible_rows_once_and_keeps_cancels() {
@@ -68,7 +69,7 @@ fn engine_runs_early_visible_rows_once_and_keeps_cancels() {
                 std::thread::sleep(Duration::from_millis(1));
             }
         });
-        // More than the window of a lane holds.
+        // More executions than fit in a lane's window.
         let chains: [&[&str]; 3] = [&["same"], &["fails", "same"], &["same"]];
         let mut ids = Vec::new();
         for wave in 0..4_usize {
@@ -113,7 +114,7 @@ fn engine_runs_early_visible_rows_once_and_keeps_cancels() {
     });
 }
 
-/// A client hangs up while its commit is in flight: the work is queued all the same.
+/// A client disconnects while its commit is in flight: the work is still queued.
 #[test]
 fn engine_enqueues_work_after_submitter_is_dropped() {
     let folder = tempfile::tempdir().unwrap();
@@ -132,7 +133,7 @@ fn engine_enqueues_work_after_submitter_is_dropped() {
                 let _dropped = held.lock().unwrap().recv();
             }
         });
-        // The inner future, which no task polls.
+        // This is the inner future, so no task polls it.
         let mut submitting = Box::pin(process.engine.inner.submit(vec![one], Commit::new()));
         while at_sync.try_recv().is_err() {
             assert!(futures_util::poll!(submitting.as_mut()).is_pending());
@@ -146,8 +147,8 @@ fn engine_enqueues_work_after_submitter_is_dropped() {
     });
 }
 
-/// The payload folder is not writable for a while: executions that fail because of it are
-/// suspended, give the reason, and complete once the folder works again.
+/// The payload directory is unwritable for a while: executions that fail because of it are
+/// suspended, report the reason, and complete once the directory is writable again.
 #[test]
 fn engine_finishes_executions_after_transient_disk_error() {
     let folder = tempfile::tempdir().unwrap();
@@ -221,7 +222,7 @@ fn engine_finishes_executions_after_internal_panic() {
     runtime().block_on(async {
         let process = Process::start_with(&folder, i64::MAX, Script::default(), limits(1));
         process.engine.recover().await.unwrap();
-        // There is a single permit, so a leaked one would block everything. The panics begin after
+        // There is a single permit, so a leak would block everything. The panics begin only after
         // the submission.
         process.engine.inner.lanes().hold_starts(true);
         let id = submit(&process, prediction(0, &["works"], false)).await;
@@ -256,7 +257,8 @@ fn engine_stuck_workflows_leave_a_slot_for_idle_model() {
     });
 }
 
-/// One organization uses all permits of a shared workflow: each other organization still starts one.
+/// One organization uses all permits of a shared workflow: every other organization can still start
+/// one execution.
 #[test]
 fn engine_stuck_organization_leaves_a_shared_workflow_to_others() {
     let folder = tempfile::tempdir().unwrap();
@@ -276,8 +278,8 @@ fn engine_stuck_organization_leaves_a_shared_workflow_to_others() {
     });
 }
 
-/// An unreadable record among due timers, and orphaned rows at the head of a lane: everything
-/// behind them still runs.
+/// An unreadable record among the due timers, and orphaned rows at the head of a lane: everything
+/// queued after them still runs.
 #[test]
 fn engine_bad_records_do_not_block_other_work() {
     let folder = tempfile::tempdir().unwrap();
@@ -290,7 +292,7 @@ fn engine_bad_records_do_not_block_other_work() {
         let process = Process::start_with(&folder, i64::MAX, script(&cases), limits(8));
         let organization: OrganizationId = ORGANIZATION.into();
         let mut commit = Commit::new();
-        // A timer whose execution is not valid JSON.
+        // A timer whose execution record is not valid JSON.
         let damaged: ExecutionId = new_id();
         let now = process.engine.inner.clock.now();
         commit.put_bytes(rows::execution(organization, damaged), b"\x01{".to_vec());
@@ -316,7 +318,8 @@ fn engine_bad_records_do_not_block_other_work() {
     });
 }
 
-/// An unreadable execution at the head of a lane is retried alone: those behind it run.
+/// An unreadable execution at the head of a lane is retried on its own: the executions after it
+/// run.
 #[test]
 fn engine_damaged_execution_does_not_block_its_lane() {
     let folder = tempfile::tempdir().unwrap();
@@ -337,7 +340,7 @@ fn engine_damaged_execution_does_not_block_its_lane() {
     });
 }
 
-/// An old execution that cannot be read stays; those beside it are deleted.
+/// An old execution that cannot be read is retained; its neighbors are deleted.
 #[test]
 fn engine_damaged_execution_does_not_block_retention() {
     let folder = tempfile::tempdir().unwrap();
@@ -370,7 +373,7 @@ fn engine_damaged_execution_does_not_block_retention() {
     });
 }
 
-/// The check repairs mismatches that should never occur, each of them once: a row unknown to the
+/// The check repairs mismatches that should never occur, each exactly once: a row unknown to the
 /// scheduler, an execution without a row, the permit of a dead task, a wrong reservation.
 #[test]
 fn consistency_check_repairs_memory_and_disk_mismatches() {
@@ -380,7 +383,7 @@ fn consistency_check_repairs_memory_and_disk_mismatches() {
         let inner = &process.engine.inner;
         let organization = ORGANIZATION.into();
         let mut rounds = consistency::Rounds::default();
-        // The dispatcher is not started yet, so these stay in the window of their lane.
+        // The dispatcher is not started yet, so these executions stay in the window of their lane.
         let row = submit(&process, prediction(0, &["works"], false)).await;
         let rowless = submit(&process, prediction(1, &["same"], false)).await;
         let lane = |model: &str| orrery_domain::execution::lane_of_model(model);
@@ -399,7 +402,7 @@ fn consistency_check_repairs_memory_and_disk_mismatches() {
             .enqueue("model:dead", lanes::Ticket { id: dead, organization, payload: entry });
         let mut started = false;
         while let Some(next) = inner.lanes().next() {
-            // The task that got the permit dies at once.
+            // The task that received the permit dies at once.
             started |= matches!(next, lanes::Next::Start { .. });
         }
         assert!(started);
@@ -422,7 +425,7 @@ fn consistency_check_repairs_memory_and_disk_mismatches() {
     });
 }
 
-/// A backlog larger than one check covers is covered by several consecutive checks.
+/// A backlog larger than one check's limit is covered by several consecutive checks.
 #[test]
 fn consistency_check_resumes_where_previous_one_stopped() {
     let folder = tempfile::tempdir().unwrap();

@@ -32,10 +32,10 @@ use orrery_runtime::{Clock, Tasks};
 use orrery_storage::Store;
 use orrery_webhooks::Endpoints;
 
-/// Hands a committed delivery to the outbox.
+/// Passes a committed delivery to the outbox.
 pub type OnDelivery = Arc<dyn Fn(Delivery) + Send + Sync>;
 
-/// Called with each ended execution after the commit of its end. It must not block.
+/// Called with each ended execution, after the commit that ended it. The callback must not block.
 pub type OnEnd = Box<dyn Fn(&Execution) + Send + Sync>;
 
 /// The engine's limits.
@@ -45,12 +45,12 @@ pub struct Options {
     pub active: usize,
     /// Maximum run time of a workflow, excluding waits.
     pub workflow_timeout: Duration,
-    /// An execution with nothing due for longer than this is suspended: it gives up its permit and
+    /// An execution that has nothing due within this time is suspended: it gives up its permit and
     /// memory.
     pub suspend_after: Duration,
-    /// Whether work that the balance cannot cover is rejected.
+    /// Whether to reject work that the organization's balance does not cover.
     pub enforce_balance: bool,
-    /// Retry delays after an internal error.
+    /// Retry delays after internal errors.
     pub pauses: Backoff,
     /// Maximum bytes of inputs and outputs that one execution may produce.
     pub execution_bytes: u64,
@@ -58,9 +58,9 @@ pub struct Options {
     pub organization_bytes: u64,
     /// Limits on the descendants of one root execution.
     pub tree: TreeLimits,
-    /// How long after a start an execution that runs alone may block all others.
+    /// After a start, how long an execution that must run alone may block all others.
     pub isolation: Duration,
-    /// Memory limit of all running workflows, in bytes.
+    /// Memory limit of all running workflows combined, in bytes.
     pub workflow_memory: usize,
 }
 
@@ -122,13 +122,13 @@ pub(super) struct Inner {
     pub(super) scheduler: Arc<Scheduler>,
     pub(super) retries: Retries,
     pub(super) active: ActiveExecutions,
-    /// The trees of executions that are in memory.
+    /// Execution trees that are in memory.
     pub(super) trees: Trees,
-    /// Memory budget of running workflows.
+    /// Memory budget for running workflows.
     pub(super) memory: Arc<Turns>,
-    /// Memory budget of the inputs of step calls.
+    /// Memory budget for inputs of step calls.
     pub(super) calls: Arc<Turns>,
-    /// Memory budget of results and outputs under construction.
+    /// Memory budget for results and outputs under construction.
     pub(super) resolving: Arc<Turns>,
     pub(super) meters: Meters,
     pub(super) event_logs: Arc<EventLogs>,
@@ -139,13 +139,13 @@ pub(super) struct Inner {
     pub(super) exchanges: Mutex<Option<Weak<dyn Exchanges>>>,
     /// Executions in flight, for recovery after a crash.
     pub(super) in_flight: InFlight,
-    /// Executions held back until each can run alone.
+    /// Executions held back until each of them can run alone.
     pub(super) quarantined: Mutex<HashSet<ExecutionId>>,
-    /// The quarantined execution that runs now.
+    /// The quarantined execution that is running now.
     pub(super) suspect: Mutex<Option<ExecutionId>>,
-    /// Whether recovery is complete. Nothing runs before.
+    /// Whether recovery is complete. Nothing runs until then.
     pub(super) is_recovered: AtomicBool,
-    /// When the store was restored, while the restored work is held back.
+    /// The time of the restore, while restored work is held back; otherwise `None`.
     pub(super) paused: Mutex<Option<Timestamp>>,
     pub(super) resuming: tokio::sync::Mutex<()>,
     /// Notified when a bulk job starts.
@@ -179,7 +179,7 @@ impl Inner {
         self.is_recovered.load(Ordering::Acquire)
     }
 
-    /// Applies the limit of running executions of an organization.
+    /// Applies an organization's limit of running executions.
     fn cap_organization(&self, organization: OrganizationId, limits: Limits) {
         let cap = limits.running.map(|cap| usize::try_from(cap).unwrap_or(usize::MAX));
         self.lanes().set_organization_cap(organization, cap);
@@ -192,7 +192,7 @@ impl Inner {
 }
 
 impl Engine {
-    /// Creates an engine over an open store. Nothing runs before [`Engine::recover`].
+    /// Creates an engine on an open store. Nothing runs until [`Engine::recover`] is called.
     #[must_use]
     pub fn new(dependencies: Dependencies, options: Options) -> Self {
         let Dependencies {
@@ -259,7 +259,8 @@ impl Engine {
     /// Returns the stored execution.
     ///
     /// # Errors
-    /// [`Error::NotFound`], also if it belongs to another organization; [`Error::Storage`].
+    /// [`Error::NotFound`] if there is no such execution or it belongs to another organization;
+    /// [`Error::Storage`].
     pub async fn get(
         &self,
         organization: OrganizationId,
@@ -269,39 +270,40 @@ impl Engine {
         self.inner.store.read(&key).await?.ok_or(Error::NotFound)
     }
 
-    /// The state of a model's lane.
+    /// Returns the load of a model's lane.
     #[must_use]
     pub fn load(&self, model: &str) -> Load {
         self.inner.lanes().load(&lane_of_model(model))
     }
 
-    /// Running and queued executions across all lanes.
+    /// Returns the numbers of running and queued executions across all lanes.
     #[must_use]
     pub fn totals(&self) -> (usize, usize) {
         self.inner.lanes().totals()
     }
 
-    /// The running and the other unfinished executions of an organization; `None` before recovery
-    /// is complete.
+    /// Returns an organization's numbers of running and other unfinished executions, or `None`
+    /// until recovery is complete.
     #[must_use]
     pub fn load_of(&self, organization: OrganizationId) -> Option<OrganizationLoad> {
         let is_known = self.inner.is_recovered();
         is_known.then(|| self.inner.lanes().load_of(organization))
     }
 
-    /// The number of executions that wait for a retry after an internal error or are being retried.
+    /// Returns the number of executions that await a retry after an internal error or are being
+    /// retried.
     #[must_use]
     pub fn retrying(&self) -> usize {
         self.inner.retries.len()
     }
 
-    /// The number of executions in memory, running or queued in a window.
+    /// Returns the number of executions in memory, either running or queued in a window.
     #[must_use]
     pub fn in_memory(&self) -> usize {
         self.inner.active.len()
     }
 
-    /// Applies the concurrency limits of a changed catalog.
+    /// Applies the concurrency limits of the catalog after a change.
     pub fn models_changed(&self) {
         self.inner.models_changed();
         self.inner.scheduler.wake();

@@ -1,4 +1,4 @@
-//! Models and workflows, as the engine sees them: how to run them, and their limits.
+//! The engine's view of models and workflows: how to run them, and their limits.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,15 +15,15 @@ use orrery_domain::secret::Values;
 use orrery_runners::Runner;
 use orrery_storage::{self as storage, Commit};
 
-/// A model as the engine sees it. A snapshot: a reload of the catalog affects only later lookups.
+/// The engine's view of a model. A snapshot: a reload of the catalog affects only later lookups.
 #[derive(Debug, Clone)]
 pub struct ModelSpec {
     pub runner: Arc<dyn Runner>,
-    /// Time limit of one attempt.
+    /// Timeout of one attempt.
     pub timeout: Duration,
-    /// Maximum running calls.
+    /// Maximum number of running calls.
     pub concurrency: usize,
-    /// Maximum queued calls.
+    /// Maximum number of queued calls.
     pub queue_limit: usize,
     pub output_type: OutputType,
     /// `None` if the model is free.
@@ -32,32 +32,32 @@ pub struct ModelSpec {
     pub retry: Policy,
 }
 
-/// A future of a checked input.
+/// A future that resolves to a validated input, or to an error message.
 pub type CheckInputFuture<'a> = Pin<Box<dyn Future<Output = Result<Value, String>> + Send + 'a>>;
 
 /// Looks up models by slug, at each use.
 pub trait Models: Send + Sync {
-    /// The model, or `None` if it is no longer in the catalog.
+    /// Returns the model, or `None` if it is no longer in the catalog.
     fn model(&self, slug: &str) -> Option<ModelSpec>;
 
-    /// Fills in the defaults of the model's request schema, or returns a sentence about the first
-    /// violation. The input of an unknown model is not checked.
+    /// Fills in the defaults of the model's request schema, or returns an error message about the
+    /// first violation. The input of an unknown model is not validated.
     fn check_input(&self, slug: &str, input: Value) -> CheckInputFuture<'_>;
 }
 
-/// A future of a plan.
+/// A future that resolves to a plan.
 pub type PlanFuture<'a> =
     Pin<Box<dyn Future<Output = Result<Option<Arc<Plan>>, storage::Error>> + Send + 'a>>;
 
-/// A future of an owner.
+/// A future that resolves to the owner of a workflow.
 pub type OwnerFuture<'a> =
     Pin<Box<dyn Future<Output = Result<Option<OrganizationId>, storage::Error>> + Send + 'a>>;
 
-/// A future of secret values.
+/// A future that resolves to secret values.
 pub type SecretsFuture<'a> =
     Pin<Box<dyn Future<Output = Result<Values, storage::Error>> + Send + 'a>>;
 
-/// The call of another workflow by a step.
+/// A step's call to another workflow.
 #[derive(Debug)]
 pub struct Call {
     /// The id or slug of the workflow.
@@ -75,28 +75,29 @@ pub struct Callee {
     pub revision: RevisionId,
     /// Validated against the schema of the version, with defaults filled in.
     pub inputs: Value,
-    /// Becomes durable in the same commit as the execution.
+    /// Written in the commit that creates the execution.
     pub beside: Commit,
 }
 
-/// A future of a callee, or of the reason why it cannot run.
+/// A future that resolves to a callee, or to the error that prevents it from running.
 pub type CalleeFuture<'a> =
     Pin<Box<dyn Future<Output = Result<Result<Callee, Failure>, storage::Error>> + Send + 'a>>;
 
 /// Looks up workflows.
 pub trait Plans: Send + Sync {
-    /// The plan, or `None` if there is no such revision or it no longer compiles.
+    /// Returns the plan, or `None` if there is no such revision or it no longer compiles.
     fn plan(&self, revision: RevisionId) -> PlanFuture<'_>;
 
-    /// The organization that owns the workflow, or `None` if there is no such workflow.
+    /// Returns the organization that owns the workflow, or `None` if there is no such workflow.
     fn owner(&self, workflow: WorkflowId) -> OwnerFuture<'_>;
 
-    /// Resolves the workflow that a step of this organization calls.
+    /// Resolves the workflow that a step of `organization` calls.
     fn callee(&self, organization: OrganizationId, call: Call) -> CalleeFuture<'_>;
 
-    /// Counts a run of a version in the commit that creates it.
+    /// Counts a run of a version in the commit that creates the run.
     fn count_run(&self, commit: &mut Commit, workflow: WorkflowId, version: &str);
 
-    /// The current values of the named secrets that the organization has.
+    /// Returns the current values of the named secrets, omitting secrets that the organization does
+    /// not have.
     fn secrets(&self, organization: OrganizationId, names: Vec<String>) -> SecretsFuture<'_>;
 }

@@ -1,6 +1,5 @@
-//! Pausing: a paused execution starts no steps until somebody resumes it. Steps in flight finish;
-//! after that the execution is in no lane and takes no memory. Paused time does not count towards
-//! timeouts.
+//! Pausing: a paused execution starts no steps until it is resumed. Steps in flight finish; then
+//! the execution leaves its lane and uses no memory. Paused time does not count toward timeouts.
 
 use std::sync::Arc;
 
@@ -13,10 +12,10 @@ use orrery_domain::machine::workflow::{Event, shift_due};
 use orrery_storage::Commit;
 
 impl Engine {
-    /// Pauses a workflow execution; `by` says who did. Pausing a paused execution changes nothing.
+    /// Pauses a workflow execution on behalf of `by`. Pausing a paused execution changes nothing.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::AlreadyEnded`], [`Error::Storage`] (nothing has changed).
+    /// [`Error::NotFound`], [`Error::AlreadyEnded`], [`Error::Storage`] (nothing was changed).
     pub async fn pause_execution(
         &self,
         organization: OrganizationId,
@@ -45,7 +44,7 @@ impl Engine {
         by: Option<String>,
     ) -> Result<Execution, Error> {
         let inner = Arc::clone(&self.inner);
-        // A client that hangs up must not leave rows unknown to their lanes.
+        // A client that disconnects must not leave rows unknown to their lanes.
         let changing = self
             .inner
             .tasks

@@ -1,5 +1,5 @@
-//! Pauses on the real executor: running steps finish, nothing starts, even after a restart, and the
-//! time does not count towards timeouts.
+//! Pauses on the real executor: running steps finish, no new step starts, not even after a restart,
+//! and paused time does not count toward timeouts.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ async fn detail(process: &Process, id: ExecutionId) -> Value {
     json!(process.engine.detail(ORGANIZATION.into(), id).await.unwrap().view)
 }
 
-/// Waits until it is suspended, in no lane.
+/// Waits until the execution is suspended and no longer in a lane.
 async fn until_suspended(process: &Process, id: ExecutionId) {
     let polling = async {
         loop {
@@ -113,7 +113,7 @@ fn pause_keeps_queued_execution_from_starting_until_resume_or_cancel() {
     let folder = tempfile::tempdir().unwrap();
     runtime().block_on(async {
         let process = Process::start_with(&folder, i64::MAX, script(&cases), options());
-        // Before anything runs.
+        // Both are paused before anything runs.
         let one = submit(&process, 1, &cases[1]).await;
         let other = submit(&process, 1, &cases[1]).await;
         pause(&process, one).await;
@@ -150,7 +150,7 @@ fn pause_does_not_count_towards_timeouts() {
         until_suspended(&process, id).await;
         pause(&process, id).await;
         tokio::time::sleep(Duration::from_millis(500)).await;
-        // It is kept for the step.
+        // The event is stored for the step.
         let payload = serde_json::value::to_raw_value(&7).unwrap();
         let source = step::EventSource::Api;
         let sent =
@@ -198,8 +198,7 @@ fn pause_of_exhausted_step_waits_for_resume_and_retries() {
     });
 }
 
-/// The execution is paused and resumed while its task starts: it gets another turn, and nothing
-/// fails.
+/// The execution is paused and resumed while its task starts: it runs again, and nothing fails.
 #[test]
 fn pause_and_resume_at_start_leave_no_retry() {
     let cases = [case("short", json!([model("a", "same", json!(1))]), json!({}), Ok(json!(1)))];
@@ -209,7 +208,7 @@ fn pause_and_resume_at_start_leave_no_retry() {
         let all = futures_util::future::join_all((0..150).map(|_| async {
             let id = submit(&process, 0, &cases[0]).await;
             let by = "a test".to_owned();
-            // Executions that have ended by then return this error.
+            // Each call returns an error if the execution has already ended.
             let _paused = process.engine.pause_execution(ORGANIZATION.into(), id, by).await;
             let _resumed = process.engine.resume_execution(ORGANIZATION.into(), id).await;
             id

@@ -1,5 +1,5 @@
-//! Redrive: a new execution with the inputs and version of a failed or cancelled one. It resumes
-//! after the completed steps.
+//! Redrive: a new execution with the inputs and workflow version of a failed or cancelled one. It
+//! resumes after the steps that had completed.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use orrery_storage::{self as storage, Commit};
 
 impl Engine {
     /// Redrives a failed or cancelled execution under a new id. The new execution stays in the same
-    /// trace unless the request has another one (`origin`). The results of completed steps are
-    /// copied in the commit that creates it, together with `beside`.
+    /// trace unless the request carries a different one (`origin`). The commit that creates it also
+    /// copies the results of completed steps and writes `beside`.
     ///
     /// # Errors
     /// [`Error::NotFound`]; [`Error::NotRedrivable`] for a running or successful execution;
@@ -65,7 +65,7 @@ impl Engine {
 }
 
 impl Inner {
-    /// Copies a step into the new execution, with payloads of its own and at no cost.
+    /// Copies a step into the new execution, with separate payloads and at no cost.
     async fn copy(
         &self,
         commit: &mut Commit,
@@ -86,7 +86,7 @@ impl Inner {
     }
 }
 
-/// An execution whose payloads are lost cannot be redriven.
+/// If payloads are lost, the execution cannot be redriven.
 fn forgotten(error: storage::Error) -> Error {
     if error.is_final() { Error::Forgotten } else { error.into() }
 }

@@ -1,9 +1,9 @@
 //! Resuming after a restore: the unfinished work of the backup is held back until an operator
-//! confirms that the original machine is off. Reads and new work are not held back.
+//! confirms that the original machine is off. Reads and new work are not affected.
 //!
-//! The rows that would make the service act are moved to a table of their own, see
-//! `storage::held_back`. Resuming moves them back in batches; an interrupted resume continues when
-//! it is requested again.
+//! Rows that would trigger work are moved to a separate table, see `storage::held_back`. Resuming
+//! moves the rows back in batches; after an interruption, a second request continues where the
+//! first stopped.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
@@ -20,7 +20,7 @@ use orrery_storage::{self as storage, Commit, Key, Page, Row, Table, held_back};
 /// Maximum rows moved in one commit.
 const BATCH_MAX: usize = 500;
 
-/// The work that was resumed.
+/// Counts of the restored work that was resumed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Resumed {
     pub executions: usize,
@@ -32,32 +32,32 @@ struct HeldRow {
     table: Table,
     key: Key,
     row: Row,
-    /// The execution that it schedules.
+    /// The execution that the row schedules.
     execution: Option<Key>,
 }
 
 impl Engine {
-    /// When the store was restored, if its work is still held back.
+    /// Returns the time of the restore if its work is still held back.
     #[must_use]
     pub fn paused_since(&self) -> Option<Timestamp> {
         *self.inner.paused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Resumes everything that a restore held back. Deliveries are durable on return; the outbox
-    /// finds them at its next poll.
+    /// picks them up at its next poll.
     ///
     /// # Errors
     /// [`Error::Storage`]; batches moved before the error stay resumed.
     pub async fn resume(&self) -> Result<Resumed, Error> {
         let inner = Arc::clone(&self.inner);
-        // A client that hangs up must not leave rows unknown to their lanes.
+        // A client that disconnects must not leave rows unknown to their lanes.
         let resuming = self.inner.tasks.complete(async move { inner.resume().await });
         resuming.await.unwrap_or(Err(Error::Stopping))
     }
 }
 
 impl Inner {
-    /// Reads whether work is held back since a restore.
+    /// Reads when the store was restored, if its work is still held back.
     pub(super) async fn read_pause(&self) -> Result<Option<Timestamp>, Error> {
         let row = self.store.get(&held_back::paused()).await?;
         let since = row.and_then(|bytes| bytes.try_into().ok()).map(Timestamp::from_sortable);
@@ -76,7 +76,7 @@ impl Inner {
                 break;
             }
             match self.release_rows(found, &mut resumed).await {
-                // One of them was cancelled concurrently: read them all again.
+                // An execution was cancelled concurrently, so read the rows again.
                 Ok(()) | Err(Error::Storage(storage::Error::Conflict { .. })) => {}
                 Err(error) => return Err(error),
             }
@@ -125,7 +125,7 @@ impl Inner {
         self.store.commit(commit).await?;
         resumed.executions += counted.executions;
         resumed.deliveries += counted.deliveries;
-        // If the service is stopped, nothing runs.
+        // If the service is stopped, there is no scheduler to notify.
         if self.is_recovered() {
             for (lane, organization, id) in lanes {
                 self.open_lane(&lane);
@@ -138,7 +138,7 @@ impl Inner {
     }
 }
 
-/// `None` for a row without a valid original key.
+/// Returns `None` for a row without a valid original key.
 fn describe(row: Row) -> Option<HeldRow> {
     let (table, key) = held_back::original(&row.0)?;
     let execution = if table == Table::Lane {

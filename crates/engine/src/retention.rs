@@ -1,8 +1,8 @@
 //! Retention: deletes the payloads of executions that ended long ago, and later the executions
-//! themselves. Works in small batches, so that the writer can serve other work.
+//! themselves. It works in small batches so that the writer can serve other work in between.
 //!
-//! Unfinished executions are never touched, however old. A prediction that ran as a workflow step
-//! is deleted together with its workflow execution, because they share payloads.
+//! Unfinished executions are never deleted, regardless of age. A prediction that ran as a workflow
+//! step is deleted together with its workflow execution, because they share payloads.
 
 use std::collections::HashSet;
 
@@ -20,9 +20,9 @@ use orrery_runtime::SweepPace;
 use orrery_storage::record::decode;
 use orrery_storage::{Commit, Key, Page, Row};
 
-/// Batch size for executions, and page size for the steps of one.
+/// Batch size for executions, and page size for the steps of one execution.
 const BATCH_MAX: usize = 64;
-/// Maximum steps deleted in one commit with their executions.
+/// Maximum number of steps deleted in the same commit as their execution.
 const STEPS_IN_COMMIT: usize = 512;
 /// All final statuses; workflow executions come before the predictions that are deleted with them.
 const ENDED: [(Kind, Status); 15] = [
@@ -48,18 +48,18 @@ const ENDED: [(Kind, Status); 15] = [
 enum PurgeScope {
     /// The whole execution.
     Whole,
-    /// Its inputs and outputs.
+    /// The inputs and outputs of the execution.
     Payloads,
 }
 
-/// Rows deleted with an execution: its first steps, and the events that were sent to it.
+/// Rows deleted with an execution: its first steps, and all events sent to it.
 #[derive(Debug, Default)]
 struct Parts {
     steps: Vec<Row>,
     events: Vec<Row>,
 }
 
-/// A commit, and the payload files that become orphaned when it is durable.
+/// A commit, and the payload files that become orphaned once it is durable.
 #[derive(Default)]
 struct Batch {
     commit: Commit,
@@ -68,10 +68,11 @@ struct Batch {
 }
 
 impl Engine {
-    /// Deletes an organization's executions that ended before `cutoff`. Returns how many.
+    /// Deletes an organization's executions that ended before `cutoff`. Returns the number of
+    /// deleted executions.
     ///
     /// # Errors
-    /// [`Error::Storage`]; deletions before the error stay.
+    /// [`Error::Storage`]; deletions committed before the error are not undone.
     pub async fn purge_before(
         &self,
         organization: OrganizationId,
@@ -81,11 +82,12 @@ impl Engine {
     }
 
     /// Deletes the inputs and outputs of an organization's executions that ended before `cutoff`;
-    /// they read as null afterwards. Records the cutoff: an execution that was created before the
-    /// last sweep's cutoff and ended after it keeps its payloads until it is deleted as a whole.
+    /// they then read as null. Records the cutoff. An execution that was created before the
+    /// recorded cutoff and ended after it retains its payloads until the whole execution is
+    /// deleted.
     ///
     /// # Errors
-    /// [`Error::Storage`]; deletions before the error stay.
+    /// [`Error::Storage`]; deletions committed before the error are not undone.
     pub async fn purge_payloads_before(
         &self,
         organization: OrganizationId,
@@ -104,7 +106,7 @@ impl Engine {
 }
 
 impl Inner {
-    /// Deletes one ended execution. `beside` becomes durable in the same commit.
+    /// Deletes one ended execution. `beside` is written in the same commit.
     ///
     /// # Errors
     /// [`Error::NotFound`]; [`Error::NotEnded`], also for a step of an existing execution;
@@ -173,12 +175,12 @@ impl Inner {
             if found.len() < BATCH_MAX {
                 return Ok(count);
             }
-            // Executions that stay were only read, so they do not count.
+            // Executions that are retained were only read, so they do not count.
             pace.pause(swept).await;
         }
     }
 
-    /// Sweeps ended executions; `beside` becomes durable with the first of them.
+    /// Sweeps ended executions; `beside` is written in the same commit as the first of them.
     async fn sweep_ended(
         &self,
         organization: OrganizationId,
@@ -236,7 +238,8 @@ impl Inner {
         for (id, row) in ids.iter().zip(self.store.get_many(&keys).await?) {
             match row.as_deref().map(decode::<Execution>) {
                 Some(Ok(execution)) => ended.push(execution),
-                // It must not block the deletion of those after it. `orrery verify` reports it.
+                // A damaged execution must not block the deletion of the executions after it.
+                // `orrery verify` reports it.
                 Some(Err(error)) => {
                     tracing::warn!(execution = %id, %error, "damaged execution not deleted");
                 }
@@ -328,7 +331,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Sweeps the steps of an execution that has many in several commits, before the execution
+    /// Sweeps the steps of an execution with many steps in several commits, before the execution
     /// itself.
     async fn sweep_all_steps(&self, execution: &Execution, going: PurgeScope) -> Result<(), Error> {
         let prefix = rows::steps(execution.id);
@@ -393,7 +396,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Trims deleted executions from the old ends of their workflow's lists.
+    /// Trims deleted executions from the oldest ends of their workflow's lists.
     async fn trim_lists(
         &self,
         organization: OrganizationId,

@@ -11,7 +11,7 @@ use orrery_domain::time::Timestamp;
 use orrery_storage::rotation::{Rotation, Watch};
 use orrery_storage::{self as storage, Key, Record, Store, Table};
 
-/// An event that was sent to an execution: the answer for a waiting step.
+/// An event that was sent to an execution for a waiting step.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SentEvent {
     pub payload: Box<RawValue>,
@@ -23,49 +23,50 @@ impl Record for SentEvent {
     const NAME: &'static str = "event";
 }
 
-/// The events that were sent to an execution.
+/// Key prefix of the events that were sent to an execution.
 #[must_use]
 pub fn events(execution: ExecutionId) -> Key {
     Key::table(Table::StepEvent).id(execution)
 }
 
-/// An event that was sent to an execution.
+/// Key of an event that was sent to an execution.
 #[must_use]
 pub fn event(execution: ExecutionId, name: &str) -> Key {
     events(execution).text(name)
 }
 
-/// An execution: by organization, newest first.
+/// Key of an execution; keys sort by organization, newest first.
 #[must_use]
 pub fn execution(organization: OrganizationId, id: ExecutionId) -> Key {
     Key::table(Table::Execution).id(organization).id_newest_first(id)
 }
 
-/// All executions of an organization.
+/// Key prefix of all executions of an organization.
 #[must_use]
 pub fn executions_of(organization: OrganizationId) -> Key {
     Key::table(Table::Execution).id(organization)
 }
 
-/// An unfinished execution in its lane: by organization, oldest first. The row has no value.
+/// Key of an unfinished execution in its lane; keys sort by organization, oldest first. The row has
+/// no value.
 #[must_use]
 pub fn queued(lane: &str, organization: OrganizationId, id: ExecutionId) -> Key {
     queue_of(lane, organization).id(id)
 }
 
-/// A whole lane.
+/// Key prefix of a lane.
 #[must_use]
 pub fn queue(lane: &str) -> Key {
     Key::table(Table::Lane).text(lane)
 }
 
-/// An organization's rows in a lane.
+/// Key prefix of an organization's rows in a lane.
 #[must_use]
 pub fn queue_of(lane: &str, organization: OrganizationId) -> Key {
     queue(lane).id(organization)
 }
 
-/// A key right before the row of an execution in its lane.
+/// Returns the key right before the row of an execution in its lane.
 #[must_use]
 pub fn before(lane: &str, organization: OrganizationId, id: ExecutionId) -> Key {
     let number = u128::from_be_bytes(id.bytes());
@@ -73,13 +74,13 @@ pub fn before(lane: &str, organization: OrganizationId, id: ExecutionId) -> Key 
     queued(lane, organization, before)
 }
 
-/// All lanes.
+/// Key prefix of all lanes.
 #[must_use]
 pub fn queues() -> Key {
     Key::table(Table::Lane)
 }
 
-/// All lanes of workflows, as `lane_of_workflow` names them.
+/// Key prefix of all workflow lanes, as named by `lane_of_workflow`.
 #[must_use]
 pub fn queues_of_workflows() -> Key {
     Key::table(Table::Lane).raw(b"workflow:")
@@ -95,19 +96,19 @@ pub fn parse_queued(key: &Key) -> Option<(String, OrganizationId, ExecutionId)> 
     Some((name.to_owned(), OrganizationId::from(*organization), ExecutionId::from(*id)))
 }
 
-/// The steps of an execution that are outside of maps, in the order of the definition.
+/// Key prefix of an execution's steps outside of maps, in definition order.
 #[must_use]
 pub fn outer_steps(execution: ExecutionId) -> Key {
     Key::table(Table::Step).id(execution).raw(&[0])
 }
 
-/// All steps of an execution.
+/// Key prefix of all steps of an execution.
 #[must_use]
 pub fn steps(execution: ExecutionId) -> Key {
     Key::table(Table::Step).id(execution)
 }
 
-/// A step. Keys sort by map depth, then by the order of the definition, then by item.
+/// Key of a step. Keys sort by map depth, then by definition order, then by item.
 #[must_use]
 pub fn step(execution: ExecutionId, instance: &Instance) -> Key {
     let depth = u8::try_from(instance.items.len()).unwrap_or(u8::MAX);
@@ -127,21 +128,21 @@ pub fn parse_step(key: &Key) -> Option<Instance> {
     (items.len() == usize::from(*depth)).then_some(Instance { step, items })
 }
 
-/// The counters of an execution's tree: its descendants, their bytes, and how many of them have
-/// ended.
+/// Keys of the counters of an execution tree: its descendants, their bytes, and the number of ended
+/// descendants.
 #[must_use]
 pub fn tree(root: ExecutionId) -> [Key; 3] {
     let of_root = Key::table(Table::Tree).id(root);
     [of_root.clone().raw(b"d"), of_root.clone().raw(b"b"), of_root.raw(b"e")]
 }
 
-/// The value of a timer.
+/// Encodes the value of a timer row.
 #[must_use]
 pub fn timer_value(organization: OrganizationId) -> Vec<u8> {
     organization.bytes().to_vec()
 }
 
-/// An execution that is suspended until `due`, outside of its lane. The row's value is the
+/// Key of an execution that is suspended until `due` and not in its lane. The row's value is the
 /// organization's id.
 #[must_use]
 pub fn timer(due: Timestamp, id: ExecutionId) -> Key {
@@ -150,11 +151,11 @@ pub fn timer(due: Timestamp, id: ExecutionId) -> Key {
 
 /// Reserved due time: a child has ended for which this execution may be waiting.
 pub const CHILD_ENDED: Timestamp = Timestamp::from_micros(0);
-/// Reserved due time: the step that waited for this execution has ended, so the execution is to be
+/// Reserved due time: the step that waited for this execution has ended, so the execution must be
 /// cancelled.
 pub const ABANDONED: Timestamp = Timestamp::from_micros(1);
 
-/// All timers, the earliest first.
+/// Key prefix of all timers, earliest first.
 #[must_use]
 pub fn timers() -> Key {
     Key::table(Table::Timer)
@@ -168,19 +169,19 @@ pub fn parse_timer(key: &Key, value: &[u8]) -> Option<(Timestamp, OrganizationId
     Some((Timestamp::from_sortable(*due), OrganizationId::from(organization), key.last_id()?))
 }
 
-/// An organization's executions of a workflow: a counted list of their ids.
+/// Key of a counted list of the ids of an organization's executions of a workflow.
 #[must_use]
 pub fn of_workflow(organization: OrganizationId, workflow: WorkflowId) -> Key {
     Key::table(Table::WorkflowExecution).id(organization).id(workflow)
 }
 
-/// The value of a row in a list of executions.
+/// Encodes the value of a row in a list of executions.
 #[must_use]
 pub fn id_value(id: ExecutionId) -> Vec<u8> {
     id.bytes().to_vec()
 }
 
-/// The status of an execution of a workflow, as lists distinguish it.
+/// The statuses of a workflow execution that lists distinguish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     /// Queued, running or suspended.
@@ -201,20 +202,20 @@ impl From<Status> for Standing {
     }
 }
 
-/// An organization's executions of a workflow, by status.
+/// Key prefix of an organization's executions of a workflow, by status.
 #[must_use]
 pub fn standings(organization: OrganizationId, workflow: WorkflowId) -> Key {
     Key::table(Table::WorkflowStatus).id(organization).id(workflow)
 }
 
-/// The executions with a final status: a counted list of their ids, the last to end first.
+/// Key of a counted list of the ids of executions with a final status, latest end first.
 #[must_use]
 pub fn ended(standings: &Key, standing: Standing) -> Key {
     standings.clone().raw(&[standing as u8])
 }
 
-/// An organization's executions of a kind and status, by lane, newest first: keys end with inverted
-/// ids. Unfinished executions share one prefix, with their status in the row's value.
+/// Key prefix of an organization's executions of a kind and status, by lane, newest first; keys end
+/// with inverted ids. Unfinished executions share one prefix; their status is in the row's value.
 #[must_use]
 pub fn standing(organization: OrganizationId, kind: Kind, status: Status) -> Key {
     let kind = match kind {
@@ -228,7 +229,7 @@ pub fn standing(organization: OrganizationId, kind: Kind, status: Status) -> Key
     Key::table(Table::Standing).id(organization).raw(&[kind, status])
 }
 
-/// The byte that encodes a status in a row.
+/// Returns the byte that encodes a status in a row.
 #[must_use]
 pub const fn byte_of(status: Status) -> u8 {
     match status {
@@ -240,13 +241,13 @@ pub const fn byte_of(status: Status) -> u8 {
     }
 }
 
-/// The creation time up to which the payloads of ended executions are deleted.
+/// Key of the creation time up to which the payloads of ended executions have been deleted.
 #[must_use]
 pub fn payloads_forgotten(organization: OrganizationId) -> Key {
     Key::table(Table::Meta).text("payloads forgotten").id(organization)
 }
 
-/// The executions triggered together, oldest first; keys end with their ids.
+/// Key prefix of executions that were triggered together, oldest first; keys end with their ids.
 #[must_use]
 pub fn bulk(bulk: BulkId) -> Key {
     Key::table(Table::Bulk).id(bulk)
@@ -328,7 +329,7 @@ mod tests {
         "\"created_at\":1,\"started_at\":1}"
     );
 
-    /// A prediction from a request with a trace context.
+    /// A prediction from a request that carried a trace context.
     const TRACED: &str = concat!(
         "\u{1}{\"id\":\"07070707-0707-0707-0707-070707070707\",",
         "\"organization\":\"01010101-0101-0101-0101-010101010101\",",
@@ -340,7 +341,7 @@ mod tests {
         "\"state\":\"a=1\",\"request_id\":\"r-1\"}}"
     );
 
-    /// A paused execution that was started by a step.
+    /// A paused execution that a step started.
     const CHILD: &str = concat!(
         "\u{1}{\"id\":\"07070707-0707-0707-0707-070707070707\",",
         "\"organization\":\"01010101-0101-0101-0101-010101010101\",",
@@ -356,7 +357,7 @@ mod tests {
         "\"cost\":0,\"created_at\":1,\"started_at\":2}"
     );
 
-    /// The bytes that release 0.1.0 writes: changing them needs a new record version and a
+    /// Golden bytes of release 0.1.0: a changed encoding needs a new record version and a
     /// migration.
     #[test]
     fn rows_match_golden_bytes() {

@@ -1,8 +1,8 @@
 //! The real executor on a real store with scripted runners: the process dies after any commit,
 //! restarts, and everything ends as if nothing had happened.
 //!
-//! Only the scripted models wait, for a few tens of milliseconds: one long enough to be marked as
-//! started, and one that hangs until its timeout.
+//! Only the scripted models wait, for a few tens of milliseconds: one runs long enough to be marked
+//! as started, and one hangs until its timeout.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
@@ -43,10 +43,10 @@ use orrery_webhooks as webhooks;
 use orrery_webhooks::Endpoints;
 
 pub const ORGANIZATION: [u8; 16] = [1; 16];
-/// Far more than any test needs.
+/// Far longer than any test needs.
 pub const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Waits until `is_so`, polling every millisecond.
+/// Waits until `is_so` returns true, polling every millisecond.
 pub async fn until(mut is_so: impl FnMut() -> bool) {
     let polling = async {
         while !is_so() {
@@ -59,7 +59,7 @@ pub async fn until(mut is_so: impl FnMut() -> bool) {
 /// The attempt keys that the models were called with, in order.
 pub type Calls = Arc<Mutex<Vec<String>>>;
 
-/// A model that behaves as its name says.
+/// A model that behaves according to its name.
 #[derive(Debug)]
 struct Scripted {
     name: String,
@@ -116,7 +116,7 @@ impl Runner for Scripted {
                 return Ok(runners::Success::new(json!("data:,drawn"), Usage::default()));
             }
             if self.name == "large" {
-                // Too large to be stored inline.
+                // Too large to store inline.
                 let output = "x".repeat(70_000);
                 return Ok(runners::Success::new(json!(output), Usage::default()));
             }
@@ -134,7 +134,7 @@ impl Runner for Scripted {
 pub struct Script {
     pub calls: Calls,
     pub in_flight: InFlight,
-    /// How many more times the engine panics when it looks up a model.
+    /// How many more times the engine panics while looking up a model.
     pub panics: Arc<AtomicUsize>,
     pub plans: HashMap<RevisionId, Arc<Plan>>,
 }
@@ -181,7 +181,7 @@ impl Plans for Script {
         Box::pin(std::future::ready(Ok(Some(ORGANIZATION.into()))))
     }
 
-    /// Workflows are called by number.
+    /// Workflows are called by case number.
     fn callee(&self, _organization: OrganizationId, call: Called) -> CalleeFuture<'_> {
         let number = call.workflow.parse::<u8>().ok();
         let known = number.filter(|number| self.plans.contains_key(&[*number; 16].into()));
@@ -203,7 +203,7 @@ impl Plans for Script {
     }
 }
 
-/// A process: an engine over a store, and the deliveries handed to the outbox.
+/// A process: an engine on a store, and the deliveries passed to the outbox.
 pub struct Process {
     pub store: Store,
     pub engine: Engine,
@@ -224,7 +224,7 @@ impl Process {
         Self::start_limited(folder, crash_after, (script, options), &limits::Handle::default())
     }
 
-    /// [`Process::start_with`] with per-organization limits.
+    /// Like [`Process::start_with`], with per-organization limits.
     pub fn start_limited(
         folder: &TempDir,
         crash_after: i64,
@@ -267,7 +267,7 @@ const WORK: [(&[&str], bool); 10] = [
     (&["hangs", "works"], false),
     (&["fails", "removed"], true),
     (&["draws"], false),
-    // Its model is tried three times.
+    // The flaky model is tried three times.
     (&["flaky"], true),
 ];
 
@@ -294,7 +294,7 @@ pub fn prediction(number: usize, chain: &[&str], webhook: bool) -> Submission {
     }
 }
 
-/// Outcomes by work number, which must not depend on when the process died.
+/// Outcomes by work number, which must not depend on when the process dies.
 type Outcomes = BTreeMap<u64, (Status, String, Vec<String>, Usd)>;
 
 pub async fn rows(store: &Store, table: Table) -> Vec<(Key, Vec<u8>)> {
@@ -341,7 +341,7 @@ async fn all_end(process: &Process) {
     }
 }
 
-/// Invariants of the store once everything has ended.
+/// Asserts invariants of the store once all work has ended.
 pub async fn check_books(store: &Store) {
     assert_eq!(rows(store, Table::Lane).await.len(), 0, "a lane still holds a row");
     let ended = executions(store).await;
@@ -383,7 +383,7 @@ pub async fn check_books(store: &Store) {
     assert_eq!(ledger.iter().map(|entry| entry.amount).sum::<Usd>(), -cost);
 }
 
-/// How many attempts of each execution had ended when the process died.
+/// Returns how many attempts of each execution had ended when the process died.
 async fn ended_attempts(store: &Store) -> HashMap<ExecutionId, usize> {
     let ended = |execution: &Execution| {
         let running = execution.prediction().and_then(Prediction::running);
@@ -396,8 +396,8 @@ pub fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// Calls `live` with each number below `lives`, several in parallel: each lifetime mostly waits for
-/// timers.
+/// Calls `live` with each number below `lives`, several of them in parallel, because each lifetime
+/// mostly waits for timers.
 pub fn each_life(lives: i64, live: impl Fn(i64) + Sync) {
     const AT_ONCE: usize = 8;
     let next = AtomicI64::new(0);
@@ -411,22 +411,22 @@ pub fn each_life(lives: i64, live: impl Fn(i64) + Sync) {
     });
 }
 
-/// When a process dies: after a number of commits or commit groups, at the next one.
+/// When a process dies: after this many commits or commit groups, during the next one.
 #[derive(Debug, Clone, Copy)]
 enum Death {
     Never,
-    /// The group is durable and visible, but its tickets have not reached the lanes.
+    /// The group is durable and visible, but its tickets have not reached the lanes yet.
     BeforeHooks(i64),
-    /// Its tickets are in the lanes, but its caller has no answer.
+    /// The group's tickets are in the lanes, but its caller has not been notified.
     BeforeAnswer(i64),
 }
 
 /// Submits all work and runs until it has ended or the crash point is reached. Returns how many
-/// attempts had ended on disk by then, and the number of commits.
+/// attempts of each execution had ended on disk by then, and the number of commits.
 async fn live_and_die(folder: &TempDir, death: Death) -> (HashMap<ExecutionId, usize>, i64) {
     let process = Process::start(folder, i64::MAX);
     let died = Arc::new(Notify::new());
-    // The writer is held at the time of death until nothing acts on its answers anymore.
+    // At the time of death, the writer is held until nothing reacts to its commits any longer.
     let (release, held) = std::sync::mpsc::channel::<()>();
     match death {
         Death::Never => {}
@@ -481,7 +481,7 @@ async fn live_on(folder: &TempDir, ended_before: &HashMap<ExecutionId, usize>) -
 fn prediction_outcomes_survive_crash_after_any_commit() {
     let run = |death: Death| {
         let folder = tempfile::tempdir().unwrap();
-        // A new runtime for each lifetime: dropping it ends everything the dead process was doing.
+        // Each lifetime has a new runtime; dropping it ends everything the dead process was doing.
         let (kept, commits) = runtime().block_on(live_and_die(&folder, death));
         (runtime().block_on(live_on(&folder, &kept)), commits)
     };

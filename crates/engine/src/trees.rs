@@ -1,14 +1,15 @@
 //! Trees: an execution and all of its descendants share a budget.
 //!
-//! The root of a tree is the execution that no step started. It has three durable counters: the
-//! number of descendants ever created, their bytes, and the number of ended ones. The commit that
-//! creates or ends a descendant updates them, so crashes do not reset them. In memory, commits in
-//! progress count too; a failed commit may leave a count too high, but never too low.
+//! The root of a tree is an execution that was not started by a step. The root has three durable
+//! counters: the number of descendants ever created, their bytes, and the number of ended
+//! descendants. The commit that creates or ends a descendant updates the counters, so crashes do
+//! not reset them. In memory, commits in progress count too; after a failed commit, a count may be
+//! too high, but never too low.
 //!
-//! A cancel of the root closes its tree: descendants can no longer start executions. Detached
-//! descendants otherwise keep running. If the root has already ended, a cancel also cancels its
-//! descendants: the decision is durable at once, so that none of them runs again, and they are
-//! cancelled one by one in the background.
+//! Cancelling the root closes its tree: descendants can no longer start executions. Otherwise,
+//! detached descendants keep running. If the root has already ended, cancelling it also cancels its
+//! descendants: the decision is durable at once, so none of them runs again, and the descendants
+//! are cancelled one by one in the background.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -23,7 +24,8 @@ use orrery_domain::ids::{ExecutionId, OrganizationId};
 use orrery_storage::record::decode;
 use orrery_storage::{Commit, Key, Page};
 
-/// Added to the number of descendants, or of ended ones, by a cancel. No tree grows this large.
+/// A cancellation adds this to the number of descendants, or to the number of ended descendants. No
+/// tree grows this large.
 const CLOSED: i64 = 1 << 40;
 /// Average size of the rows of an execution, excluding its inputs and outputs.
 const ROWS_BYTES: u64 = 4096;
@@ -31,7 +33,7 @@ const ROWS_BYTES: u64 = 4096;
 /// Page size when cancelling descendants.
 const PAGE: usize = 100;
 
-/// The reason why a tree cannot grow.
+/// The limit that prevents a tree from growing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TreeExceeded {
     #[error(
@@ -55,7 +57,7 @@ pub struct TreeLimits {
     pub bytes: u64,
 }
 
-/// The budget of one tree. It is in memory while one of its executions is.
+/// The budget of one tree. It is in memory while any of its executions is.
 #[derive(Debug)]
 pub struct Tree {
     root: ExecutionId,
@@ -63,7 +65,7 @@ pub struct Tree {
     limits: TreeLimits,
     descendants: AtomicI64,
     bytes: AtomicI64,
-    /// The root was cancelled after its end, so the descendants are to be cancelled too.
+    /// Whether the root was cancelled after its end, so that the descendants must be cancelled too.
     is_cancelled: AtomicBool,
     trees: Trees,
 }
@@ -76,7 +78,7 @@ pub struct Trees {
     loading: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// A descendant that is about to be created. Dropping it before its commit is durable undoes the
+/// A descendant that is about to be created. Dropping this before its commit is durable undoes the
 /// count.
 #[derive(Debug)]
 pub struct NewDescendant {
@@ -85,7 +87,7 @@ pub struct NewDescendant {
     is_kept: bool,
 }
 
-/// A tree that is about to be closed. Dropping it before its commit is durable reopens the tree.
+/// A tree that is about to be closed. Dropping this before its commit is durable reopens the tree.
 #[derive(Debug)]
 pub struct Closing {
     tree: Arc<Tree>,
@@ -96,7 +98,7 @@ pub struct Closing {
 #[derive(Debug)]
 pub struct TreeShare {
     tree: Arc<Tree>,
-    /// Bytes not yet part of a commit.
+    /// Bytes that no commit includes yet.
     pending: AtomicI64,
 }
 
@@ -105,12 +107,12 @@ impl Tree {
         self.root
     }
 
-    /// Whether its descendants are to be cancelled.
+    /// Whether the tree's descendants must be cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.is_cancelled.load(Ordering::Acquire)
     }
 
-    /// Counts one more descendant with an input of `input` bytes.
+    /// Counts one more descendant, with an input of `input` bytes.
     ///
     /// # Errors
     /// [`TreeExceeded`]: nothing is counted.
@@ -119,7 +121,7 @@ impl Tree {
         let bytes = signed(input.saturating_add(ROWS_BYTES));
         let count = self.descendants.fetch_add(1, Ordering::AcqRel).saturating_add(1);
         let held = self.bytes.fetch_add(bytes, Ordering::AcqRel).saturating_add(bytes);
-        // Dropping it undoes the count.
+        // Dropping this undoes the count.
         let reserved = NewDescendant { tree: Arc::clone(self), bytes, is_kept: false };
         if count >= CLOSED {
             return Err(TreeExceeded::Cancelled { root });
@@ -145,7 +147,7 @@ impl Tree {
         Closing { tree: self, is_kept: false }
     }
 
-    /// The share of one execution of the tree.
+    /// Returns the share of one execution in the tree.
     pub const fn share(self: Arc<Self>) -> TreeShare {
         TreeShare { tree: self, pending: AtomicI64::new(0) }
     }
@@ -154,7 +156,7 @@ impl Tree {
 impl Drop for Tree {
     fn drop(&mut self) {
         let mut open = self.trees.lock();
-        // Another instance may have been loaded since.
+        // A new instance of this tree may have been loaded since.
         if open.get(&self.root).is_some_and(|tree| tree.strong_count() == 0) {
             open.remove(&self.root);
         }
@@ -221,7 +223,7 @@ impl TreeShare {
         Ok(())
     }
 
-    /// Adds the bytes produced since the last commit.
+    /// Adds the bytes produced since the last commit to a commit.
     pub fn record(&self, commit: &mut Commit) {
         let bytes = self.pending.swap(0, Ordering::AcqRel);
         if bytes > 0 {
@@ -271,7 +273,7 @@ impl Inner {
         if let Some(tree) = self.trees.find(organization, root) {
             return Ok(tree);
         }
-        // A pending count keeps the tree in memory until its commit is visible.
+        // A pending count keeps the tree in memory until the commit is visible.
         let counters = self.store.counters(&rows::tree(root)).await?;
         let [descendants, bytes, ended] = <[i64; 3]>::try_from(counters).unwrap_or_default();
         let tree = Arc::new(Tree {
@@ -287,7 +289,8 @@ impl Inner {
         Ok(tree)
     }
 
-    /// Closes the tree of a root that is about to be cancelled; `None` if it has no descendants.
+    /// Closes the tree of a root that is about to be cancelled; returns `None` if it has no
+    /// descendants.
     pub(crate) async fn tree_to_close(
         &self,
         execution: &Execution,
@@ -300,7 +303,7 @@ impl Inner {
         Ok(has_descendants.then(|| tree.close()))
     }
 
-    /// Counts an ended descendant in the commit of its end.
+    /// Counts an ended descendant in the commit that ends it.
     pub(crate) fn tell_tree(commit: &mut Commit, execution: &Execution) {
         if let Some(root) = execution.workflow().and_then(WorkflowRun::root) {
             let [.., ended] = rows::tree(root);
@@ -376,8 +379,8 @@ impl Inner {
         }
     }
 
-    /// The counters of trees whose roots are about to be deleted, or were deleted before their
-    /// descendants.
+    /// Returns the counters of trees whose roots are about to be deleted, or were deleted before
+    /// their descendants.
     pub(crate) async fn trees_to_delete(
         &self,
         organization: OrganizationId,

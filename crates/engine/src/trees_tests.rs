@@ -1,5 +1,5 @@
-//! Trees of executions: their budgets hold across crashes and failures, and a cancel of the root
-//! stops their growth.
+//! Execution trees: their budgets hold across crashes and failures, and cancelling the root stops
+//! their growth.
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -18,7 +18,7 @@ fn limits(descendants: u64, bytes: u64) -> Options {
     Options { tree: TreeLimits { descendants, bytes }, ..Options::default() }
 }
 
-/// A map whose items each run another workflow with the same items.
+/// A map, each item of which runs another workflow with the same items.
 fn fan_out(workflow: usize, items: usize, waits: bool) -> Case {
     let mut step = child("c", workflow, json!({"n": "{{item}}"}));
     step["wait"] = json!(waits);
@@ -30,7 +30,7 @@ fn fan_out(workflow: usize, items: usize, waits: bool) -> Case {
     case("fan out", map, json!({"n": 1}), Ok(json!(null)))
 }
 
-/// A map of maps of a leaf.
+/// A map of maps, with `leaf` as the innermost step.
 fn tree(items: usize, waits: bool, leaf: Value) -> [Case; 3] {
     let leaf = case("leaf", leaf, json!({"n": 1}), Ok(json!(null)));
     [fan_out(1, items, waits), fan_out(2, items, waits), leaf]
@@ -68,7 +68,7 @@ async fn die(process: Process) {
     process.store.clone().close().await;
 }
 
-/// The final size of a tree with a budget of 40, and the messages of its failures.
+/// Returns the final size of a tree with a budget of 40, and the error messages of its failures.
 fn grown(waits: bool) -> (usize, Vec<String>) {
     let cases = tree(20, waits, pass("done"));
     let folder = tempfile::tempdir().unwrap();
@@ -167,7 +167,7 @@ fn tree_budget_survives_crashes() {
     });
 }
 
-/// Cancels the root of a tree with slow leaves, optionally with a crash right after.
+/// Cancels the root of a tree with slow leaves, optionally crashing right afterward.
 fn cancelled(dies: bool) {
     let cases = tree(40, true, json!([model("a", "stuck", json!("{{inputs.n}}"))]));
     let folder = tempfile::tempdir().unwrap();
@@ -175,7 +175,7 @@ fn cancelled(dies: bool) {
         let process = process(&folder, &cases, limits(100_000, BYTES));
         process.engine.recover().await.unwrap();
         let root = submit(&process, 0, &cases[0]).await;
-        // It has begun to grow on both levels, and would reach 1,641.
+        // The tree has begun to grow on both levels, and would reach 1,641 executions.
         await_descendants(&process, root, 60).await;
         let cancelled = process.engine.cancel(ORGANIZATION.into(), root).await.unwrap();
         assert_eq!(cancelled.status, Status::Cancelled);
@@ -192,15 +192,15 @@ fn cancelled(dies: bool) {
         process.engine.recover().await.unwrap();
         all_end(&process).await;
         let all = executions(&process.store).await;
-        // Executions that tried to grow before they were cancelled have failed; leaves may have
-        // completed.
+        // Executions that tried to start others before they were cancelled have failed; leaves may
+        // have completed.
         let causes = causes(&all);
         assert!(causes.iter().all(|cause| cause.contains("was cancelled")), "{causes:?}");
         let is_complete = |one: &&Execution| one.status == Status::Success;
         assert!(all.iter().filter(is_complete).all(|one| {
             one.workflow().is_some_and(|run| run.parent.as_ref().is_some_and(|up| up.depth == 2))
         }));
-        // Commits in flight at the time of the cancel may have completed.
+        // Commits that were in flight during the cancellation may have completed.
         assert!(all.len() <= count + 100, "{count} executions grew to {}", all.len());
         assert!(all.iter().any(|one| one.id == root));
         none_is_left(&process, Table::Lane).await;
@@ -240,8 +240,8 @@ fn tree_of_cancelled_root_with_detached_executions_stops_growing() {
     });
 }
 
-/// Cancels the tree of an ended root, which keeps running until then, even after the death of the
-/// process.
+/// Cancels the tree of a root that has ended; the tree keeps running until then, even after a
+/// crash.
 fn cancelled_behind_its_end(dies: bool) {
     let leaf = json!([{"step_id": "w", "type": "wait", "event": {"name": "never"}}]);
     let cases = tree(12, false, leaf);
@@ -320,8 +320,8 @@ fn tree_of_cancelled_root_cancelled_again_stops_running() {
     });
 }
 
-/// The counters are deleted with an old root, or with the last descendants if the root was deleted
-/// first.
+/// The counters are deleted together with an old root, or with the last descendants if the root was
+/// deleted first.
 #[test]
 fn tree_counters_are_deleted_with_their_executions() {
     let cases = tree(3, true, pass("done"));
@@ -340,7 +340,7 @@ fn tree_counters_are_deleted_with_their_executions() {
     });
 }
 
-/// Executions with maps wait for memory, in turns. All of them end, and a stopped one stops
+/// Executions with maps wait for memory in turn. All of them end, and a stopped execution stops
 /// waiting.
 #[test]
 fn workflow_memory_bounds_running_maps() {

@@ -1,5 +1,5 @@
 //! Workflows on the real executor and a real store, with scripted models: each step type has the
-//! expected outcome, even when the process dies after any commit.
+//! expected outcome, even if the process dies after any commit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -62,7 +62,7 @@ fn child(id: &str, workflow: usize, inputs: Value) -> Value {
     json!({"step_id": id, "type": "workflow", "workflow": workflow, "inputs": inputs})
 }
 
-/// Workflow steps: they call the first three of these cases, whose numbers begin at `first`.
+/// Workflow steps that call the first three of these cases; the case numbers begin at `first`.
 fn children(first: usize) -> Vec<Case> {
     let [gives, fails, hangs] = [first, first + 1, first + 2];
     let gives_itself = json!([model("a", "same", json!("{{inputs.n}}")),
@@ -190,7 +190,7 @@ fn deep(result: &str) -> Value {
     json!({"step_id": "a", "type": "pass", "result": result})
 }
 
-/// Steps that fail, are retried, fall back, or whose failure is tolerated.
+/// Steps that fail, are retried or fall back, and steps whose failure is tolerated.
 fn failures() -> Vec<Case> {
     let nothing = || json!({});
     let quick = json!({"max_attempts": 3, "initial_delay_seconds": 0.01});
@@ -294,7 +294,7 @@ pub async fn all_end(process: &Process) {
         if all.len() == known {
             return;
         }
-        // The last ones may have started others.
+        // The executions that ended last may have started others.
         known = all.len();
         for execution in all {
             let ended = process.engine.wait(execution.organization, execution.id, PATIENCE).await;
@@ -303,7 +303,8 @@ pub async fn all_end(process: &Process) {
     }
 }
 
-/// Waits until a table is empty: timer and lane rows are deleted soon after the last end.
+/// Waits until a table is empty; timer and lane rows are deleted soon after the last execution
+/// ends.
 pub async fn none_is_left(process: &Process, table: Table) {
     let cleared = async {
         while !rows(&process.store, table).await.is_empty() {
@@ -350,7 +351,7 @@ async fn outcomes(process: &Process) -> Outcomes {
     outcomes
 }
 
-/// The steps that had ended on disk, as prefixes of their attempt keys.
+/// Returns the steps that had ended on disk, as prefixes of their attempt keys.
 async fn ended_steps(store: &Store, cases: &[Case]) -> BTreeSet<String> {
     let script = script(cases);
     let mut ended = BTreeSet::new();
@@ -413,7 +414,7 @@ async fn live_on(folder: &TempDir, cases: &[Case], ended: &BTreeSet<String>) -> 
     outcomes
 }
 
-/// Each execution is in the lists of its workflow exactly once.
+/// Asserts that each execution is in the lists of its workflow exactly once.
 async fn check_lists(store: &Store) {
     let all = executions(store).await;
     for execution in &all {
@@ -431,8 +432,8 @@ async fn check_lists(store: &Store) {
     }
 }
 
-/// Each attempt at a workflow step has one child, which ends before its parent unless it is
-/// detached.
+/// Asserts that each attempt at a workflow step has one child, which ends before its parent unless
+/// it is detached.
 async fn check_children(store: &Store, cases: &[Case]) {
     let script = script(cases);
     let all = executions(store).await;
@@ -489,7 +490,7 @@ fn workflow_outcomes_survive_crash_after_any_commit() {
     let cases = cases();
     let run = |commits: i64| {
         let folder = tempfile::tempdir().unwrap();
-        // A new runtime for each lifetime: dropping it ends everything the dead process was doing.
+        // Each lifetime has a new runtime; dropping it ends everything the dead process was doing.
         let (ended, commits) = runtime().block_on(live_and_die(&folder, &cases, commits));
         (runtime().block_on(live_on(&folder, &cases, &ended)), commits)
     };
@@ -504,7 +505,7 @@ fn workflow_outcomes_survive_crash_after_any_commit() {
     });
 }
 
-/// The running time of a workflow is limited, whatever the timeouts of its models.
+/// A workflow's running time is limited, regardless of the timeouts of its models.
 #[test]
 fn workflow_exceeding_its_timeout_fails() {
     let definition = json!({"steps": [model("a", "endless", json!(1))]});
@@ -526,8 +527,8 @@ fn workflow_exceeding_its_timeout_fails() {
     });
 }
 
-/// The timer may still be set for the limit as of before the last commit; firing too early must not
-/// restart the limit.
+/// The timer may still be set according to the state before the last commit; firing too early must
+/// not restart the limit.
 #[test]
 fn workflow_timeout_is_not_extended_when_a_step_ends() {
     let hangs =
@@ -542,7 +543,7 @@ fn workflow_timeout_is_not_extended_when_a_step_ends() {
         let workflow_timeout = Duration::from_secs(2);
         let limits = Options { workflow_timeout, suspend_after: PATIENCE, ..options() };
         let process = Process::start_with(&folder, i64::MAX, script(&cases), limits);
-        // The time of a commit does not count as running time.
+        // Time spent on commits does not count as running time.
         process.store.faults().at_points(|point| {
             if point == Point::Sync {
                 std::thread::sleep(Duration::from_millis(5));

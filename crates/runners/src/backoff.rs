@@ -1,5 +1,5 @@
-//! Exponential backoff for restarting a failed process, so that failures never cause a storm of
-//! starts.
+//! Exponential backoff for restarting a failed process, so that failures never cause a restart
+//! storm.
 
 use std::time::Duration;
 
@@ -7,9 +7,9 @@ use tokio::time::Instant;
 
 use orrery_runtime as runtime;
 
-/// The pause after the first failure; each further failure in a row doubles it.
+/// The delay after the first failure; each further consecutive failure doubles it.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
-/// The longest pause.
+/// Maximum delay.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// The number of consecutive failures, and the earliest time of the next start.
@@ -26,13 +26,13 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// The remaining pause before the next start.
+    /// Returns the remaining delay before the next start.
     #[must_use]
     pub fn left(&self) -> Duration {
         self.not_before.saturating_duration_since(runtime::monotonic_now())
     }
 
-    /// Records a failure. Returns the pause.
+    /// Records a failure and returns the delay.
     pub fn failed(&mut self) -> Duration {
         let doubled = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(self.failures));
         let pause = doubled.min(PAUSE_MAX);
@@ -41,7 +41,7 @@ impl Backoff {
         pause
     }
 
-    /// Starts the shortest pause without recording a failure.
+    /// Starts the minimum delay without recording a failure.
     pub fn pause(&mut self) {
         self.not_before = runtime::monotonic_now() + FIRST_PAUSE;
     }

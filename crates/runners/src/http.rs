@@ -1,8 +1,8 @@
-//! The runner `http`: any inference server that answers one request with one result.
+//! The runner `http`: any inference server that returns one result per request.
 //!
-//! Sends a request once, unless it certainly had no effect (`endpoints`): retries and fallbacks
-//! belong to the engine. The provider's error text is passed on to the caller, shortened; headers,
-//! which may contain secrets, never are.
+//! It sends a request once, unless the request certainly had no effect (`endpoints`), because
+//! retries and fallbacks belong to the engine. A shortened form of the provider's error text is
+//! passed on to the caller, but never headers, which may contain secrets.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -30,9 +30,9 @@ use orrery_http::client::{self, Client, Limits, Overflow, Response};
 use orrery_http::{connector, content, trace_context};
 use orrery_runtime as runtime;
 
-/// Largest answer, in bytes.
+/// Maximum size of a response, in bytes.
 pub const ANSWER_MAX: usize = 10 * 1024 * 1024;
-/// Characters of a provider's error that are quoted.
+/// Maximum length of a quoted provider error, in characters.
 const QUOTED: usize = 300;
 
 /// The manifest section of this runner type.
@@ -47,9 +47,9 @@ struct Options {
     health: Option<String>,
     method: Method,
     headers: Vec<(HeaderName, HeaderValue)>,
-    /// The request body; `None`: the whole input.
+    /// The request body; `None` means the whole input.
     body: Option<InputTemplate>,
-    /// A JSON pointer to the output; `None`: the whole answer.
+    /// A JSON pointer to the output; `None` means the whole response.
     output: Option<String>,
 }
 
@@ -202,7 +202,7 @@ impl HttpRunner {
         Ok(Success::new(output, usage))
     }
 
-    /// The cost reported by the answer.
+    /// Returns the cost that the response reports.
     fn cost(&self, body: &Value) -> Option<Usd> {
         let dollars = body.pointer(&self.model.cost_report)?.as_f64()?;
         Usd::from_dollars(dollars).filter(|cost| *cost >= Usd::ZERO)
@@ -250,7 +250,7 @@ fn is_json(answer: &Response) -> bool {
     kind.is_none_or(|kind| kind.split(';').next().unwrap_or_default().trim_end().ends_with("json"))
 }
 
-/// The rest of a sentence about an answer that is not valid JSON.
+/// Returns the rest of a sentence about a response that is not valid JSON.
 pub(super) fn unreadable(error: &content::Error) -> String {
     if matches!(error, content::Error::Json(_)) {
         return "gave an answer that is not valid JSON".to_owned();
@@ -258,19 +258,19 @@ pub(super) fn unreadable(error: &content::Error) -> String {
     format!("gave an answer that cannot be read ({error})")
 }
 
-/// The bytes of an answer as a `data:` URI, which the engine stores as a file.
+/// Returns the bytes of a response as a `data:` URI, which the engine stores as a file.
 fn data_uri(answer: &Response) -> String {
     let kind = answer.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     let kind = file::content_type(kind.unwrap_or_default());
     format!("data:{kind};base64,{}", STANDARD.encode(&answer.body))
 }
 
-/// Converts a request that got no answer to a failure of the model.
+/// Converts a request that received no response into a failure of the model.
 pub(super) fn failure_of(model: &str, error: &client::Error) -> Failure {
     Failure::new(class_of(error), format!("the model '{model}': {error}"))
 }
 
-/// Converts a request that no endpoint answered to a failure of the model.
+/// Converts a request that no endpoint answered into a failure of the model.
 pub(super) fn unanswered(model: &str, error: endpoints::Error<Failure>) -> Failure {
     match error {
         endpoints::Error::Unmade(failure) => failure,
@@ -278,7 +278,7 @@ pub(super) fn unanswered(model: &str, error: endpoints::Error<Failure>) -> Failu
     }
 }
 
-/// The class of a request that got no answer.
+/// Returns the error class of a request that received no response.
 pub(super) const fn class_of(error: &client::Error) -> ErrorClass {
     match error {
         client::Error::Timeout { .. } => ErrorClass::ExecutionTimeout,
@@ -299,7 +299,7 @@ pub(super) const fn class_of(error: &client::Error) -> ErrorClass {
     }
 }
 
-/// The start of a provider's answer, on one line.
+/// Returns the beginning of a provider's response, on one line.
 pub(super) fn excerpt(body: &[u8]) -> String {
     let head = body.get(..body.len().min(4 * QUOTED)).unwrap_or_default();
     let text = String::from_utf8_lossy(head);

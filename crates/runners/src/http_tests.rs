@@ -1,4 +1,4 @@
-//! The runner against servers that answer, refuse, hang and send garbage.
+//! The runner with servers that respond, refuse connections, hang or send garbage.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use super::*;
 use crate::RecordingProgress;
 use orrery_runtime::Tasks;
 
-/// Answers one request with `answer`. Returns the port, the request's text, and a signal that the
-/// client hung up.
+/// Starts a server that responds to one request with `answer`. Returns the port, the text of the
+/// request, and a signal that the client disconnected.
 async fn server(answer: String) -> (u16, oneshot::Receiver<String>, oneshot::Receiver<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();

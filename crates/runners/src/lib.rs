@@ -46,30 +46,30 @@ use orrery_domain::money::Usd;
 use orrery_domain::trace;
 use orrery_schema::Schema;
 
-/// One run: an input that matches the model's request schema, with defaults filled in.
+/// One run: an input that is valid under the model's request schema, with defaults filled in.
 #[derive(Debug, Clone)]
 pub struct Job {
     /// A permanent id of this attempt, stable across crashes: `<execution>:<step>:<attempt>`. Sent
-    /// as `Idempotency-Key` if the other side supports it.
+    /// as `Idempotency-Key` if the remote side supports it.
     pub attempt_key: String,
     pub input: Arc<Value>,
     pub progress: Arc<dyn Progress>,
-    /// A fallback model runs if this one fails, so fail at once instead of waiting for a model that
-    /// cannot start.
+    /// Whether a fallback model runs if this one fails, so that the run should fail at once instead
+    /// of waiting for a model that cannot start.
     pub may_fall_back: bool,
-    /// Trace context and request id to pass on in calls.
+    /// The trace context and request id to pass on in calls.
     pub trace: trace::Call,
 }
 
-/// Receives the progress of a run. It is kept even if the run then fails, times out or is
-/// cancelled.
+/// Receives the progress of a run. Reported progress is retained even if the run then fails, times
+/// out or is cancelled.
 pub trait Progress: Send + Sync + std::fmt::Debug {
-    /// Adds text that the model wrote besides its output to the prediction's `logs`: one line or
-    /// several.
+    /// Appends text that the model wrote in addition to its output to the prediction's `logs`; the
+    /// text may have several lines.
     fn log(&self, text: &str);
 
-    /// Reports an early part of the output. All parts of a run concatenated are its output or a
-    /// prefix of it.
+    /// Reports an early part of the output. The concatenation of all parts of a run is its output
+    /// or a prefix of it.
     fn output(&self, part: &Value);
 }
 
@@ -78,12 +78,13 @@ pub trait Progress: Send + Sync + std::fmt::Debug {
 pub struct Success {
     pub output: Value,
     pub usage: Usage,
-    /// The folder of the files that the output names by `{"path": …}`. Removed when dropped.
+    /// The directory of the files that the output refers to as `{"path": …}`. It is removed when
+    /// dropped.
     pub folder: Option<Folder>,
 }
 
-/// The folder of one run, inside the folder of the run's process. Dropping it removes it; the
-/// process's folder is removed with its last owner.
+/// The directory of one run, inside the directory of the run's process. Dropping it removes the
+/// directory; the process's directory is removed with its last owner.
 #[derive(Debug)]
 pub struct Folder {
     run: TempDir,
@@ -91,15 +92,16 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Creates a folder inside the folder of a process.
+    /// Creates a directory inside the directory of a process.
     ///
-    /// # Errors When the file system refuses.
+    /// # Errors
+    /// Fails if the directory cannot be created.
     pub fn new_in(of_process: &Arc<TempDir>) -> std::io::Result<Self> {
         let run = TempDir::with_prefix_in("run-", of_process.path())?;
         Ok(Self { run, _of_process: Arc::clone(of_process) })
     }
 
-    /// Its path.
+    /// Returns the path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.run.path()
@@ -107,7 +109,7 @@ impl Folder {
 }
 
 impl Success {
-    /// An output that names no files.
+    /// Creates the result of a run whose output refers to no files.
     #[must_use]
     pub const fn new(output: Value, usage: Usage) -> Self {
         Self { output, usage, folder: None }
@@ -119,7 +121,7 @@ impl Success {
 #[error("{}", failure.message)]
 pub struct Error {
     pub failure: Failure,
-    /// Charged despite the failure, because the provider reported a cost.
+    /// The cost that the provider reported, which is charged despite the failure.
     pub cost: Option<Usd>,
 }
 
@@ -132,102 +134,103 @@ impl From<Failure> for Error {
 /// The future of [`Runner::run`].
 pub type Run<'a> = Pin<Box<dyn Future<Output = Result<Success, Error>> + Send + 'a>>;
 
-/// Whether a model can be expected to answer.
+/// Whether a model can be expected to respond.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Health {
     /// Not known yet.
     Starting,
     Good,
-    /// It answers, but with a fault. Contains no secret.
+    /// The model responds, but with a fault. Never contains a secret.
     Impaired(String),
-    /// It does not answer; the reason is a phrase that follows the model's name. Contains no
-    /// secret.
+    /// The model does not respond; the reason is a phrase that follows the model's name. Never
+    /// contains a secret.
     Failing(String),
 }
 
-/// The interface that a model describes: its input schema and its output type.
+/// The interface that a model reports: its input schema and its output type.
 #[derive(Debug, PartialEq)]
 pub struct ModelInterface {
     pub schema: Arc<Schema>,
     pub output_type: OutputType,
 }
 
-/// An OpenAI-compatible server of one model.
+/// An OpenAI-compatible server for one model.
 #[derive(Debug, Clone)]
 pub enum Server {
-    /// One or several remote endpoints.
+    /// One or more remote endpoints.
     Remote {
         /// URLs that end with `/v1`, without a trailing slash.
         servers: Arc<endpoints::Pool>,
-        /// The server's name for the model.
+        /// The model's name on the server.
         model: String,
-        /// `Bearer …`, marked as sensitive.
+        /// The header `Bearer …`, marked as sensitive.
         authorization: Option<HeaderValue>,
     },
-    /// A process of this service.
+    /// A process started by this service.
     Process(Arc<llm::Process>),
 }
 
 /// A model that a process of this service runs from a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalModel {
-    /// Size of the file.
+    /// Size of the file, in bytes.
     pub file_bytes: u64,
-    /// The most common type of its weights, such as `Q4_K`.
+    /// The most common data type of the model's weights, such as `Q4_K`.
     pub quantization: Option<&'static str>,
-    /// Context length shared by its answers, in tokens.
+    /// Context length shared by all concurrent generations, in tokens.
     pub context: u32,
-    /// Resident memory of its process in bytes; `None` if it is not loaded.
+    /// Resident memory of the model's process in bytes; `None` if the model is not loaded.
     pub resident_bytes: Option<u64>,
 }
 
 /// The future of [`Runner::maintain`].
 pub type Maintenance<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
-/// Turns inputs into outputs.
+/// Runs a model: turns inputs into outputs.
 pub trait Runner: Send + Sync + std::fmt::Debug {
-    /// Runs one job. Dropping the future cancels the run and releases what it holds.
+    /// Runs one job. Dropping the future cancels the run and releases its resources.
     fn run(&self, job: Job) -> Run<'_>;
 
-    /// The model's health as last known; sends no request.
+    /// Returns the model's last known health; sends no request.
     fn health(&self) -> Health {
         Health::Good
     }
 
-    /// Whether its runs take turns between organizations for places of their own: then the model's
-    /// concurrency limit need not reserve capacity for idle organizations.
+    /// Whether the runner has permits of its own, for which organizations take turns. The model's
+    /// concurrency limit then need not reserve capacity for idle organizations.
     fn has_places(&self) -> bool {
         false
     }
 
-    /// Maintains what the runner holds: starts missing workers, polls remote servers. Called
-    /// repeatedly while the service runs, never concurrently.
+    /// Maintains the runner's resources: starts missing workers, polls remote servers. Called
+    /// repeatedly while the service runs, but never concurrently.
     fn maintain(&self) -> Maintenance<'_> {
         Box::pin(std::future::ready(()))
     }
 
-    /// The interface that the runner discovered; the same `Arc` until it changes.
+    /// Returns the interface that the runner discovered; the `Arc` is the same until the interface
+    /// changes.
     fn interface(&self) -> Option<Arc<ModelInterface>> {
         None
     }
 
-    /// The OpenAI-compatible server of this model, if it supports the operation: the chat router
-    /// forwards requests to it.
+    /// Returns the OpenAI-compatible server of this model, if it supports the operation; the chat
+    /// router forwards requests to it.
     fn server(&self, _operation: Operation) -> Option<Server> {
         None
     }
 
-    /// The local model, if this machine runs it.
+    /// Returns the local model, if this machine runs it.
     fn local(&self) -> Option<LocalModel> {
         None
     }
 
-    /// The state of its endpoints, if it has several.
+    /// Returns the state of the model's endpoints, if there are several.
     fn endpoints(&self) -> Vec<endpoints::EndpointState> {
         Vec::new()
     }
 
-    /// The end of the standard error of the model's processes, for the operator.
+    /// Returns the end of the standard error of the model's processes, for the operator.
     fn diagnostics(&self) -> Option<String> {
         None
     }
@@ -250,7 +253,7 @@ pub fn test_call() -> trace::Call {
 
 #[cfg(test)]
 impl RecordingProgress {
-    /// A job that reports its progress here.
+    /// Creates a job that reports its progress here.
     pub fn job(self: &Arc<Self>, input: Value) -> Job {
         let progress = Arc::clone(self);
         Job {

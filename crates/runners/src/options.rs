@@ -1,7 +1,7 @@
 //! The `[runner]` table of a manifest: the runner type, and the options of that type.
 //!
-//! To add a runner type: a file with its `Options` and its `TYPE`, a line for the module, and a
-//! line in [`TYPES`]. Options are parsed strictly: unknown keys are rejected.
+//! To add a runner type, add a file with its `Options` and its `TYPE`, a `mod` line, and a line in
+//! [`TYPES`]. Options are parsed strictly: unknown keys are rejected.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -23,22 +23,22 @@ use orrery_http::client::Client;
 use orrery_http::egress::Policy;
 use orrery_runtime::Tasks;
 
-/// All runner types that a manifest can name.
+/// All runner types that a manifest can use.
 const TYPES: &[Type] =
     &[builtin::TYPE, http::TYPE, command::TYPE, openai::TYPE, cog::TYPE, llm::TYPE, oip::TYPE];
 
 /// A runner type.
 #[derive(Debug, Clone, Copy)]
 pub struct Type {
-    /// The spelling in manifests.
+    /// The type's spelling in manifests.
     pub name: &'static str,
-    /// Parses its options from the `[runner]` table of a manifest in the folder.
+    /// Parses the type's options from the `[runner]` table of a manifest in the given directory.
     pub read: fn(&mut Section<'_>, &Path) -> Option<Arc<dyn Options>>,
 }
 
 /// The parsed options of one model's runner.
 pub trait Options: Debug + Send + Sync + Comparable {
-    /// The default request schema, if the options determine it.
+    /// Returns the default request schema, if the options determine it.
     fn schema(&self) -> Option<Value> {
         None
     }
@@ -48,54 +48,54 @@ pub trait Options: Debug + Send + Sync + Comparable {
         false
     }
 
-    /// The model file, which is then not listed as a separate model.
+    /// Returns the model file, which is then not listed as a separate model.
     fn model_file(&self) -> Option<&Path> {
         None
     }
 
-    /// The files that it runs as programs.
+    /// Returns the files that the runner runs as programs.
     fn programs(&self) -> Vec<PathBuf> {
         Vec::new()
     }
 
-    /// What it needs on this machine and is not there. Only `orrery check` asks: a program may come later, and
-    /// a model that fails says why.
+    /// Returns a missing local dependency. Only `orrery check` uses this: a program may be
+    /// installed later, and a model that fails reports the reason itself.
     fn missing(&self) -> Option<String> {
         None
     }
 
-    /// Default concurrency; `None`: the general default.
+    /// Returns the default concurrency; `None` means the general default.
     fn concurrency(&self) -> Option<usize> {
         None
     }
 
-    /// The title in the model file.
+    /// Returns the title in the model file.
     fn title(&self) -> Option<&str> {
         None
     }
 
-    /// Creates the runner of `model` without starting anything.
+    /// Creates the runner of `model` without starting any process.
     fn runner(self: Arc<Self>, model: Model, dependencies: &Dependencies) -> Arc<dyn Runner>;
 }
 
 /// The manifest's settings of a model, independent of its runner.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Model {
-    /// The slug, for messages.
+    /// The slug, used in messages.
     pub name: String,
     /// Maximum number of concurrent runs.
     pub concurrency: usize,
     /// Timeout of one run.
     pub timeout: Duration,
-    /// JSON pointer to a cost in an answer.
+    /// JSON pointer to the cost in a response.
     pub cost_report: String,
-    /// Whether its outputs are files.
+    /// Whether the model's outputs are files.
     pub gives_files: bool,
 }
 
 impl Model {
-    /// The pool of its endpoints. `is_probed`: they are probed, with `starts_unknown` before their
-    /// first use.
+    /// Creates the pool of the model's endpoints. `is_probed` means that they are probed; with
+    /// `starts_unknown`, also before their first use.
     pub(super) fn servers(
         &self,
         addresses: &[Address],
@@ -110,14 +110,14 @@ impl Model {
     }
 }
 
-/// What runners are built from.
+/// Shared dependencies of runners.
 #[derive(Debug, Clone)]
 pub struct Dependencies {
-    /// For built-in models.
+    /// Used by built-in models.
     pub builtins: BuiltinContext,
-    /// For the operator's URLs.
+    /// Sends requests to URLs configured by the operator.
     pub client: Client,
-    /// For the operator's programs, and for restarting this binary.
+    /// Starts the operator's programs and further processes of this binary.
     pub guard: GuardConfig,
     /// The memory budget of local models.
     pub room: Arc<Room>,
@@ -126,7 +126,7 @@ pub struct Dependencies {
 }
 
 impl Dependencies {
-    /// For checking manifests: no program can be started.
+    /// Creates dependencies for checking manifests: no program can be started.
     #[must_use]
     pub fn none() -> Self {
         let guard = GuardConfig {
@@ -145,10 +145,10 @@ impl Dependencies {
     }
 }
 
-/// The runner of a manifest.
+/// The runner configuration of a manifest.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// The type as spelled in manifests.
+    /// The type's spelling in manifests.
     pub type_name: &'static str,
     pub options: Arc<dyn Options>,
 }
@@ -160,7 +160,7 @@ impl PartialEq for Config {
 }
 
 impl Config {
-    /// The runner of a model file without a manifest.
+    /// Returns the runner configuration of a model file without a manifest.
     #[must_use]
     pub fn of_model_file(file: &Path) -> Self {
         let options = llm::Options::of_file(file.to_path_buf());
@@ -168,10 +168,11 @@ impl Config {
     }
 }
 
-/// Parses the `[runner]` table of a manifest in `folder`; faults are recorded in the section.
+/// Parses the `[runner]` table of a manifest in the directory `folder`; errors are recorded in the
+/// section.
 pub fn read(section: &mut Section<'_>, folder: &Path) -> Option<Config> {
     let Some(found) = section.required("type", one_of(TYPES, |kind| kind.name)) else {
-        // Valid keys depend on the type.
+        // The valid keys depend on the type, which is unknown here.
         section.ignore_others();
         return None;
     };
@@ -179,7 +180,7 @@ pub fn read(section: &mut Section<'_>, folder: &Path) -> Option<Config> {
     Some(Config { type_name: found.name, options })
 }
 
-/// Comparison of options of any type.
+/// Compares options of any type.
 pub trait Comparable: Any {
     /// Whether `other` has the same type and is equal.
     fn equals(&self, other: &dyn Any) -> bool;
@@ -191,8 +192,8 @@ impl<T: Any + PartialEq> Comparable for T {
     }
 }
 
-/// A header value: `prefix`, then a text with its secrets substituted. Marked as sensitive, so that
-/// it is never printed.
+/// Builds a header value from `prefix` and a string in which secrets are substituted. The value is
+/// marked as sensitive, so that it is never printed.
 pub(super) fn secret_header(
     value: &values::Value<'_>,
     prefix: &str,
@@ -207,14 +208,14 @@ pub(super) fn secret_header(
     Ok(header)
 }
 
-/// The URL of a server, without a trailing slash.
+/// Parses the URL of a server and removes trailing slashes.
 pub(super) fn base_url(value: &values::Value<'_>) -> Parsed<String> {
     values::url(value).map(|url| url.trim_end_matches('/').to_owned())
 }
 
 #[cfg(test)]
 impl Model {
-    /// A test model whose runs may take `timeout`.
+    /// Creates a test model whose runs may take `timeout`.
     pub fn of_test(name: &str, timeout: Duration) -> Self {
         Self {
             name: name.to_owned(),

@@ -1,4 +1,4 @@
-//! Renders untrusted Jinja templates to a text of limited length. Fuel limits the instructions; the
+//! Renders untrusted Jinja templates into text of limited length. Fuel limits the instructions; the
 //! rendering process limits memory and time.
 
 use std::io;
@@ -7,7 +7,7 @@ use minijinja::Template;
 use minijinja::value::Serde;
 use serde::Serialize;
 
-/// Why there is no text.
+/// A rendering error.
 #[derive(Debug)]
 pub enum Error {
     /// The text is longer than this, in bytes.
@@ -15,9 +15,10 @@ pub enum Error {
     Template(minijinja::Error),
 }
 
-/// Renders a template with these values to a text of at most `most` bytes.
+/// Renders a template with these values into a text of at most `most` bytes.
 ///
-/// # Errors [`Error`]
+/// # Errors
+/// [`Error`]
 pub fn render(
     template: &Template<'_, '_>,
     values: &impl Serialize,

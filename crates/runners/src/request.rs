@@ -1,9 +1,9 @@
-//! The request of an `http` step: resolved, checked and sent once (`docs/spec/steps.md`, "HTTP
+//! The request of an `http` step: resolved, validated and sent once (`docs/spec/steps.md`, "HTTP
 //! steps").
 //!
-//! The given client guards the addresses. Nothing is retried and no redirect is followed.
-//! Credentials and named secrets are sent but never shown, and named secrets are masked in the
-//! response.
+//! The given client checks the addresses that it connects to. This module never retries a request
+//! and never follows a redirect. Credentials and named secrets are sent but never shown; named
+//! secrets are also masked in the response.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -35,13 +35,14 @@ use orrery_http::client::{self, Client, Limits, Overflow};
 use orrery_http::request::JSON_VALUES_MAX;
 use orrery_http::{content, trace_context};
 
-/// Largest response body, in bytes.
+/// Maximum size of a response body, in bytes.
 pub const ANSWER_MAX: usize = 10 * 1024 * 1024;
-/// Maximum number of JSON values of a response: parsed, they take some 72 MB.
+/// Maximum number of JSON values in a response; parsed, they take about 72 MB.
 const ANSWER_VALUES_MAX: usize = JSON_VALUES_MAX;
-/// Capacity for the header fields of most requests, including those of the client.
+/// Initial capacity for header fields, enough for most requests, including the fields that the
+/// client adds.
 const HEADERS_USUAL: usize = 12;
-/// Maximum size of response headers that is kept, in bytes of names and values.
+/// Maximum size of response headers that is stored, in bytes of names and values.
 const HEADERS_MAX: usize = 16 * 1024;
 const AGENT: &str = concat!("orrery/", env!("CARGO_PKG_VERSION"));
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -81,7 +82,7 @@ pub struct Prepared {
     headers: HeaderMap,
     body: Bytes,
     shown: Box<RawValue>,
-    /// The secrets in it, in the forms in which they may be echoed.
+    /// The secrets in the request, in the forms in which a response may echo them.
     hidden: Redaction,
 }
 
@@ -95,29 +96,29 @@ impl fmt::Debug for Prepared {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Response {
     pub status: u16,
-    /// Names in lower case; repeated ones joined by commas.
+    /// Header names in lower case; the values of repeated headers are joined with commas.
     pub headers: Map<String, Value>,
     /// Parsed if it is JSON, otherwise text.
     pub body: Value,
-    /// Keep it until the response is stored.
+    /// Holds memory for the response; keep it until the response is stored.
     pub room: Room,
 }
 
 impl Prepared {
-    /// The request without credentials.
+    /// Returns the request without credentials.
     #[must_use]
     pub fn shown(&self) -> &RawValue {
         &self.shown
     }
 
-    /// Takes [`Prepared::shown`], which is null from then on.
+    /// Takes [`Prepared::shown`], which is null afterward.
     #[must_use]
     pub fn take_shown(&mut self) -> Box<RawValue> {
         std::mem::replace(&mut self.shown, RawValue::NULL.to_owned())
     }
 }
 
-/// A request without secrets, as it is stored.
+/// A request without secrets, in its stored form.
 #[derive(Serialize)]
 struct Shown<'s> {
     method: &'static str,
@@ -127,9 +128,10 @@ struct Shown<'s> {
     body: &'s RawValue,
 }
 
-/// Resolves and checks a request.
+/// Resolves and validates a request.
 ///
-/// # Errors [`Error`], a sentence for the author of the step.
+/// # Errors
+/// [`Error`], as a sentence for the author of the step.
 pub fn prepare(request: &Request, scope: &dyn Scope) -> Result<Prepared, Error> {
     let mut filler = Filler { left: RESOLVED_BYTES_MAX, scope, hidden: Redaction::default() };
     let (mut url, shown_url) = filler.url(request)?;
@@ -179,10 +181,11 @@ pub fn prepare(request: &Request, scope: &dyn Scope) -> Result<Prepared, Error> 
     Ok(Prepared { method, url, headers, body, shown, hidden: filler.hidden })
 }
 
-/// Sends the request once, with its span. The attempt's key lets the other side recognize a
-/// repeated attempt.
+/// Sends the request once, within a trace span. The attempt's key allows the receiver to recognize
+/// a repeated attempt.
 ///
-/// # Errors [`Failure`]: there was no response, or `fail_when` counts it as a failure.
+/// # Errors
+/// [`Failure`] if there was no response or `fail_when` treats the response as a failure.
 pub async fn send(
     client: &Client,
     mut prepared: Prepared,
@@ -233,7 +236,7 @@ async fn exchange(
     let status = answer.status.as_u16();
     if fail_when.is_failure(status) {
         let class = ErrorClass::of_http_status(status).unwrap_or(ErrorClass::ProviderError);
-        // Redact before truncating: half a secret is still a secret.
+        // Redact before truncating, because half a secret is still a secret.
         let body = match hidden.is_empty() {
             true => answer.body,
             false => hidden.text(&String::from_utf8_lossy(&answer.body)).into(),
@@ -294,7 +297,7 @@ fn read(answer: client::Response, room: Room) -> Result<Response, content::Error
 
 /// Resolves the parts of a request.
 struct Filler<'s> {
-    /// Bytes left for the request's parts.
+    /// Number of bytes left for the parts of the request.
     left: usize,
     scope: &'s dyn Scope,
     /// The secrets filled in so far.
@@ -304,14 +307,14 @@ struct Filler<'s> {
 /// A resolved part of a request.
 struct Filled {
     sent: Value,
-    /// The same with masked secrets, if it has any.
+    /// The part with secrets masked, if it contains any.
     masked: Option<Value>,
-    /// An array or an object as it is sent.
+    /// The JSON as sent, for an array or an object.
     json: Option<Box<RawValue>>,
 }
 
 impl Filled {
-    /// The value without secrets.
+    /// Returns the value without secrets.
     const fn shown(&self) -> &Value {
         match &self.masked {
             Some(masked) => masked,
@@ -321,7 +324,7 @@ impl Filled {
 }
 
 impl Filler<'_> {
-    /// The URL as sent, with user name and password, and as shown.
+    /// Returns the URL as sent, with user name and password, and as shown.
     fn url(&mut self, request: &Request) -> Result<(Url, String), Error> {
         if let Some(url) = &request.fixed_url {
             self.left = self.left.checked_sub(url.as_str().len()).ok_or(Error::TooLarge)?;
@@ -335,7 +338,7 @@ impl Filler<'_> {
         let is_http = |url: &Url| matches!(url.scheme(), "http" | "https") && url.has_host();
         let url = url.filter(is_http).ok_or(url_template::Error::Url)?;
         let shown = match written.shown().as_str() {
-            // Named secrets are masked by name; other credentials by their place in the URL.
+            // Named secrets are masked by name, and other credentials by their position in the URL.
             Some(text) if request.url.has_secrets() => mask_url(text),
             _ => mask_url(&without_userinfo(&url)),
         };
@@ -376,7 +379,7 @@ impl Filler<'_> {
         Ok(Filled { sent, masked, json })
     }
 
-    /// Records the secrets that a template refers to. Returns whether there are any.
+    /// Records the secrets that a template refers to, and returns whether there are any.
     fn hide_secrets(&mut self, template: &Template) -> bool {
         let mut has_any = false;
         for name in template.references().into_iter().filter_map(Reference::secret) {
@@ -393,7 +396,7 @@ impl Filler<'_> {
     }
 }
 
-/// A scope with masks in place of secrets.
+/// A scope with masks instead of secrets.
 struct Masking<'s>(&'s dyn Scope);
 
 impl Scope for Masking<'_> {
@@ -414,7 +417,7 @@ impl Scope for Masking<'_> {
     }
 }
 
-/// A string, number or boolean as text.
+/// Returns a string, number or boolean as text.
 fn text_of(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
@@ -441,7 +444,7 @@ fn shown_header(name: &str, value: String) -> String {
     if is_secret_name(name) { MASKED.to_owned() } else { value }
 }
 
-/// A body with the values of secret-like names masked.
+/// Masks the values of fields with secret-like names in a body.
 fn shown_body(mut body: Value) -> Value {
     if let Value::String(text) = &body {
         return mask_text(text).into();
@@ -450,7 +453,7 @@ fn shown_body(mut body: Value) -> Value {
     body
 }
 
-/// Appends parameters to the URL. Returns them as shown.
+/// Appends parameters to the URL, and returns them as shown.
 fn add_query(
     url: &mut Url,
     request: &Request,
@@ -482,12 +485,12 @@ fn without_userinfo(url: &Url) -> Cow<'_, str> {
         return url.as_str().into();
     }
     let mut shown = url.clone();
-    // Both fail only for URLs that cannot have any.
+    // Both calls fail only for URLs that cannot have credentials.
     let _had = (shown.set_username("").is_ok(), shown.set_password(None).is_ok());
     String::from(shown).into()
 }
 
-/// Converts `user:word@` of a URL to an authorization header.
+/// Converts `user:password@` in a URL into an authorization header.
 fn take_userinfo(url: &mut Url, headers: &mut HeaderMap) -> Result<(), Error> {
     if url.username().is_empty() && url.password().is_none() {
         return Ok(());
@@ -512,7 +515,7 @@ fn secret(text: &str) -> Result<HeaderValue, Error> {
     Ok(value)
 }
 
-/// Adds the credentials. Returns the name of the header that carries them.
+/// Adds the credentials, and returns the name of the header that carries them.
 fn add_auth(
     auth: &Auth,
     filler: &mut Filler<'_>,

@@ -1,4 +1,4 @@
-//! Requests of `http` steps: what is sent, shown and returned, and how they fail.
+//! Requests of `http` steps: the request as sent and as shown, the response, and failures.
 
 use std::borrow::Cow;
 
@@ -16,7 +16,7 @@ use orrery_runtime::Tasks;
 
 const PATIENT: Duration = Duration::from_secs(20);
 
-/// An `http` step with these fields.
+/// Builds an `http` step with these fields.
 fn http(mut fields: Value) -> Http {
     fields["step_id"] = "h".into();
     fields["type"] = "http".into();
@@ -29,7 +29,8 @@ fn prepared(fields: Value, inputs: Value) -> Result<Prepared, Error> {
     prepare(&http(fields).request, &Inputs(inputs))
 }
 
-/// Answers one request with `answer`. Returns the port, and the request as received.
+/// Starts a server that responds to one request with `answer`. Returns the port, and the request as
+/// received.
 async fn server(answer: Vec<u8>) -> (u16, oneshot::Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -472,7 +473,7 @@ async fn http_step_rejects_response_with_too_many_values_before_parsing() {
         let expect = "the response of '127.0.0.1' is too large: the answer holds more than 1000000 JSON values";
         assert_eq!(failure.message, expect);
     }
-    // A string counts as one value, however many commas it contains.
+    // A string counts as one value, regardless of how many commas it contains.
     let (answered, _) = exchange(json!({}), json!({}), answer(200, "", &format!("a{long}"))).await;
     let answered = answered.unwrap();
     assert!(answered.room.is_counted());

@@ -1,5 +1,4 @@
-//! A stub server for tests of runners: one answer per connection. Integration tests use the real
-//! servers.
+//! A stub server for runner tests: one response per connection. Integration tests use real servers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,8 +8,8 @@ use tokio::net::TcpListener;
 
 use orrery_runtime::Tasks;
 
-/// Answers each request by its first line, its body and its number. Returns the URL and the request
-/// counter.
+/// Starts a server that responds to each request according to its first line, its body and its
+/// number. Returns the URL and the request counter.
 pub async fn server(
     answer: impl Fn(&str, &str, usize) -> (u16, String) + Copy + Send + 'static,
 ) -> (String, Arc<AtomicUsize>) {
@@ -42,7 +41,7 @@ pub async fn server(
                     "HTTP/1.1 {status} X\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
                     body.len()
                 );
-                // A cancelled client has closed the connection.
+                // A client that was cancelled has closed the connection.
                 let _closed = stream.write_all(format!("{head}{body}").as_bytes()).await;
             });
         }

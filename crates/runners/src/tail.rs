@@ -1,14 +1,14 @@
-//! Keeps the end of a process's standard error, for the operator's diagnosis.
+//! Retains the end of a process's standard error for diagnosis by the operator.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// Bytes kept.
+/// Maximum number of bytes retained.
 pub const TAIL_MAX: usize = 64 * 1024;
 
-/// The newest bytes; clones share them.
+/// The latest bytes; clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Tail {
     bytes: Arc<Mutex<VecDeque<u8>>>,
@@ -30,7 +30,7 @@ impl Tail {
         bytes.drain(..excess);
     }
 
-    /// The bytes kept, as text.
+    /// Returns the retained bytes as text.
     #[must_use]
     pub fn text(&self) -> String {
         let bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -38,7 +38,7 @@ impl Tail {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// The last line that is not empty.
+    /// Returns the last non-empty line.
     #[must_use]
     pub fn last_line(&self) -> Option<String> {
         self.text().lines().rev().find(|line| !line.trim().is_empty()).map(str::to_owned)

@@ -1,17 +1,17 @@
-//! Background threads for work that no connection waits for: executions and deliveries.
+//! Background threads for work that no connection waits for: executions and webhook deliveries.
 //!
-//! Requests are handled by other threads, which the scheduler prefers, however much background work
+//! Requests are handled by other threads, which the scheduler prefers even if much background work
 //! is ready. Background threads never drive client connections.
 
 use std::io;
 
 use tokio::runtime::{Builder, Handle, Runtime};
 
-/// The `nice` value of background threads. A thread that never sleeps still gets a tenth of the CPU
-/// time of one that serves requests; these sleep often, and get more.
+/// The `nice` value of background threads. A background thread that never sleeps still gets a tenth
+/// of the CPU time of a request thread. In practice, background threads sleep often and get more.
 const NICENESS: i32 = 10;
 
-/// The threads, one per core. Dropping it ends their tasks at their next await.
+/// The background threads, one per core. When dropped, their tasks end at their next await.
 #[derive(Debug)]
 pub struct Background {
     runtime: Option<Runtime>,
@@ -41,13 +41,13 @@ impl Background {
 impl Drop for Background {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            // A runtime must not be dropped inside a task in a way that waits for its threads.
+            // Dropping a runtime inside a task must not wait for the runtime's threads.
             runtime.shutdown_background();
         }
     }
 }
 
-/// Lowers the priority of the calling thread below those that serve requests.
+/// Lowers the priority of the calling thread below that of the threads that serve requests.
 pub fn yield_to_requests() {
     // Linux has a priority per thread, although POSIX defines it per process.
     if let Err(error) = rustix::process::setpriority_process(None, NICENESS) {

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A writer for a subscriber; clones share the output.
+/// A log writer for a subscriber. Clones share the output.
 #[derive(Debug, Clone, Default)]
 pub struct CapturedLog(Arc<Mutex<Vec<u8>>>);
 
@@ -12,7 +12,7 @@ impl CapturedLog {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The lines so far.
+    /// Returns the log written so far.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.bytes()).into_owned()
     }

@@ -1,21 +1,23 @@
-//! The clock: the machine's time, and two times derived from it for when it cannot be trusted.
+//! The clock: the machine's time, and two derived times for uses in which the machine's time cannot
+//! be trusted.
 //!
-//! A machine's clock is set forward and backward by people, NTP and empty batteries. So there are
-//! three readings:
+//! People, NTP and empty batteries set a machine's clock forward and back. So there are three
+//! readings:
 //! - [`Clock::now`] is the machine's time, for timestamps that people and other machines read.
-//! - [`Clock::steady`] never goes back, for due times. A retry in one second happens after at most one
-//!   second, even if the clock is set meanwhile. It follows a jump forward, since a suspended
-//!   machine shows one, and work that was due by then is late.
-//! - [`Clock::believed`] does not follow a jump forward of more than [`JUMP_MAX`], for deletions.
-//!   It catches up at [`CATCH_UP`] times the speed of time. So a machine that was off for a weekend
-//!   cleans up again within hours, and one whose clock is a year ahead leaves a week to correct it.
+//! - [`Clock::steady`] never goes back, for due times. A retry in one second happens after at most
+//!   one second, even if the clock is set meanwhile. It follows forward jumps: a machine that was
+//!   suspended shows a forward jump, and work that came due in the meantime is late.
+//! - [`Clock::believed`] is for deletions. It does not follow a forward jump of more than
+//!   [`JUMP_MAX`] at once, but catches up at [`CATCH_UP`] times the speed of time. So a machine
+//!   that was off for a weekend resumes cleanup within hours, and an operator whose machine's clock
+//!   is a year ahead has a week to correct it.
 //!
 //! A jump in either direction is announced ([`Clock::jumped`]), so that the steady time can be
-//! stored together with the machine's ([`Clock::reading`]). Work that an earlier process scheduled
-//! is then due after the same delay, even if the clock was set back.
+//! stored together with the machine's time ([`Clock::reading`]). Work that an earlier process
+//! scheduled is then due after the same delay, even if the clock was set back.
 //!
-//! All three are derived from the machine's time and a monotonic reading of how long the process
-//! has been running.
+//! All three are derived from the machine's time and a monotonic measurement of how long the
+//! process has been running.
 
 use std::fmt;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -26,14 +28,16 @@ use tokio::sync::Notify;
 
 use orrery_domain::time::{Now, Timestamp};
 
-/// A jump forward of up to this is believed at once.
+/// The maximum forward jump that the believed time follows at once.
 pub const JUMP_MAX: Duration = Duration::from_secs(24 * 3600);
-/// How much faster than real time the believed time catches up: two days per hour.
+/// The factor by which the believed time runs faster than real time while it catches up: two days
+/// per hour.
 const CATCH_UP: u32 = 48;
-/// The minimum difference between the machine's time and the elapsed time that counts as a jump.
+/// The minimum difference between the change of the machine's time and the elapsed time that counts
+/// as a jump.
 const NOTED: Duration = Duration::from_secs(5);
 
-/// A clock: the machine's, or one that a test sets. Clones share it.
+/// The machine's clock, or a clock that a test controls. Clones share the same clock.
 #[derive(Clone)]
 pub struct Clock {
     shared: Arc<Shared>,
@@ -55,7 +59,7 @@ struct Readings {
     wall: Timestamp,
     steady: Timestamp,
     believed: Timestamp,
-    /// The monotonic reading when they were taken.
+    /// The monotonic reading at which the other readings were taken.
     at: Duration,
 }
 
@@ -72,7 +76,7 @@ impl fmt::Debug for Clock {
 }
 
 impl Clock {
-    /// The machine's clock.
+    /// Reads the machine's clock.
     #[must_use]
     #[expect(
         clippy::disallowed_methods,
@@ -82,7 +86,7 @@ impl Clock {
         Self::of(Source::System { start: Instant::now() })
     }
 
-    /// A clock that stands still until [`Clock::advance`] or [`Clock::set`] is called.
+    /// Creates a clock that stands still until [`Clock::advance`] or [`Clock::set`] is called.
     #[must_use]
     pub fn scripted(start: Timestamp) -> Self {
         let wall = AtomicI64::new(start.micros());
@@ -97,7 +101,7 @@ impl Clock {
         Self { shared: Arc::new(Shared { source, readings, jumped }) }
     }
 
-    /// Advances a scripted clock; has no effect on the machine's.
+    /// Advances a scripted clock. Has no effect on the machine's clock.
     pub fn advance(&self, span: Duration) {
         if let Source::Scripted { wall, ran } = &self.shared.source {
             let micros = i64::try_from(span.as_micros()).unwrap_or(i64::MAX);
@@ -106,7 +110,7 @@ impl Clock {
         }
     }
 
-    /// Sets a scripted clock, as a person or NTP would: no time passes.
+    /// Sets a scripted clock, as a person or NTP would, without time passing.
     pub fn set(&self, to: Timestamp) {
         if let Source::Scripted { wall, .. } = &self.shared.source {
             // Account for the time until now first.
@@ -121,14 +125,13 @@ impl Clock {
         self.shared.source.wall()
     }
 
-    /// How long the process has had this clock; never goes back, whatever happens to the machine's
-    /// time.
+    /// Time since this clock was created. Never goes back, regardless of the machine's time.
     #[must_use]
     pub fn monotonic(&self) -> Duration {
         self.shared.source.ran()
     }
 
-    /// The latest time that this clock has shown, plus the time since: never goes back.
+    /// The latest time that this clock has shown, plus the time since then. Never goes back.
     #[must_use]
     pub fn steady(&self) -> Timestamp {
         self.read().steady
@@ -141,13 +144,14 @@ impl Clock {
         Now { wall, steady: self.read_at(wall).steady }
     }
 
-    /// The time to compare with when deleting by age.
+    /// The time to use when deleting by age.
     #[must_use]
     pub fn believed(&self) -> Timestamp {
         self.read().believed
     }
 
-    /// How far the machine's time is ahead of the believed time, if that is too far.
+    /// How far the machine's time is ahead of the believed time; `None` if the difference is within
+    /// [`JUMP_MAX`].
     #[must_use]
     pub fn ahead(&self) -> Option<Duration> {
         let ahead = self.now().since(self.read().believed);
@@ -155,7 +159,7 @@ impl Clock {
     }
 
     /// Restores the believed time and the last reading of an earlier process. The time since then
-    /// is treated as any jump.
+    /// is treated like any jump.
     pub fn restore(&self, believed: Timestamp, last: Option<Now>) {
         let wall = self.now();
         let mut readings = self.readings();
@@ -201,9 +205,9 @@ pub(super) fn machine_time() -> Timestamp {
     Timestamp::from_micros(micros).min(Timestamp::LAST)
 }
 
-/// The steady time at a later start, when the machine's time is `wall`. If the machine's clock
-/// is behind the steady time, the steady time advances with it, except for a jump of more than
-/// [`JUMP_MAX`].
+/// Returns the steady time at a later start, when the machine's time is `wall`. If the machine's
+/// clock is behind the steady time, the steady time advances with the machine's clock, except for a
+/// jump of more than [`JUMP_MAX`].
 fn steady_at(last: Now, wall: Timestamp) -> Timestamp {
     let passed = wall.since(last.wall);
     if wall >= last.steady || passed > JUMP_MAX { last.steady } else { last.steady.plus(passed) }
@@ -228,7 +232,7 @@ impl Source {
 }
 
 impl Readings {
-    /// The readings at a later moment.
+    /// Returns the readings at a later time.
     fn next(self, wall: Timestamp, ran: Duration) -> Self {
         let passed = ran.saturating_sub(self.at);
         let steady = self.steady.plus(passed).max(wall);
@@ -276,12 +280,12 @@ mod tests {
         clock.advance(Duration::from_secs(1));
         assert_eq!(clock.steady(), due);
         assert_eq!(clock.now(), start().plus(Duration::from_secs(1)));
-        // Once the machine's time is later again, it counts.
+        // Once the machine's time is later than the steady time again, the steady time follows it.
         clock.set(start().plus(DAY));
         assert_eq!(clock.steady(), clock.now());
     }
 
-    /// The monotonic reading does not count the time in which a machine is suspended.
+    /// The monotonic clock does not count the time during which a machine is suspended.
     #[test]
     fn clock_steady_time_counts_what_passes_while_machine_is_suspended() {
         for asleep in [HOUR, DAY, YEAR] {
@@ -320,7 +324,8 @@ mod tests {
         assert!(clock.ahead().is_some_and(|ahead| ahead <= DAY) || clock.ahead().is_none());
         clock.advance(HOUR);
         assert_eq!((clock.ahead(), clock.believed()), (None, clock.now()));
-        // A clock that was set back while the machine was off continues at its last time.
+        // The clock was set back while the machine was off; the steady time continues from its last
+        // value.
         let back = Clock::scripted(start());
         back.restore(start().plus(DAY), None);
         assert_eq!((back.steady(), back.believed()), (start().plus(DAY), start().plus(DAY)));
@@ -335,13 +340,13 @@ mod tests {
             clock.restore(start(), Some(last));
             clock.steady()
         };
-        // A clock that was a year ahead was corrected before the process ended.
+        // The clock was a year ahead, and was corrected before the process ended.
         let ahead = Now { wall: start(), steady: start().plus(YEAR) };
         assert_eq!(down(ahead, start().plus(HOUR)), ahead.steady.plus(HOUR));
-        // An implausible clock adds nothing.
+        // An implausible clock does not advance the steady time.
         assert_eq!(down(ahead, start().plus(2 * DAY)), ahead.steady);
         assert_eq!(down(ahead, start().before(HOUR).unwrap()), ahead.steady);
-        // A clock that was an hour behind is corrected.
+        // The clock was an hour behind, and is corrected.
         let behind = Now { wall: start(), steady: start().plus(HOUR) };
         let right = start().plus(HOUR + Duration::from_secs(1));
         assert_eq!(down(behind, right), right);

@@ -1,7 +1,7 @@
-//! Work that completes even if its caller goes away. The caller drives it while it waits, which
-//! takes no task and no thread switch; a task takes over when the caller is dropped.
+//! Work that completes even if its caller is dropped. While the caller waits, it polls the work
+//! itself, without a separate task or thread switch; when the caller is dropped, a task takes over.
 //!
-//! It never runs twice, and never continues after a panic.
+//! The work never runs twice, and never continues after a panic.
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,10 +21,10 @@ pub struct Panicked;
 #[derive(Debug)]
 #[must_use = "the work begins when it is awaited"]
 pub struct Completing<F: Future<Output: Send> + Send + 'static> {
-    /// `None` once it has finished.
+    /// `None` after the work has finished.
     work: Option<Pin<Box<F>>>,
     tracker: TaskTracker,
-    /// A shutdown waits for the work, even while a caller drives it.
+    /// Makes a shutdown wait for the work, even while the caller drives it.
     _counted: TaskTrackerToken,
 }
 
@@ -34,12 +34,12 @@ impl<F: Future<Output: Send> + Send + 'static> Completing<F> {
         Self { work: Some(Box::pin(work)), tracker, _counted: counted }
     }
 
-    /// Drives the work until `other` resolves; the rest of the work then continues in a task.
+    /// Drives the work until `other` resolves. The rest of the work then continues in a task.
     pub async fn until<T>(mut self, other: impl Future<Output = T>) -> T {
         let mut other = pin!(other);
         poll_fn(|context| {
             if self.work.is_some() {
-                // Its result goes to `other`, if anywhere.
+                // If the result goes anywhere, it goes to `other`.
                 let _ended_or_pending = Pin::new(&mut self).poll(context);
             }
             other.as_mut().poll(context)
@@ -65,7 +65,7 @@ impl<F: Future<Output: Send> + Send + 'static> Future for Completing<F> {
 
 impl<F: Future<Output: Send> + Send + 'static> Drop for Completing<F> {
     fn drop(&mut self) {
-        // Without a runtime the process is exiting, and no task could continue.
+        // Without a runtime, the process is exiting and no task could continue the work.
         if let Some(work) = self.work.take()
             && let Ok(runtime) = Handle::try_current()
         {

@@ -1,11 +1,11 @@
-//! Records a fatal signal in a file that outlives the process.
+//! Records a fatal signal in a file that survives the process.
 //!
-//! SIGKILL leaves no note: a process that dies without one was killed from outside. `si_code` and
-//! `si_pid` (sigaction(2)) distinguish a signal caused by the process itself, such as SIGSEGV or
-//! the SIGABRT of a failed allocation, from one sent by another process, such as the SIGABRT of
-//! systemd's watchdog.
+//! SIGKILL leaves no note, so a process that dies without a note was killed from outside. `si_code`
+//! and `si_pid` (sigaction(2)) distinguish a signal caused by the process itself, such as SIGSEGV
+//! or the SIGABRT of a failed allocation, from a signal sent by another process, such as the
+//! SIGABRT of systemd's watchdog.
 //!
-//! One of the four places with `unsafe`: it installs a signal handler, which calls only functions
+//! One of the four places that use `unsafe`: it installs a signal handler that calls only functions
 //! listed in signal-safety(7).
 
 #![expect(unsafe_code, reason = "a signal handler is installed: see the head")]
@@ -15,16 +15,16 @@ use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicI32, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
 
-/// The size of a note.
+/// The size of a note, in bytes.
 pub const NOTE_BYTES: usize = 2;
 
 /// The signals that leave a note.
 const SIGNALS: [libc::c_int; 4] = [libc::SIGSEGV, libc::SIGABRT, libc::SIGBUS, libc::SIGILL];
 
-/// The descriptor of the file; negative for none.
+/// The file's descriptor; negative if there is no file.
 static DESCRIPTOR: AtomicI32 = AtomicI32::new(-1);
 static OFFSET: AtomicI64 = AtomicI64::new(0);
-/// Keeps the descriptor open.
+/// Owns the file, so that the descriptor stays open.
 static FILE: Mutex<Option<Arc<File>>> = Mutex::new(None);
 /// The previous action of each signal, in the order of [`SIGNALS`].
 static PREVIOUS: OnceLock<Vec<libc::sigaction>> = OnceLock::new();
@@ -33,13 +33,13 @@ static PREVIOUS: OnceLock<Vec<libc::sigaction>> = OnceLock::new();
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Origin {
-    /// The process itself: a fault in its code, or abort(3).
+    /// The process itself: an error in its code, or abort(3).
     Itself = 1,
     /// Another process sent the signal.
     Other = 2,
 }
 
-/// The content of a note: the signal's number and its origin.
+/// A note: the signal's number and its origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Note {
     pub signal: u8,
@@ -47,7 +47,7 @@ pub struct Note {
 }
 
 impl Note {
-    /// Decodes a note; `None` if the process left none.
+    /// Decodes a note. Returns `None` if the process left no note.
     #[must_use]
     pub fn read(bytes: [u8; NOTE_BYTES]) -> Option<Self> {
         let [signal, origin] = bytes;
@@ -66,12 +66,12 @@ impl Note {
     }
 }
 
-/// From now on, a fatal signal leaves a [`Note`] at `offset` of `file`, then takes its previous
-/// action.
+/// Arranges that a fatal signal writes a [`Note`] at `offset` of `file` before the signal's
+/// previous action is taken.
 pub fn leave_in(file: Arc<File>, offset: i64) {
     static INSTALL: Once = Once::new();
     let mut kept = FILE.lock().unwrap_or_else(PoisonError::into_inner);
-    // No note while descriptor and offset do not match.
+    // The handler writes no note while the descriptor and the offset do not match.
     DESCRIPTOR.store(-1, Ordering::SeqCst);
     OFFSET.store(offset, Ordering::SeqCst);
     DESCRIPTOR.store(file.as_raw_fd(), Ordering::SeqCst);
@@ -82,7 +82,8 @@ pub fn leave_in(file: Arc<File>, offset: i64) {
 fn install() {
     let mut previous = Vec::with_capacity(SIGNALS.len());
     for signal in SIGNALS {
-        // SAFETY: an all-zero `sigaction` is a valid value of that C struct; sigaction(2) only writes to it.
+        // SAFETY: an all-zero `sigaction` is a valid value of that C struct; sigaction(2) only writes
+        // to it.
         previous.push(unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             libc::sigaction(signal, std::ptr::null(), &raw mut action);
@@ -94,8 +95,8 @@ fn install() {
     }
     for signal in SIGNALS {
         // SAFETY: the handler has the signature that SA_SIGINFO requires, and calls only
-        // async-signal-safe functions. SA_ONSTACK: after a stack overflow it runs on the alternate
-        // stack that std set up.
+        // async-signal-safe functions. SA_ONSTACK: after a stack overflow, the handler runs on the
+        // alternate stack that std set up.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = handle as *const () as usize;
@@ -108,7 +109,7 @@ fn install() {
 
 /// Writes the note, restores the signal's previous action, and raises the signal again.
 extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
-    // SAFETY: the kernel passes a valid `info`; si_pid is read only where the signal was sent by a process
+    // SAFETY: the kernel passes a valid `info`; si_pid is read only if a process sent the signal
     // (si_code of at most 0). getpid, pwrite, sigaction and raise are async-signal-safe.
     unsafe {
         let was_sent = (*info).si_code <= 0;
@@ -125,7 +126,7 @@ extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, _context: 
         if let Some(previous) = previous {
             libc::sigaction(signal, previous, std::ptr::null_mut());
         }
-        // A fault recurs when this returns; a sent signal has to be raised again.
+        // A fault recurs when this handler returns; a sent signal has to be raised again.
         if was_sent {
             libc::raise(signal);
         }

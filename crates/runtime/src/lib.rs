@@ -50,19 +50,19 @@ pub use self::sweep_pace::SweepPace;
 pub use self::timer::Timer;
 use orrery_domain::ids::{Id, OrganizationId};
 
-/// Keeps ids in creation order, whatever happens to the machine's clock.
+/// Keeps ids in creation order, regardless of changes to the machine's clock.
 static IDS: Mutex<ContextV7> = Mutex::new(ContextV7::new());
 
-/// A new id: UUID version 7, later than every earlier one of this process, and than those passed to
-/// [`ids_follow`].
+/// Creates an id: a UUID of version 7, later than every id that this process has created or passed
+/// to [`ids_follow`].
 #[must_use]
 pub fn new_id<T: Id>() -> T {
     let micros = u64::try_from(clock::machine_time().micros()).unwrap_or(0);
     T::from(id_at(micros))
 }
 
-/// Makes every new id later than `earlier`, the id of an earlier process, since the machine's clock
-/// may have been set back.
+/// Makes every new id later than `earlier`, an id created by an earlier process. Needed because the
+/// machine's clock may have been set back.
 pub fn ids_follow<T: Id>(earlier: T) {
     let micros = u64::try_from(earlier.made_at().micros()).unwrap_or(0);
     let _one_a_millisecond_later = id_at(micros.saturating_add(1000));
@@ -77,17 +77,17 @@ fn id_at(micros: u64) -> Uuid {
 }
 
 /// The current monotonic time, for measurements and deadlines in this process. In a test with a
-/// paused clock it stands still, as tokio's timers do.
+/// paused clock it stands still, like tokio's timers.
 #[must_use]
 #[expect(clippy::disallowed_methods, reason = "this is the door to the monotonic clock")]
 pub fn monotonic_now() -> Instant {
     Instant::now()
 }
 
-/// Bytes from the operating system's random source.
+/// Returns bytes from the operating system's random source.
 ///
 /// # Errors
-/// If the operating system returns none; then no secrets may be created.
+/// If the operating system returns no bytes. No secrets may be created then.
 pub fn random_bytes<const N: usize>() -> Result<[u8; N], NoRandomness> {
     let mut bytes = [0; N];
     SystemRandom::new().fill(&mut bytes).map_err(|_unspecified| NoRandomness)?;
@@ -104,25 +104,26 @@ pub struct NoRandomness;
 pub struct Tasks {
     tracker: TaskTracker,
     stopping: CancellationToken,
-    /// The threads to run on; `None` for those of the spawning task.
+    /// The threads on which to run; `None` means the threads of the spawning task.
     home: Option<Handle>,
     polls: Arc<PollTurns>,
 }
 
 impl Tasks {
-    /// An empty set of tasks.
+    /// Creates an empty set of tasks.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The same set of tasks; those spawned through the result run on the threads of `home`.
+    /// Returns the same set of tasks; tasks spawned through the result run on the threads of
+    /// `home`.
     #[must_use]
     pub fn on(&self, home: &Background) -> Self {
         Self { home: Some(home.handle().clone()), ..self.clone() }
     }
 
-    /// Runs `task` to its end. A shutdown waits for it, within its grace period.
+    /// Runs `task` to completion. A shutdown waits for the task, within the grace period.
     pub fn spawn<F>(&self, task: F) -> tokio::task::JoinHandle<F::Output>
     where
         F: Future + Send + 'static,
@@ -135,7 +136,7 @@ impl Tasks {
     }
 
     /// Like [`Tasks::spawn`], on behalf of an organization: even if many of its tasks are ready,
-    /// those of others are polled in between.
+    /// tasks of other organizations are polled in between.
     pub fn spawn_for<F>(
         &self,
         organization: OrganizationId,
@@ -148,8 +149,8 @@ impl Tasks {
         self.spawn(self.polls.of(organization, turns::on_behalf_of(organization, task)))
     }
 
-    /// Runs work that continues in its own task if its caller is dropped. A shutdown waits for it,
-    /// within its grace period.
+    /// Runs work that continues in its own task if its caller is dropped. A shutdown waits for the
+    /// work, within the grace period.
     pub fn complete<F>(&self, work: F) -> Completing<F>
     where
         F: Future + Send + 'static,
@@ -158,8 +159,8 @@ impl Tasks {
         Completing::new(work, self.tracker.clone())
     }
 
-    /// Runs a task that lives as long as something else, such as the reader of a process's output.
-    /// A shutdown does not wait for it.
+    /// Runs a task that lives as long as some other resource, such as the reader of a process's
+    /// output. A shutdown does not wait for the task.
     #[expect(
         clippy::disallowed_methods,
         reason = "this is the door to tasks that nobody waits for"
@@ -194,7 +195,7 @@ impl Tasks {
         self.tracker.close();
     }
 
-    /// Waits until every task has ended, at most `grace`. Returns whether all have.
+    /// Waits for up to `grace` until every task has ended. Returns whether all tasks have ended.
     pub async fn ended(&self, grace: Duration) -> bool {
         self.tracker.close();
         tokio::time::timeout(grace, self.tracker.wait()).await.is_ok()
@@ -210,7 +211,7 @@ mod tests {
     fn ids_increase_after_process_whose_clock_was_ahead() {
         let before: ExecutionId = new_id();
         let mut ahead = before.bytes();
-        // Some 4.6 hours later.
+        // About 4.6 hours later.
         ahead[3] = ahead[3].wrapping_add(1);
         let ahead = ExecutionId::from(ahead);
         if ahead > before {

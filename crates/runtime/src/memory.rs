@@ -1,10 +1,10 @@
 //! Returns memory to the operating system after a peak.
 //!
 //! jemalloc, the binary's allocator, returns a free page ten seconds after its last use, but checks
-//! its pages only during allocations: a service that is idle after a storm of large documents would
-//! keep hundreds of megabytes. [`keep_small`] returns them then.
+//! its pages only during allocations. A service that is idle after a burst of large documents would
+//! therefore keep hundreds of megabytes; [`keep_small`] returns them.
 //!
-//! One of the four places with `unsafe`: two C functions that have no safe wrapper.
+//! One of the four places that use `unsafe`: it calls two C functions that have no safe wrapper.
 
 #![expect(unsafe_code, reason = "C functions without a safe form are called: see the head")]
 
@@ -13,25 +13,26 @@ use std::time::Duration;
 
 use super::Tasks;
 
-/// How long a worker keeps a free page, in milliseconds: free pages count toward its memory limit.
+/// How long a worker keeps a free page, in milliseconds. It is short because free pages count
+/// toward the worker's memory limit.
 const WORKER_KEEPS_MS: isize = 1000;
-/// The settings of the first arena, and of those created later.
+/// The jemalloc settings of the first arena, and of arenas created later.
 const KEPT: [&std::ffi::CStr; 2] = [c"arena.0.dirty_decay_ms", c"arenas.dirty_decay_ms"];
-/// Returns the free pages of all arenas; 4096 stands for all of them.
+/// The jemalloc command that returns the free pages of all arenas, for which 4096 stands.
 const PURGE_ALL: &std::ffi::CStr = c"arena.4096.purge";
 const KIB: usize = 1024;
 const MIB: usize = 1024 * KIB;
 /// How often to check memory use.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// The increase over the resident memory at startup from which a trim is worthwhile.
+/// How far resident memory must exceed its value at startup for a trim to be worthwhile.
 const WORTH: usize = 64 * MIB;
-/// A trim that returns less is considered useless.
+/// A trim that returns less than this is considered useless.
 const OF_USE: usize = 8 * MIB;
-/// The maximum number of checks between two trims after a useless one: a minute.
+/// The maximum number of checks between two trims after a useless trim: a minute.
 const LOOKS_MAX: u32 = 12;
 
-/// Returns all pages without allocated bytes: jemalloc's, and those of the C library, which C
-/// libraries use.
+/// Returns all pages without allocated bytes to the operating system: those of jemalloc, and those
+/// of the C library's allocator, which linked C libraries use.
 pub fn trim() {
     // SAFETY: malloc_trim may be called from any thread at any time; it locks the arenas one after
     // the other and touches only free memory.
@@ -54,7 +55,7 @@ pub fn trim() {
     }
 }
 
-/// For a worker at startup: free pages are returned a second after their last use.
+/// Makes free pages be returned a second after their last use. Called by workers at startup.
 ///
 /// # Errors
 /// If jemalloc does not know the setting.
@@ -116,8 +117,8 @@ pub fn keep_small(tasks: &Tasks) {
     });
 }
 
-/// When to trim: while resident memory is far above its initial value, and less often while it is
-/// useless.
+/// Decides when to trim: while resident memory is far above its initial value, but less often while
+/// trimming is useless.
 #[derive(Debug)]
 struct Rhythm {
     at_start: usize,
@@ -149,7 +150,8 @@ mod tests {
 
     #[test]
     fn memory_trim_returns_pages_between_live_blocks() {
-        // Small blocks, of which one in a thousand stays allocated: no arena ends in free memory.
+        // Small blocks, of which one in a thousand stays allocated, so that no arena ends in free
+        // memory.
         let blocks: Vec<Vec<u8>> = (0..192 * 1024).map(|_| vec![1; KIB]).collect();
         let kept: Vec<Vec<u8>> = blocks.into_iter().step_by(1000).collect();
         let before = resident();

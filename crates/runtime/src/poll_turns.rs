@@ -1,10 +1,10 @@
 //! Fair polling on the execution threads: even if many tasks of one organization are ready, the
-//! next task of another one is polled after a few of them.
+//! next task of another organization is polled after a few of them.
 //!
 //! Tokio polls tasks in the order in which they were woken. With thousands of ready executions of
-//! one organization, each step of another one would wait for all of them. So a task is woken only
-//! at its organization's turn: at most as many tasks of one organization are awake as there are
-//! threads, and its others wait in a FIFO queue.
+//! one organization, each step of another organization would wait for all of them. So a task is
+//! woken only at its organization's turn: each organization has at most as many awake tasks as
+//! there are threads, and its other tasks wait in a FIFO queue.
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
@@ -16,17 +16,17 @@ use futures_util::task::AtomicWaker;
 
 use orrery_domain::ids::OrganizationId;
 
-/// Not woken since its last poll.
+/// The task has not been woken since its last poll.
 const ASLEEP: u8 = 0;
-/// In its organization's queue.
+/// The task is in its organization's queue.
 const IN_LINE: u8 = 1;
-/// About to be polled.
+/// The task is about to be polled.
 const AWAKE: u8 = 2;
-/// Being polled.
+/// The task is being polled.
 const POLLED: u8 = 3;
-/// Being polled, and woken since the poll began.
+/// The task is being polled, and has been woken since the poll began.
 const POLLED_AND_WOKEN: u8 = 4;
-/// Finished or dropped.
+/// The task has finished or was dropped.
 const GONE: u8 = 5;
 
 /// The queues of all organizations.
@@ -45,12 +45,12 @@ struct Line {
     waiting: VecDeque<Arc<Sleeper>>,
 }
 
-/// Wakes a task at its turn.
+/// Wakes a task when its organization's turn comes.
 #[derive(Debug)]
 struct Sleeper {
     turns: Arc<PollTurns>,
     organization: OrganizationId,
-    /// Changed under the lock of the queues.
+    /// Changed only while the queues are locked.
     state: AtomicU8,
     task: AtomicWaker,
 }
@@ -64,7 +64,7 @@ pub struct InTurn<F> {
 }
 
 impl Default for PollTurns {
-    /// As many awake tasks per organization as the machine has cores.
+    /// Allows as many awake tasks per organization as the machine has cores.
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Self { most: cores, lines: Mutex::default() }
@@ -72,12 +72,12 @@ impl Default for PollTurns {
 }
 
 impl PollTurns {
-    /// Wraps `work` so that it is polled in turn with that of other organizations.
+    /// Wraps `work` so that it takes turns with the work of other organizations.
     pub fn of<F: Future>(self: &Arc<Self>, organization: OrganizationId, work: F) -> InTurn<F> {
         let turns = Arc::clone(self);
         let (state, task) = (AtomicU8::new(ASLEEP), AtomicWaker::new());
         let sleeper = Arc::new(Sleeper { turns, organization, state, task });
-        // Nobody to wake before its first poll.
+        // No task is registered yet, so this only reserves its turn.
         sleeper.wake_by_ref();
         InTurn { work: Box::pin(work), waker: Waker::from(Arc::clone(&sleeper)), sleeper }
     }
@@ -106,7 +106,8 @@ impl Sleeper {
         is_awake
     }
 
-    /// The task is no longer polled, or was dropped: wakes the next one of its organization.
+    /// Marks the task as no longer polled, or as dropped, and wakes the next task of its
+    /// organization.
     fn leave(self: &Arc<Self>, state: u8) {
         let next = {
             let mut lines = self.turns.lock();
@@ -138,7 +139,7 @@ impl Sleeper {
 }
 
 impl Line {
-    /// Wakes the first task in the queue.
+    /// Takes the first task from the queue.
     fn next(&mut self) -> Option<Arc<Sleeper>> {
         loop {
             let first = self.waiting.pop_front()?;

@@ -1,4 +1,5 @@
-//! Rate limit for recurring log messages: logged on change, and then hourly while the state lasts.
+//! A rate limit for recurring log messages: a state is logged when it changes, and then hourly
+//! while it lasts.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ pub struct Recurring {
 }
 
 impl Recurring {
-    /// Whether to log this state now: it differs from the last one, or an hour has passed.
+    /// Whether to log this state now: it differs from the last logged state, or an hour has passed.
     pub fn is_news(&mut self, state: &str) -> bool {
         if let Some((last, at)) = &self.last
             && last == state
@@ -28,7 +29,7 @@ impl Recurring {
         true
     }
 
-    /// Ends the state, so that the next one is logged. Returns whether there was one.
+    /// Ends the state, so that the next one is logged. Returns whether there was a state to end.
     pub fn end(&mut self) -> bool {
         self.last.take().is_some()
     }

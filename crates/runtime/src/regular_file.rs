@@ -1,19 +1,19 @@
-//! Opens files that others may have put in place. Opening a named pipe waits for its other end,
-//! perhaps forever, and a device never ends, so both are refused before a byte is read.
+//! Opens files at paths that other users may control. Opening a named pipe waits for its other end,
+//! perhaps forever, and reading a device never ends, so both are rejected before any byte is read.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-/// Descriptors inherited from the caller, such as a shell's `<(command)`: they are open already, so
-/// opening them never blocks.
+/// Paths of descriptors inherited from the caller, such as a shell's `<(command)`. They are already
+/// open, so opening them never blocks.
 const INHERITED: [&str; 3] = ["/dev/fd/", "/dev/stdin", "/proc/self/fd/"];
 
 /// Opens a regular file for reading. Never blocks.
 ///
 /// # Errors
-/// If it cannot be opened, or is a folder, a named pipe, a socket or a device.
+/// If the file cannot be opened, or is a folder, a named pipe, a socket or a device.
 pub fn open(path: &Path) -> io::Result<File> {
     if path.to_str().is_some_and(|path| INHERITED.iter().any(|start| path.starts_with(start))) {
         return File::open(path);
@@ -24,7 +24,7 @@ pub fn open(path: &Path) -> io::Result<File> {
     };
     let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
     let file = match opened {
-        // A socket.
+        // The file is a socket.
         Err(error) if error.raw_os_error() == Some(libc::ENXIO) => return Err(refused()),
         opened => opened?,
     };
@@ -34,7 +34,7 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// Reads a regular file as text.
 ///
 /// # Errors
-/// As [`open`]; if it cannot be read or is not UTF-8.
+/// As [`open`], or if the file cannot be read or is not valid UTF-8.
 pub fn read_to_string(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     open(path)?.read_to_string(&mut text)?;

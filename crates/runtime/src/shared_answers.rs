@@ -1,5 +1,6 @@
 //! Shares one computation among concurrent callers with the same key. An answer is never older than
-//! its question: a shared computation begins after each of its callers has asked.
+//! its question: a shared computation begins only after each of the callers that share it has
+//! asked.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -13,7 +14,7 @@ use super::monotonic_now;
 /// The last computation for a key, and the lock of callers that wait for the next one.
 type Entry<V> = Arc<sync::Mutex<Option<Computed<V>>>>;
 
-/// Computations by key, each running at most once at a time.
+/// Computations by key. Each key has at most one running computation.
 #[derive(Debug)]
 pub struct SharedAnswers<K, V> {
     entries: Mutex<HashMap<K, Entry<V>>>,
@@ -25,7 +26,7 @@ struct Computed<V> {
     value: V,
 }
 
-/// A caller. The last one removes the entry.
+/// A waiting caller. The last caller of a key removes the key's entry.
 struct Asking<'a, K: Eq + Hash, V> {
     all: &'a SharedAnswers<K, V>,
     key: K,
@@ -43,7 +44,7 @@ impl<K: Eq + Hash + Copy, V: Clone> SharedAnswers<K, V> {
     /// call.
     ///
     /// # Errors
-    /// Errors of `compute`. They are not shared with other callers.
+    /// The error of `compute`. Errors are not shared with other callers.
     pub async fn get<E>(
         &self,
         key: K,
@@ -74,7 +75,7 @@ impl<K: Eq + Hash, V> SharedAnswers<K, V> {
 impl<K: Eq + Hash, V> Drop for Asking<'_, K, V> {
     fn drop(&mut self) {
         let mut entries = self.all.entries();
-        // This one and the map's.
+        // One reference is this caller's, the other is the map's.
         if Arc::strong_count(&self.entry) == 2 {
             entries.remove(&self.key);
         }
@@ -103,8 +104,8 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(500)).await;
             ask(key).await
         };
-        // Both that ask during the first computation share the second; another key waits for
-        // neither.
+        // The two calls made during the first computation share the second one; a call with another
+        // key waits for neither.
         let all = tokio::join!(ask(1), later(1), later(1), later(2));
         assert_eq!(all, (Ok(0), Ok(2), Ok(2), Ok(1)));
         assert_eq!(ask(1).await, Ok(3));

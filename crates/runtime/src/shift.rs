@@ -1,21 +1,21 @@
-//! A shifted clock for tests of the whole binary: an offset to the machine's time.
+//! A shifted clock for tests of the whole binary: an offset from the machine's time.
 //!
-//! Only in builds with debug assertions, and only if the environment variable [`VARIABLE`] names a
-//! file: a signed number of microseconds in 8 bytes, little-endian, which a test may rewrite while
-//! the service runs. Release builds contain none of this.
+//! Active only in builds with debug assertions, and only if the environment variable [`VARIABLE`]
+//! names a file. The file contains a signed number of microseconds in 8 bytes, little-endian, and a
+//! test may rewrite it while the service runs. Release builds contain none of this code.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The variable that names the file.
+/// The environment variable that names the file.
 const VARIABLE: &str = "ORRERY_TEST_CLOCK";
-/// How long a value is cached.
+/// How long a value read from the file is cached.
 const HOLDS: Duration = Duration::from_millis(5);
 
 struct Shift {
-    /// Kept open, so that it can be read without free descriptors.
+    /// Kept open, so that it can be read even if no descriptors are free.
     file: File,
     last: Mutex<(Instant, i64)>,
 }
@@ -25,7 +25,8 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// The microseconds to add to the machine's time. If the file cannot be read, the last value stays.
+/// The microseconds to add to the machine's time. If the file cannot be read, the last value is
+/// used.
 pub(super) fn micros() -> i64 {
     static SHIFT: OnceLock<Option<Shift>> = OnceLock::new();
     let shift = SHIFT.get_or_init(|| {

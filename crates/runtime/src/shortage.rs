@@ -1,5 +1,6 @@
-//! Transient shortages of this machine: no descriptors, memory, processes or disk space left. They
-//! say nothing about the operation itself, which should be retried after a pause.
+//! Transient resource shortages of this machine: no free descriptors, memory, processes or disk
+//! space. They do not mean that the operation itself is invalid, so it should be retried after a
+//! pause.
 
 use std::io;
 use std::time::Duration;
@@ -20,10 +21,10 @@ const SHORTAGES: [Errno; 7] = [
 ];
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// How long the store waits for a file descriptor.
+/// The maximum time for which the store waits for a file descriptor.
 const DESCRIPTOR_WAIT_MAX: Duration = Duration::from_mins(10);
 
-/// Whether an error is a shortage of this machine.
+/// Whether an error is a resource shortage of this machine.
 #[must_use]
 pub fn is_shortage(error: &io::Error) -> bool {
     match Errno::from_io_error(error) {
@@ -33,14 +34,14 @@ pub fn is_shortage(error: &io::Error) -> bool {
     }
 }
 
-/// Like [`is_shortage`], for an error of which only the text is known: the system's text ends with
-/// its number.
+/// Like [`is_shortage`], for an error of which only the message is known. The system's messages end
+/// with the error number.
 #[must_use]
 pub fn mentions_shortage(text: &str) -> bool {
     SHORTAGES.iter().any(|errno| text.contains(&ending(*errno)))
 }
 
-/// The end of a system error's text.
+/// Returns the end of a system error's message.
 fn ending(errno: Errno) -> String {
     format!("(os error {})", errno.raw_os_error())
 }
@@ -62,15 +63,14 @@ pub async fn when_able<T>(
     }
 }
 
-/// Whether an error's text says that there is no free file descriptor in this process or on this
-/// machine.
+/// Whether an error message says that this process or machine has no free file descriptor.
 #[must_use]
 pub fn lacks_descriptor(error: &str) -> bool {
     [Errno::MFILE, Errno::NFILE].iter().any(|errno| error.contains(&ending(*errno)))
 }
 
-/// Retries `attempt` while there is no file descriptor for it, blocking this thread for up to
-/// [`DESCRIPTOR_WAIT_MAX`]. Connections and files that are open now will release theirs.
+/// Retries `attempt` while no file descriptor is free, and blocks this thread for up to
+/// [`DESCRIPTOR_WAIT_MAX`]. Meanwhile, other connections and files release descriptors.
 ///
 /// # Errors
 /// The last error of `attempt`.
@@ -101,13 +101,13 @@ pub struct Pauses {
 }
 
 impl Pauses {
-    /// Pauses that end before `limit`.
+    /// Creates pauses that end before `limit`.
     #[must_use]
     pub fn within(limit: Duration) -> Self {
         Self { until: monotonic_now() + limit, next: FIRST_PAUSE }
     }
 
-    /// Waits for the next pause; returns false immediately if it would exceed the limit.
+    /// Waits for the next pause. Returns false immediately if the pause would exceed the limit.
     pub async fn wait(&mut self) -> bool {
         if self.left() <= self.next {
             return false;

@@ -1,7 +1,7 @@
-//! The pace of a sweep: it deletes in small batches with pauses, so that the store's writer can
-//! serve others.
+//! The pace of a sweep. Sweeps delete in small batches with pauses, so that the store's writer can
+//! serve other requests.
 //!
-//! It never stops a sweep, and adds no pause to one that deletes nothing.
+//! A pace never stops a sweep, and adds no pause to a sweep that deletes nothing.
 
 use std::time::Duration;
 
@@ -9,13 +9,14 @@ use tokio::time::Instant;
 
 use super::monotonic_now;
 
-/// The pause between two batches …
+/// The pause between two batches.
 const PAUSE: Duration = Duration::from_millis(20);
-/// … and in a sweep that has not ended after [`BEHIND_AFTER`], since more is created than deleted.
+/// The pause in a sweep that has not ended after [`BEHIND_AFTER`], which means that records are
+/// created faster than the sweep deletes them.
 const PAUSE_BEHIND: Duration = Duration::from_millis(5);
 const BEHIND_AFTER: Duration = Duration::from_secs(60);
 
-/// A sweep, from its first batch to its last.
+/// A sweep in progress.
 #[derive(Debug, Clone, Copy)]
 pub struct SweepPace {
     begun: Instant,
@@ -28,7 +29,7 @@ impl SweepPace {
         Self { begun: monotonic_now() }
     }
 
-    /// Waits before the next batch; `deleted` is the size of the last one.
+    /// Waits before the next batch. `deleted` is the size of the last batch.
     pub async fn pause(&self, deleted: usize) {
         if deleted > 0 {
             let is_behind = self.begun.elapsed() > BEHIND_AFTER;

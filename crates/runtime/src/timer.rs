@@ -1,21 +1,22 @@
-//! A reusable timer for a task that waits repeatedly, mostly for something else: it is not armed
-//! again for each wait.
+//! A reusable timer for a task that waits repeatedly and is mostly woken by something else. The
+//! timer is not armed again for each wait.
 //!
-//! It may fire early, for a time set before; the waiting task then checks again what is due.
+//! The timer may fire early, at a time that was set before. The waiting task then checks again what
+//! is due.
 
 use std::future::pending;
 use std::pin::Pin;
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// Fires at a time that can be moved; never, before one is set.
+/// A timer whose deadline can be moved. Before a deadline is set, it never fires.
 #[derive(Debug, Default)]
 pub struct Timer {
     sleep: Option<Pin<Box<Sleep>>>,
 }
 
 impl Timer {
-    /// Makes it fire at `at` at the latest.
+    /// Makes the timer fire at `at` at the latest.
     pub fn ring_by(&mut self, at: Instant) {
         match &mut self.sleep {
             Some(sleep) if sleep.is_elapsed() || at < sleep.deadline() => sleep.as_mut().reset(at),
@@ -24,7 +25,7 @@ impl Timer {
         }
     }
 
-    /// Resolves when it fires; immediately if it has fired since it was set.
+    /// Resolves when the timer fires; immediately if it has fired since it was set.
     pub async fn rings(&mut self) {
         match &mut self.sleep {
             Some(sleep) => sleep.as_mut().await,

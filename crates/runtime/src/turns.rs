@@ -2,13 +2,14 @@
 //!
 //! Work waits for its permit instead of failing. Organizations take turns, each in FIFO order.
 //!
-//! With a reserve, for permits that are held for long: an organization that holds some may hold as
-//! much as is still free. So one alone reaches half of the limit, two reach a third each, and the
-//! next one finds some free. A larger request is granted to an organization that holds nothing, and
-//! one above the limit runs alone.
+//! With a reserve, for permits that are held for long: an organization that holds permits may hold
+//! at most as much as is still free. So one organization alone reaches half of the limit, two reach
+//! a third each, and the next organization still finds some free. An organization that holds
+//! nothing is granted a larger request, and a request above the limit runs alone.
 //!
-//! Without a reserve, for permits that are released soon: one organization may hold everything, and
-//! when it is another one's turn, nobody passes until there is room for that one.
+//! Without a reserve, for permits that are released soon: one organization may hold everything.
+//! When another organization's turn comes, no others are served until there is room for its
+//! request.
 //!
 //! [`on_behalf_of`] sets the organization for which a task works; [`timeout`] is a time limit that
 //! excludes waits for permits.
@@ -89,8 +90,7 @@ impl Drop for Waiting {
     }
 }
 
-/// Runs `work` so that every permit in it is taken for `organization`; `None` is the service
-/// itself.
+/// Runs `work`, in which every permit is taken for `organization`; `None` is the service itself.
 pub async fn on_behalf_of<F: Future>(
     organization: impl Into<Option<OrganizationId>>,
     work: F,
@@ -108,7 +108,7 @@ pub fn holder() -> Option<OrganizationId> {
 /// Limits the time of `work`, excluding waits for permits.
 ///
 /// # Errors
-/// [`Elapsed`] if the limit is exceeded.
+/// [`Elapsed`] if `work` exceeds the limit.
 pub async fn timeout<F: Future>(limit: Duration, work: F) -> Result<F::Output, Elapsed> {
     let Ok(scope) = SCOPE.try_with(Arc::clone) else {
         return tokio::time::timeout(limit, work).await;
@@ -154,7 +154,7 @@ struct Waiter {
     grant: oneshot::Sender<Turn>,
 }
 
-/// A permit for a part of the limit, released when dropped.
+/// A permit for a part of the limit. It is released when dropped.
 #[derive(Debug)]
 #[must_use]
 pub struct Turn {
@@ -164,7 +164,7 @@ pub struct Turn {
 }
 
 impl Turns {
-    /// A limit of which a part is left for the next organization.
+    /// Creates a limit with a reserve, so that a part is left for the next organization.
     #[must_use]
     pub fn new(limit: usize) -> Arc<Self> {
         Self::with(limit, true)
@@ -192,13 +192,13 @@ impl Turns {
         self.lock().used
     }
 
-    /// Waiting callers.
+    /// The number of waiting callers.
     #[cfg(any(test, feature = "test-support"))]
     pub fn waiting(&self) -> usize {
         self.lock().waiting.iter().map(|(_, line)| line.len()).sum()
     }
 
-    /// Waits for a permit for `amount`, for the organization of this task. Dropping the future
+    /// Waits for a permit for `amount` on behalf of the task's organization. Dropping the future
     /// cancels the wait.
     pub async fn take(self: &Arc<Self>, amount: usize) -> Turn {
         let amount = amount.max(1);
@@ -217,7 +217,7 @@ impl Turns {
         let _waiting = Waiting::begin();
         match (&mut place.granted).await {
             Ok(turn) => turn,
-            // A waiter is only dropped with its grant or by its owner.
+            // A waiter is dropped only with its grant or by its owner.
             Err(_gone) => Turn { turns: Arc::clone(self), holder, amount: 0 },
         }
     }
@@ -249,7 +249,7 @@ impl Turns {
             let turn = self.grant(&mut state, holder, waiter.amount);
             drop(state);
             if let Err(mut unwanted) = waiter.grant.send(turn) {
-                // Release it here, since dropping it would call this function recursively.
+                // Release the permit here, since dropping it would call this function recursively.
                 let mut state = self.lock();
                 state.release(holder, std::mem::take(&mut unwanted.amount));
             }
@@ -263,7 +263,8 @@ impl Turns {
         state.used == 0 || amount <= free && (!self.has_reserve || held == 0 || leaves_reserve())
     }
 
-    /// The next waiter for which there is room. Its organization moves to the end of the turns.
+    /// Returns the next waiter for which there is room, and moves its organization to the end of
+    /// the line.
     fn next(&self, state: &mut State) -> Option<(Holder, Waiter)> {
         state.forget_gone();
         let candidates = if self.has_reserve { state.waiting.len() } else { 1 };
@@ -312,7 +313,7 @@ impl State {
     }
 }
 
-/// A position in a queue. Dropping it lets those behind it proceed.
+/// A position in a queue. Dropping it lets the waiters behind it proceed.
 struct Place<'a> {
     turns: &'a Arc<Turns>,
     granted: oneshot::Receiver<Turn>,
@@ -331,8 +332,8 @@ impl Drop for Place<'_> {
 }
 
 impl Turn {
-    /// Takes `more` even if there is no room, for data that is in memory already. Others wait until
-    /// it is released.
+    /// Takes `more` even if there is no room, for data that is already in memory. Other callers
+    /// wait until it is released.
     pub fn force(&mut self, more: usize) {
         let mut state = self.turns.lock();
         state.used = state.used.saturating_add(more);
@@ -347,7 +348,7 @@ impl Turn {
         self.amount = self.amount.saturating_add(std::mem::take(&mut other.amount));
     }
 
-    /// The organization that holds it.
+    /// The organization that holds the permit.
     #[must_use]
     pub const fn holder(&self) -> Option<OrganizationId> {
         self.holder

@@ -1,6 +1,6 @@
-//! Fills the `default` values of a schema into absent properties, including nested objects and
-//! arrays. Each value is visited once with all subschemas that apply to it, and each subschema
-//! once, however many references lead to it. The number of bytes added is limited.
+//! Fills the `default` values of a schema into absent properties, including those of nested objects
+//! and arrays. Each value is visited once with all subschemas that apply to it, and each subschema
+//! once, regardless of how many references lead to it. The number of bytes added is limited.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,7 +12,7 @@ use super::{FILLED_BYTES_MAX, LEVELS_MAX};
 /// Why filling in the defaults stopped early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stopped {
-    /// It takes too many steps, or the value is nested too deeply.
+    /// Filling takes too many steps, or the value is nested too deeply.
     Steps,
     /// The defaults exceed [`FILLED_BYTES_MAX`].
     Bytes,
@@ -21,7 +21,7 @@ pub(super) enum Stopped {
 /// Fills the defaults of the schema with these nodes into `value`. Idempotent.
 ///
 /// # Errors
-/// [`Stopped`]; some defaults are filled in then.
+/// [`Stopped`]; `value` then has only some of the defaults.
 pub(super) fn fill(nodes: &[Node], value: &mut Value, steps: u64) -> Result<(), Stopped> {
     if nodes.iter().all(|node| node.defaults.is_empty()) {
         return Ok(());
@@ -57,8 +57,8 @@ impl<'n> Filler<'n> {
         }
     }
 
-    /// All subschemas that apply to the same value as these, without duplicates. Referenced
-    /// subschemas come before those that refer to them.
+    /// Returns all subschemas that these subschemas apply to the same value, without duplicates.
+    /// Referenced subschemas come before the subschemas that refer to them.
     fn applied(&mut self, ids: &[Id]) -> Result<Vec<&'n Node>, Stopped> {
         let mut seen = HashSet::new();
         let mut applied = Vec::new();
@@ -82,7 +82,7 @@ impl<'n> Filler<'n> {
         fields: &mut Map<String, Value>,
         level: usize,
     ) -> Result<(), Stopped> {
-        // The subschema that added a property; it is not applied to its own default.
+        // The subschema that added each property; it is not applied to its own default.
         let mut put_in: HashMap<&str, usize> = HashMap::new();
         for (number, node) in nodes.iter().enumerate() {
             for (name, default) in &node.defaults {

@@ -1,11 +1,11 @@
-//! Errors in a schema: where they are, which rule is broken, and what to write instead.
+//! Errors in a schema: their position, the violated rule, and the correction.
 
 use serde_json::Value;
 
 use super::{Violation, brief};
 
 const TYPES: [&str; 7] = ["string", "number", "integer", "boolean", "object", "array", "null"];
-/// Type names from programming languages.
+/// Type names from programming languages, with their JSON Schema equivalents.
 const OTHER_TYPES: [(&str, &str); 11] = [
     ("float", "number"),
     ("double", "number"),
@@ -19,10 +19,10 @@ const OTHER_TYPES: [(&str, &str); 11] = [
     ("map", "object"),
     ("list", "array"),
 ];
-/// Maximum characters of a value that an error repeats.
+/// Maximum characters of a value repeated in an error.
 const QUOTED_CHARS: usize = 80;
 
-/// The error of a schema that could not be compiled.
+/// Describes the error of a schema that could not be compiled.
 pub(super) fn of(schema: &Value, error: &jsonschema::ValidationError<'_>) -> Violation {
     let path = error.instance_path().to_string();
     let value = schema.pointer(&path).unwrap_or(&Value::Null);

@@ -1,8 +1,8 @@
 //! A schema as a graph of its subschemas, connected by keywords and references: the basis of
 //! [`super::size`], [`super::work`] and [`super::defaults`].
 //!
-//! There is an edge wherever a validator may go; where the target is not known in advance (dynamic
-//! references, duplicate anchors), there is one to every candidate. So the counts are never too
+//! There is an edge wherever a validator may go. If the target is not known in advance (dynamic
+//! references, duplicate anchors), there is an edge to every candidate. So the counts are never too
 //! low.
 
 use std::collections::HashMap;
@@ -12,11 +12,11 @@ use serde_json::{Map, Value};
 
 use super::{Error, PATTERN_BYTES, whole};
 
-/// Maximum edges: a schema with more expands too far, whatever its shape.
+/// Maximum edges. A schema with more edges expands too far, whatever its shape.
 const EDGES_MAX: usize = 1_000_000;
-/// The worst-case cost of matching: maximum size of the compiled pattern, and steps per
+/// The worst-case cost of matching: the maximum size of the compiled pattern, and the steps per
 /// [`CHARGED_BYTES`] of text. Small patterns become automata that read one byte at a time; for
-/// large ones the engine may have to follow thousands of states per byte.
+/// large patterns, the engine may have to follow thousands of states per byte.
 const CHARGES: [(usize, u64); 5] =
     [(8 << 10, 1), (16 << 10, 400), (32 << 10, 800), (64 << 10, 1600), (128 << 10, 3200)];
 const CHARGE_MAX: u64 = 6400;
@@ -25,36 +25,37 @@ pub(super) const CHARGED_BYTES: u64 = 16;
 
 pub(super) type Id = usize;
 
-/// A subschema. Its children are applied to:
+/// A subschema. The fields up to `unused` contain its children, by the values to which the children
+/// are applied.
 #[derive(Debug, Default)]
 pub(super) struct Node {
-    /// the same value;
+    /// Children that apply to the same value.
     pub in_place: Vec<Id>,
-    /// a member of an object, by its name;
+    /// Children that apply to an object's member, by the member's name.
     pub properties: HashMap<String, Id>,
-    /// members whose names match a pattern of this charge;
+    /// Children that apply to members whose names match a pattern with this charge.
     pub pattern_properties: Vec<(u64, Id)>,
-    /// members that `properties` does not name;
+    /// The child that applies to members that `properties` does not name.
     pub additional: Option<Id>,
-    /// any member to which nothing else was applied;
+    /// Children that apply to any member to which no other child was applied.
     pub unevaluated: Vec<Id>,
-    /// the names of members;
+    /// The child that applies to the names of members.
     pub names: Option<Id>,
-    /// the first elements of an array, in order;
+    /// Children that apply to the first elements of an array, in order.
     pub prefix: Vec<Id>,
-    /// the remaining elements;
+    /// The child that applies to the remaining elements.
     pub rest: Option<Id>,
-    /// any element;
+    /// Children that apply to any element.
     pub elements: Vec<Id>,
-    /// nothing that is validated.
+    /// Children that are never used in validation, such as `contentSchema`.
     pub unused: Vec<Id>,
     /// Number of values in `enum`, `const`, `required` and the like, which are compared one by one.
     pub constants: u64,
     /// Steps of `pattern` per [`CHARGED_BYTES`] of text.
     pub pattern: u64,
     pub is_unique: bool,
-    /// Whether it has `unevaluatedProperties` or `unevaluatedItems`, and must find out what was
-    /// applied.
+    /// Whether it has `unevaluatedProperties` or `unevaluatedItems`, which require tracking to
+    /// which members other subschemas were applied.
     pub marks: bool,
     /// Whether it reports the violations of several alternatives.
     pub branches: bool,
@@ -94,7 +95,8 @@ pub(super) fn build(schema: &Value) -> Result<Vec<Node>, Error> {
     builder.id(schema)?;
     let mut nodes = Vec::new();
     let mut next = 0;
-    // In the order of ids and without recursion: chains of references may be long.
+    // Processes subschemas in the order of their ids and without recursion, since chains of
+    // references can be long.
     while let Some(value) = builder.queue.get(next).copied() {
         nodes.push(builder.read(value)?);
         next += 1;
@@ -106,7 +108,7 @@ struct Builder<'s> {
     root: &'s Value,
     is_draft_4: bool,
     anchors: HashMap<&'s str, Vec<&'s Value>>,
-    /// By the address of the subschema in the document.
+    /// Ids by the address of the subschema in the document.
     ids: HashMap<*const Value, Id>,
     /// Subschemas by their ids.
     queue: Vec<&'s Value>,
@@ -158,7 +160,7 @@ impl<'s> Builder<'s> {
         let mut node = Node::default();
         let Value::Object(fields) = schema else { return Ok(node) };
         self.refuse_base(schema)?;
-        // Targets of references precede alternatives.
+        // References come before alternatives.
         self.references(fields, &mut node)?;
         for (keyword, value) in fields {
             self.keyword(keyword, value, &mut node)?;
@@ -172,8 +174,8 @@ impl<'s> Builder<'s> {
         Ok(node)
     }
 
-    /// Rejects a nested `$id`: the meaning of references inside it would depend on the path that
-    /// leads to it.
+    /// Rejects a nested `$id`, because it would make the meaning of references inside it depend on
+    /// the path that leads there.
     fn refuse_base(&self, schema: &Value) -> Result<(), Error> {
         let is_root = std::ptr::eq(schema, self.root);
         let id = text(schema, if self.is_draft_4 { "id" } else { "$id" });
@@ -260,7 +262,7 @@ impl<'s> Builder<'s> {
         Ok(())
     }
 
-    /// The possible targets of a reference within the document.
+    /// Returns the possible targets of a reference within the document.
     fn targets(&self, reference: &str) -> Result<Vec<&'s Value>, Error> {
         let nothing = || {
             let sentence = format!("\"$ref\": \"{reference}\" points to nothing in the schema");
@@ -293,7 +295,7 @@ fn text<'v>(value: &'v Value, keyword: &str) -> Option<&'v str> {
     value.get(keyword)?.as_str()
 }
 
-/// The number of values in a value, including itself; long strings count as several.
+/// The number of JSON values in a value, including itself. Long strings count as several.
 fn values_in(value: &Value) -> u64 {
     match value {
         Value::Object(fields) => fields.values().map(values_in).sum::<u64>() + 1,

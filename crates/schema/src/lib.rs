@@ -1,9 +1,8 @@
 //! JSON Schema validation: schemas are compiled once and then applied to each input.
 //!
-//! Nothing is ever fetched: a `$ref` that leaves the document is rejected when the schema is
-//! compiled. Patterns run on a linear-time engine. Schemas are limited when they are compiled, in
-//! bytes, depth and expanded size; inputs are limited when they are validated, by the number of
-//! steps.
+//! Nothing is ever fetched: a `$ref` to another document is rejected when the schema is compiled.
+//! Patterns run on a linear-time engine. Schemas are limited in bytes, depth and expanded size when
+//! they are compiled; inputs are limited in steps when they are validated.
 //!
 //! ```text
 //! graph     the subschemas, connected by keywords and references
@@ -39,29 +38,30 @@ use self::size::InPlace;
 pub const BYTES_MAX: usize = 1024 * 1024;
 /// Maximum nesting depth of a schema.
 pub const DEPTH_MAX: usize = 64;
-/// Maximum subschemas to which a schema may expand when each reference is replaced by its target.
+/// Maximum subschemas after each reference is replaced by its target.
 pub const EXPANDED_MAX: u64 = 100_000;
 /// Maximum nested subschemas that apply to the same value.
 pub const DEPTH_IN_PLACE_MAX: usize = 64;
-/// Maximum steps (a subschema applied to a value) for validating one input: some seconds.
+/// Maximum steps (a subschema applied to a value) for validating one input: a few seconds.
 pub const STEPS_MAX: u64 = 32 * 1024 * 1024;
-/// Steps that run without waiting for a permit: some milliseconds.
+/// Maximum steps of a validation that needs no permit: a few milliseconds.
 pub const QUICK_STEPS: u64 = 50_000;
-/// Steps that run on the caller's own thread: some microseconds.
+/// Maximum steps of a validation on the caller's own thread: a few microseconds.
 const INLINE_STEPS: u64 = 500;
-/// Maximum size of inputs and schemas that are validated there, in bytes. Schemas with patterns
-/// never are, because the cost of patterns is not counted in steps.
+/// Maximum size of inputs and schemas that are validated on the caller's own thread, in bytes.
+/// Schemas with patterns are always validated elsewhere, because the cost of patterns is not
+/// counted in steps.
 const INLINE_BYTES: usize = 16 * 1024;
-/// Maximum steps for which all violations are reported. Beyond that, at most the first one is
-/// reported, because each takes memory.
+/// Maximum steps for which all violations are reported. Beyond that, at most the first violation is
+/// reported, because each violation takes memory.
 const TELLING_STEPS_MAX: u64 = 1_000_000;
-/// Maximum subschemas nested along a value, limited by the stack of a thread.
+/// Maximum subschemas nested along a value. Limited by the stack size of a thread.
 const LEVELS_MAX: usize = 500;
 /// Maximum bytes of JSON that defaults may add to one input.
 pub const FILLED_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Maximum length of a violation's message, in characters.
 const MESSAGE_MAX: usize = 1000;
-/// Maximum length of the pointer to a violation, in bytes: a longer one is shortened to an
+/// Maximum length of the pointer to a violation, in bytes. A longer pointer is shortened to an
 /// enclosing object or array.
 const PATH_BYTES_MAX: usize = 4096;
 /// Maximum violations in one response.
@@ -129,7 +129,7 @@ pub struct Schema {
     text: Value,
     validator: Validator,
     nodes: Vec<Node>,
-    /// Indexed by the ids of the nodes.
+    /// The cost of each node, indexed by node id.
     costs: Vec<InPlace>,
     /// Whether small inputs are validated on the caller's thread.
     is_inline: bool,
@@ -140,7 +140,8 @@ enum Attempt {
     Fits(Value),
     /// At least one.
     Violations(Vec<Violation>),
-    /// It takes more steps; the value with some of its defaults filled in.
+    /// Validation would take too many steps. Contains the value with some of its defaults filled
+    /// in.
     Over(Value),
 }
 
@@ -155,7 +156,7 @@ impl Schema {
     /// Compiles a schema.
     ///
     /// # Errors
-    /// [`Error`] as a sentence for the author of the schema.
+    /// [`Error`], phrased for the author of the schema.
     pub fn compile(schema: &Value) -> Result<Self, Error> {
         let bytes = schema.to_string().len();
         if bytes > BYTES_MAX {
@@ -185,12 +186,12 @@ impl Schema {
         &self.text
     }
 
-    /// Returns the value with the schema's defaults filled in if it is valid. May take some
-    /// seconds: see [`Schema::check_off_thread`].
+    /// Returns a valid value with the schema's defaults filled in. May take a few seconds; see
+    /// [`Schema::check_off_thread`].
     ///
     /// # Errors
-    /// All violations, at least one and up to 20, in the order of the schema; or a single one if
-    /// the value takes too many steps.
+    /// All violations, at least one and up to 20, in the order of the schema. If the value takes
+    /// too many steps, a single violation says so.
     pub fn check(&self, value: Value) -> Result<Value, Vec<Violation>> {
         match self.attempt(value, STEPS_MAX) {
             Attempt::Fits(value) => Ok(value),
@@ -234,12 +235,12 @@ impl Schema {
     }
 }
 
-/// A violation by the value as a whole.
+/// Creates a violation by the value as a whole.
 fn whole(message: impl Into<String>) -> Violation {
     Violation { path: String::new(), message: message.into() }
 }
 
-/// The violation of a value that takes too many steps.
+/// Creates the violation of a value that takes too many steps.
 fn too_much() -> Violation {
     whole(format!(
         "checking it takes more than {STEPS_MAX} steps: make it smaller, or simplify its schema"
@@ -275,7 +276,7 @@ fn violation(error: &jsonschema::ValidationError<'_>) -> Violation {
     Violation { path: path.to_owned(), message: brief(message) }
 }
 
-/// The pointer to a member of the object at `place`.
+/// Returns the pointer to a member of the object at `place`.
 fn within(place: &str, name: &str) -> String {
     bounded(&format!("{place}/{}", name.replace('~', "~0").replace('/', "~1"))).to_owned()
 }
@@ -287,7 +288,7 @@ fn bounded(mut path: &str) -> &str {
     path
 }
 
-/// Rejects schemas that are too deep, and references that leave the document.
+/// Rejects schemas that are nested too deeply, and references to other documents.
 fn check_tree(schema: &Value, depth: usize) -> Result<(), Error> {
     if depth > DEPTH_MAX {
         return Err(Error::TooDeep);
@@ -308,7 +309,7 @@ fn check_tree(schema: &Value, depth: usize) -> Result<(), Error> {
     }
 }
 
-/// Counts the patterns in a schema, wherever they are.
+/// Counts the patterns anywhere in a schema.
 fn patterns(schema: &Value) -> usize {
     match schema {
         Value::Object(fields) => fields

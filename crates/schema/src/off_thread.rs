@@ -1,7 +1,8 @@
-//! Runs compilation and validation on blocking threads instead of those that serve requests, except
-//! for inputs that take only microseconds, for which switching threads would cost more than the
-//! check. Longer work needs one of a few permits, so that the rest of the service keeps its cores.
-//! A permit is released when its work has ended, even if nobody waits for the result anymore.
+//! Runs compilation and validation on blocking threads instead of the threads that serve requests.
+//! Inputs that take only microseconds stay on the caller's thread, because switching threads would
+//! cost more than the check. Longer work needs one of a few permits, so that the rest of the
+//! service keeps its cores. A permit is released when its work ends, even if the caller has stopped
+//! waiting for the result.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,13 +18,13 @@ use super::{
 pub const COMPILATIONS_MAX: usize = 2;
 /// Maximum concurrent validations of more than [`QUICK_STEPS`].
 pub const VALIDATIONS_MAX: usize = 2;
-/// Maximum time that a request waits for a permit and its work together.
+/// Maximum total time that a request waits for its permit and its work.
 pub const DEADLINE: Duration = Duration::from_secs(10);
 
 static COMPILING: Semaphore = Semaphore::const_new(COMPILATIONS_MAX);
 static VALIDATING: Semaphore = Semaphore::const_new(VALIDATIONS_MAX);
 
-/// Why work was not done.
+/// Why the work was not done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Unavailable {
     #[error("too many definitions and inputs are being checked; try again in a moment")]
@@ -32,7 +33,7 @@ pub enum Unavailable {
     Panicked,
 }
 
-/// Why an input is rejected. Prints its first violation.
+/// Why an input is rejected. `Display` prints its first violation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ValidationError {
     /// The violations of its schema, at least one.
@@ -42,16 +43,16 @@ pub enum ValidationError {
     Unavailable(Unavailable),
 }
 
-/// How long the caller waits.
+/// How long the caller is willing to wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Patience {
-    /// A request: waits for up to [`DEADLINE`].
+    /// For a request: waits for up to [`DEADLINE`].
     Request,
-    /// An execution: waits for as long as it takes.
+    /// For an execution: waits without a limit.
     Execution,
 }
 
-/// Compiles something when a permit is free.
+/// Runs a compilation as soon as a permit is free.
 ///
 /// # Errors
 /// [`Unavailable`].
@@ -82,7 +83,7 @@ async fn in_turn<T: Send + 'static>(
     }
 }
 
-/// Whether a value has at most about `left` bytes; stops counting beyond that.
+/// Whether a value has at most about `left` bytes. Stops counting at that limit.
 fn is_small(value: &Value, left: &mut usize) -> bool {
     let own = match value {
         Value::String(text) => text.len(),

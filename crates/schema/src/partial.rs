@@ -6,27 +6,28 @@ use serde_json::Value;
 
 use super::{QUICK_STEPS, Schema, VIOLATIONS_MAX, Violation, defaults, violation, work};
 
-/// Maximum violations that are examined, including those of unknown parts.
+/// Maximum violations examined, including violations by unknown parts.
 const CANDIDATES_MAX: usize = 1000;
 
-/// How much of a part is known.
+/// How much of a part of the value is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Known {
-    /// The whole value.
+    /// The whole value is known.
     Whole,
-    /// An array or object with unknown parts; all names, or the number of items, are known.
+    /// The value is an array or object with unknown parts; all names, or the number of items, are
+    /// known.
     Parts,
-    /// A string.
+    /// The value is a string.
     Text,
-    /// Any value is possible.
+    /// The value can be anything.
     Nothing,
 }
 
 impl Schema {
-    /// The violations that are certain whatever the unknown parts become, up to 20. In `value`,
-    /// unknown parts may have any value, and unknown texts any string; `known_at` says how much is
-    /// known of the part at a JSON pointer. Takes up to some milliseconds: a value that takes
-    /// longer is not checked.
+    /// Returns up to 20 violations that are certain regardless of the unknown parts. In `value`,
+    /// unknown parts may have any value, and unknown strings any text; `known_at` reports how much
+    /// is known of the part at a JSON pointer. Takes up to a few milliseconds; a value that would
+    /// take longer is not checked.
     #[must_use]
     pub fn certain_violations(
         &self,
@@ -50,7 +51,7 @@ fn is_certain(error: &ValidationError<'_>, known_at: &dyn Fn(&str) -> Known) -> 
     if known_at("") == Known::Whole {
         return true;
     }
-    // Whether these keywords apply may depend on an unknown part.
+    // Whether the subschemas of these keywords apply may depend on an unknown part.
     let mut keywords = error.evaluation_path().as_str().split('/');
     if keywords.any(|keyword| matches!(keyword, "then" | "else")) {
         return false;
@@ -83,8 +84,8 @@ mod tests {
 
     use super::*;
 
-    /// The paths of the certain violations of a value whose field `any` is unknown and whose field
-    /// `text` is an unknown string.
+    /// Returns the paths of the certain violations of a value whose field `any` is unknown and
+    /// whose field `text` is an unknown string.
     fn paths(schema: &Value, value: &Value) -> Vec<String> {
         let known_at = |pointer: &str| match pointer {
             "" => Known::Parts,

@@ -1,19 +1,18 @@
-//! The size of a schema when each reference is replaced by its target. Validators walk the expanded
-//! schema, so its size bounds the cost of compiling it and of validating one value.
+//! Computes the size of a schema when each reference is replaced by its target. Validators walk the
+//! expanded schema, so its size bounds the cost of compiling it and of validating one value.
 //!
-//! Computed once per subschema and summed up over the graph, in linear time in the schema as
-//! written.
+//! Computed once per subschema and summed over the graph, in linear time in the schema as written.
 
 use super::graph::{CHARGED_BYTES, Id, Node};
 use super::{DEPTH_IN_PLACE_MAX, EXPANDED_MAX, Error};
 
-/// The cost of a subschema on a value without contents: its own, and that of everything that it
-/// applies to the same value.
+/// The cost of a subschema on a value without contents: its own cost, and the cost of all
+/// subschemas that it applies to the same value.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct InPlace {
     /// Steps of validation.
     pub steps: u64,
-    /// Steps of finding out to which members and elements it was applied.
+    /// Steps of determining to which members and elements the subschema was applied.
     pub marks: u64,
     /// Steps of patterns per [`CHARGED_BYTES`] of text.
     pub patterns: u64,
@@ -22,7 +21,7 @@ pub(super) struct InPlace {
 }
 
 impl InPlace {
-    /// The steps for a text of `bytes` bytes.
+    /// The steps for a string of `bytes` bytes.
     pub fn steps_of_text(&self, bytes: usize) -> u64 {
         let bytes = bytes as u64;
         let patterns = self.patterns.saturating_mul(bytes / CHARGED_BYTES);
@@ -63,7 +62,7 @@ fn in_place<'c>(node: &Node, parts: impl Iterator<Item = &'c InPlace>) -> InPlac
         InPlace { steps: 1 + node.constants, marks: 1, patterns: node.pattern, depth: 1 };
     for part in parts {
         cost.steps = cost.steps.saturating_add(part.steps);
-        // Validators evaluate a part again before counting what it was applied to.
+        // Validators evaluate a part again before they determine to which values it was applied.
         cost.marks = cost.marks.saturating_add(part.steps).saturating_add(part.marks);
         cost.patterns = cost.patterns.saturating_add(part.patterns);
         cost.depth = cost.depth.max(part.depth.saturating_add(1));
@@ -75,10 +74,11 @@ fn in_place<'c>(node: &Node, parts: impl Iterator<Item = &'c InPlace>) -> InPlac
     cost
 }
 
-/// The number of subschemas of the expanded schema. A recursive reference counts as one: such a
-/// schema expands with the values to which it is applied.
+/// The number of subschemas of the expanded schema. A recursive reference counts as one, because
+/// such a schema expands only as far as the values to which it is applied.
 fn expanded(nodes: &[Node]) -> u64 {
-    // For each node: its expanded size, and the additional cost of finding out what was applied.
+    // For each node: its expanded size, and the additional cost of determining to which values it
+    // was applied.
     let mut sizes: Vec<(u64, u64)> = vec![(1, 1); nodes.len()];
     let size = |sizes: &[(u64, u64)], id: &Id| sizes.get(*id).copied().unwrap_or((1, 1));
     walk(nodes, Node::children, |id, node, children| {
@@ -98,8 +98,8 @@ fn expanded(nodes: &[Node]) -> u64 {
     sizes.first().map_or(0, |(whole, _)| *whole)
 }
 
-/// Walks the graph depth-first without recursion, and visits each node after its children, except
-/// for children that are also its ancestors. Returns whether there is such a cycle.
+/// Walks the graph depth-first without recursion. Visits each node after its children, except for
+/// children that are also its ancestors. Returns whether there is such a cycle.
 fn walk(
     nodes: &[Node],
     children: impl Fn(&Node) -> Vec<Id>,

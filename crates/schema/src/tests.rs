@@ -1,4 +1,4 @@
-//! Schemas that are accepted or rejected, inputs that are valid or not, and limits on their cost.
+//! Accepted and rejected schemas, valid and invalid inputs, and limits on their cost.
 
 use serde_json::json;
 
@@ -127,7 +127,7 @@ fn chain(levels: usize, apply: &dyn Fn(Value) -> Value) -> Value {
     json!({"$ref": "#/$defs/d0", "$defs": definitions})
 }
 
-/// A few KiB each, yet validating or compiling takes 2^40 steps.
+/// The schemas have a few KiB each, yet validating or compiling them takes 2^40 steps.
 #[test]
 fn schema_with_exponential_expansion_is_rejected() {
     let twice = |keyword: &'static str| move |next: Value| json!({keyword: [next, next]});
@@ -189,7 +189,7 @@ fn schema_check_rejects_input_that_takes_too_many_steps() {
     let deep = |levels: usize| (0..levels).fold(json!(1), |inner, _| json!({"a": inner}));
     assert_eq!(check(&twice, deep(10)), deep(10).to_string());
     let twice = Schema::compile(&twice).unwrap();
-    // Equal parts are counted once; otherwise counting would take as long as validating.
+    // Equal parts are counted once; otherwise, counting would take as long as validating.
     assert!(matches!(twice.attempt(deep(100), STEPS_MAX), Attempt::Over(_)));
     // Filling in defaults follows the same paths, and visits each subschema once.
     let filled = json!({"properties": {
@@ -213,7 +213,7 @@ fn schema_defaults_are_bounded_in_total_bytes() {
     assert_eq!(said, ": its defaults would make it larger by more than 8388608 bytes");
 }
 
-/// With the default stack size of threads, in an unoptimized build.
+/// Uses the default stack size of threads, in an unoptimized build.
 #[test]
 fn schema_validates_deepest_measurable_input_on_thread_stack() {
     let properties = json!({"a": {"$ref": "#"}, "b": {"type": "string"}});
@@ -254,7 +254,7 @@ async fn schema_checks_only_small_input_and_simple_schema_inline() {
     assert!(compile(json!({"type": "object"})).is_inline);
     assert!(!compile(json!({"pattern": "a"})).is_inline);
     assert!(!compile(json!({"description": "x".repeat(INLINE_BYTES)})).is_inline);
-    // Too many steps for the inline check, but the result is still complete.
+    // The inline check would take too many steps, but the result is still complete.
     let numbers = compile(json!({"items": {"type": "number", "default": 1}}));
     let many = json!(vec![1; 1000]);
     assert!(matches!(numbers.attempt(many.clone(), INLINE_STEPS), Attempt::Over(_)));

@@ -1,9 +1,9 @@
-//! An upper bound on the steps of validating a value against a schema, computed before a validator
-//! runs, because a validating thread cannot be stopped.
+//! Computes an upper bound on the steps of validating a value against a schema. It must be known
+//! before a validator runs, because a validating thread cannot be stopped.
 //!
 //! Counting follows the paths of the validator, without its early exits and without evaluating
-//! patterns or numbers, and gives up at a limit. It detects recursive schemas with repeated
-//! alternatives, whose cost grows with each level of the value.
+//! patterns or numbers, and stops at a limit. It detects recursive schemas with repeated
+//! alternatives, whose cost grows exponentially with the depth of the value.
 
 use std::collections::HashMap;
 
@@ -13,20 +13,21 @@ use super::graph::{Id, Node};
 use super::size::InPlace;
 use super::{LEVELS_MAX, Schema};
 
-/// Upper bounds of steps.
+/// Upper bounds on steps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Work {
     /// Steps of deciding whether the value is valid.
     pub steps: u64,
-    /// Steps of finding out to which members and elements a subschema was applied.
+    /// Steps of determining to which members and elements a subschema was applied.
     marks: u64,
-    /// Steps of reporting all violations: each level first decides and then reports.
+    /// Steps of reporting all violations: each level first decides whether it is valid and then
+    /// reports.
     pub telling: u64,
     /// Nesting depth of subschemas below this one.
     below: usize,
 }
 
-/// Maximum steps counted naively; beyond that, equal parts are counted once.
+/// Maximum steps counted without memoization. Beyond that, equal parts are counted once.
 const PLAIN_MAX: u64 = 200_000;
 /// Maximum remembered parts.
 const KEPT_MAX: usize = 500_000;
@@ -46,7 +47,8 @@ pub(super) struct Over;
 /// Measures the cost of validating `value`.
 ///
 /// # Errors
-/// [`Over`] if it takes more than `limit` steps, or is nested deeper than a thread's stack allows.
+/// [`Over`] if validation takes more than `limit` steps, or if `value` is nested deeper than a
+/// thread's stack allows.
 pub(super) fn measure(schema: &Schema, value: &Value, limit: u64) -> Result<Work, Over> {
     let plain = limit.min(PLAIN_MAX);
     let mut counter = Counter { schema, left: plain, limit: plain, kept: None };
@@ -64,7 +66,7 @@ struct Counter<'s> {
     /// Steps that counting itself may still take.
     left: u64,
     limit: u64,
-    /// The result for a subschema and the object or array at an address.
+    /// The measured cost of each pair of a subschema and the address of an object or array.
     kept: Option<HashMap<(Id, *const Value), Work>>,
 }
 
@@ -176,7 +178,7 @@ impl Counter<'_> {
         Ok(())
     }
 
-    /// The number of values in a value.
+    /// The number of JSON values in a value.
     fn size(&mut self, value: &Value) -> Result<u64, Over> {
         self.spend(1)?;
         let mut size = 1_u64;

@@ -1,27 +1,28 @@
-//! Blocks: adjacent rows of one table share an entry of the tree.
+//! Blocks: groups of adjacent rows of one table, each stored in one entry of the tree.
 //!
 //! The engine copies, logs and caches whole entries, at a cost that hardly depends on their size.
 //! So up to [`BLOCK_BYTES`] of rows are stored in one entry, compressed together. The key of an
-//! entry, its bound, is at least the key of its last row:
+//! entry is called its bound, and is not below the key of its last row:
 //!
 //! ```text
 //! entry  magic 4 | length of first key 4 | first key | compressed rows
 //! row    shared with the key before 4 | rest of key 4 | value 4 | rest of key | value
 //! ```
 //!
-//! **A row belongs to the entry with the least bound that is not below its key.** Rows of an entry
-//! at or below the previous bound are ignored. So the tree is consistent between any two changes of
-//! it, for readers and after a crash: [`Writer`] writes rows to their new entries, in key order,
-//! before it removes them from their old ones; and before it removes a bound, it removes ignored
-//! rows after it.
+//! **A row belongs to the entry with the least bound that is not below the row's key.** Rows of an
+//! entry at or below the previous bound are ignored. So the tree is consistent between any two
+//! changes to it, for readers and after a crash: [`Writer`] writes rows to their new entries, in
+//! key order, before it removes the rows from their old entries; and before it removes a bound, it
+//! removes the ignored rows of the next entry.
 //!
 //! A row that is alone under its own key is stored [`pack`]ed. Releases before format 3 stored all
-//! rows like that; they are merged into blocks as their neighbors change. The rows of
-//! [`Table::Meta`] are always alone: they include the tree's own, which bypass this module.
+//! rows like that; such rows are merged into blocks as their neighbors change. The rows of
+//! [`Table::Meta`] are always alone, because they include the tree's own rows, which bypass this
+//! module.
 //!
-//! Two restrictions of the engine (sled 0.34): entries are only searched forward, since searching
-//! for the predecessor of a key may not terminate if keys have runs of 0xff, as those of counted
-//! lists do. And a lookup that moves from one leaf to the next is not atomic: see
+//! Two restrictions of the engine (sled 0.34) apply. Entries are searched only forward, because
+//! searching for the predecessor of a key may not terminate if keys have runs of 0xff, as the keys
+//! of counted lists do. And a lookup that moves from one leaf to the next is not atomic; see
 //! [`lookups_agree`].
 
 use std::cell::RefCell;
@@ -40,11 +41,11 @@ use super::record::Malformed;
 
 /// Maximum bytes of keys and values in a block. A larger row has its own block.
 const BLOCK_BYTES: usize = 4096;
-/// Bytes of rows buffered before they are written, beyond those of one entry.
+/// Bytes of rows buffered before they are written, not counting the rows of one entry.
 const RUN_BYTES: usize = 16 * BLOCK_BYTES;
-/// Decompressed blocks cached per thread: a search alternates between a few lists …
+/// Decompressed blocks cached per thread. A search alternates between a few lists.
 const RECENT_MAX: usize = 8;
-/// … unless they are larger than this, as the block of a single row may be.
+/// Maximum size of a cached block. Only the block of a single row can be larger.
 const RECENT_BYTES_MAX: usize = 4 * BLOCK_BYTES;
 /// The bound of a table's last entry, after the tag, so that rows appended at the end belong to it.
 const LAST_BOUND: [u8; 32] = [0xff; 32];
@@ -59,7 +60,7 @@ type Entry = (IVec, IVec);
 
 /// An ordered map of entries.
 pub trait Entries {
-    /// The entry with the least bound at or after `from`.
+    /// Returns the entry with the least bound at or after `from`.
     fn first_from(&self, from: Bound<&[u8]>) -> Result<Option<Entry>, Error>;
     fn put(&self, bound: &[u8], held: &[u8]) -> Result<(), Error>;
     fn remove(&self, bound: &[u8]) -> Result<(), Error>;
@@ -81,13 +82,13 @@ impl Entries for sled::Db {
     }
 }
 
-/// The first entry at or after `from`, once two consecutive lookups agree.
+/// Returns the first entry at or after `from`, once two consecutive lookups agree.
 ///
-/// A lookup that finds nothing in one leaf of the engine continues in the next. In between,
-/// [`Writer`] may put a bound into the first leaf and remove the rows that it now holds from the
-/// second; the lookup then returns the second entry without them. Another lookup returns the first.
-/// Each iteration means that the tree changed here meanwhile, which a checkpoint does once or
-/// twice.
+/// A lookup that finds nothing in one leaf of the engine continues in the next leaf. In between,
+/// [`Writer`] may put a bound into the first leaf and remove the moved rows from the second; the
+/// lookup then returns the second entry without these rows. A repeated lookup returns the first
+/// entry. Each iteration means that the tree has changed here in the meantime, which a checkpoint
+/// does once or twice.
 fn lookups_agree(
     entries: &impl Entries,
     from: Bound<&[u8]>,
@@ -102,7 +103,7 @@ fn lookups_agree(
     }
 }
 
-/// The value of the row under `key`.
+/// Returns the value of the row under `key`.
 pub fn get(entries: &impl Entries, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
     let from = Bound::Included(key);
     let entry = entries.first_from(from)?;
@@ -134,7 +135,7 @@ struct Block<'h> {
 }
 
 impl<'h> Block<'h> {
-    /// `None` if it is a single row.
+    /// Returns `None` for a single row.
     fn of(held: &'h [u8]) -> Result<Option<Self>, Malformed> {
         let Some(rest) = held.strip_prefix(&MAGIC) else { return Ok(None) };
         let (length, rest) = length(rest)?;
@@ -150,8 +151,8 @@ thread_local! {
     static RECENT: RefCell<Recent> = const { RefCell::new(Recent::new()) };
 }
 
-/// The rows of a block. They depend only on the compressed bytes, so a cached result is never
-/// stale.
+/// Returns the rows of a block. The rows depend only on the compressed bytes, so a cached result is
+/// never stale.
 fn decompressed(held: &IVec, block: &Block<'_>) -> Result<Arc<[u8]>, Malformed> {
     RECENT.with_borrow_mut(|recent| {
         if let Some(at) = recent.iter().position(|(own, _)| own == held) {
@@ -173,7 +174,7 @@ struct Rows {
     bytes: Arc<[u8]>,
     at: usize,
     key: Vec<u8>,
-    /// Whether a row that is alone under its own key, as `key` and `bytes`, is still to come.
+    /// Whether the single row in `key` and `bytes` has not been returned yet.
     is_alone: bool,
 }
 
@@ -230,7 +231,7 @@ fn rows_of(entry: &Entry) -> Result<Vec<Row>, Malformed> {
     Ok(found)
 }
 
-/// The bytes to store under `bound` for these rows (at least one).
+/// Returns the bytes to store under `bound` for these rows, of which there is at least one.
 fn encode(bound: &[u8], rows: &[Row]) -> Result<Vec<u8>, Error> {
     if let [(key, value)] = rows
         && key.as_bytes() == bound
@@ -267,7 +268,7 @@ fn bytes_of((key, value): &Row) -> usize {
 /// Iterates over the rows from a key on.
 pub struct Iter<E> {
     entries: E,
-    /// Earlier rows are ignored: the start of the iteration, then the previous bound.
+    /// Rows before this position are ignored: the start of the iteration, then the previous bound.
     from: Bound<Vec<u8>>,
     /// The bound of the current entry.
     bound: Option<Vec<u8>>,
@@ -280,7 +281,7 @@ impl<E: Entries> Iter<E> {
         Self { entries, from, bound: None, rows: Rows::default() }
     }
 
-    /// The next row of the current entry.
+    /// Returns the next row of the current entry.
     fn next_row(&mut self) -> Result<Option<Row>, Malformed> {
         while let Some((key, value)) = self.rows.next()? {
             let is_live = match &self.from {
@@ -295,7 +296,7 @@ impl<E: Entries> Iter<E> {
         Ok(None)
     }
 
-    /// Reads the next entry; false at the end.
+    /// Reads the next entry. Returns false at the end.
     fn load(&mut self) -> Result<bool, Error> {
         if let Some(bound) = self.bound.take() {
             self.from = Bound::Excluded(bound);
@@ -339,13 +340,13 @@ pub struct Writer<'e, E> {
     open: Option<OpenEntry>,
 }
 
-/// An entry that is being changed, or the end of a table without one there.
+/// An entry that is being changed, or the end of a table that has no entry there yet.
 struct OpenEntry {
     bound: Vec<u8>,
     is_there: bool,
-    /// Its remaining rows.
+    /// The old rows that have not been merged yet.
     old: Peekable<IntoIter<Row>>,
-    /// The merged rows so far that are not written yet.
+    /// The merged rows that have not been written yet.
     rows: Vec<Row>,
     bytes: usize,
     is_changed: bool,
@@ -368,7 +369,7 @@ impl OpenEntry {
         self.rows.push(row);
     }
 
-    /// Moves the old rows before `key`; returns the row under it.
+    /// Moves the old rows before `key`. Returns the row under `key`.
     fn take_old(&mut self, key: &Key) -> Option<Row> {
         while let Some(row) = self.old.next_if(|(own, _)| own < key) {
             self.push(row, false);
@@ -416,7 +417,7 @@ impl<'e, E: Entries> Writer<'e, E> {
         self.close(open)
     }
 
-    /// The entry that `key` belongs to.
+    /// Opens the entry to which `key` belongs.
     fn open_for(&self, key: &[u8]) -> Result<OpenEntry, Error> {
         let entry = self.entries.first_from(Bound::Included(key))?;
         let entry = entry.filter(|(bound, _)| bound.first() == key.first());
@@ -439,8 +440,8 @@ impl<'e, E: Entries> Writer<'e, E> {
         })
     }
 
-    /// The rows of an entry without ignored ones, which a crash may leave, and whether there were
-    /// any.
+    /// Returns the rows of an entry without ignored rows, which a crash may leave behind, and
+    /// whether there were any ignored rows.
     fn live_rows(&self, entry: &Entry) -> Result<(Vec<Row>, bool), Error> {
         let damaged = |error: Malformed| Error::Unavailable {
             reason: format!(
@@ -451,7 +452,8 @@ impl<'e, E: Entries> Writer<'e, E> {
         let mut rows = rows_of(entry).map_err(damaged)?;
         let all = rows.len();
         if let Some(block) = Block::of(&entry.1)? {
-            // Any bound between its first row and its own was put later than it.
+            // Any bound between the entry's first row and its own bound was put later than the
+            // entry.
             let mut from = Bound::Included(block.first.to_vec());
             loop {
                 let next = self.entries.first_from(from.as_ref().map(Vec::as_slice))?;
@@ -464,7 +466,7 @@ impl<'e, E: Entries> Writer<'e, E> {
         Ok((rows, has_ignored))
     }
 
-    /// Writes the full blocks so far. The old entry still exists as a whole.
+    /// Writes the blocks that are full. The old entry remains complete.
     fn write_run(&self, open: &mut OpenEntry) -> Result<(), Error> {
         let pieces = pieces(&open.rows, Fill::First);
         let Some((last, whole)) = pieces.split_last() else { return Ok(()) };
@@ -505,8 +507,9 @@ impl<'e, E: Entries> Writer<'e, E> {
         self.entries.put(bound, &encode(bound, rows)?)
     }
 
-    /// Removes an entry whose rows are all gone. Ignored copies of them in the next entry, left by
-    /// a crash, would become live again, so they are removed first.
+    /// Removes an entry whose rows have all been removed. First removes any ignored copies of these
+    /// rows in the next entry, which a crash may have left behind, since they would become live
+    /// again.
     fn remove_empty(&self, bound: &[u8]) -> Result<(), Error> {
         let next = self.entries.first_from(Bound::Excluded(bound))?;
         if let Some(next) = next.filter(|(next, _)| next.first() == bound.first())
@@ -522,17 +525,19 @@ impl<'e, E: Entries> Writer<'e, E> {
     }
 }
 
-/// Which blocks to fill when rows are divided: those where no more rows are expected.
+/// Which blocks to fill when rows are divided: the blocks to which no more rows are expected to be
+/// added.
 #[derive(Clone, Copy)]
 enum Fill {
-    /// All but the last: rows are appended at the end, as in a lane.
+    /// Fill all but the last block: rows are appended at the end, as in a lane.
     First,
-    /// All but the first: rows are added at the beginning, as in a history that is newest first.
+    /// Fill all but the first block: rows are added at the beginning, as in a history sorted newest
+    /// first.
     Last,
     Evenly,
 }
 
-/// Divides rows into pieces of one block each.
+/// Divides rows into pieces of at most one block each.
 fn pieces(rows: &[Row], fill: Fill) -> Vec<&[Row]> {
     let total: usize = rows.iter().map(bytes_of).sum();
     let blocks = total.div_ceil(BLOCK_BYTES).max(1);

@@ -1,5 +1,5 @@
-//! Compares blocks with a plain map: after every change of an entry, and after a crash at any of
-//! them.
+//! Compares blocks with a plain map after every change to an entry, and after a crash at any of
+//! these changes.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ type Model = BTreeMap<Key, Vec<u8>>;
 type Changes = BTreeMap<Key, Option<Vec<u8>>>;
 type Held = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// Entries in memory, with a copy after each change.
+/// An in-memory map of entries, with a copy after each change.
 #[derive(Default)]
 struct Map {
     now: RefCell<Held>,
@@ -52,8 +52,8 @@ impl Entries for &Map {
     }
 }
 
-/// Entries that change during a lookup: the lookup sees keys up to `border` before the change, and
-/// later ones after it.
+/// Entries that change during a lookup: the lookup sees keys up to `border` as they were before the
+/// change, and later keys as they are after it.
 struct Torn {
     before: Held,
     after: Held,
@@ -99,7 +99,7 @@ fn apply(entries: &impl Entries, changes: &Changes) {
     writer.finish().unwrap();
 }
 
-/// Checks that all ways to read the entries, with `changes` applied, match the model.
+/// Checks that all ways of reading the entries, with `changes` applied, match the model.
 fn check(entries: &(impl Entries + Clone), changes: &Changes, model: &Model) {
     let expected = |key: &Key| model.get(key).cloned();
     for table in [Table::Meta, Table::Execution, Table::Facet] {
@@ -136,7 +136,7 @@ fn check(entries: &(impl Entries + Clone), changes: &Changes, model: &Model) {
     }
 }
 
-/// The same with lookups during which entries change.
+/// Repeats the check with lookups during which entries change.
 fn check_torn(history: &[Held], changes: &Changes, model: &Model) {
     for moments in history.windows(3) {
         let [before, .., after] = moments else { continue };
@@ -194,7 +194,7 @@ fn change() -> impl Strategy<Value = (Key, Option<Vec<u8>>)> {
     })
 }
 
-/// Some rounds are runs of adjacent rows, as new executions and retention make them.
+/// Some rounds are runs of adjacent rows, as new executions and retention produce them.
 fn round() -> impl Strategy<Value = Changes> {
     let run = (0..KEYS, 1..KEYS, any::<bool>(), 0..900_usize).prop_map(
         |(first, count, is_removed, length)| {
@@ -334,8 +334,8 @@ fn damaged_blocks_are_reported() {
     }
 }
 
-/// A crash leaves rows in the entry that they were moved from. They must stay ignored when the
-/// entry that they were moved to is removed.
+/// A crash leaves rows in the entry from which they were moved. They must stay ignored when the
+/// entry to which they were moved is removed.
 #[test]
 fn rows_left_behind_by_crash_stay_deleted() {
     let map = Map::default();
@@ -362,7 +362,8 @@ fn rows_left_behind_by_crash_stay_deleted() {
     assert_eq!(map.now.borrow().len(), 1);
 }
 
-/// Thousands of rows in one gap are written as they come, and a crash at any put loses none.
+/// Thousands of rows in one gap are written as they arrive, and a crash at any put loses none of
+/// them.
 #[test]
 fn run_of_rows_into_gap_survives_crash_at_every_put() {
     let rows = |numbers: std::ops::Range<u16>, length: usize| -> Changes {
@@ -384,7 +385,7 @@ fn run_of_rows_into_gap_survives_crash_at_every_put() {
     advance(&mut model, &run);
     for moment in history.into_iter().chain([held]).step_by(9) {
         let map = Map::of(moment);
-        // A later layer has more rows than the one being written.
+        // A later layer has more rows than the layer being written.
         let later = rows(3990..4100, 80);
         let mut more = run.clone();
         more.extend(later.clone());
@@ -399,7 +400,7 @@ fn run_of_rows_into_gap_survives_crash_at_every_put() {
     }
 }
 
-/// Rows that no checkpoint changes are found at any time, by key and in order.
+/// Rows that no checkpoint changes are found at any time, both by key and in order.
 #[test]
 fn readers_find_every_row_while_neighbors_change() {
     const ROWS: u16 = 6_000;

@@ -1,10 +1,11 @@
-//! Checkpoints: move rows from the memtable into the tree in the background, then remove their log.
+//! Checkpoints: move rows from the memtable into the tree in the background, then remove the log
+//! segments that contain them.
 //!
 //! The thread takes a frozen layer, writes its rows to the tree in key order and then the number of
 //! its last record, flushes, verifies the flush, updates the marker, and only then removes log
-//! segments. A crash at any point leaves a log that contains at least what the tree lacks. The same
-//! thread requests a seal from the writer when the store is idle, and later a checkpoint of the
-//! remaining rows. It retries nothing, but waits while there is no free file descriptor.
+//! segments. A crash at any point leaves a log that contains at least the rows that the tree lacks.
+//! The same thread requests a seal from the writer when the store is idle, and later a checkpoint
+//! of the remaining rows. It never retries, except that it waits while no file descriptor is free.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,22 +30,24 @@ use super::writer::{Held, Message};
 use orrery_runtime as runtime;
 
 /// Maximum memory for rows that are not in the tree, in multiples of `log_bytes`. One organization
-/// gets half of it, so that it waits before the writer does and others proceed.
+/// can take half of it; beyond that it waits for a checkpoint, so that the writer need not wait and
+/// other organizations proceed.
 const MEMORY_IN_LOGS: u64 = 3;
-/// The minimum of that memory in bytes.
+/// The minimum of that memory limit, in bytes.
 const MEMORY_MIN: u64 = 8 * 1024 * 1024;
 
 /// When to seal and checkpoint.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Bytes of log that trigger a checkpoint. The writer waits at twice as many if the previous
-    /// checkpoint has not finished.
+    /// Bytes of log that trigger a checkpoint. At twice as many, the writer waits for a running
+    /// checkpoint to finish.
     pub log_bytes: u64,
-    /// Idle time before the log is sealed with an empty record, which proves the last one.
+    /// Idle time before the log is sealed with an empty record, which proves that the last record
+    /// is complete.
     pub seal_after: Duration,
-    /// Idle time before a checkpoint, …
+    /// Idle time before a checkpoint.
     pub idle_after: Duration,
-    /// … or this with fewer rows than [`Limits::few_rows`].
+    /// Idle time before a checkpoint of fewer rows than [`Limits::few_rows`].
     pub idle_few_after: Duration,
     pub few_rows: usize,
 }
@@ -59,7 +62,7 @@ impl Limits {
 
 #[cfg(any(test, feature = "test-support"))]
 impl Limits {
-    /// Constant checkpoints.
+    /// Checkpoints constantly.
     #[cfg(test)]
     pub const EAGER: Self = Self {
         log_bytes: 2048,
@@ -68,7 +71,7 @@ impl Limits {
         idle_few_after: Duration::from_millis(4),
         few_rows: 1,
     };
-    /// No checkpoint before the store closes.
+    /// Makes no checkpoint before the store closes.
     pub const NEVER: Self = Self {
         log_bytes: u64::MAX / 4,
         seal_after: Duration::from_secs(3600),
@@ -95,7 +98,7 @@ impl Default for Limits {
 pub struct Progress {
     /// The last record that is durably in the tree.
     applied: AtomicU64,
-    /// The last record with rows, and whether another one follows it.
+    /// The last record with rows, and whether a seal follows it.
     written: AtomicU64,
     sealed: AtomicBool,
     /// Whether a checkpoint is running.
@@ -117,7 +120,7 @@ impl Progress {
         self.applied.load(Ordering::Acquire)
     }
 
-    /// Notes a record of the log; returns whether the log was sealed before.
+    /// Notes a log record. Returns whether the log was sealed before it.
     pub fn wrote(&self, number: u64, is_seal: bool) -> bool {
         if !is_seal {
             self.written.store(number, Ordering::Release);
@@ -125,7 +128,8 @@ impl Progress {
         self.sealed.swap(is_seal, Ordering::AcqRel)
     }
 
-    /// Whether the last record is a seal, or is proven by a later segment.
+    /// Whether the log ends with a seal, or a later segment proves that its last record is
+    /// complete.
     pub fn is_sealed(&self) -> bool {
         self.sealed.load(Ordering::Acquire)
     }
@@ -147,11 +151,11 @@ impl Progress {
     }
 }
 
-/// A message to the thread, which ends when the sender is dropped.
+/// A message to the checkpoint thread. The thread ends when the sender is dropped.
 pub enum Job {
-    /// Something was written to a sealed log.
+    /// A record was written to a sealed log.
     Dirty,
-    /// A layer to move to the tree, and the memory that it takes.
+    /// A layer to move to the tree, and the memory permits of its rows.
     Frozen(Frozen, Held),
 }
 
@@ -164,7 +168,7 @@ pub struct Checkpointer {
     pub data: PathBuf,
     pub progress: Arc<Progress>,
     pub failure: Arc<watch::Sender<Option<String>>>,
-    /// The writer's inbox; weak, since this must not keep it open.
+    /// The writer's inbox. The reference is weak, so that this thread does not keep the inbox open.
     pub writer: mpsc::WeakSender<Message>,
     pub limits: Limits,
     #[cfg(any(test, feature = "test-support"))]
@@ -174,8 +178,8 @@ pub struct Checkpointer {
 impl Checkpointer {
     /// Runs until the writer has ended.
     pub fn run(self, jobs: &Receiver<Job>) {
-        // A commit should not wait for the time slice of a checkpoint. If a checkpoint falls behind
-        // by its whole length, the writer waits for it.
+        // Commits should not wait for the time slice of a checkpoint. If a checkpoint takes so long
+        // that the next one is due, the writer waits for it.
         runtime::yield_to_requests();
         let tick = (self.limits.seal_after / 2).max(Duration::from_millis(1));
         let mut seen = self.progress.written.load(Ordering::Acquire);
@@ -203,7 +207,7 @@ impl Checkpointer {
         }
     }
 
-    /// Handles `idle` time without a commit; returns whether there will be more to do.
+    /// Handles `idle` time without a commit. Returns whether there will be more to do.
     fn idle(&self, idle: Duration) -> bool {
         if !self.progress.is_sealed() {
             if idle >= self.limits.seal_after {
@@ -213,7 +217,7 @@ impl Checkpointer {
         }
         let memtable = &self.view.memtable;
         if memtable.is_empty() {
-            // The engine's threads still held these when the last checkpoint finished.
+            // When the last checkpoint finished, the engine's threads still held these buffers.
             tree::free_replaced();
             return false;
         }
@@ -226,7 +230,7 @@ impl Checkpointer {
     }
 
     fn ask(&self, message: Message) {
-        // A full inbox is not idle, and a closed one needs nothing.
+        // A full inbox means that the store is not idle, and a closed inbox needs no message.
         if let Some(writer) = self.writer.upgrade() {
             let _busy_or_closed = writer.try_send(message);
         }

@@ -1,9 +1,9 @@
-//! The payload files that the rows of an export claim, recorded on disk so that memory use does not
+//! The payload files claimed by the rows of an export, recorded on disk so that memory use does not
 //! grow with the store.
 //!
 //! Rows arrive in key order, so the notes are sorted. Claims written during the export are few and
-//! kept in memory. A claim that was released during the export is reported nevertheless: its file
-//! exists as long as the export pins it.
+//! are kept in memory. A claim that was released during the export is still reported, because its
+//! file exists as long as the export pins it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,7 +15,7 @@ use super::key::Table;
 use super::payloads::Claim;
 use orrery_domain::ids::{Id, PayloadId};
 
-/// Bytes of one note: id, whether length and checksum are known, length, CRC-32.
+/// Bytes of one note: id, whether the length and the checksum are known, length, CRC-32.
 const NOTE: usize = 16 + 1 + 8 + 4;
 
 /// The claims of one export.
@@ -23,9 +23,9 @@ const NOTE: usize = 16 + 1 + 8 + 4;
 pub struct Claims {
     notes: BufWriter<File>,
     count: u64,
-    /// The largest id noted.
+    /// The largest id noted so far.
     last: Option<PayloadId>,
-    /// Claims that arrived out of order: those of rows written during the export.
+    /// Claims that arrived out of order because their rows were written during the export.
     late: BTreeMap<PayloadId, Option<Claim>>,
 }
 
@@ -56,7 +56,8 @@ impl Claims {
         Ok(())
     }
 
-    /// Calls `give` once for each claimed file, with what its claim records about it.
+    /// Calls `give` once for each claimed file, with the length and checksum that the claim
+    /// records.
     ///
     /// # Errors
     /// If the notes cannot be read, or `give` fails.

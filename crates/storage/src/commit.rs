@@ -1,5 +1,5 @@
-//! A commit: writes that become durable together or not at all, under preconditions that the
-//! writer checks against everything committed before it.
+//! A commit: writes that become durable together or not at all. The writer checks the preconditions
+//! of a commit against everything committed before it.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,7 +25,7 @@ pub enum Write {
     Put(Key, Vec<u8>),
     Delete(Key),
     /// Adds to the counter under the key (eight bytes, big-endian, 0 if absent). The writer
-    /// computes the sum, so concurrent additions are never lost; it saturates at the bounds of
+    /// computes the sum, so concurrent additions are never lost. The sum saturates at the bounds of
     /// `i64`.
     Add(Key, i64),
     /// Appends a row to the counted list under the key; the writer assigns its number.
@@ -67,15 +67,14 @@ pub struct Commit {
 }
 
 impl Commit {
-    /// An empty commit.
+    /// Creates an empty commit.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A commit that brings new work or new data of a client. It fails with [`super::Error::Full`]
-    /// while the disk is nearly full; other commits (completions, deletions, actions of operators)
-    /// pass.
+    /// Creates a commit for new work or new client data. It fails with [`super::Error::Full`] while
+    /// the disk is nearly full; other commits (completions, deletions, operator actions) succeed.
     #[must_use]
     pub fn of_new_work() -> Self {
         Self { is_new_work: true, ..Self::default() }
@@ -90,7 +89,7 @@ impl Commit {
     /// Puts a record.
     ///
     /// # Errors
-    /// [`Malformed`] when the record has no JSON form.
+    /// [`Malformed`] if the record cannot be expressed in JSON.
     pub fn put<T: Record>(&mut self, key: Key, record: &T) -> Result<&mut Self, Malformed> {
         let bytes = encode(record)?;
         Ok(self.put_bytes(key, bytes))
@@ -124,9 +123,9 @@ impl Commit {
     /// returns.
     ///
     /// The writer calls hooks on its own thread, in commit order, so a hook must neither block nor
-    /// wait for the store. It is called even if the caller of `commit` has dropped its future, and
-    /// is dropped without a call if the commit fails. Clones of this commit share it: the first
-    /// that becomes durable calls it.
+    /// wait for the store. A hook is called even if the caller of `commit` has dropped its future,
+    /// and is dropped without a call if the commit fails. Clones of this commit share the hook: the
+    /// first clone that becomes durable calls it.
     pub fn after_durable(&mut self, hook: impl FnOnce() + Send + 'static) -> &mut Self {
         self.hooks.push(Hook(Arc::new(Mutex::new(Some(Box::new(hook))))));
         self
@@ -141,7 +140,7 @@ impl Commit {
         self
     }
 
-    /// Approximate size of its writes in bytes.
+    /// The approximate size of the writes, in bytes.
     pub(super) fn bytes(&self) -> usize {
         let of = |write: &Write| match write {
             Write::Put(key, value) | Write::Append(key, value) => {
@@ -152,7 +151,7 @@ impl Commit {
         self.writes.iter().map(of).sum()
     }
 
-    /// Whether it has no writes.
+    /// Whether the commit contains no writes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.writes.is_empty()

@@ -1,4 +1,4 @@
-//! Key ranges of the readable pages of a damaged tree, and the gaps between them.
+//! The key ranges of the readable pages of a damaged tree, and the gaps between these ranges.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -18,7 +18,7 @@ impl Covered {
     }
 
     pub(super) fn add(&mut self, mut low: Vec<u8>, mut high: Vec<u8>) {
-        // Merge it with the ranges that it touches.
+        // Merge the new range with all ranges that it touches.
         while let Some(from) = self.touching(&low, &high) {
             let to = self.ranges.remove(&from).unwrap_or_default();
             low = low.min(from);

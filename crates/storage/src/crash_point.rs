@@ -1,7 +1,7 @@
 //! A crash point for tests: the process appears to crash right after a chosen commit became
 //! durable.
 //!
-//! The chosen commit is on disk, but its caller never gets an answer; later commits are never
+//! The chosen commit is on disk, but its caller never receives a result. Later commits are never
 //! written.
 
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -12,7 +12,7 @@ use super::store::Store;
 
 #[derive(Debug)]
 pub struct CrashPoint {
-    /// Commits that are still answered; the next one is written but not answered.
+    /// Commits that still receive a result. The next commit is written but receives none.
     left: AtomicI64,
     crashed: Notify,
 }
@@ -31,7 +31,7 @@ impl CrashPoint {
         }
     }
 
-    /// Blocks the commit at which the process crashes, and the others in its group, forever.
+    /// Blocks the commit at which the process crashes, and the other commits of its group, forever.
     pub(super) async fn after(&self) {
         if self.left.fetch_sub(1, Ordering::SeqCst) <= 0 {
             self.crashed.notify_one();
@@ -41,7 +41,7 @@ impl CrashPoint {
 }
 
 impl Store {
-    /// Crashes after `commits` more commits were answered.
+    /// Crashes at the commit that follows the next `commits` commits.
     pub fn crash_after(&self, commits: i64) {
         self.shared.crash_point.left.store(commits, Ordering::SeqCst);
     }

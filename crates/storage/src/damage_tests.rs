@@ -1,4 +1,4 @@
-//! Flipped bytes in tree and log are always noticed, and readable rows are salvaged.
+//! Flipped bytes in the tree and the log are always noticed, and readable rows are salvaged.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,8 +22,8 @@ fn open(folder: &Path) -> Result<Store, Error> {
     )
 }
 
-/// A store that was killed, with rows of several checkpoints in its tree and others in its log, and
-/// its content.
+/// Creates a store that was killed, with rows of several checkpoints in its tree and other rows in
+/// its log. Returns it with its expected rows.
 async fn killed() -> (TempDir, Model) {
     let folder = tempfile::tempdir().unwrap();
     let image = tempfile::tempdir().unwrap();
@@ -54,7 +54,7 @@ async fn killed() -> (TempDir, Model) {
             end.put_bytes(Key::table(Table::Lane), vec![1]);
             model.insert(Key::table(Table::Lane), vec![1]);
             store.commit(end).await.unwrap();
-            // The writer seals an idle log; here at once.
+            // The writer seals an idle log; the test requests the seal at once.
             let sealed = store.shared.writer_tx.send(writer::Message::Seal).await;
             assert!(sealed.is_ok());
             store.commit(Commit::new()).await.unwrap();
@@ -65,7 +65,7 @@ async fn killed() -> (TempDir, Model) {
     (image, model)
 }
 
-/// The readable rows, and the unreadable ranges.
+/// Returns the readable rows and the unreadable ranges.
 fn walked(store: &Store) -> (Model, Vec<String>) {
     let mut rows = Model::new();
     let unreadable = store
@@ -79,7 +79,7 @@ fn walked(store: &Store) -> (Model, Vec<String>) {
     (rows, unreadable.iter().map(ToString::to_string).collect())
 }
 
-/// Flips a byte in the written part of a file, chosen by `dice`; returns its offset.
+/// Flips a byte, chosen by `dice`, in the written part of a file. Returns the byte's offset.
 fn flip(path: &Path, dice: u64) -> usize {
     let mut bytes = fs::read(path).unwrap();
     let end = bytes.iter().rposition(|byte| *byte != 0).unwrap_or(0) + 1;
@@ -99,7 +99,7 @@ fn dice(turn: u64) -> u64 {
     state >> 8
 }
 
-/// The files of a store's tree, or of its log.
+/// Returns the files of a store's tree, or of its log.
 fn files(folder: &Path, of_log: bool) -> Vec<PathBuf> {
     let store = folder.join("store");
     let place = if of_log { store.join("log") } else { store };
@@ -109,13 +109,13 @@ fn files(folder: &Path, of_log: bool) -> Vec<PathBuf> {
     files
 }
 
-/// How many bytes to flip: `ORRERY_FLIPS`, or a few.
+/// The number of bytes to flip: `ORRERY_FLIPS`, or a few by default.
 fn turns() -> u64 {
     std::env::var("ORRERY_FLIPS").ok().and_then(|text| text.parse().ok()).unwrap_or(20)
 }
 
-/// Flips one byte of a copy in each turn; counts how often it had no effect, was refused, was
-/// reported.
+/// Flips one byte of a copy in each turn. Counts how often the flip had no effect, was refused, or
+/// was reported.
 async fn flipped(turns: u64, of_log: bool) -> [u32; 3] {
     let (killed, model) = killed().await;
     let mut tally = [0; 3];
@@ -177,7 +177,7 @@ async fn salvage_reads_everything_undamaged() {
         (rows, wreck.unwrap().faults)
     };
     assert_eq!(rows(killed.path()), (model.clone(), Vec::new()));
-    // Without its log: the rows of the tree. Without its tree: the rows of the log.
+    // Without its log, a store yields the rows of its tree; without its tree, the rows of its log.
     let no_log = tempfile::tempdir().unwrap();
     let no_tree = tempfile::tempdir().unwrap();
     copy_folder(killed.path(), no_log.path());
@@ -201,7 +201,8 @@ async fn salvage_reads_everything_undamaged() {
     assert!(refused.contains("was intact on") && refused.contains("orrery salvage"), "{refused}");
 }
 
-/// A small store that was closed and restarted once: some 6,400 rows, and its content.
+/// Creates a small store that was closed and restarted once. Returns it with its expected rows,
+/// some 6,400.
 async fn small() -> (TempDir, Model) {
     let folder = tempfile::tempdir().unwrap();
     let mut model = Model::new();
@@ -228,7 +229,7 @@ fn salvaged(folder: &Path, change: impl FnOnce(&mut [u8], usize)) -> (Model, sal
     salvaged_after(folder, false, change)
 }
 
-/// The same, after a start that was refused.
+/// Like [`salvaged`], but after a start that was refused.
 fn salvaged_after(
     folder: &Path,
     is_started: bool,
@@ -265,7 +266,7 @@ async fn salvage_restores_any_flipped_byte_of_small_store() {
         let place = usize::try_from(dice(turn)).unwrap();
         let flip = if turn % 2 == 0 { 0x10 } else { u8::try_from(turn % 255).unwrap() + 1 };
         let flipped = |bytes: &mut [u8], used: usize| bytes[place % used] ^= flip;
-        // A start before it must not make it worse.
+        // An attempt to start the store first must not make the damage worse.
         let (rows, wreck) = salvaged_after(folder.path(), turn % 4 == 3, flipped);
         let same = model.iter().filter(|(key, value)| rows.get(*key) == Some(*value)).count();
         assert!(

@@ -1,4 +1,5 @@
-//! The data folder before the store opens: create, lock, remove leftovers of a crash, sync.
+//! Prepares the data folder before the store opens: creates and locks it, removes what a crash left
+//! behind, and syncs.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -21,15 +22,15 @@ pub fn make(folder: &Path) -> Result<(), Error> {
 /// The lock file.
 const LOCK: &str = "lock";
 
-/// Retries for a lock that this process itself holds, a second in all: a child that was forked
-/// before the store was closed and has not called `exec` yet may still hold it.
+/// Retries for a lock that this process itself holds, for a second in total. A child that was
+/// forked before the store was closed, and has not yet called `exec`, may still hold the lock.
 const OWN_LOOKS: u32 = 100;
-/// Retries for a lock that a killed process holds until the kernel has freed its memory, 20 seconds
-/// in all.
+/// Retries for a lock that a killed process holds until the kernel has freed its memory, for 20
+/// seconds in total.
 const ENDING_LOOKS: u32 = 2000;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
-/// The lock on a data folder, held until this is dropped or the process ends.
+/// The lock on a data folder. It is held until this value is dropped or the process ends.
 #[derive(Debug)]
 pub struct FolderLock {
     _file: File,
@@ -37,7 +38,7 @@ pub struct FolderLock {
 }
 
 impl FolderLock {
-    /// Removes the folder if it contains only the lock.
+    /// Removes the folder if it contains only the lock file.
     pub fn remove_new_folder(self) {
         drop(fs::remove_file(self.folder.join(LOCK)));
         drop(fs::remove_dir(&self.folder));
@@ -92,7 +93,7 @@ pub fn lock(folder: &Path) -> Result<FolderLock, Error> {
     Ok(FolderLock { _file: file, folder: folder.to_path_buf() })
 }
 
-/// The process id in the lock file.
+/// Reads the process id in the lock file.
 fn holder(file: &mut File) -> Option<u32> {
     let mut text = String::new();
     file.rewind().ok()?;
@@ -100,7 +101,8 @@ fn holder(file: &mut File) -> Option<u32> {
     text.trim().parse().ok()
 }
 
-/// How many times to retry a lock that process `pid` holds before reporting the folder as in use.
+/// Returns the number of retries for a lock that process `pid` holds, before the folder is reported
+/// as in use.
 fn looks_for(pid: Option<u32>) -> u32 {
     match pid {
         Some(pid) if pid == std::process::id() => OWN_LOOKS,
@@ -113,7 +115,7 @@ fn looks_for(pid: Option<u32>) -> u32 {
 fn is_ending(pid: u32) -> bool {
     /// The kernel's `PF_EXITING`: the process is freeing its resources.
     const EXITING: u64 = 4;
-    /// SIGKILL in the masks of pending signals.
+    /// The bit of SIGKILL in the masks of pending signals.
     const KILLED: u64 = 1 << 8;
     let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
         return !Path::new("/proc").join(pid.to_string()).exists();
@@ -131,8 +133,8 @@ fn is_ending(pid: u32) -> bool {
     matches!(state, "Z" | "X") || flags & EXITING != 0 || is_killed
 }
 
-/// Deletes half-written snapshots left by a kill during an earlier start: the engine does not open
-/// if one exists.
+/// Deletes half-written snapshots left by a kill during an earlier start. The engine does not open
+/// while one exists.
 pub fn remove_half_snapshots(store: &Path) -> Result<usize, Error> {
     let fault = |error: io::Error| Error::folder(store, &error);
     let entries = match fs::read_dir(store) {
@@ -153,7 +155,7 @@ pub fn remove_half_snapshots(store: &Path) -> Result<usize, Error> {
     Ok(removed)
 }
 
-/// Syncs a new store's files and directory entries: the engine syncs its data, but not its folder.
+/// Syncs a new store's files and directory entries. The engine syncs its data, but not its folder.
 pub fn sync_new(folder: &Path, store: &Path) -> Result<(), Error> {
     let mut paths = vec![store.join("conf"), store.to_path_buf(), folder.to_path_buf()];
     paths.extend(
@@ -171,12 +173,13 @@ pub fn sync(path: &Path) -> Result<(), Error> {
     synced.map_err(|error| Error::folder(path, &error))
 }
 
-/// Durably writes a small file for the owner only, atomically replacing an existing one.
+/// Durably writes a small file that only the owner can read, atomically replacing an existing file.
 pub fn write_new(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     write_beside(path, bytes, |half| fs::rename(half, path))
 }
 
-/// Like [`write_new`], but keeps an existing file: of two concurrent writers, one wins.
+/// Like [`write_new`], but keeps an existing file: of two concurrent writers, only the first takes
+/// effect.
 pub fn write_first(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     write_beside(path, bytes, |half| {
         match fs::hard_link(half, path) {
@@ -247,14 +250,14 @@ mod tests {
         while !is_ending(pid) {
             std::thread::sleep(LOCK_PAUSE);
         }
-        // It is a zombie until it is reaped.
+        // The process is a zombie until it is reaped.
         assert_waits(folder.path(), pid);
         child.wait().unwrap();
         assert!(is_ending(pid));
         assert_waits(folder.path(), pid);
     }
 
-    /// Asserts that a lock held in the name of `pid` is taken once it is free, not before.
+    /// Asserts that a lock held in the name of `pid` is acquired after it is released, not before.
     fn assert_waits(folder: &Path, pid: u32) {
         let file = held(folder, pid);
         let is_free = AtomicBool::new(false);

@@ -1,8 +1,8 @@
-//! Deferred deletions: they wait while a backup may still read the item, and until the log archive
-//! has the record that released it.
+//! Deferred deletions: an item is not deleted while a backup may still read it, nor before the log
+//! archive contains the record that released it.
 //!
-//! Bookkeeping in memory only: the sweep of the next start finds what a crash forgets. Nothing is
-//! deleted here.
+//! The bookkeeping is in memory only; after a crash, the sweep of the next start finds the items.
+//! Nothing is deleted here.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -13,7 +13,7 @@ use super::store::Store;
 #[derive(Debug)]
 pub struct DeferredDeletions<T> {
     pins: usize,
-    /// Each with the last log record at the time of its deletion.
+    /// Each item with the last log record at the time of its deletion.
     later: HashMap<T, u64>,
 }
 
@@ -24,7 +24,8 @@ impl<T> Default for DeferredDeletions<T> {
 }
 
 impl<T: Copy + Eq + Hash> DeferredDeletions<T> {
-    /// Blocks deletions until [`DeferredDeletions::unpin`] has been called as often.
+    /// Blocks deletions until [`DeferredDeletions::unpin`] has been called as many times as this
+    /// function.
     pub fn pin(&mut self) {
         self.pins += 1;
     }
@@ -34,13 +35,13 @@ impl<T: Copy + Eq + Hash> DeferredDeletions<T> {
         self.pins = self.pins.saturating_sub(1);
     }
 
-    /// Whether there is a pin.
+    /// Whether there are any pins.
     #[must_use]
     pub const fn is_pinned(&self) -> bool {
         self.pins > 0
     }
 
-    /// Defers the deletion of `item` if it has to stay for now, and returns whether it did.
+    /// Defers the deletion of `item` if it cannot be deleted yet. Returns whether it was deferred.
     pub fn defer(&mut self, item: T, store: &Store) -> bool {
         let stays = self.is_pinned() || !store.is_archived();
         if stays {
@@ -54,7 +55,7 @@ impl<T: Copy + Eq + Hash> DeferredDeletions<T> {
         self.later.remove(&item);
     }
 
-    /// Items that may be deleted now. Claim each with [`DeferredDeletions::take`].
+    /// Returns the items that may be deleted now. Claim each one with [`DeferredDeletions::take`].
     #[must_use]
     pub fn due(&self, store: &Store) -> Vec<T> {
         let through = store.archived_through();
@@ -62,8 +63,8 @@ impl<T: Copy + Eq + Hash> DeferredDeletions<T> {
         due.map(|(item, _)| *item).collect()
     }
 
-    /// Removes `item` from the deferred deletions if it may be deleted now, and returns whether it
-    /// did.
+    /// Removes `item` from the deferred deletions if it may be deleted now. Returns whether it was
+    /// removed.
     pub fn take(&mut self, item: T, store: &Store) -> bool {
         let through = store.archived_through();
         let is_due = !self.is_pinned() && self.later.get(&item).is_some_and(|at| *at <= through);

@@ -1,11 +1,11 @@
-//! Monitors the free space of the disk under the data folder, and keeps a reserve of it.
+//! Monitors the free space of the data folder's disk, and keeps a reserve of free space.
 //!
-//! New work is refused once less than the reserve is free, so that accepted work can still end.
-//! Part of the reserve is a ballast file, so that other programs cannot use it up: it is deleted
-//! when the disk is about to be full, and recreated when there is space.
+//! New work is refused once the free space is below the reserve, so that accepted work can still
+//! end. Part of the reserve is a ballast file, so that other programs cannot use it up. The file is
+//! deleted when the disk is about to be full, and recreated when there is space again.
 //!
 //! [`DiskSpaceMonitor::is_low`] checks the disk at most once a second, so a full disk and freed
-//! space are noticed while requests arrive.
+//! space are noticed as long as requests arrive.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -22,34 +22,34 @@ use super::data_dir;
 use orrery_runtime as runtime;
 
 const MIB: u64 = 1024 * 1024;
-/// The default reserve: the larger of this and a twentieth of the disk …
+/// The default reserve is the larger of this and a twentieth of the disk.
 const RESERVE_BYTES: u64 = 2048 * MIB;
 const RESERVE_SHARE: u64 = 20;
-/// … but never more than this share of the disk.
+/// The default reserve is at most a quarter of the disk.
 const RESERVE_SHARE_MAX: u64 = 4;
-/// The ballast's share of the reserve, and its maximum size in bytes.
+/// The ballast is an eighth of the reserve, up to a maximum size in bytes.
 const BALLAST_SHARE: u64 = 8;
 const BALLAST_MAX: u64 = 256 * MIB;
-/// With less than this share of the ballast free, the disk is about to be full.
+/// The disk is about to be full when its free space is below a quarter of the ballast.
 const FLOOR_SHARE: u64 = 4;
 /// The minimum interval between disk checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// The ballast's name within the data folder.
 const BALLAST: &str = "ballast";
 
-/// Watches the free space of one disk.
+/// Monitors the free space of one disk.
 #[derive(Debug)]
 pub struct DiskSpaceMonitor {
     folder: PathBuf,
-    /// In bytes.
+    /// The reserve, in bytes.
     reserve: AtomicU64,
     low: AtomicBool,
-    /// Whether to keep a ballast: only while a service runs.
+    /// Whether to keep a ballast file, which only a running service does.
     has_ballast: AtomicBool,
     checked: Mutex<Option<Instant>>,
 }
 
-/// The default reserve on a disk of `total` bytes.
+/// Returns the default reserve for a disk of `total` bytes.
 const fn default_reserve(total: u64) -> u64 {
     let share = total / RESERVE_SHARE;
     let wanted = if share > RESERVE_BYTES { share } else { RESERVE_BYTES };
@@ -58,8 +58,9 @@ const fn default_reserve(total: u64) -> u64 {
 }
 
 impl DiskSpaceMonitor {
-    /// Monitors the disk that holds `folder`. It has no reserve until [`Self::keep`] sets one: only a
-    /// service refuses work, so a command that repairs a store can write to a disk that is nearly full.
+    /// Monitors the disk that holds `folder`. There is no reserve until [`Self::keep`] sets one:
+    /// only a service refuses work, so that a command that repairs a store can write to a disk that
+    /// is nearly full.
     pub fn new(folder: PathBuf) -> Self {
         Self {
             folder,
@@ -70,8 +71,8 @@ impl DiskSpaceMonitor {
         }
     }
 
-    /// Monitors a disk without a store (the one for backups) and without a ballast. The reserve is in
-    /// bytes; `None` is the default.
+    /// Monitors a disk without a store, such as the disk for backups. It has no ballast. The
+    /// reserve is in bytes; `None` means the default.
     #[must_use]
     pub fn with_reserve(folder: PathBuf, reserve: Option<u64>) -> Self {
         let monitor = Self::new(folder);
@@ -79,7 +80,8 @@ impl DiskSpaceMonitor {
         monitor
     }
 
-    /// Sets the reserve in bytes (`None`: the default), and keeps a ballast file as a part of it.
+    /// Sets the reserve in bytes (`None` means the default), and keeps a ballast file as part of
+    /// the reserve.
     pub fn keep(&self, reserve: Option<u64>) {
         self.set_reserve(reserve);
         self.has_ballast.store(true, Ordering::Relaxed);
@@ -123,8 +125,8 @@ impl DiskSpaceMonitor {
         self.is_low().then(|| shortage(self.free(), self.reserve()))
     }
 
-    /// Whether the disk is nearly full. Never blocks: while one caller checks, others get the
-    /// previous result.
+    /// Whether the disk is nearly full. Never blocks: while one caller checks, other callers get
+    /// the previous result.
     pub fn is_low(&self) -> bool {
         if let Ok(mut checked) = self.checked.try_lock()
             && checked.is_none_or(|at| at.elapsed() >= CHECK_INTERVAL)
@@ -135,7 +137,7 @@ impl DiskSpaceMonitor {
         self.low.load(Ordering::Relaxed)
     }
 
-    /// Deletes the ballast if the disk is about to be full, so that a start has space.
+    /// Deletes the ballast if the disk is about to be full, so that a starting service has space.
     pub(super) fn free_ballast_if_full(&self) {
         let ballast = self.ballast_bytes();
         let free = data_dir::sizes(&self.folder).map_or(u64::MAX, |sizes| sizes.free);
@@ -144,8 +146,8 @@ impl DiskSpaceMonitor {
         }
     }
 
-    /// Deletes the ballast. Returns whether there was one, so that a write that failed on a full
-    /// disk can be retried.
+    /// Deletes the ballast. Returns whether there was a ballast, in which case a write that failed
+    /// on a full disk can be retried.
     pub fn release_ballast(&self) -> bool {
         let path = self.folder.join(BALLAST);
         let released = fs::remove_file(&path).is_ok();
@@ -193,7 +195,7 @@ impl DiskSpaceMonitor {
     }
 }
 
-/// The warning for a disk with less free space than its reserve.
+/// Returns the warning for a disk with less free space than its reserve.
 #[must_use]
 pub fn shortage(free: u64, reserve: u64) -> String {
     format!(

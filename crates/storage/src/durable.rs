@@ -1,12 +1,13 @@
 //! Makes the engine's flush durable.
 //!
 //! sled 0.34 ends a flush on Linux in `sync_file_range`, which starts write-back and waits for it
-//! but makes neither the file's length nor the disk's cache durable: after a power cut most stores
-//! did not open again. This file defines that symbol for the whole binary, as `fdatasync`. The
-//! linker prefers it to the C library's, in the static binary and in tests alike; [`calls`] shows
-//! at every start that it did, and a store refuses to open when it did not.
+//! but makes neither the file's length nor the disk's cache durable: after a power cut, most stores
+//! did not open again. This file defines the symbol `sync_file_range` for the whole binary, as
+//! `fdatasync`. The linker prefers this definition to the C library's, in the static binary and in
+//! tests. [`calls`] verifies this at every start; a store refuses to open if the definition is not
+//! in use.
 //!
-//! One of the four places with `unsafe`, and nothing else is here.
+//! One of the four places that use `unsafe`; this file contains nothing else.
 
 #![expect(unsafe_code, reason = "a C symbol is defined and a C function called: see the head")]
 
@@ -14,13 +15,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 static CALLS: AtomicU64 = AtomicU64::new(0);
 
-/// Bytes written back at a time, so that the log's own syncs get their turn in between.
+/// Bytes written back at a time, so that syncs of the log can run in between.
 const STEP: libc::off64_t = 256 * 1024;
 
 /// Replaces the C library's `sync_file_range`: makes the file's data and length durable.
 ///
-/// The engine calls it after each of its buffers of 8 MiB. A single `fdatasync` of that size would
-/// block the disk, and so all commits, while it lasts. So the range is written back in steps first.
+/// The engine calls this function after each of its buffers of 8 MiB. A single `fdatasync` of that
+/// size would block the disk, and so all commits, while it lasts, so the range is written back in
+/// steps first.
 #[unsafe(no_mangle)]
 pub extern "C" fn sync_file_range(
     descriptor: libc::c_int,
@@ -41,12 +43,12 @@ pub extern "C" fn sync_file_range(
         unsafe { libc::syscall(libc::SYS_sync_file_range, descriptor, at, step, flags) };
         at += step;
     }
-    // SAFETY: fdatasync accepts any integer and returns EBADF for one that is not an open
+    // SAFETY: fdatasync accepts any integer, and returns EBADF for an integer that is not an open
     // descriptor.
     unsafe { libc::fdatasync(descriptor) }
 }
 
-/// How often the engine has called `sync_file_range` in this process.
+/// The number of calls that the engine has made to `sync_file_range` in this process.
 pub fn calls() -> u64 {
     CALLS.load(Ordering::Relaxed)
 }

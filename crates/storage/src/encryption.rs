@@ -1,8 +1,8 @@
-//! Sealing: encrypts secrets that must be used again (webhook secrets) with a key file that only
-//! the service's user can read.
+//! Sealing: encrypts secrets that the service must be able to read again (webhook secrets). The key
+//! is in a file that only the service's user can read.
 //!
 //! ChaCha20-Poly1305 with a random nonce. The key is created at the first start and leaves the data
-//! folder only in backups. A copy of the store alone reveals no secrets.
+//! folder only in backups. A copy of the store alone does not reveal any secrets.
 
 use std::fs;
 use std::io::Read as _;
@@ -20,12 +20,12 @@ use super::{data_dir, marker};
 use orrery_runtime::{random_bytes, regular_file};
 
 pub(super) const KEY_BYTES: usize = 32;
-/// The key's name within the data folder.
+/// The name of the key file within the data folder.
 pub(super) const KEY_FILE: &str = "seal.key";
-/// The next key during a rotation, see [`super::rotation`].
+/// The file of the next key during a rotation, see [`super::rotation`].
 pub(super) const NEXT_FILE: &str = "seal.key.next";
 
-/// One key.
+/// A key that seals and unseals.
 #[derive(Clone)]
 pub(super) struct Opener(Arc<LessSafeKey>);
 
@@ -36,7 +36,7 @@ impl std::fmt::Debug for Opener {
 }
 
 impl Opener {
-    /// Base64 of nonce and ciphertext.
+    /// Encrypts a secret to the base64 of nonce and ciphertext.
     pub(super) fn seal(&self, plain: &str) -> Result<String, SealError> {
         let nonce: [u8; NONCE_LEN] = random_bytes().map_err(|_none| SealError::NoRandomness)?;
         let mut sealed = plain.as_bytes().to_vec();
@@ -74,10 +74,10 @@ fn opener(path: &Path, bytes: &[u8]) -> Result<Opener, Error> {
     Ok(Opener(Arc::new(LessSafeKey::new(key))))
 }
 
-/// Maximum bytes read of a key file; a valid one is smaller.
+/// Maximum bytes read from a key file. A valid file is smaller.
 const KEY_FILE_MAX: u64 = 1024;
 
-/// The content of a key file that only its owner can read.
+/// Reads a key file that only its owner can read.
 fn bytes_of(path: &Path) -> Result<Vec<u8>, Error> {
     let mut bytes = Vec::new();
     let read =
@@ -91,13 +91,13 @@ fn bytes_of(path: &Path) -> Result<Vec<u8>, Error> {
     Ok(bytes)
 }
 
-/// Seals and unseals; clones share the keys.
+/// Seals and unseals secrets. Clones share the keys.
 #[derive(Clone)]
 pub struct Sealer {
     key: Opener,
-    /// The next key during a rotation, which already sealed some secrets.
+    /// The next key during a rotation, with which some secrets are already sealed.
     next: Option<Opener>,
-    /// Derived from the same file, so that each key has one use.
+    /// Derived from the same key file, so that each key has a single use.
     mac_key: Arc<hmac::Key>,
 }
 
@@ -118,8 +118,8 @@ pub enum SealError {
 
 impl Sealer {
     /// Opens the sealer of a data folder that may be in use. If the folder contains a store, a
-    /// missing key is not created: a new key could not read anything sealed before. Call this
-    /// before the store of a new folder is created.
+    /// missing key is an error: a new key could not unseal existing secrets. In a new folder, call
+    /// this before the store is created.
     ///
     /// # Errors
     /// As [`Sealer::open`]; [`Error::Folder`] if the key is missing next to a store.
@@ -136,18 +136,18 @@ impl Sealer {
         Self::open(data)
     }
 
-    /// Opens the sealer of a data folder; creates the key if there is none.
+    /// Opens the sealer of a data folder. Creates the key if it does not exist.
     ///
     /// # Errors
     /// [`Error::Folder`] if the key file cannot be read, has the wrong length, or is readable by
-    /// others than its owner.
+    /// users other than its owner.
     pub fn open(data: &Path) -> Result<Self, Error> {
         let path = data.join(KEY_FILE);
         let fault = |reason: &str| Error::Folder { path: path.clone(), reason: reason.to_owned() };
         if !fs::exists(&path).map_err(|error| Error::folder(&path, &error))? {
             let key: [u8; KEY_BYTES] = random_bytes().map_err(|error| fault(&error.to_string()))?;
             data_dir::make(data)?;
-            // If two processes start at once, one of them wins.
+            // If two processes start at once, the key of only one of them is kept.
             data_dir::write_first(&path, &key)?;
         }
         let bytes = bytes_of(&path)?;
@@ -161,7 +161,7 @@ impl Sealer {
         Ok(Self { key, next, mac_key: Arc::new(mac_key) })
     }
 
-    /// Encrypts a secret: base64 of nonce and ciphertext.
+    /// Encrypts a secret to the base64 of nonce and ciphertext.
     ///
     /// # Errors
     /// [`SealError::NoRandomness`].
@@ -169,14 +169,14 @@ impl Sealer {
         self.key.seal(plain)
     }
 
-    /// HMAC-SHA256 of `bytes` (32 bytes), to recognize values that this data folder issued. Callers
-    /// prefix the bytes with their purpose.
+    /// Computes the HMAC-SHA256 of `bytes` (32 bytes), with which the service recognizes values
+    /// that this data folder issued. Callers prefix the bytes with their purpose.
     #[must_use]
     pub fn mac(&self, bytes: &[u8]) -> Vec<u8> {
         hmac::sign(&self.mac_key, bytes).as_ref().to_vec()
     }
 
-    /// Whether `mac` matches `bytes`, in constant time.
+    /// Whether `mac` matches `bytes`. Compares in constant time.
     #[must_use]
     pub fn check_mac(&self, bytes: &[u8], mac: &[u8]) -> bool {
         hmac::verify(&self.mac_key, bytes, mac).is_ok()
@@ -185,7 +185,7 @@ impl Sealer {
     /// Decrypts the output of [`Sealer::seal`].
     ///
     /// # Errors
-    /// [`SealError::Unreadable`] if it was sealed with another key or modified.
+    /// [`SealError::Unreadable`] if the secret was sealed with another key or modified.
     pub fn unseal(&self, sealed: &str) -> Result<String, SealError> {
         let opened = self.key.open(sealed);
         match (&opened, &self.next) {

@@ -1,8 +1,8 @@
 //! Errors of the store, with messages that say what to do.
 //!
-//! [`Error::is_final`] distinguishes two kinds of failed reads: deleted or damaged data stays that
-//! way and may fail the work that depends on it. Everything else (no descriptor, an I/O error, an
-//! unmounted volume) says nothing about the data, and the read must be retried.
+//! [`Error::is_final`] distinguishes two kinds of failed reads. Deleted or damaged data stays that
+//! way, and may fail the work that depends on it. All other errors (no descriptor, an I/O error, an
+//! unmounted volume) say nothing about the data, and the read must be retried.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,8 @@ pub enum Error {
     /// A precondition of the commit did not hold; nothing was written.
     #[error("the row {key:?} is not what the commit expects")]
     Conflict { key: Key },
-    /// The disk failed (full, I/O error, read-only): nothing of this commit counts as written.
+    /// A disk operation failed (disk full, I/O error, read-only file system). None of this commit's
+    /// writes count as written.
     #[error("the store cannot be used: {reason}")]
     Unavailable { reason: String },
     /// The disk has less free space than its reserve: new work is refused, but accepted work still
@@ -29,10 +30,10 @@ pub enum Error {
     Full,
     #[error(transparent)]
     Malformed(#[from] Malformed),
-    /// The payload was deleted; its folder is in place.
+    /// The payload was deleted. Its folder is in place, so the volume is mounted.
     #[error("payload {id} is no longer stored")]
     Gone { id: PayloadId },
-    /// The content of a payload file differs from what was written.
+    /// The contents of a payload file differ from the bytes that were written.
     #[error("payload {id} is damaged: {reason}")]
     Payload { id: PayloadId, reason: String },
     /// A file or folder of the store cannot be created or read.
@@ -57,15 +58,15 @@ pub enum Error {
     Damaged { folder: PathBuf, reason: String },
 }
 
-/// What a failed operation implies about its data.
+/// The implication of a failed operation for its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// The data was deleted. Final.
     Gone,
-    /// The data differs from what was written. Final.
+    /// The data differs from the data that was written. Final.
     Damaged,
     /// Nothing is known about the data: the operation failed for lack of descriptors or memory, or
-    /// because of the disk or a mount. It may succeed later.
+    /// because of the disk or a mount. A retry may succeed.
     TryAgain,
 }
 
@@ -74,7 +75,7 @@ fn by(pid: &Option<u32>) -> String {
 }
 
 impl Error {
-    /// What this error implies about the data.
+    /// The implication of this error for the data.
     #[must_use]
     pub const fn kind(&self) -> Kind {
         match self {
@@ -98,13 +99,13 @@ impl Error {
         matches!(self.kind(), Kind::Gone | Kind::Damaged)
     }
 
-    /// An I/O error of a file or folder.
+    /// Creates the error for a failed operation on a file or folder.
     pub(super) fn folder(path: &Path, error: &io::Error) -> Self {
         Self::Folder { path: path.to_path_buf(), reason: error.to_string() }
     }
 
-    /// The error for a folder that is missing or an empty mount point although the store needs its
-    /// files.
+    /// The error for a folder that is missing, or is an empty mount point, although the store needs
+    /// files in it.
     #[must_use]
     pub fn missing_folder(path: &Path) -> Self {
         let reason = "it is missing or empty, but the store refers to files in it: mount its volume, \
@@ -116,7 +117,7 @@ impl Error {
     /// The error for a failed disk operation.
     pub(super) fn unavailable(error: &impl std::fmt::Display) -> Self {
         let reason = error.to_string();
-        // The engine's own message contains its type names.
+        // Replace the engine's own message, which contains names of its types.
         let reason = if reason.contains("corrupted data") {
             "a page of its tree differs from what was written; `orrery verify` says what can be read"
                 .to_owned()

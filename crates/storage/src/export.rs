@@ -1,9 +1,9 @@
-//! Export: a consistent snapshot of every row while the service runs; and import.
+//! Exports a consistent snapshot of every row while the service runs, and imports rows.
 //!
-//! The tree is read from end to end while the writer passes on a copy of each batch that it writes
-//! meanwhile. The rows read, followed by those batches in order, are the state at the end of the
-//! read: untouched rows were read as they are, and for each other row the last value comes last.
-//! Payload files that existed at the beginning stay until the end.
+//! The tree is read from end to end, while the writer passes on a copy of each batch that it writes
+//! in the meantime. The rows read, followed by those batches in order, yield the state at the end
+//! of the read: a row that no batch changes was read in that state, and for any other row, the last
+//! value comes last. Payload files that exist at the beginning stay until the end.
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
@@ -25,18 +25,18 @@ use orrery_domain::ids::PayloadId;
 use orrery_domain::time::Timestamp;
 use orrery_runtime::Clock;
 
-/// Groups of the writer, a mebibyte each, that may wait to be written to the spool; the export
-/// fails beyond that.
+/// Maximum groups of the writer, a mebibyte each, that may wait to be written to the spool. Beyond
+/// that, the export fails.
 const BATCHES_MAX: usize = 128;
 /// Rows per page.
 const PAGE: usize = if PAGE_MAX < 1000 { PAGE_MAX } else { 1000 };
-/// The maximum length of a key and of a value on import.
+/// The maximum length of a key, and of a value, in an import.
 const KEY_MAX: u32 = 64 * 1024;
 const VALUE_MAX: u32 = 256 * 1024 * 1024;
-/// The value length of a deleted row.
+/// The value length that marks a deleted row.
 const TOMBSTONE: u32 = u32::MAX;
 
-/// A row, or `None` for a deleted one.
+/// A row's key and value; the value is `None` if the row is deleted.
 pub type Change = (Key, Option<Vec<u8>>);
 
 /// The result of an export.
@@ -46,11 +46,11 @@ pub struct Exported {
     pub claims: Claims,
     /// The last log record that the rows include.
     pub record: u64,
-    /// The machine's time after the export: no included commit is later.
+    /// The machine's time after the export. No included commit is later.
     pub at: Timestamp,
 }
 
-/// RAII guard: no payload file is deleted while it lives.
+/// A guard that prevents the deletion of payload files while it exists.
 #[derive(Debug)]
 pub struct PayloadPin {
     store: Store,
@@ -79,10 +79,11 @@ impl Store {
     pub(super) fn delete_unpinned(&self) {
         let due = self.deferred().due(self);
         for id in due {
-            // One at a time, under the lock: a file that is written again meanwhile stays.
+            // Files are deleted one at a time, under the lock, so that a file that is written again
+            // in the meantime stays.
             let mut deferred = self.deferred();
             if deferred.take(id, self) {
-                // The sweep of the next start deletes what remains.
+                // The sweep of the next start deletes any remaining files.
                 let _swept_later = std::fs::remove_file(self.payload_path(id));
             }
         }
@@ -94,13 +95,13 @@ impl Store {
         path_of(&self.shared.folder, id)
     }
 
-    /// Passes every row to `take`: first the rows read, then those written meanwhile. Returns which
-    /// payload files the rows claim, and the last log record that they include. Blocks; call it on
-    /// its own thread while a [`PayloadPin`] lives.
+    /// Passes every row to `take`: first the rows read from the tree, then the rows written in the
+    /// meantime. Returns the payload files that the rows claim, and the last log record that the
+    /// rows include. Blocks; call it on its own thread while holding a [`PayloadPin`].
     ///
     /// # Errors
-    /// If `take` fails, if the disk cannot be read, or if it is so slow that writes arrived faster
-    /// than they could be spooled.
+    /// If `take` fails, if the disk cannot be read, or if the disk is so slow that writes arrive
+    /// faster than they can be spooled.
     pub fn export(&self, take: &mut dyn FnMut(Change) -> io::Result<()>) -> io::Result<Exported> {
         let _alone = self.shared.exporting.lock().unwrap_or_else(PoisonError::into_inner);
         let (changes, batches) = sync_channel(BATCHES_MAX);
@@ -115,7 +116,7 @@ impl Store {
             take(change)
         };
         let read = self.read_through(&mut give);
-        // Also after a failure, since later writes are not needed.
+        // Remove the stream even after a failure, since later writes are not needed.
         let ended = self.set_change_stream(None);
         let at = Clock::system().now();
         let noted = noting.join().map_err(|_panic| io::Error::other("the notes were lost"))?;
@@ -149,8 +150,8 @@ impl Store {
         }
     }
 
-    /// Sets or removes the writer's change stream; everything before is written by then. Returns
-    /// whether there was one until now, and the number of the last record.
+    /// Sets or removes the writer's change stream, after everything before it has been written.
+    /// Returns whether there was a stream before, and the number of the last record.
     fn set_change_stream(&self, change_stream: Option<ChangeStream>) -> io::Result<(bool, u64)> {
         let (done, replaced) = oneshot::channel();
         let closed = || io::Error::other("the store is closed");
@@ -173,13 +174,13 @@ fn note(batches: &Receiver<Rows>, spool: File) -> io::Result<File> {
     Ok(spool)
 }
 
-/// Whether a row describes the tree that contains it, and so must not be copied into another one.
+/// Whether a row describes the tree that contains it, and so must not be copied into another tree.
 #[must_use]
 pub fn is_own(key: &Key) -> bool {
     tree::is_own(key)
 }
 
-/// Writes a change: the lengths of key and value, then both.
+/// Writes a change: the lengths of the key and the value, then the key and the value.
 ///
 /// # Errors
 /// If `out` fails.
@@ -196,7 +197,7 @@ pub fn write_change(out: &mut dyn Write, (key, value): &Change) -> io::Result<()
 /// Reads the next change; `None` at the end.
 ///
 /// # Errors
-/// If `from` fails, ends within a change or contains invalid data.
+/// If `from` fails, ends in the middle of a change, or contains invalid data.
 pub fn read_change(from: &mut dyn Read) -> io::Result<Option<Change>> {
     let mut lengths = [0; 8];
     let first = loop {

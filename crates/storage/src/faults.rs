@@ -1,6 +1,6 @@
-//! Fault injection for tests: a slow disk, and the state that a kill at a chosen point leaves.
+//! Fault injection for tests: a slow disk, and the state that a kill at a chosen point would leave.
 //!
-//! A point calls the function set by the test, on the thread that reached it. The function can copy
+//! On reaching a point, a thread calls the function that the test has set. The function can copy
 //! the data folder as a kill would leave it, or wait.
 
 use std::fs;
@@ -9,42 +9,42 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// A position of a store thread: just before the named step.
+/// A position in a store thread, just before the named step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Point {
-    /// A group's record is written to the log.
+    /// Writing a group's record to the log.
     Write,
-    /// The log is synced.
+    /// Syncing the log.
     Sync,
-    /// The group is made visible.
+    /// Making the group visible.
     Publish,
-    /// Its commits are answered.
+    /// Returning the results of the group's commits.
     Answer,
-    /// A row is put into the tree.
+    /// Putting a row into the tree.
     Row,
-    /// The last applied record is noted in the tree.
+    /// Noting the last applied record in the tree.
     Applied,
-    /// The tree is flushed.
+    /// Flushing the tree.
     Flush,
-    /// The marker is written.
+    /// Writing the marker.
     Marker,
-    /// Segments of the log are removed.
+    /// Removing log segments.
     Remove,
-    /// The checkpoint has ended.
+    /// The end of the checkpoint.
     Ended,
-    /// A part of the log is written to the archive.
+    /// Writing a part of the log to the archive.
     Archive,
-    /// It is renamed to its final name.
+    /// Renaming the archive file to its final name.
     ArchiveName,
-    /// It is noted as archived.
+    /// Noting the part as archived.
     ArchiveNote,
-    /// Deletions that waited for that are made.
+    /// Making the deletions that waited for the archive.
     ArchiveFree,
 }
 
 type Hook = Arc<dyn Fn(Point) + Send + Sync>;
 
-/// The injected faults; none at first.
+/// The injected faults. Initially none.
 #[derive(Default)]
 pub struct Faults {
     sync_millis: AtomicU64,

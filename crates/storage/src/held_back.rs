@@ -1,16 +1,16 @@
-//! Rows that a restore holds back, since they would make the service act.
+//! Rows that a restore holds back, because they would trigger actions of the service.
 //!
-//! The machine that a backup came from may still be running. So a restore moves the rows that start
-//! executions and send webhooks into a separate table, under their original keys, which the service
-//! does not read. Only `orrery resume` moves them back.
+//! The machine from which a backup was taken may still be running. So a restore moves the rows that
+//! start executions and send webhooks into a separate table, under their original keys. The service
+//! does not read this table; only `orrery resume` moves the rows back.
 
 use super::key::{Key, Table};
 
-/// The tables whose rows make the service act.
+/// The tables whose rows trigger actions.
 const ACTING: [Table; 5] =
     [Table::Lane, Table::Timer, Table::Due, Table::Parked, Table::ScheduleDue];
 
-/// The key under which a restore stores a row of a backup.
+/// Returns the key under which a restore stores a row of a backup.
 #[must_use]
 pub fn hold_back(key: Key) -> Key {
     let tag = key.as_bytes().first();
@@ -20,7 +20,7 @@ pub fn hold_back(key: Key) -> Key {
     key
 }
 
-/// The original table and key of a held-back row.
+/// Returns the original table and key of a held-back row.
 #[must_use]
 pub fn original(held: &Key) -> Option<(Table, Key)> {
     let key = held.as_bytes().strip_prefix(all().as_bytes())?;
@@ -28,14 +28,14 @@ pub fn original(held: &Key) -> Option<(Table, Key)> {
     Some((table, Key::from_bytes(key)))
 }
 
-/// All rows that are held back.
+/// The prefix of all held-back rows.
 #[must_use]
 pub fn all() -> Key {
     Key::table(Table::CarriedOver)
 }
 
-/// Exists while the store is restored and not resumed; the value is the time of the restore, in a
-/// sortable form.
+/// The key of a row that exists from a restore until `orrery resume`. Its value is the time of the
+/// restore, in a sortable form.
 #[must_use]
 pub fn paused() -> Key {
     Key::table(Table::Meta).text("paused")
@@ -54,7 +54,7 @@ mod tests {
             let held = hold_back(key.clone());
             assert!(held.as_bytes().starts_with(all().as_bytes()));
             assert_eq!(original(&held), Some((table, key)));
-            // A backup of a paused service: its held-back rows stay as they are.
+            // In a backup of a paused service, the held-back rows keep their keys.
             assert_eq!(hold_back(held.clone()), held);
         }
         for table in [Table::Execution, Table::Delivery, Table::Circuit, Table::Meta] {

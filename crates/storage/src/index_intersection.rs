@@ -1,8 +1,8 @@
 //! Intersects indexes: finds the ids that several indexes have in common, newest first.
 //!
-//! Every index seeks to the position of the others, so rows that do not match are skipped without
-//! being read. The number of seeks is limited: a search that reaches the limit reports its
-//! position, and the next one continues there.
+//! Every index seeks to the position of the others, so non-matching rows are skipped without being
+//! read. The number of seeks is limited: a search that reaches the limit returns its position, from
+//! which the next search continues.
 
 use std::ops::Bound;
 
@@ -12,14 +12,14 @@ use super::store::Store;
 use super::view::Moment;
 use orrery_domain::ids::Id;
 
-/// An id as it ends index keys: inverted, so that newer ones come first.
+/// An id as it appears at the end of index keys: inverted, so that newer ids come first.
 type IdKey = [u8; 16];
 
 /// Rows whose keys are a prefix followed by an id, as written by `Key::id_newest_first`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Index {
     pub prefix: Key,
-    /// Only rows with this one-byte value; the others are skipped one by one.
+    /// Includes only rows with this one-byte value; other rows are skipped one by one.
     pub value: Option<u8>,
 }
 
@@ -32,31 +32,32 @@ impl From<Key> for Index {
 /// The ids to look for.
 #[derive(Debug, Clone)]
 pub struct Search<T> {
-    /// An id matches if each group has an index that contains it.
+    /// Groups of indexes. An id matches if each group has at least one index that contains the id.
     pub groups: Vec<Vec<Index>>,
-    /// Only ids older than this one.
+    /// Include only ids older than this one.
     pub older_than: Option<T>,
-    /// Only this id and newer ones.
+    /// Include only this id and newer ids.
     pub oldest: Option<T>,
     /// The maximum number of ids.
     pub limit: usize,
-    /// The maximum number of seeks; the search then ends even if incomplete.
+    /// The maximum number of seeks. At this limit the search ends, even if it is incomplete.
     pub max_seeks: usize,
 }
 
 /// The result of a search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found<T> {
-    /// Newest first.
+    /// The ids found, newest first.
     pub ids: Vec<T>,
-    /// There may be more after this id, which need not be one of those found; `None` at the end.
+    /// The id after which there may be more matches; it need not be one of `ids`. `None` at the end
+    /// of the indexes.
     pub more_after: Option<T>,
-    /// How many seeks the search took.
+    /// The number of seeks that the search took.
     pub seeks: usize,
 }
 
 impl Store {
-    /// The ids that every group of indexes contains.
+    /// Returns the ids that every group of indexes contains.
     ///
     /// # Errors
     /// As [`Store::get`].
@@ -74,8 +75,8 @@ impl Store {
         .await
     }
 
-    /// The distinct prefixes under `prefix` that are followed by an id, at most `most`. Costs one
-    /// seek each, regardless of the number of rows.
+    /// Returns up to `most` distinct prefixes that begin with `prefix` and are followed by an id.
+    /// Costs one seek per prefix, regardless of the number of rows.
     ///
     /// # Errors
     /// As [`Store::get`].
@@ -127,7 +128,7 @@ struct Budget {
 enum Seek {
     At(IdKey),
     Ended,
-    /// The budget is exhausted: there is no match up to this key.
+    /// The budget is exhausted; up to this key, there is no match.
     BudgetExhausted(IdKey),
 }
 
@@ -138,7 +139,7 @@ struct Run<'m> {
     last: Option<IdKey>,
 }
 
-/// Indexes of which one must contain the id.
+/// Alternative indexes, at least one of which must contain the id.
 struct Group<'m> {
     indexes: Vec<Rows<'m>>,
 }
@@ -148,7 +149,7 @@ struct Rows<'m> {
     moment: &'m Moment,
     prefix: Vec<u8>,
     value: Option<u8>,
-    /// Its first row at or after the target of the last seek.
+    /// A cursor at the index's first row at or after the target of the last seek.
     cursor: Cursor,
 }
 
@@ -188,7 +189,7 @@ impl Run<'_> {
                 reached = Some(key);
                 target = behind(key);
             } else {
-                // There is no match between the two.
+                // There is no match between the two positions.
                 reached = before(key);
                 target = Some(key);
             }
@@ -197,7 +198,7 @@ impl Run<'_> {
         Ok(found)
     }
 
-    /// The furthest of the groups' first keys at or after `wanted`.
+    /// Returns the furthest of the groups' first keys at or after `wanted`.
     fn first_in_all(&mut self, wanted: IdKey) -> Result<Seek, Error> {
         let mut furthest = wanted;
         for group in &mut self.groups {
@@ -223,7 +224,7 @@ impl<'m> Group<'m> {
         Self { indexes: indexes.into_iter().map(rows).collect() }
     }
 
-    /// Its first key at or after `wanted`.
+    /// Returns the group's first key at or after `wanted`.
     fn seek(&mut self, wanted: IdKey, budget: &mut Budget) -> Result<Seek, Error> {
         let mut first = Seek::Ended;
         for index in &mut self.indexes {
@@ -301,7 +302,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(40))]
 
-        /// Compares page after page, with few seeks, with sets.
+        /// Compares the results, page by page and with few seeks per page, with intersections of
+        /// sets.
         #[test]
         fn index_intersection_finds_exactly_the_common_ids(
             indexes in prop::collection::vec(prop::collection::btree_set(any::<u8>(), 0..60), 4),

@@ -10,14 +10,14 @@ use orrery_domain::time::Timestamp;
 
 macro_rules! tables {
     ($($(#[$doc:meta])* $table:ident = $tag:literal,)*) => {
-        /// The tables, each with the tag that its keys begin with.
+        /// The tables, each with the tag with which its keys begin.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u8)]
         pub enum Table {
             $($(#[$doc])* $table = $tag,)*
         }
 
-        /// All tables, to find the name of a tag.
+        /// All tables, for finding the name of a tag.
         const TABLES: &[Table] = &[$(Table::$table,)*];
     };
 }
@@ -39,9 +39,9 @@ tables! {
     Execution = b'E',
     /// Unfinished executions by lane and organization, oldest first.
     Lane = b'L',
-    /// Steps of workflow executions, by execution and place in the definition.
+    /// Steps of workflow executions, by execution and position in the definition.
     Step = b'T',
-    /// Executions that wait outside their lane, by time.
+    /// Suspended executions, which are in no lane, by time.
     Timer = b'A',
     /// Executions by workflow, as a counted list: see `storage::list`.
     WorkflowExecution = b'X',
@@ -51,7 +51,7 @@ tables! {
     Bulk = b'J',
     /// Workflows by id.
     Workflow = b'F',
-    /// Workflow ids by organization, newest first, and their count.
+    /// Workflow ids by organization, newest first, and the number of workflows.
     WorkflowOf = b'V',
     /// Workflow ids by organization and slug.
     WorkflowSlug = b'H',
@@ -63,11 +63,11 @@ tables! {
     Delivery = b'D',
     /// The progress of each delivery, under the key of the delivery.
     DeliveryProgress = b'S',
-    /// Deliveries by organization and status, newest first, and their count.
+    /// Deliveries by organization and status, newest first, and the number of deliveries.
     DeliveryStanding = b'd',
     /// Deliveries that are due, by time.
     Due = b'U',
-    /// Deliveries that wait for their receiver although they are due, by receiver and time.
+    /// Deliveries that are due but held back for their receiver, by receiver and time.
     Parked = b'W',
     /// Receivers whose circuit breaker is open.
     Circuit = b'C',
@@ -75,7 +75,7 @@ tables! {
     Ledger = b'G',
     /// Balances by organization: a counter.
     Balance = b'B',
-    /// Tokens that keys have used, by organization, key and day: counters.
+    /// Tokens used by API keys, by organization, key and day: counters.
     TokenUse = b't',
     /// Sessions of the agent, by organization and name.
     AgentSession = b'r',
@@ -83,29 +83,29 @@ tables! {
     AgentExchange = b'w',
     /// Reserved cost of unfinished work, by organization: a counter.
     Reserved = b'e',
-    /// First answers to requests with an `Idempotency-Key`.
+    /// Stored responses to requests with an `Idempotency-Key`.
     Idempotency = b'Y',
     /// Fallback chains, by organization, model and name.
     Chain = b'a',
     /// Files by organization, newest first.
     File = b'b',
-    /// Files that refer to a content, by its digest.
+    /// Files that share the same contents, by digest.
     Content = b'c',
     /// Files, uploads and tombstones of files, by expiry time.
     FileExpiry = b'f',
-    /// Uploads that were announced and have not arrived.
+    /// Announced uploads that have not arrived yet.
     Upload = b'h',
     /// Tombstones of deleted files.
     FileGone = b'i',
-    /// Files, bytes and announced uploads of an organization: counters.
+    /// Files, bytes and announced uploads of organizations: counters.
     FileUsage = b'j',
     /// Executions by organization, status and lane, newest first.
     Standing = b'u',
-    /// Executions by organization and the other filters of the history, newest first.
+    /// Executions by organization and each of the other history filters, newest first.
     Facet = b'g',
     /// The audit log: a counted list.
     Audit = b'k',
-    /// Payload files that some record refers to.
+    /// Payload files to which at least one record refers.
     PayloadFile = b'P',
     /// Rows that a restore holds back, under their original keys: see `storage::held_back`.
     CarriedOver = b'z',
@@ -115,7 +115,7 @@ tables! {
     IdempotencyExpiry = b'y',
     /// Members by organization and id, oldest first.
     Member = b'm',
-    /// Organization and id of members, by email address.
+    /// Organization and id of each member, by email address.
     MemberEmail = b'@',
     /// The ids of owners, by organization.
     Owner = b'o',
@@ -123,7 +123,7 @@ tables! {
     Session = b's',
     /// Hashes of sessions' tokens, by member.
     SessionOf = b'n',
-    /// Links of the dashboard, by the hash of the link's token.
+    /// Links for the dashboard, by the hash of the link's token.
     Link = b'q',
     /// Hashes of open links' tokens, by organization, kind and recipient.
     LinkOf = b'p',
@@ -135,7 +135,8 @@ tables! {
     ScheduleDue = b'3',
     /// Events received by executions, by execution and name.
     StepEvent = b'4',
-    /// Webhook endpoints, by organization, oldest first, and a counter of changes to their list.
+    /// Webhook endpoints, by organization, oldest first, and a counter of changes to each
+    /// organization's list.
     WebhookEndpoint = b'5',
     /// Deliveries to endpoints, by organization, execution and delivery.
     EndpointDelivery = b'6',
@@ -143,11 +144,11 @@ tables! {
     BulkJob = b'8',
     /// Unfinished bulk jobs, oldest first.
     BulkJobOpen = b'9',
-    /// Descendants of executions and their bytes, by root: counters.
+    /// The number and bytes of executions' descendants, by root: counters.
     Tree = b'0',
 }
 
-/// The name of a key's table.
+/// Returns the name of a key's table.
 #[must_use]
 pub fn table_name(key: &[u8]) -> String {
     let tag = key.first().copied();
@@ -162,7 +163,7 @@ pub fn table_name(key: &[u8]) -> String {
 pub struct Key(Vec<u8>);
 
 impl Key {
-    /// The bare tag of a table: the prefix of all of its rows.
+    /// Creates the prefix of all rows of a table: the bare tag.
     #[must_use]
     pub fn table(table: Table) -> Self {
         let mut bytes = Vec::with_capacity(40);
@@ -205,11 +206,11 @@ impl Key {
         self
     }
 
-    /// Appends text and a zero byte, so that no text is a prefix of another. A zero byte in the
-    /// text becomes 0x01; callers do not accept such text.
+    /// Appends text and a zero byte, so that no appended text is a prefix of another. A zero byte
+    /// in the text becomes 0x01; callers do not accept such text.
     #[must_use]
     pub fn text(mut self, text: &str) -> Self {
-        // With room for an id behind it.
+        // Reserve room for an id after the text.
         self.0.reserve_exact(text.len().saturating_add(1 + 16));
         self.0.extend(text.bytes().map(|byte| byte.max(1)));
         self.0.push(0);
@@ -223,26 +224,26 @@ impl Key {
         self
     }
 
-    /// A key from its stored bytes.
+    /// Creates a key from its stored bytes.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Self {
         Self(bytes.to_vec())
     }
 
-    /// Its bytes.
+    /// The key's bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// The id in the last sixteen bytes, if the key is long enough.
+    /// The id in the last sixteen bytes; `None` if the key is too short.
     #[must_use]
     pub fn last_id<T: Id>(&self) -> Option<T> {
         let bytes: [u8; 16] = *self.0.last_chunk()?;
         Some(T::from(uuid::Uuid::from_bytes(bytes)))
     }
 
-    /// The id in the last sixteen bytes as [`Key::id_newest_first`] wrote it.
+    /// The id in the last sixteen bytes, as written by [`Key::id_newest_first`].
     #[must_use]
     pub fn last_id_inverted<T: Id>(&self) -> Option<T> {
         let bytes: [u8; 16] = *self.0.last_chunk()?;
@@ -250,7 +251,7 @@ impl Key {
     }
 }
 
-/// Allows lookups by bytes in ordered maps: keys are ordered by their bytes.
+/// Keys are ordered by their bytes, so ordered maps can be searched by bytes.
 impl std::borrow::Borrow<[u8]> for Key {
     fn borrow(&self) -> &[u8] {
         &self.0

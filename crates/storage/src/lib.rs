@@ -1,23 +1,24 @@
 //! The embedded store: the only crate that depends on the storage engine.
 //!
-//! Its interface is a handful of verbs: `get`, `get_many`, `page`, `list`, `search`, `commit`,
-//! `write_payload`, `read_payload`, `stats`. A write is durable when `commit` returns, not before,
-//! and no caller acts on it earlier.
+//! Its interface consists of a few operations: `get`, `get_many`, `page`, `list`, `search`,
+//! `commit`, `write_payload`, `read_payload`, `stats`. A write is durable when `commit` returns,
+//! not earlier, and callers act on it only after that.
 //!
-//! The path of a commit, and the module of each part:
+//! The path of a commit, with the module responsible for each step:
 //!
-//! 1. [`writer`]: one thread groups commits ([`pace`] decides when it waits for more), checks
-//!    preconditions, resolves counters and lists.
-//! 2. [`log`]: the group becomes one checksummed, numbered record; one `pwrite`, one `fdatasync`.
+//! 1. [`writer`]: one thread groups commits ([`pace`] decides when it waits for more commits),
+//!    checks preconditions, and resolves counters and lists.
+//! 2. [`log`]: the group becomes one checksummed, numbered record, with one `pwrite` and one
+//!    `fdatasync`.
 //! 3. [`memtable`]: the group becomes visible as a whole. Nothing is visible before it is durable.
-//! 4. The commits' hooks run, in order; then the commits are answered.
+//! 4. The commits' hooks run, in order; then the results of the commits are returned.
 //! 5. [`checkpoint`]: in the background, moves rows from the memtable into the [`tree`] (sled), in
-//!    key order and in compressed [`blocks`], and then removes their log. Rows overwritten before
-//!    that never reach the tree.
+//!    key order and in compressed [`blocks`], and then removes the log segments that contain them.
+//!    Rows that are overwritten before a checkpoint never reach the tree.
 //!
-//! [`view`] merges memtable and tree into one ordered, consistent map. [`opening`] reads tree, log
-//! and [`marker`], and refuses parts that do not belong together. A failed write is never retried:
-//! the process exits, and the next start reads the log.
+//! [`view`] merges the memtable and the tree into one ordered, consistent map. [`opening`] reads
+//! the tree, the log and the [`marker`], and refuses parts that do not belong together. A failed
+//! write is never retried: the process exits, and the next start reads the log.
 
 pub mod commit;
 mod covered;

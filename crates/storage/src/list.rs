@@ -1,8 +1,8 @@
-//! Counted lists: appended rows with an exact count, and access at any offset with one read.
+//! Counted lists: appended rows with an exact count, in which a page at any offset takes one read.
 //!
 //! The writer alone assigns each row the next number of its list. The counter is under the list's
 //! own key, and the rows follow under inverted numbers, newest first. Rows are removed only at the
-//! old end; the number of removed rows is a counter after the rows.
+//! old end; a counter after the rows contains the number of removed rows.
 
 use std::ops::Range;
 
@@ -26,7 +26,7 @@ pub struct List {
 pub struct OldEnd {
     list: Key,
     first: u64,
-    /// Oldest first.
+    /// The rows, oldest first.
     pub rows: Vec<Vec<u8>>,
 }
 
@@ -42,12 +42,12 @@ impl OldEnd {
     }
 }
 
-/// The key of the number of removed rows. It sorts after the rows.
+/// The key of the number of removed rows. This key sorts after the rows.
 fn gone(list: &Key) -> Key {
     list.clone().raw(&[u8::MAX; 9])
 }
 
-/// The numbers of a list's rows, oldest to newest (exclusive).
+/// The range of a list's row numbers, from the oldest to the newest row (exclusive).
 fn numbers(moment: &Moment, list: &Key) -> Result<Range<u64>, Error> {
     let counter = |key: &Key| {
         let count = writer::counter(moment.get(key)?.as_deref())?;
@@ -57,8 +57,8 @@ fn numbers(moment: &Moment, list: &Key) -> Result<Range<u64>, Error> {
 }
 
 impl Store {
-    /// Up to `limit` rows after the newest `offset` ones. Costs one short read regardless of length
-    /// and offset. Rows appended meanwhile do not shift it.
+    /// Returns up to `limit` rows after the newest `offset` rows. Costs one short read, regardless
+    /// of the list's length and the offset. Concurrent appends do not shift the page.
     ///
     /// # Errors
     /// As [`Store::get`]; [`Error::Malformed`] if `list` is not a list.
@@ -74,7 +74,7 @@ impl Store {
         .await
     }
 
-    /// The oldest rows, at most `limit`.
+    /// Returns up to `limit` of the oldest rows.
     ///
     /// # Errors
     /// As [`Store::list`].

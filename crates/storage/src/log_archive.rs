@@ -1,5 +1,5 @@
-//! Log archiving: reads the commits after a record, in order, from an open store or from one that
-//! no longer opens, and tracks how far a chain of backups has archived the log.
+//! Log archiving: reads the commits after a given record, in order, from an open store or from a
+//! store that no longer opens, and tracks how far a chain of backups has archived the log.
 
 use std::io;
 use std::path::Path;
@@ -28,7 +28,8 @@ pub struct Group {
     pub number: u64,
     /// When it was written, by the machine's clock.
     pub time: Timestamp,
-    /// Its rows; `None` deletes. Empty in a seal, which only proves the previous record.
+    /// The rows; `None` deletes a row. Empty in a seal, which only proves that the previous record
+    /// is complete.
     pub rows: Rows,
 }
 
@@ -42,7 +43,7 @@ impl Group {
     }
 }
 
-/// The payload file that a row claims.
+/// Returns the payload file that a row claims.
 #[must_use]
 pub fn claimed_by(key: &Key) -> Option<PayloadId> {
     let is_claim = key.as_bytes().first() == Some(&(Table::PayloadFile as u8));
@@ -56,19 +57,19 @@ impl Store {
         Uuid::from_bytes(self.shared.id)
     }
 
-    /// The number of the last record of the log that is durable and visible.
+    /// The number of the last log record that is durable and visible.
     #[must_use]
     pub fn last_record(&self) -> u64 {
         self.shared.view.memtable.published()
     }
 
-    /// How far a chain of backups has archived the log; `None` without a chain.
+    /// The archive position; `None` without a chain.
     #[must_use]
     pub fn archive_position(&self) -> Option<ArchivePosition> {
         self.shared.segments.archive_position()
     }
 
-    /// The last log record that no chain of backups needs any more.
+    /// The last log record that no chain of backups needs anymore.
     #[must_use]
     pub(super) fn archived_through(&self) -> u64 {
         self.archive_position().map_or(u64::MAX, |kept| kept.through)
@@ -80,17 +81,17 @@ impl Store {
         self.archived_through() >= self.last_record()
     }
 
-    /// Starts a chain of backups: from now on, the log and the files that it refers to stay until
-    /// [`Store::mark_archived`] confirms that the chain has them.
+    /// Starts a chain of backups. From now on, the log and the files to which it refers are
+    /// retained until [`Store::mark_archived`] confirms that the chain contains them.
     ///
     /// # Errors
-    /// If the disk fails; then there is no chain.
+    /// If the disk fails; no chain is started then.
     pub fn start_archiving(&self) -> io::Result<ArchivePosition> {
         self.shared.segments.start_archiving(|| self.last_record())
     }
 
-    /// Records that the chain durably has the log up to `through`, and makes the deletions that
-    /// waited for it.
+    /// Records that the chain durably contains the log up to `through`, and makes the deletions
+    /// that waited for this.
     ///
     /// # Errors
     /// If the disk fails.
@@ -102,7 +103,7 @@ impl Store {
         Ok(())
     }
 
-    /// Ends the chain. A `reason` says why it was abandoned, see [`Store::take_archive_failure`].
+    /// Ends the chain. If it was abandoned, `reason` says why; see [`Store::take_archive_failure`].
     pub fn stop_archiving(&self, reason: Option<String>) {
         self.shared.segments.give_up_archiving(reason);
         self.delete_unpinned();
@@ -111,20 +112,21 @@ impl Store {
     /// Ends the chain durably, so that no later start continues it. Does nothing without a chain.
     ///
     /// # Errors
-    /// If the disk fails; then a later start may find the chain again.
+    /// If the disk fails. A later start may then find the chain again.
     pub fn end_chain(&self) -> io::Result<()> {
         self.shared.segments.stop_archiving(None)?;
         self.delete_unpinned();
         Ok(())
     }
 
-    /// Why the last chain was abandoned; returned once.
+    /// Takes the reason why the last chain was abandoned. Returns it only once.
     #[must_use]
     pub fn take_archive_failure(&self) -> Option<String> {
         self.shared.segments.take_archive_failure()
     }
 
-    /// Maximum bytes of log that may wait for the chain; beyond that, the chain is abandoned.
+    /// Sets the maximum bytes of log that may wait for the chain. Beyond that, the chain is
+    /// abandoned.
     pub fn set_archive_budget(&self, bytes: u64) {
         self.shared.segments.set_archive_budget(bytes);
     }
@@ -135,12 +137,13 @@ impl Store {
         self.archive_position().map_or(0, |kept| self.shared.segments.bytes_behind(kept.through))
     }
 
-    /// Passes every group after the record `after` to `take`, up to `until`, which must be an
-    /// existing record; stops early after `most` bytes. Returns the last record passed. Blocks;
-    /// call it on its own thread.
+    /// Passes every group after the record `after` to `take`, up to the record `until`, which must
+    /// exist. Stops early after `most` bytes. Returns the last record passed. Blocks; call it on
+    /// its own thread.
     ///
     /// # Errors
-    /// [`io::ErrorKind::InvalidData`] if the log no longer has them; any error of `take`.
+    /// [`io::ErrorKind::InvalidData`] if the log no longer contains the records; any error of
+    /// `take`.
     pub fn read_log(
         &self,
         after: u64,
@@ -156,20 +159,21 @@ impl Store {
 #[derive(Debug)]
 pub struct LiveLog {
     pub store: Uuid,
-    /// The chain that archived it.
+    /// The chain that archived the log.
     pub chain: Option<Uuid>,
     /// The numbers of the first and last record passed to `take`.
     pub first: u64,
     pub last: u64,
-    /// Why it cannot be read after `last`, unless that is its end.
+    /// Why the log cannot be read after `last`; `None` if `last` is the end of the log.
     pub fault: Option<String>,
 }
 
-/// Passes every whole group after the record `after` in the log of the data folder `data` to
-/// `take`, even if its store does not open. Changes nothing. `None` if there is no log.
+/// Passes every complete group after the record `after` in the log of the data folder `data` to
+/// `take`, even if the store does not open. Changes nothing. Returns `None` if there is no log.
 ///
 /// # Errors
-/// [`Error::Locked`] if a process uses it; [`Error::Folder`] if the disk cannot be read.
+/// [`Error::Locked`] if a process uses the data folder; [`Error::Folder`] if the disk cannot be
+/// read.
 pub fn read_live_log(
     data: &Path,
     after: u64,
@@ -204,8 +208,8 @@ pub fn read_live_log(
     }))
 }
 
-/// The path of a payload's file in the data folder `data`, even if a sweep has moved it to the
-/// trash.
+/// Returns the path of a payload's file in the data folder `data`, even if a sweep has moved the
+/// file to the trash.
 #[must_use]
 pub fn payload_in(data: &Path, id: PayloadId) -> std::path::PathBuf {
     let path = path_of(data, id);
@@ -215,7 +219,7 @@ pub fn payload_in(data: &Path, id: PayloadId) -> std::path::PathBuf {
     trash::find(&data.join(PAYLOADS), &id.to_string()).unwrap_or(path)
 }
 
-/// What a claim's row records about its file.
+/// Returns the length and checksum that a claim's row records about its file.
 #[must_use]
 pub fn claim_of(value: &[u8]) -> Option<Claim> {
     Claim::read(value)

@@ -1,5 +1,5 @@
-//! Log archiving: checkpoints, closing and starts remove nothing that the chain lacks, and the wait
-//! for the chain is bounded.
+//! Log archiving: checkpoints, closing and starts remove nothing that the chain still needs, and
+//! the bytes that wait for the chain are limited.
 
 use std::fs;
 use std::path::Path;
@@ -24,7 +24,7 @@ async fn commit(store: &Store, number: u64, bytes: usize) {
     store.commit(commit).await.unwrap();
 }
 
-/// The numbers in the rows of all groups after `after`, and the last record.
+/// Returns the numbers in the rows of all groups after `after`, and the last record.
 fn groups(store: &Store, after: u64) -> (Vec<u64>, u64) {
     let mut found = Vec::new();
     let until = store.last_record();
@@ -59,7 +59,7 @@ async fn log_archive_survives_checkpoints_and_restarts() {
     assert_eq!(store.archive_position(), Some(kept.clone()));
     let (found, until) = groups(&store, kept.through);
     assert_eq!(found, (1..40).collect::<Vec<u64>>());
-    // Bounded reads continue where they ended.
+    // Bounded reads continue where the previous read ended.
     let mut last = kept.through;
     let mut turns = 0;
     while last < until {
@@ -128,7 +128,7 @@ async fn log_archive_keeps_payload_files_until_backed_up() {
     assert!(path.is_file(), "the chain has not come so far");
     store.mark_archived(kept.chain, store.last_record()).unwrap();
     assert!(!path.exists());
-    // A file that is written again meanwhile stays.
+    // A file that is written again in the meantime stays.
     let payload = write().await;
     release(&payload).await;
     let again = write().await;

@@ -1,6 +1,6 @@
 //! The marker: a small file next to the store's folder with the store's id and the last record
-//! known to be durable. It distinguishes a folder whose store is missing (an unmounted volume) or
-//! outdated (a restored copy) from a new folder.
+//! known to be durable. With it, a start distinguishes a new folder from a folder whose store is
+//! missing (an unmounted volume) or outdated (a restored copy).
 
 use std::fs;
 use std::io;
@@ -15,32 +15,32 @@ use super::log::form::StoreId;
 use super::opening::STORE;
 use orrery_runtime::Clock;
 
-/// The file name in the data folder.
+/// The marker's file name in the data folder.
 pub const FILE: &str = "store.mark";
 
-/// The content of the file.
+/// The contents of the marker file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Marker {
     pub store: Uuid,
-    /// A store that is about to replace the other.
+    /// A store that is about to replace the current one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<Uuid>,
-    /// The last durable log record when this was written.
+    /// The last durable log record when the marker was written.
     pub record: u64,
-    /// Rows that were not in the tree yet.
+    /// The number of rows that were not in the tree yet.
     pub rows_in_log: u64,
-    /// When this was written.
+    /// When the marker was written.
     pub at: String,
 }
 
 impl Marker {
-    /// A marker of the current state.
+    /// Creates a marker of the current state.
     pub fn new(store: StoreId, record: u64, rows_in_log: u64) -> Self {
         let at = Clock::system().now().to_string();
         Self { store: Uuid::from_bytes(store), next: None, record, rows_in_log, at }
     }
 
-    /// Reads the marker of a data folder; `None` if it has none.
+    /// Reads the marker of a data folder. Returns `None` if there is no marker.
     pub fn read(data: &Path) -> Result<Option<Self>, Error> {
         let path = path_of(data);
         let text = match fs::read(&path) {
@@ -57,7 +57,7 @@ impl Marker {
         })
     }
 
-    /// Writes it durably.
+    /// Writes the marker durably.
     pub fn write(&self, data: &Path) -> Result<(), Error> {
         let path = path_of(data);
         let text = serde_json::to_vec(self)
@@ -71,8 +71,8 @@ pub fn path_of(data: &Path) -> PathBuf {
     data.join(FILE)
 }
 
-/// Atomically exchanges the closed store of the data folder `from` with that of `data`. After a
-/// crash, either of them may be in place; the marker names both.
+/// Atomically exchanges the closed store of the data folder `from` with the store of `data`. After
+/// a crash, either store may be in place; the marker names both.
 ///
 /// # Errors
 /// [`Error::Folder`]: then the store of `data` is unchanged.

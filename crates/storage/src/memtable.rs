@@ -1,15 +1,15 @@
 //! The memtable: rows that are durable in the log but not yet in the tree, in key order.
 //!
 //! The writer publishes each group of commits as a whole: a row carries the number of its group,
-//! and readers see only groups up to a published number. A [`Snapshot`] is such a number with the
-//! layers of that time, so everything that it reads is consistent, however long it takes. There are
-//! at most two layers: the active one takes new groups; the frozen one is being moved into the
-//! tree. No lock is held for more than [`CHUNK`] rows.
+//! and readers see only groups up to a published number. A [`Snapshot`] consists of such a number
+//! and the layers at that time, so all of its reads are consistent, however long they take. There
+//! are at most two layers: the active layer receives new groups; the frozen layer is being moved
+//! into the tree. No lock is held for more than [`CHUNK`] rows.
 //!
-//! Three rules keep tree and layers consistent. Only rows of a frozen layer go to the tree. A layer
-//! is dropped once all of its rows are in the tree. And a checkpoint begins only when no snapshot
-//! is older than the frozen layer's last group, so that no reader finds rows of its own future in
-//! the tree ([`Memtable::wait_for_readers`]).
+//! Three rules keep the tree and the layers consistent. Only rows of a frozen layer are written to
+//! the tree. A layer is dropped once all of its rows are in the tree. And a checkpoint begins only
+//! when no snapshot is older than the frozen layer's last group, so that no reader finds rows in
+//! the tree that are newer than its snapshot ([`Memtable::wait_for_readers`]).
 
 use std::collections::{BTreeMap, btree_map};
 use std::ops::Bound;
@@ -18,18 +18,18 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 
 use super::key::Key;
 
-/// The rows of one or more commits; `None` deletes.
+/// The rows of one or more commits; `None` deletes a row.
 pub type Rows = BTreeMap<Key, Option<Vec<u8>>>;
 
 /// Rows read or written per acquisition of a layer's lock.
 const CHUNK: usize = 64;
 
-/// A row's newest value, and the older ones that snapshots may need.
+/// A row's newest value, and the older values that snapshots may still need.
 #[derive(Debug)]
 struct Slot {
     number: u64,
     value: Option<Vec<u8>>,
-    /// Oldest first.
+    /// Older values, oldest first.
     older: Vec<(u64, Option<Vec<u8>>)>,
 }
 
@@ -38,7 +38,7 @@ impl Slot {
         Self { number, value, older: Vec::new() }
     }
 
-    /// The value as of group `number`; `None` if the row was not written by then.
+    /// Returns the value as of group `number`. `None` if the row had not been written by then.
     fn as_of(&self, number: u64) -> Option<&Option<Vec<u8>>> {
         if self.number <= number {
             return Some(&self.value);
@@ -46,7 +46,7 @@ impl Slot {
         self.older.iter().rev().find(|(older, _)| *older <= number).map(|(_, value)| value)
     }
 
-    /// Adds a newer value and drops those that no snapshot since `oldest` can see.
+    /// Adds a newer value, and drops the older values that no snapshot since `oldest` can see.
     fn put(&mut self, number: u64, value: Option<Vec<u8>>, oldest: u64) {
         let before = std::mem::replace(&mut self.value, value);
         self.older.push((self.number, before));
@@ -56,7 +56,7 @@ impl Slot {
     }
 }
 
-/// One ordered map of rows.
+/// An ordered map of rows.
 #[derive(Debug, Default)]
 pub struct Layer {
     rows: RwLock<BTreeMap<Key, Slot>>,
@@ -74,13 +74,13 @@ impl Layer {
         self.read().get(key).and_then(|slot| slot.as_of(number)).cloned()
     }
 
-    /// Whether it has a row or a deletion for the key. Only for a frozen layer.
+    /// Whether the layer has a row or a deletion for the key. Call it only on a frozen layer.
     pub fn has(&self, key: &[u8]) -> bool {
         self.read().contains_key(key)
     }
 
-    /// The newest published value. The number is read under the lock, since values older than a
-    /// number read earlier may be gone.
+    /// Returns the newest published value. The published number is read under the lock, because
+    /// values as of a number that was read earlier may already have been dropped.
     fn newest(&self, key: &[u8], published: &AtomicU64) -> Option<Option<Vec<u8>>> {
         let map = self.read();
         let number = published.load(Ordering::Acquire);
@@ -104,7 +104,8 @@ impl Layer {
         }
     }
 
-    /// Up to `most` rows from `from` on as of `number`, and where to continue; `None` at the end.
+    /// Returns up to `most` rows from `from` on, as of `number`, and where to continue; `None` at
+    /// the end.
     fn chunk(&self, from: Bound<&[u8]>, number: u64, most: usize) -> (Vec<Entry>, Option<Vec<u8>>) {
         let map = self.read();
         let mut found = Vec::with_capacity(most);
@@ -121,8 +122,8 @@ impl Layer {
         (found, next)
     }
 
-    /// Passes the newest value of every row to `take`, in order. Only for a frozen layer, since it
-    /// holds the lock.
+    /// Passes the newest value of every row to `take`, in order. Call it only on a frozen layer,
+    /// since it holds the lock.
     pub fn each<E>(
         &self,
         mut take: impl FnMut(&Key, Option<&[u8]>) -> Result<(), E>,
@@ -130,18 +131,18 @@ impl Layer {
         self.read().iter().try_for_each(|(key, slot)| take(key, slot.value.as_deref()))
     }
 
-    /// Whether it has no rows.
+    /// Whether the layer has no rows.
     pub fn is_empty(&self) -> bool {
         self.read().is_empty()
     }
 
-    /// The number of its rows.
+    /// The number of rows in the layer.
     pub fn len(&self) -> usize {
         self.read().len()
     }
 }
 
-/// A layer that accepts no more rows, and its last group.
+/// A layer that accepts no more rows, and the number of its last group.
 #[derive(Debug, Clone)]
 pub struct Frozen {
     pub layer: Arc<Layer>,
@@ -159,13 +160,13 @@ struct Layers {
 pub struct Memtable {
     layers: RwLock<Layers>,
     published: AtomicU64,
-    /// The number of snapshots of each group number.
+    /// The number of snapshots for each group number.
     readers: Mutex<BTreeMap<u64, usize>>,
     reader_left: Condvar,
 }
 
 impl Memtable {
-    /// An empty memtable after group `number`.
+    /// Creates an empty memtable after group `number`.
     pub fn new(number: u64) -> Self {
         Self {
             layers: RwLock::default(),
@@ -188,7 +189,8 @@ impl Memtable {
         self.published.load(Ordering::Acquire)
     }
 
-    /// Makes group `number` visible as a whole. Called by one thread only, with increasing numbers.
+    /// Makes group `number` visible as a whole. Only one thread calls this, with increasing
+    /// numbers.
     pub fn publish(&self, number: u64, rows: Rows) {
         let oldest = {
             let published = self.published();
@@ -199,7 +201,7 @@ impl Memtable {
         self.published.store(number, Ordering::Release);
     }
 
-    /// Adds the rows of group `number` at startup, before there are readers: older values are
+    /// Adds the rows of group `number` at startup, before there are readers, so older values are
     /// dropped.
     pub fn load(&mut self, number: u64, rows: Vec<Entry>) {
         let layers = self.layers.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -208,7 +210,8 @@ impl Memtable {
         *self.published.get_mut() = number;
     }
 
-    /// The newest value of a row: `Some(None)` if deleted, `None` if only the tree knows.
+    /// Returns the newest value of a row: `Some(None)` if it was deleted, `None` if the memtable
+    /// does not contain the row.
     pub fn get(&self, key: &[u8]) -> Option<Option<Vec<u8>>> {
         let (active, frozen) = self.both();
         let newest = active.newest(key, &self.published);
@@ -221,9 +224,9 @@ impl Memtable {
         (Arc::clone(&layers.active), frozen)
     }
 
-    /// A snapshot of the current state.
+    /// Takes a snapshot of the current state.
     pub fn snapshot(self: &Arc<Self>) -> Snapshot {
-        // Register as a reader before looking at the layers, see the module documentation.
+        // Register as a reader before reading the layers; see the module documentation.
         let number = {
             let mut readers = self.readers();
             let number = self.published();
@@ -235,7 +238,8 @@ impl Memtable {
         Snapshot { memtable: Arc::clone(self), number, layers }
     }
 
-    /// Freezes the active layer and starts another; `None` if it is empty or one is frozen already.
+    /// Freezes the active layer and starts a new one. Returns `None` if the active layer is empty
+    /// or another layer is already frozen.
     pub fn freeze(&self) -> Option<Frozen> {
         let mut layers = self.layers.write().unwrap_or_else(PoisonError::into_inner);
         if layers.frozen.is_some() || layers.active.is_empty() {
@@ -256,7 +260,7 @@ impl Memtable {
         drop(self.reader_left.wait_while(readers, is_older));
     }
 
-    /// Drops the frozen layer once all of it is in the tree.
+    /// Drops the frozen layer once all of its rows are in the tree.
     pub fn thaw(&self) {
         let frozen = {
             let mut layers = self.layers.write().unwrap_or_else(PoisonError::into_inner);
@@ -270,7 +274,7 @@ impl Memtable {
         self.layers().frozen.is_some()
     }
 
-    /// Whether everything is in the tree.
+    /// Whether all rows are in the tree.
     pub fn is_empty(&self) -> bool {
         let layers = self.layers();
         layers.frozen.is_none() && layers.active.is_empty()
@@ -283,12 +287,13 @@ impl Memtable {
     }
 }
 
-/// A snapshot of the memtable. Checkpoints wait for it, so keep it only briefly.
+/// A snapshot of the memtable. Checkpoints wait for snapshots to be dropped, so keep one only
+/// briefly.
 #[derive(Debug)]
 pub struct Snapshot {
     memtable: Arc<Memtable>,
     number: u64,
-    /// Newest first.
+    /// The layers, newest first.
     layers: Vec<Arc<Layer>>,
 }
 
@@ -306,12 +311,13 @@ impl Drop for Snapshot {
 }
 
 impl Snapshot {
-    /// A row's value in the snapshot: `Some(None)` if deleted, `None` if only the tree knows.
+    /// Returns a row's value in the snapshot: `Some(None)` if it was deleted, `None` if the
+    /// memtable does not contain the row.
     pub fn get(&self, key: &[u8]) -> Option<Option<Vec<u8>>> {
         self.layers.iter().find_map(|layer| layer.get(key, self.number))
     }
 
-    /// Cursors from `from` on, one for each layer, newest first.
+    /// Returns cursors from `from` on, one for each layer, newest layer first.
     pub fn cursors(&self, from: Bound<&[u8]>) -> Vec<Cursor<'_>> {
         let owned = match from {
             Bound::Included(from) => Bound::Included(from.to_vec()),
@@ -342,7 +348,7 @@ pub struct Cursor<'s> {
 }
 
 impl Cursor<'_> {
-    /// The next row, without consuming it.
+    /// Returns the next row without consuming it.
     pub fn peek(&mut self) -> Option<&Entry> {
         while self.rows.is_empty() {
             let from = self.next.take()?;
@@ -355,7 +361,7 @@ impl Cursor<'_> {
         self.rows.last()
     }
 
-    /// The next row.
+    /// Returns the next row.
     pub fn take(&mut self) -> Option<Entry> {
         self.peek()?;
         self.rows.pop()

@@ -1,7 +1,7 @@
-//! Opening a store: reads tree, log and marker, and checks that they belong together.
+//! Opens a store: reads the tree, the log and the marker, and checks that they belong together.
 //!
-//! Missing, outdated, foreign or damaged parts are refused with an error that says what to do.
-//! Nothing is created in place of a store that existed before, and nothing is repaired silently.
+//! Missing, outdated, foreign or damaged parts are refused with an error that says what to do. A
+//! store that existed before is never replaced by a new one, and nothing is repaired silently.
 
 use std::fs;
 use std::io;
@@ -96,7 +96,7 @@ pub fn open(data: &Path) -> Result<Opened, Error> {
     Ok(Opened { view, log, store, applied })
 }
 
-/// Adds to a reason when the store was last known to be intact.
+/// Adds the time at which the store was last known to be intact to a reason.
 fn since(reason: String, mark: &Option<Marker>) -> String {
     match mark {
         None => reason,
@@ -108,7 +108,7 @@ fn since(reason: String, mark: &Option<Marker>) -> String {
     }
 }
 
-/// Refuses to create a store where one existed.
+/// Refuses to create a store where one existed before.
 fn refuse_missing(data: &Path, path: &Path, mark: Option<&Marker>) -> Result<(), Error> {
     let misfit = |reason| Err(Error::Misfit { folder: data.to_path_buf(), reason });
     if let Some(mark) = mark {
@@ -154,7 +154,7 @@ fn refuse_faults(
     }
 }
 
-/// Refuses parts that do not belong together, or of which one is outdated.
+/// Refuses parts that do not belong together, or one of which is outdated.
 fn refuse_misfits(
     tree: Option<StoreId>,
     applied: u64,
@@ -228,7 +228,7 @@ fn refuse_misfits(
     Ok(())
 }
 
-/// Refuses a store of a newer release; upgrades the format number of an older one.
+/// Refuses a store written by a newer release. Upgrades the format number of an older store.
 fn check_format(view: &View, data: &Path) -> Result<(), Error> {
     let key: Key = tree::format_key();
     let row = view.get(&key)?;
@@ -245,7 +245,7 @@ fn check_format(view: &View, data: &Path) -> Result<(), Error> {
             Err(Error::NewerFormat { folder: data.to_path_buf(), found, known: FORMAT })
         }
         Some(FORMAT) => Ok(()),
-        // Earlier formats are read as they are; from now on the current one is written.
+        // Data of earlier formats is readable as it is; from now on, the current format is written.
         Some(_) | None => tree::set_format(&view.db, FORMAT),
     }
 }

@@ -1,8 +1,9 @@
-//! The pace of the writer: under load, commits wait briefly so that more of them share one sync.
+//! The pace of the writer: under load, the writer waits briefly so that more commits share one
+//! sync.
 //!
 //! A sync takes as much CPU time as several commits, and under such a load every core has other
-//! work meanwhile. Only commits of accepted work count: a client waits for each of the others, and
-//! with few in flight nothing is delayed.
+//! work to do. Only commits for accepted work are counted. A client waits for each of the other
+//! commits, so while few commits of accepted work are made, nothing is delayed.
 
 use std::time::Duration;
 
@@ -10,13 +11,13 @@ use tokio::time::Instant;
 
 /// The time over which commits are counted.
 const WINDOW: Duration = Duration::from_millis(5);
-/// Commits per window from which the writer waits for more: above the rate of one execution at a
-/// time.
+/// Commits per window from which the writer waits for more. This is above the rate of executions
+/// that run one at a time.
 const MANY: usize = 24;
-/// How long the writer waits, about the duration of a sync.
+/// The writer's wait for more commits, about as long as a sync takes.
 const PAUSE: Duration = Duration::from_micros(200);
 
-/// Counts commits.
+/// Counts commits to measure their rate.
 #[derive(Debug)]
 pub struct Pace {
     began: Instant,
@@ -27,21 +28,21 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// A counter without commits.
+    /// Creates a counter without commits.
     pub const fn new(now: Instant) -> Self {
         Self { began: now, count: 0, before: 0 }
     }
 
-    /// Counts a commit of accepted work.
+    /// Counts a commit for accepted work.
     pub const fn note(&mut self) {
         self.count = self.count.saturating_add(1);
     }
 
-    /// How long a group that begins now should wait for more commits.
+    /// Returns how long a group that begins now should wait for more commits.
     pub fn pause(&mut self, now: Instant) -> Option<Duration> {
         let passed = now.saturating_duration_since(self.began);
         if passed >= WINDOW {
-            // The same number over a longer time is not a high rate.
+            // The same number of commits over a longer time is not a high rate.
             self.before = if passed < WINDOW.saturating_mul(2) { self.count } else { 0 };
             (self.began, self.count) = (now, 0);
         }

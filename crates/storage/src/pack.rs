@@ -1,13 +1,14 @@
-//! Packed values: how the tree stores the value of a single row, and the rows of a [block].
+//! Packed values: the tree's storage format for the value of a single row, and for the rows of a
+//! [block].
 //!
-//! A record is JSON and consists mostly of field names. [`pack`] compresses a value to a third or a
-//! quarter with a dictionary of typical records; the tree is written, cached and stored at that
-//! size. Only checkpoints pack and only reads of the tree unpack: the log and the memtable keep
-//! values uncompressed, so that commits never wait for compression.
+//! A record is JSON and consists mostly of field names. With a dictionary of typical records,
+//! [`pack`] compresses a value to a third or a quarter of its size; the tree is written, cached and
+//! stored at that size. Only checkpoints pack, and only reads of the tree unpack: the log and the
+//! memtable keep values uncompressed, so that commits never wait for compression.
 //!
-//! A packed value begins with [`MAGIC`], a block with another byte after [`RESERVED`]. A value that
-//! begins with these bytes itself is always packed, so that they are never confused. The dictionary
-//! never changes; a new one gets a new number.
+//! A packed value begins with [`MAGIC`], and a block with another byte after [`RESERVED`]. A value
+//! that itself begins with the reserved bytes is always packed, so that it cannot be mistaken for
+//! packed data. The dictionary never changes; a new dictionary gets a new number.
 //!
 //! [block]: super::blocks
 
@@ -28,9 +29,9 @@ const MAGIC: [u8; 4] = [RESERVED[0], RESERVED[1], b's', 1];
 /// Values shorter than this are not packed.
 const PACKED_FROM: usize = 96;
 /// The dictionary does most of the work: compared with level 1, which also entropy-codes the
-/// literals, a record takes half the time and 2 to 8 % more bytes.
+/// literals, compressing a record takes half the time and yields 2 to 8 % more bytes.
 const LEVEL: i32 = -1;
-/// Fields and texts of typical records, the most frequent last.
+/// Fields and strings of typical records, the most frequent last.
 static DICTIONARY: &[u8] = include_bytes!("pack.dict");
 
 static ENCODER: LazyLock<EncoderDictionary<'static>> =
@@ -43,7 +44,7 @@ thread_local! {
     static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
 }
 
-/// The value as stored in the tree.
+/// Returns the value as stored in the tree.
 pub fn pack(value: &[u8]) -> Cow<'_, [u8]> {
     let looks_packed = value.starts_with(&RESERVED);
     if value.len() < PACKED_FROM && !looks_packed {
@@ -57,10 +58,10 @@ pub fn pack(value: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// The value from its stored form.
+/// Returns the value from its stored form.
 ///
 /// # Errors
-/// [`Malformed`] if it is damaged, or was packed by a later release.
+/// [`Malformed`] if the stored form is damaged, or was packed by a later release.
 pub fn unpack(held: &[u8]) -> Result<Vec<u8>, Malformed> {
     match held.strip_prefix(&MAGIC) {
         Some(packed) => decompress(packed),
@@ -68,7 +69,7 @@ pub fn unpack(held: &[u8]) -> Result<Vec<u8>, Malformed> {
     }
 }
 
-/// Compresses `bytes`; `None` if there is not enough memory.
+/// Compresses `bytes`. Returns `None` if there is not enough memory.
 pub fn compress(bytes: &[u8]) -> Option<Vec<u8>> {
     COMPRESSOR.with_borrow_mut(|compressor| {
         if compressor.is_none() {
@@ -123,7 +124,7 @@ mod tests {
         assert_eq!(unpack(&held).unwrap(), STEP.as_bytes());
     }
 
-    /// Bytes that this release writes and later ones must read.
+    /// The bytes that this release writes and later releases must be able to read.
     #[test]
     fn pack_dictionary_matches_golden_bytes() {
         let digest = crc32fast::hash(DICTIONARY);

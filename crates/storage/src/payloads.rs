@@ -1,13 +1,14 @@
 //! Payload files: JSON text too large to be stored in its record.
 //!
-//! A file's id is a hash of its owner and its content. So equal payloads of one owner (an
-//! execution, a delivery, a definition) are one file, but owners never share files: a deletion by
-//! one never affects another, and no organization can find out what another one stores.
+//! A file's id is a hash of its owner and its contents. So equal payloads of one owner (an
+//! execution, a delivery, a definition) share one file, but owners never share files: a deletion by
+//! one owner never affects another, and no organization can find out what another organization
+//! stores.
 //!
 //! A file is written and synced before the commit that refers to it, and that commit adds a row
-//! that claims it. A file without such a row was never acknowledged, and the sweep after a start
-//! removes it. Files are immutable. Releases up to 0.1.0 used random ids (UUID version 7); they are
-//! read and deleted in the same way.
+//! that claims the file. A file without such a row was never acknowledged, and the sweep after a
+//! start removes it. Files are immutable. Releases up to 0.1.0 used random ids (UUID version 7);
+//! such files are read and deleted in the same way.
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
@@ -30,20 +31,21 @@ use orrery_runtime::new_id;
 
 /// The folder of payload files, within the data folder.
 pub(super) const PAYLOADS: &str = "payloads";
-/// The extension of a file while it is written, after its name and a number.
+/// The extension of a file while it is being written, after the file's name and a number.
 pub(super) const PART: &str = "part";
-/// The maximum number of ids noted for the sweep of this start; beyond it, there is no sweep.
+/// The maximum number of ids noted for the sweep of this start. Beyond that, the start makes no
+/// sweep.
 const RECENT_MAX: usize = 1_000_000;
-/// Maximum total bytes of inline copies of one text in the records of its owners.
+/// Maximum total bytes of inline copies of one string in the records of its owners.
 const INLINE_COPIES_MAX: usize = 256 * 1024;
-/// Bytes compared at a time.
+/// The number of bytes compared at a time.
 const BLOCK: usize = 64 * 1024;
 
-/// A payload before it is written: its length and id are known.
+/// A payload that has not been written yet, but whose length and id are known.
 #[derive(Debug)]
 pub struct Prepared {
     json: Box<RawValue>,
-    /// The id of its file; `None` if it is stored in its record.
+    /// The id of the payload's file; `None` if the payload is stored in its record.
     id: Option<PayloadId>,
 }
 
@@ -54,15 +56,15 @@ impl Prepared {
         self.json.get().len() as u64
     }
 
-    /// The id of its file, if it has one.
+    /// The id of the payload's file, if it has one.
     #[must_use]
     pub const fn id(&self) -> Option<PayloadId> {
         self.id
     }
 }
 
-/// The ids used since this start, until its sweep has ended. The sweep skips them, even if no
-/// commit refers to them yet.
+/// The ids used since this start, until the start's sweep has ended. The sweep skips these ids,
+/// even if no commit refers to them yet.
 #[derive(Debug)]
 pub(super) struct Recent(Mutex<Option<HashSet<PayloadId>>>);
 
@@ -83,7 +85,7 @@ impl Recent {
         }
     }
 
-    /// Runs `take` unless the id was used. No id is used meanwhile.
+    /// Runs `take` unless the id has been used. Until `take` returns, no id can be noted as used.
     pub(super) fn unless_noted(
         &self,
         id: PayloadId,
@@ -103,7 +105,8 @@ impl Recent {
 }
 
 impl Store {
-    /// Prepares JSON text of an owner as a payload; if it is large, computes the id of its file.
+    /// Prepares JSON text of an owner as a payload. If the text is large, computes the id of its
+    /// file.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if no thread is free.
@@ -132,7 +135,7 @@ impl Store {
     }
 
     /// Stores a prepared payload: inline if it is small, otherwise in a file that is durable when
-    /// this returns. The commit that refers to it must [`Store::claim`] it.
+    /// this returns. The commit that refers to the payload must [`Store::claim`] it.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the disk fails.
@@ -157,7 +160,7 @@ impl Store {
         .await
     }
 
-    /// Stores JSON text of an owner: [`Store::prepare_payload`] and [`Store::write_prepared`].
+    /// Stores JSON text of an owner: [`Store::prepare_payload`], then [`Store::write_prepared`].
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the disk fails.
@@ -170,8 +173,8 @@ impl Store {
         self.write_prepared(prepared).await
     }
 
-    /// Stores JSON text for several owners, with a payload for each. They share the bytes on disk;
-    /// inline copies take at most [`INLINE_COPIES_MAX`] bytes in total.
+    /// Stores JSON text for several owners, with one payload for each. The payloads share their
+    /// bytes on disk; inline copies take at most [`INLINE_COPIES_MAX`] bytes in total.
     ///
     /// # Errors
     /// As [`Store::read_payload`] and [`Store::write_payload`].
@@ -193,7 +196,8 @@ impl Store {
         Ok(payloads)
     }
 
-    /// Gives another owner a payload with the same text. They share the bytes on disk.
+    /// Creates a payload with the same text for another owner. Both payloads share their bytes on
+    /// disk.
     ///
     /// # Errors
     /// As [`Store::read_payload`] and [`Store::write_payload`].
@@ -204,14 +208,14 @@ impl Store {
         self.write_prepared(prepared).await
     }
 
-    /// Hard-links the file of a payload to another one with the same text.
+    /// Hard-links the file of a payload to a second payload with the same text.
     async fn link(&self, payload: &Payload, prepared: &Prepared) -> Result<(), Error> {
         if let (Some(from), Some(id)) = (payload.file(), prepared.id) {
             let shared = Arc::clone(&self.shared);
             let from = from.id;
             blocking(move || {
                 shared.recent.note(id);
-                // If the file system has no hard links, the text is written below.
+                // If the file system does not support hard links, the text is written below.
                 let linked = shared.payloads.ensure();
                 let _written_instead = linked.and_then(|()| link_file(&shared.folder, from, id));
                 Ok(())
@@ -236,7 +240,7 @@ impl Store {
         }
     }
 
-    /// The JSON text of a payload.
+    /// Reads the JSON text of a payload.
     ///
     /// # Errors
     /// [`Error::Gone`] if its file was deleted, [`Error::Payload`] if it is damaged, and
@@ -261,16 +265,16 @@ impl Store {
         .await
     }
 
-    /// Checks that a payload file that was not found at `path` is really lost, see
+    /// Checks that a payload file that was not found at `path` is really lost; see
     /// [`RootFolder::check_lost`].
     ///
     /// # Errors
-    /// If the folder of payload files is not in place, which says nothing about its files.
+    /// If the folder of payload files is not in place. That says nothing about the files.
     pub fn check_payload_lost(&self, path: &Path) -> io::Result<()> {
         self.shared.payloads.check_lost(path)
     }
 
-    /// Accepts the folder of payload files as it is, see [`RootFolder::accept_loss`].
+    /// Accepts the folder of payload files in its current state; see [`RootFolder::accept_loss`].
     ///
     /// # Errors
     /// If the disk fails.
@@ -299,7 +303,8 @@ impl Store {
     }
 }
 
-/// What a claim's row records about its file. Rows of releases up to 0.1.0 are empty.
+/// The length and checksum that a claim's row records about its file. Rows of releases up to 0.1.0
+/// are empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
     pub bytes: u64,
@@ -315,21 +320,21 @@ impl Claim {
         [&self.bytes.to_be_bytes()[..], &self.crc32.to_be_bytes()].concat()
     }
 
-    /// Reads the value of a row; `None` if it is empty.
+    /// Parses the value of a row. Returns `None` if it is empty.
     pub(super) fn read(value: &[u8]) -> Option<Self> {
         let (bytes, rest) = value.split_first_chunk()?;
         let crc32 = u32::from_be_bytes(rest.try_into().ok()?);
         Some(Self { bytes: u64::from_be_bytes(*bytes), crc32 })
     }
 
-    /// Whether `bytes` are what was written.
+    /// Whether `bytes` match the recorded length and checksum.
     #[must_use]
     pub fn fits(&self, bytes: &[u8]) -> bool {
         bytes.len() as u64 == self.bytes && crc32fast::hash(bytes) == self.crc32
     }
 }
 
-/// The id of an owner's content: 122 bits of its SHA-256, as a UUID of version 8.
+/// Returns the id of an owner's contents: 122 bits of their SHA-256, as a UUID of version 8.
 fn id_of(owner: &[u8; 16], content: &[u8]) -> PayloadId {
     let mut hash = Context::new(&SHA256);
     hash.update(owner);
@@ -342,8 +347,8 @@ fn id_of(owner: &[u8; 16], content: &[u8]) -> PayloadId {
     PayloadId::from(bytes)
 }
 
-/// The error for a payload file that cannot be read. It counts as deleted only if it is absent from
-/// the known folder; an unmounted volume says nothing about its files.
+/// Returns the error for a payload file that cannot be read. The file counts as deleted only if it
+/// is absent from the known folder; an unmounted volume says nothing about its files.
 fn unread(root: &RootFolder, path: &Path, id: PayloadId, error: &io::Error) -> Error {
     if error.kind() == io::ErrorKind::NotFound && root.lacks(path) {
         return Error::Gone { id };
@@ -355,18 +360,19 @@ pub(super) fn claim_key(id: PayloadId) -> Key {
     Key::table(Table::PayloadFile).id(id)
 }
 
-/// The folder is two characters of the id's random end, so that no folder grows too large.
+/// The subfolder is named by two characters of the id's random end, so that no folder grows too
+/// large.
 pub(super) fn path_of(folder: &Path, id: PayloadId) -> PathBuf {
     let name = id.to_string();
     let shard = name.get(name.len().saturating_sub(2)..).unwrap_or("00").to_owned();
     folder.join(PAYLOADS).join(shard).join(name)
 }
 
-/// Writes a file durably and atomically, unless a file with this content exists.
+/// Writes a file durably and atomically, unless a file with the same contents exists.
 fn keep_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let shard = path.parent().unwrap_or(path);
     if has_content(path, bytes)? {
-        // It may exist without being durable: written just before a crash.
+        // The file may exist without being durable, if it was written just before a crash.
         File::open(path)?.sync_all()?;
         return File::open(shard)?.sync_all();
     }
@@ -387,7 +393,7 @@ fn keep_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     written
 }
 
-/// Whether the file exists with exactly this content; a damaged file does not count.
+/// Whether the file exists with exactly these contents. A damaged file does not match.
 fn has_content(path: &Path, bytes: &[u8]) -> io::Result<bool> {
     let mut file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),

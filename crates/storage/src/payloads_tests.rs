@@ -13,7 +13,7 @@ fn owner(number: u8) -> ExecutionId {
     [number; 16].into()
 }
 
-/// Set in the child process that runs out of descriptors.
+/// Set in the child process, in which no descriptors are left.
 const CHILD: &str = "ORRERY_TEST_NO_DESCRIPTORS";
 
 fn open(folder: &Path) -> Store {
@@ -104,7 +104,7 @@ fn store_waits_out_descriptor_shortage() {
             crate::data_dir::write_new(&path, b"mark")?;
             crate::data_dir::sync(folder.path())
         });
-        // For the duration of the shortage; no result is expected from it.
+        // Sleep for the duration of the shortage, during which no result is expected.
         std::thread::sleep(std::time::Duration::from_millis(300));
         let was_done = writing.is_finished();
         setrlimit(Resource::Nofile, limit).unwrap();
@@ -139,7 +139,7 @@ async fn disk_nearly_full_refuses_new_work_but_accepts_completions() {
 #[tokio::test]
 async fn payload_write_failure_leaves_no_files() {
     let folder = tempfile::tempdir().unwrap();
-    // Nothing can be renamed to a folder that is not empty.
+    // No file can be renamed to a folder that is not empty.
     let path = folder.path().join("shard/name");
     fs::create_dir_all(path.join("within")).unwrap();
     assert!(keep_file(&path, b"x").is_err());
@@ -175,7 +175,7 @@ async fn payload_files_are_deduplicated_per_owner() {
     assert_eq!(fs::metadata(&path).unwrap().nlink(), 2, "the bytes are shared");
     store.remove_payload(&first).await.unwrap();
     assert_eq!(store.read_payload(&copy).await.unwrap().get(), text('x', 100).get());
-    // Writing the same content again repairs damage.
+    // Writing the same contents again repairs the damage.
     fs::write(&path, text('y', 100).get()).unwrap();
     assert!(store.read_payload(&copy).await.is_err());
     assert_eq!(store.write_payload(owner(2), text('x', 100)).await.unwrap(), copy);
@@ -196,7 +196,7 @@ async fn payload_for_several_owners_is_on_disk_once() {
     let inode = |path| fs::metadata(path).unwrap().ino();
     assert!(paths.iter().all(|path| inode(path) == inode(&paths[0])));
     assert_eq!((paths.len(), fs::metadata(&paths[0]).unwrap().nlink()), (50, 50));
-    // Each goes on its own.
+    // Each payload is removed separately.
     for gone in &payloads[..49] {
         store.remove_payload(gone).await.unwrap();
     }
@@ -280,7 +280,7 @@ async fn payload_folder_missing_is_refused_if_store_needs_it() {
     for _ in 0..2 {
         let refused = store.check_payload_folder().await.unwrap_err().to_string();
         assert!(refused.contains("it is missing or empty, but the store refers to"), "{refused}");
-        // The second time: an empty mount point.
+        // The second time, the folder is an empty mount point.
         let _there_already = fs::create_dir(&payloads);
     }
     fs::remove_dir(&payloads).unwrap();

@@ -1,14 +1,14 @@
 //! Records: one version byte, then JSON.
 //!
-//! JSON evolves by serde defaults within a version; other changes take a new version byte and an
-//! upgrade from the previous one. Stored types use neither `flatten` nor `untagged`, since moving a
-//! field would then silently change the meaning of stored bytes.
+//! JSON evolves through serde defaults within a version; any other change takes a new version byte
+//! and an upgrade from the previous version. Stored types use neither `flatten` nor `untagged`,
+//! because with these, moving a field would silently change the meaning of stored bytes.
 
 use std::cell::RefCell;
 
 pub use orrery_domain::record::{Malformed, Record};
 
-/// Buffer bytes that a thread keeps for the next record that it encodes.
+/// Maximum bytes of the encoding buffer that a thread keeps for its next record.
 const BUFFER_BYTES_KEPT: usize = 64 * 1024;
 
 thread_local! {
@@ -18,14 +18,14 @@ thread_local! {
 /// Encodes `record`.
 ///
 /// # Errors
-/// [`Malformed`] if it cannot be expressed in JSON (a map whose keys are not strings).
+/// [`Malformed`] if the record cannot be expressed in JSON (a map whose keys are not strings).
 pub fn encode<T: Record>(record: &T) -> Result<Vec<u8>, Malformed> {
     BUFFER.with_borrow_mut(|buffer| {
         buffer.clear();
         buffer.push(T::VERSION);
         serde_json::to_writer(&mut *buffer, record)
             .map_err(|error| Malformed { record: T::NAME, reason: error.to_string() })?;
-        // Without spare capacity, since the memtable keeps it.
+        // Copy without spare capacity, since the memtable keeps the bytes.
         let bytes = buffer.to_vec();
         buffer.shrink_to(BUFFER_BYTES_KEPT);
         Ok(bytes)

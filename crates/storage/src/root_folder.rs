@@ -1,8 +1,8 @@
-//! A folder of files that the store refers to. It is distinguished from a replacement, such as the
-//! empty mount point of an unmounted volume, or a folder that was moved and created again.
+//! A folder of files to which the store refers. The folder is distinguished from replacements, such
+//! as the empty mount point of an unmounted volume, or a new folder at the path of a moved one.
 //!
-//! While the folder is not in place, nothing is written there, where it would be hidden once the
-//! volume is back, and no file counts as deleted.
+//! While the folder is not in place, no file is written at its path, where the file would be hidden
+//! once the volume is mounted again, and no file counts as deleted.
 
 use std::fs;
 use std::io;
@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 
 use rustix::fs::{AtFlags, Mode, OFlags};
 
-/// A folder, identified by its inode from the first time it is seen.
+/// A folder, identified by its inode from the first time that it is seen.
 #[derive(Debug)]
 pub struct RootFolder {
     path: PathBuf,
@@ -20,23 +20,24 @@ pub struct RootFolder {
 }
 
 impl RootFolder {
-    /// The folder at `path`. A missing folder is created by the first write.
+    /// Creates a value for the folder at `path`. If the folder is missing, the first write creates
+    /// it.
     #[must_use]
     pub fn new(path: PathBuf) -> Self {
         let inode = fs::metadata(&path).map(|data| OnceLock::from(data.ino())).unwrap_or_default();
         Self { path, inode }
     }
 
-    /// Its path.
+    /// The folder's path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Checks before a write that the folder is in place; creates it if it never existed.
+    /// Checks before a write that the folder is in place. Creates the folder if it never existed.
     ///
     /// # Errors
-    /// If it is missing, or another one is in its place.
+    /// If the folder is missing, or another folder is in its place.
     pub fn ensure(&self) -> io::Result<()> {
         if self.inode.get().is_none() {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.path)?;
@@ -54,7 +55,7 @@ impl RootFolder {
         )))
     }
 
-    /// Whether the folder has a shard (a folder with a two-character name), so it is neither
+    /// Whether the folder has a shard (a subfolder with a two-character name), and so is neither
     /// missing nor the empty mount point of an unmounted volume.
     #[must_use]
     pub fn has_shards(&self) -> bool {
@@ -75,11 +76,11 @@ impl RootFolder {
         is_known && found.is_err_and(|error| error == rustix::io::Errno::NOENT)
     }
 
-    /// Checks that a file that was not found at `path`, a path within the folder, is really lost:
-    /// the folder is in place and not empty.
+    /// Checks that a file that was not found at `path`, a path within the folder, is really lost.
+    /// It is lost if the folder is in place and not empty.
     ///
     /// # Errors
-    /// If the folder says nothing about its files; the error names it.
+    /// If the state of the folder says nothing about its files; the error names the folder.
     pub fn check_lost(&self, path: &Path) -> io::Result<()> {
         if self.lacks(path) && self.has_shards() {
             return Ok(());
@@ -91,21 +92,20 @@ impl RootFolder {
         )))
     }
 
-    /// Accepts the folder as it is, empty or missing: its content is lost.
+    /// Accepts the folder in its current state, empty or missing: its contents are lost.
     ///
     /// # Errors
-    /// If it cannot be created, or another one is in its place.
+    /// If the folder cannot be created, or another folder is in its place.
     pub fn accept_loss(&self) -> io::Result<()> {
         self.ensure()?;
         if self.has_shards() { Ok(()) } else { make_shard(&self.path.join(FIRST_SHARD)) }
     }
 }
 
-/// The shard that marks an accepted loss; no other shard is empty.
+/// The shard that marks an accepted loss. No other shard is ever empty.
 const FIRST_SHARD: &str = "00";
 
-/// Creates a folder directly below a root folder, for its owner only, and syncs its directory
-/// entry.
+/// Creates a shard of a root folder, accessible only to its owner, and syncs its directory entry.
 ///
 /// # Errors
 /// If the disk fails, or the root folder is missing.
@@ -143,7 +143,7 @@ mod tests {
         assert!(!root.lacks(&missing));
         let refused = root.check_lost(&missing).unwrap_err().to_string();
         assert!(refused.starts_with(path.to_str().unwrap()), "{refused}");
-        // A mount point, even one that something was written to.
+        // A mount point, even if files have been written to it.
         fs::create_dir_all(path.join("ab")).unwrap();
         assert!(root.ensure().unwrap_err().to_string().contains("is a volume not mounted?"));
         assert!(!root.lacks(&missing) && root.check_lost(&missing).is_err());
@@ -151,7 +151,7 @@ mod tests {
         fs::rename(&away, &path).unwrap();
         root.ensure().unwrap();
         assert!(root.lacks(&missing));
-        // The mount point found at the start of a process is the folder that it knows.
+        // If the mount point is found at the start of the process, it is taken for the folder.
         let mount_point = above.path().join("empty");
         fs::create_dir(&mount_point).unwrap();
         let missing = mount_point.join("ab/file");

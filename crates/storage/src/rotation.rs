@@ -1,9 +1,9 @@
-//! Rotation of `seal.key`: seals all secrets with a new key, in a store that no service uses.
+//! Rotation of `seal.key`: reseals all secrets with a new key, while no service uses the store.
 //!
 //! 1. The new key is written as `seal.key.next`. From then on, both keys can unseal secrets: see
 //!    [`super::Sealer::open`].
-//! 2. Rows are resealed in batches. Secrets that the new key opens already are skipped.
-//! 3. The new key replaces the old one by a single rename.
+//! 2. Rows are resealed in batches. Secrets that are already sealed with the new key are skipped.
+//! 3. The new key replaces the old key by a single rename.
 //!
 //! A crash at any point leaves a usable store; the next rotation continues with the same new key.
 
@@ -29,14 +29,14 @@ pub struct Resealed {
     pub rows: u64,
     /// Secrets sealed with the new key.
     pub secrets: u64,
-    /// Secrets and records that neither key opens. They are left as they are.
+    /// Secrets and records that neither key can unseal. They are left unchanged.
     pub unreadable: u64,
 }
 
-/// Called with the progress after each step. An error stops the rotation.
+/// A callback that receives the progress after each step. An error stops the rotation.
 pub type Watch<'w> = dyn FnMut(Resealed) -> Result<(), Error> + Send + 'w;
 
-/// A rotation in progress: the new key is on the disk.
+/// A rotation in progress: the new key is on disk.
 #[derive(Debug)]
 pub struct Rotation {
     data: PathBuf,
@@ -46,7 +46,7 @@ pub struct Rotation {
 }
 
 impl Rotation {
-    /// Starts a rotation, or continues one that was interrupted.
+    /// Starts a rotation, or continues an interrupted rotation.
     ///
     /// # Errors
     /// [`Error::Folder`] if a key cannot be read or written.
@@ -63,7 +63,8 @@ impl Rotation {
         Ok(Self { data: data.to_owned(), old, new, resealed: Resealed::default() })
     }
 
-    /// Seals a secret with the new key; `None` if it is already, or if neither key opens it.
+    /// Seals a secret with the new key. Returns `None` if it is already sealed with the new key, or
+    /// if neither key can unseal it.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if there are no random bytes.
@@ -85,8 +86,8 @@ impl Rotation {
     /// Reseals the secrets of all records under `prefix`. `secret` returns a record's secret.
     ///
     /// # Errors
-    /// [`Error`] if the store cannot be read or written, or if `watch` fails. Committed changes
-    /// stay, and the next rotation skips them.
+    /// If the store cannot be read or written, or if `watch` fails. Committed changes remain, and
+    /// the next rotation skips them.
     pub async fn records<R: Record>(
         &mut self,
         store: &Store,
@@ -118,10 +119,10 @@ impl Rotation {
         }
     }
 
-    /// Completes the rotation: the new key replaces the old one.
+    /// Completes the rotation by replacing the old key with the new one.
     ///
     /// # Errors
-    /// [`Error::Folder`]; then the rotation is not complete.
+    /// [`Error::Folder`]; the rotation is then still incomplete.
     pub fn finish(self) -> Result<Resealed, Error> {
         let path = self.data.join(KEY_FILE);
         fs::rename(self.data.join(NEXT_FILE), &path)

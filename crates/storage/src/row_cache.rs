@@ -1,10 +1,10 @@
-//! The row cache: rows of the tree that are read often and change rarely, such as workflows, so
-//! that reading them needs no other thread.
+//! The row cache: rows of the tree that are read often and change rarely, such as workflows.
+//! Reading them from the cache needs no blocking thread.
 //!
-//! It only answers for rows that the memtable lacks, and holds their values in the tree. Only
-//! checkpoints change the tree, so [`RowCache::forget`] is called with the rows that a checkpoint
-//! has moved, before they leave the memtable. A reader whose row was moved during its read caches
-//! nothing.
+//! The cache serves only rows that are absent from the memtable, with the values that the tree has
+//! for them. Only checkpoints change the tree, so [`RowCache::forget`] is called with the rows that
+//! a checkpoint has moved, before they leave the memtable. A reader whose row was moved during its
+//! read caches nothing.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,12 +12,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::key::Key;
 use super::memtable::{Layer, Memtable};
 
-/// Maximum bytes of cached rows; beyond it, the cache is cleared.
+/// Maximum bytes of cached rows. Beyond that, the cache is cleared.
 const BYTES_MAX: usize = 8 * 1024 * 1024;
 /// The maximum size of a cached row.
 const ROW_MAX: usize = 256 * 1024;
 
-/// Rows by key.
+/// The cached rows.
 #[derive(Debug, Default)]
 pub struct RowCache {
     kept: Mutex<Kept>,
@@ -36,14 +36,15 @@ impl RowCache {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The cached value in the tree under `key`, or the number to pass to [`RowCache::keep`].
+    /// Returns the cached tree value under `key`, or the checkpoint number to pass to
+    /// [`RowCache::keep`].
     pub fn get(&self, key: &Key) -> Result<Option<Vec<u8>>, u64> {
         let kept = self.lock();
         kept.rows.get(key).cloned().ok_or(kept.checkpoints)
     }
 
-    /// Caches the value that the tree had under `key` after `checkpoints` checkpoints, unless it
-    /// may have changed since, by a checkpoint or a row in the memtable.
+    /// Caches the value that the tree had under `key` after `checkpoints` checkpoints, unless a
+    /// checkpoint or a row in the memtable may have changed the value since.
     pub fn keep(&self, key: Key, value: Option<Vec<u8>>, checkpoints: u64, memtable: &Memtable) {
         let bytes = key.as_bytes().len() + value.as_ref().map_or(0, Vec::len);
         let mut kept = self.lock();
@@ -59,7 +60,7 @@ impl RowCache {
         kept.rows.insert(key, value);
     }
 
-    /// Removes the rows of a layer that was moved to the tree.
+    /// Removes the rows of a layer that has been moved to the tree.
     pub fn forget(&self, layer: &Layer) {
         let mut kept = self.lock();
         kept.checkpoints += 1;

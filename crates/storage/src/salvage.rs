@@ -1,9 +1,9 @@
-//! Salvage: reads every readable row of a damaged store, and reports which ranges are not.
+//! Salvage: reads every readable row of a damaged store, and reports the unreadable ranges.
 //!
-//! [`walk`] continues after an unreadable page by searching for the next readable key. [`read`]
-//! does this for a store that no longer opens: it builds a tree from what [`tree_file`] finds in
-//! the old tree's file, and applies the intact records of the log. Neither changes the store that
-//! it reads.
+//! [`walk`] skips an unreadable page by searching for the next readable key. [`read`] works on a
+//! store that no longer opens: it builds a tree from the entries that [`tree_file`] finds in the
+//! old tree's file, and applies the intact records of the log. Neither function changes the store
+//! that it reads.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,16 +23,16 @@ use super::store::Store;
 use super::view::{Moment, View};
 use super::{data_dir, log, tree, tree_file};
 
-/// Bytes by which keys are distinguished when searching for the end of an unreadable range.
+/// The number of leading key bytes considered when searching for the end of an unreadable range.
 const WIDTH: usize = 40;
-/// The number of unreadable ranges after which the rest counts as unreadable.
+/// The number of unreadable ranges after which the rest of the store counts as unreadable.
 const RANGES_MAX: usize = 10_000;
 
-/// Unreadable rows, from one key until before another.
+/// A range of unreadable rows, from one key up to, but not including, another key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unreadable {
     pub from: Key,
-    /// `None`: to the end of the store.
+    /// The end of the range; `None` means the end of the store.
     pub to: Option<Key>,
     pub reason: String,
 }
@@ -62,7 +62,7 @@ pub struct Wreck {
 }
 
 impl Store {
-    /// Passes every readable row to `take`, in key order; returns the unreadable ranges. Blocks;
+    /// Passes every readable row to `take`, in key order. Returns the unreadable ranges. Blocks;
     /// call it on its own thread.
     ///
     /// # Errors
@@ -75,7 +75,7 @@ impl Store {
     }
 }
 
-/// Passes every readable row to `take`; returns the unreadable ranges.
+/// Passes every readable row to `take`. Returns the unreadable ranges.
 fn walk(
     moment: &Moment,
     take: &mut dyn FnMut(Key, Vec<u8>) -> io::Result<()>,
@@ -95,8 +95,8 @@ fn walk(
     }
 }
 
-/// Reads from `from` on, advancing it past every row. Skips and records a range whose end is known.
-/// The inner error says why the next row cannot be read.
+/// Reads from `from` on, advancing `from` past every row. Skips and records each range whose end is
+/// known. The inner error says why the next row cannot be read.
 fn walk_from(
     moment: &Moment,
     from: &mut Vec<u8>,
@@ -128,8 +128,8 @@ fn walk_from(
     }
 }
 
-/// The first readable key after `from`, approximately: searched in steps that double, then by
-/// bisecting the last step.
+/// Returns an approximation of the first readable key after `from`: searches in steps that double,
+/// then bisects the last step.
 fn next_readable(moment: &Moment, from: &[u8]) -> Option<Vec<u8>> {
     let is_readable = |key: &[u8; WIDTH]| {
         let next = tree::guarded(|| moment.range(Bound::Included(key)).next().transpose());
@@ -151,7 +151,7 @@ fn next_readable(moment: &Moment, from: &[u8]) -> Option<Vec<u8>> {
     Some(high.to_vec())
 }
 
-/// The number in big-endian bytes plus a power of two; `None` beyond the largest.
+/// Adds a power of two to a big-endian number. Returns `None` on overflow.
 fn plus_bit(number: &[u8; WIDTH], bit: usize) -> Option<[u8; WIDTH]> {
     let mut sum = *number;
     let mut carry = 1_u16 << (bit % 8);
@@ -165,7 +165,7 @@ fn plus_bit(number: &[u8; WIDTH], bit: usize) -> Option<[u8; WIDTH]> {
     None
 }
 
-/// The number between two; `None` if there is none.
+/// Returns a number between two numbers. `None` if there is none.
 fn midpoint(low: &[u8; WIDTH], high: &[u8; WIDTH]) -> Option<[u8; WIDTH]> {
     let mut sums = [0_u16; WIDTH];
     let mut carry = 0;
@@ -183,7 +183,7 @@ fn midpoint(low: &[u8; WIDTH], high: &[u8; WIDTH]) -> Option<[u8; WIDTH]> {
 }
 
 /// Passes every readable row of the store in the data folder `data` to `take`, in key order. No
-/// process may use the store. Works in the empty folder `scratch`.
+/// process may be using the store. Works in the empty folder `scratch`.
 ///
 /// # Errors
 /// [`Error::Locked`]; [`Error::Folder`] if files cannot be copied; any error of `take`.
@@ -229,9 +229,9 @@ pub fn read(
     Ok(Wreck { rows, faults, notes })
 }
 
-/// The rows of the log to apply to a tree that has its records up to `applied`: those of later
-/// records. If the tree has lost rows (`is_lossy`), all records are used, which restores such rows;
-/// but not if the log has gaps, since the tree may then have newer values.
+/// Returns the log's rows to apply to a tree that contains the records up to `applied`: the rows of
+/// later records. If the tree has lost rows (`is_lossy`), the rows of all records are used, which
+/// restores the lost rows; but not if the log has gaps, since the tree may then have newer values.
 fn log_rows(folder: &Path, applied: u64, is_lossy: bool) -> io::Result<(replay::Found, Rows)> {
     let read = |from: u64| {
         let mut rows = Rows::new();
@@ -249,7 +249,7 @@ fn log_rows(folder: &Path, applied: u64, is_lossy: bool) -> io::Result<(replay::
     }
 }
 
-/// What was found of a damaged tree.
+/// The result of reading a damaged tree.
 #[derive(Debug, Default)]
 struct Tree {
     faults: Vec<String>,
@@ -259,7 +259,7 @@ struct Tree {
     read: u64,
 }
 
-/// Copies every readable entry of the tree in `folder` into another one.
+/// Copies every readable entry of the tree in `folder` into a new tree.
 fn rebuild(folder: &Path, db: &sled::Db) -> Result<Tree, Error> {
     let mut tree = Tree::default();
     if !folder.join("db").is_file() && !folder.join(tree_file::KEPT).is_file() {

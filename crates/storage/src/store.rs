@@ -1,12 +1,14 @@
-//! The store's interface: a handful of verbs that hide the engine.
+//! The store's interface: a few operations that hide the engine.
 //!
-//! A commit is durable when [`Store::commit`] returns `Ok`. Reads that the memtable cannot answer
-//! go to blocking threads, a bounded number at a time, never on a thread that drives other tasks.
+//! A commit is durable when [`Store::commit`] returns `Ok`. Reads that the memtable cannot serve
+//! run on blocking threads, with limited concurrency, and never on a thread that drives other
+//! tasks.
 //!
 //! Payload text up to 64 KiB is stored in its record. A leaf of the engine's tree has some 32 rows
-//! and must stay under a quarter of a segment, or it becomes a file that the engine never syncs:
-//! hence [`super::tree::SEGMENT_BYTES`]. Cutting values into rows of 4 KiB with smaller segments
-//! would take more code and more rows for the same guarantee (`benches/store.rs` has the figures).
+//! and must stay under a quarter of a segment, or the engine stores it in a separate file that it
+//! never syncs; hence [`super::tree::SEGMENT_BYTES`]. Cutting values into rows of 4 KiB with
+//! smaller segments would take more code and more rows for the same guarantee (`benches/store.rs`
+//! has the figures).
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -42,25 +44,26 @@ use orrery_domain::ids::PayloadId;
 use orrery_runtime as runtime;
 use orrery_runtime::turns::{Turn, Turns};
 
-/// The format that this release writes. Since format 2, values in the tree may be packed; since 3,
-/// rows are in blocks. Stores of earlier formats are read as they are.
+/// The format that this release writes. Since format 2, values in the tree may be packed; since
+/// format 3, rows are in blocks. Stores of earlier formats are read as they are.
 pub const FORMAT: u32 = 3;
-/// Concurrent reads through one handle.
+/// Maximum concurrent reads through one handle.
 const READERS: usize = 16;
 /// How often a commit that waits for memory requests a checkpoint.
 const ROOM_LOOK: Duration = Duration::from_millis(20);
-/// Polls for the end of the writer, 10 seconds in all: a read in progress delays it.
+/// How often to check whether the writer has ended, for 10 seconds in total. A read in progress
+/// delays the end.
 const CLOSING_LOOKS: u32 = 10_000;
 const CLOSING_PAUSE: Duration = Duration::from_millis(1);
 /// Maximum rows per page.
 pub const PAGE_MAX: usize = 10_000;
 
-/// How a store is opened.
+/// Options for opening a store.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The data folder; created (0700) if missing.
+    /// The data folder; created with mode 0700 if missing.
     pub folder: PathBuf,
-    /// Payload text up to this many bytes is stored in its record.
+    /// Maximum bytes of payload text that are stored in the payload's record.
     pub inline_bytes: usize,
 }
 
@@ -69,9 +72,9 @@ pub struct Options {
 pub struct Page {
     /// The prefix of the keys.
     pub prefix: Key,
-    /// Only rows after this key.
+    /// Include only rows after this key.
     pub after: Option<Key>,
-    /// Only rows before this key.
+    /// Include only rows before this key.
     pub before: Option<Key>,
     /// The maximum number of rows, capped at [`PAGE_MAX`].
     pub limit: usize,
@@ -86,7 +89,7 @@ pub struct Stats {
     pub commits: u64,
     pub flushes: u64,
     pub bytes_on_disk: u64,
-    /// Of these, bytes of the log.
+    /// The log's share of `bytes_on_disk`.
     pub log_bytes: u64,
     /// Commits waiting for the writer.
     pub waiting: usize,
@@ -107,7 +110,7 @@ pub(super) struct Shared {
     memory: Arc<Turns>,
     /// Payload files to delete once no backup needs them.
     pub(super) deferred: Mutex<DeferredDeletions<PayloadId>>,
-    /// Held by an export, of which there is at most one.
+    /// Locked by an export, so that at most one export runs at a time.
     pub(super) exporting: Mutex<()>,
     /// Rows that are read often.
     cache: Arc<RowCache>,
@@ -117,7 +120,8 @@ pub(super) struct Shared {
     watches: Arc<Watches>,
     failure: watch::Receiver<Option<String>>,
     _closing: Closing,
-    /// Held as long as a clone of the store exists, and by the writer until it has closed the store.
+    /// Held as long as a clone of the store exists, and by the writer until the writer has closed
+    /// the store.
     _lock: Arc<FolderLock>,
     #[cfg(any(test, feature = "test-support"))]
     pub(super) crash_point: CrashPoint,
@@ -125,13 +129,13 @@ pub(super) struct Shared {
     pub(super) faults: Arc<Faults>,
 }
 
-/// Waits until the writer has closed the store, when the last handle is dropped: those who remove, move or open
-/// the folder after that find nothing that still writes there.
+/// On drop of the last handle, waits until the writer has closed the store. A caller that then
+/// removes, moves or opens the folder can rely on the store not writing there anymore.
 struct Closing(std::thread::JoinHandle<()>);
 
 impl Drop for Closing {
     fn drop(&mut self) {
-        // A hook can hold the last handle: it is dropped on the thread itself.
+        // A hook can hold the last handle, which is then dropped on the writer's own thread.
         if self.0.thread().id() == std::thread::current().id() {
             return;
         }
@@ -145,7 +149,7 @@ impl Drop for Closing {
     }
 }
 
-/// The open store; clones share it.
+/// An open store. Clones share it.
 #[derive(Clone)]
 pub struct Store {
     pub(super) shared: Arc<Shared>,
@@ -160,12 +164,12 @@ impl std::fmt::Debug for Store {
 }
 
 impl Store {
-    /// Opens the store, or creates it if it does not exist. Blocks; meant for startup.
+    /// Opens the store, or creates it if it does not exist. Blocks, so call it at startup.
     ///
     /// # Errors
-    /// [`Error::Locked`] if another process has it open; [`Error::NewerFormat`],
-    /// [`Error::Damaged`], [`Error::Misfit`], [`Error::Folder`], [`Error::NotDurable`], which say
-    /// what to do.
+    /// [`Error::Locked`] if another process has the store open; [`Error::NewerFormat`],
+    /// [`Error::Damaged`], [`Error::Misfit`], [`Error::Folder`] and [`Error::NotDurable`], whose
+    /// messages say what to do.
     pub fn open(options: &Options) -> Result<Self, Error> {
         Self::open_locked(options, data_dir::make_and_lock(&options.folder)?)
     }
@@ -286,8 +290,8 @@ impl Store {
         &self.shared.faults
     }
 
-    /// A handle to the same store with its own permits for reads, so that its readers and those of
-    /// other handles do not wait for each other.
+    /// Returns a handle to the same store with its own permits for reads, so that readers through
+    /// this handle and through other handles do not wait for each other.
     #[must_use]
     pub fn with_own_readers(&self) -> Self {
         Self { readers: readers(), ..self.clone() }
@@ -305,7 +309,7 @@ impl Store {
         self.shared.watches.watch(prefixes)
     }
 
-    /// The bytes under `key`.
+    /// Returns the bytes under `key`.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the disk cannot be read.
@@ -318,7 +322,7 @@ impl Store {
         self.blocking(move || view.get(&key)).await
     }
 
-    /// As [`Store::get`], for rows that are read often and change rarely: cached in memory.
+    /// Like [`Store::get`], for rows that are read often and change rarely: caches them in memory.
     ///
     /// # Errors
     /// As [`Store::get`].
@@ -340,15 +344,15 @@ impl Store {
         .await
     }
 
-    /// The record under `key`.
+    /// Returns the record under `key`.
     ///
     /// # Errors
-    /// As [`Store::get`]; [`Error::Malformed`] if the bytes are not such a record.
+    /// As [`Store::get`]; [`Error::Malformed`] if the bytes are not a `T`.
     pub async fn read<T: Record>(&self, key: &Key) -> Result<Option<T>, Error> {
         self.get(key).await?.map(|bytes| decode(&bytes)).transpose().map_err(Error::from)
     }
 
-    /// The bytes under each of `keys`, in order, as one consistent read.
+    /// Returns the bytes under each of `keys`, in order, in one consistent read.
     ///
     /// # Errors
     /// As [`Store::get`].
@@ -366,8 +370,8 @@ impl Store {
         .await
     }
 
-    /// The bytes under each key, and whether a row exists with the prefix given for it, in order,
-    /// as one consistent read.
+    /// Returns the bytes under each key, and whether a row exists with the prefix given for the
+    /// key, in order, in one consistent read.
     ///
     /// # Errors
     /// As [`Store::get`].
@@ -387,7 +391,7 @@ impl Store {
         .await
     }
 
-    /// The counter under `key`; 0 if there is none.
+    /// Returns the counter under `key`; 0 if there is no counter.
     ///
     /// # Errors
     /// As [`Store::get`]; [`Error::Malformed`] if the row is not a counter.
@@ -395,7 +399,7 @@ impl Store {
         Ok(writer::counter(self.get(key).await?.as_deref())?)
     }
 
-    /// The counters under `keys`, in order; 0 for missing ones.
+    /// Returns the counters under `keys`, in order; 0 for missing counters.
     ///
     /// # Errors
     /// As [`Store::counter`].
@@ -404,7 +408,7 @@ impl Store {
         rows.iter().map(|row| Ok(writer::counter(row.as_deref())?)).collect()
     }
 
-    /// A consistent page of rows. Rows written later may appear in the next page.
+    /// Returns a consistent page of rows. Rows written later may appear in the next page.
     ///
     /// # Errors
     /// As [`Store::get`].
@@ -412,7 +416,7 @@ impl Store {
         self.reading(move |moment| read_page(moment, &page)).await
     }
 
-    /// Several pages, in order, as one consistent read.
+    /// Returns several pages, in order, in one consistent read.
     ///
     /// # Errors
     /// As [`Store::get`].
@@ -420,7 +424,7 @@ impl Store {
         self.reading(move |moment| pages.iter().map(|page| read_page(moment, page)).collect()).await
     }
 
-    /// Makes the writes durable, all or none. They are on the disk when this returns `Ok`. Dropping
+    /// Makes the writes durable, all or none. When this returns `Ok`, they are on disk. Dropping
     /// the future does not cancel the commit.
     ///
     /// # Errors
@@ -443,8 +447,9 @@ impl Store {
         outcome
     }
 
-    /// Takes a part of the memory for rows that are not in the tree. An organization that holds
-    /// much of it waits here for a checkpoint, so that the shared writer need not.
+    /// Takes a permit for memory for rows that are not in the tree. An organization that holds much
+    /// of this memory waits here for a checkpoint, so that the writer, which all organizations
+    /// share, need not wait.
     async fn room_for(&self, bytes: usize) -> Turn {
         let mut taking = std::pin::pin!(self.shared.memory.take(bytes));
         if let Some(turn) = taking.as_mut().now_or_never() {
@@ -452,19 +457,19 @@ impl Store {
         }
         let mut failure = self.shared.failure.clone();
         loop {
-            // A busy or closed writer needs no request.
+            // A busy or closed writer does not need the request.
             let _begun = self.shared.writer_tx.try_send(Message::Freeze);
             tokio::select! {
                 turn = taking.as_mut() => return turn,
-                // Nothing is written any more: the writer reports it.
+                // The writer no longer writes anything, and reports this itself.
                 _ = failure.wait_for(Option::is_some) => return self.shared.memory.none(),
                 () = tokio::time::sleep(ROOM_LOOK) => {}
             }
         }
     }
 
-    /// Resolves with the reason when a write has failed. Nothing is written from then on, and the
-    /// process should exit: everything acknowledged is on the disk.
+    /// Resolves with the reason when a write has failed. From then on, nothing is written, and the
+    /// process should exit. Everything acknowledged is on disk.
     pub async fn failed(&self) -> String {
         let mut failure = self.shared.failure.clone();
         match failure.wait_for(Option::is_some).await {
@@ -490,7 +495,7 @@ impl Store {
     }
 
     /// Refuses new work while the disk is nearly full. [`Store::commit`] calls this for every
-    /// commit of new work; callers that write much before they commit call it first as well.
+    /// commit of new work; callers that write much before they commit also call it first.
     ///
     /// # Errors
     /// [`Error::Full`].
@@ -529,7 +534,8 @@ impl Store {
         let place = self.readers.take(1).await;
         let reading = tokio::task::spawn_blocking(move || {
             let read = read();
-            // Not when the reader resumes, which may have to wait for its turn.
+            // Release the permit now, not when the reader resumes, which may have to wait for its
+            // turn.
             drop(place);
             read
         });
@@ -561,8 +567,8 @@ pub(super) fn read_page(moment: &Moment, page: &Page) -> Result<Vec<Row>, Error>
     Ok(rows)
 }
 
-/// Starts a thread of the store. A panic in it ends the process: its state is in doubt, and the
-/// next start knows what is on the disk.
+/// Starts a thread of the store. A panic in the thread ends the process, because the state in
+/// memory is in doubt; the next start reads the state on disk.
 fn start(
     name: &'static str,
     folder: &Path,

@@ -1,4 +1,4 @@
-//! Compares the store with a plain map across restarts; tests refused operations and crashes.
+//! Compares the store with a plain map across restarts. Tests refused operations and crashes.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
@@ -50,7 +50,7 @@ async fn dropping_the_last_handle_closes_the_store() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_path_buf();
     let store = Store::open_without_checkpoints(&options(&folder)).unwrap();
-    // The close takes longer than what comes behind the last handle.
+    // Closing takes longer than the code that runs after the last handle is dropped.
     store.faults().at_points(|point| {
         if point == Point::Applied {
             std::thread::sleep(Duration::from_millis(200));
@@ -64,7 +64,8 @@ async fn dropping_the_last_handle_closes_the_store() {
     drop(other);
     let mark = Marker::read(&path).unwrap().unwrap();
     assert!(mark.record >= last && mark.rows_in_log == 0, "{mark:?}");
-    // The last handle in a hook, on the writer's own thread: the lock says when the store is closed.
+    // A hook holds the last handle, on the writer's own thread; the lock shows when the store is
+    // closed.
     let store = Store::open(&options(&folder)).unwrap();
     let (dropped, is_dropped) = std::sync::mpsc::channel();
     let handle = store.clone();
@@ -135,7 +136,7 @@ async fn commit_hooks_run_after_caller_drops_its_future() {
     let mut commit = put("a", b"1");
     commit.after_durable(move || ran.send(()).unwrap());
     let mut committing = Box::pin(store.commit(commit));
-    // Polled once, so that the writer has it.
+    // Poll once, so that the writer receives the commit.
     assert!(futures_util::poll!(committing.as_mut()).is_pending());
     drop(committing);
     runs.await.unwrap();
@@ -381,7 +382,7 @@ async fn commits_of_organization_with_many_rows_in_memory_wait_while_others_pass
             store.commit(put(&format!("large{number}"), value)).await.unwrap();
         }
     }));
-    // Its share, and not more, until the checkpoint ends.
+    // The organization gets its share, and no more, until the checkpoint ends.
     while store.shared.memory.used() < 4 * MIB {
         assert!(futures_util::poll!(large.as_mut()).is_pending());
         tokio::task::yield_now().await;

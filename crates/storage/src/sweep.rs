@@ -1,4 +1,4 @@
-//! The sweep of payload files: after a start, removes those that no row claims.
+//! The sweep of payload files: after a start, removes the files that no row claims.
 //!
 //! Folders are read in batches, and claims are looked up per batch, so that memory use does not
 //! grow with the store.
@@ -14,9 +14,10 @@ use super::store::{Page, Store};
 use super::trash::{self, LOST, SweepOptions, Swept};
 use orrery_domain::ids::{Id, PayloadId};
 
-/// Files checked together.
+/// The number of files checked together.
 const BATCH: usize = 500;
-/// The maximum number of files that one sweep removes; the next start removes the rest.
+/// The maximum number of files that one sweep removes. The sweep of the next start removes the
+/// rest.
 const TAKEN_MAX: usize = 100_000;
 
 /// Iterates over the files in a folder of shards.
@@ -27,7 +28,7 @@ pub struct Shards {
 }
 
 impl Shards {
-    /// The files below `folder`, which may not exist; those in `lost` are excluded.
+    /// Iterates over the files below `folder`, which may not exist. Files in `lost` are excluded.
     ///
     /// # Errors
     /// If the disk cannot be read.
@@ -39,7 +40,7 @@ impl Shards {
         Ok(Self { shards, shard: None })
     }
 
-    /// Up to `most` more files; empty at the end.
+    /// Returns up to `most` more files. Empty at the end.
     ///
     /// # Errors
     /// If the disk cannot be read.
@@ -60,8 +61,8 @@ impl Shards {
 }
 
 impl Store {
-    /// Moves orphaned files written before this start into `lost`. Files of this run are skipped.
-    /// Run once, after the start.
+    /// Moves orphaned files that were written before this start into `lost`. Files of this run are
+    /// skipped. Run it once, after the start.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the disk cannot be read.
@@ -137,7 +138,7 @@ impl Store {
         Ok(moved)
     }
 
-    /// Deletes the payload files that were moved to the trash a week ago.
+    /// Deletes the payload files that were moved to the trash more than a week ago.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the disk fails.
@@ -164,8 +165,8 @@ impl Store {
     }
 }
 
-/// Whether the file may have been written before `started`. Ids of version 7 contain their time;
-/// for others the store notes the ids that it uses.
+/// Whether the file may have been written before `started`. Ids of version 7 contain their creation
+/// time; for other ids, the store notes each id that it uses.
 fn may_be_old(id: PayloadId, started: PayloadId) -> bool {
     let version = id.bytes().get(6).map_or(0, |byte| byte >> 4);
     version != 7 || id < started

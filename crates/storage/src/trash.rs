@@ -1,9 +1,9 @@
-//! The trash: sweeps move files to a folder `lost` within the folder that they clean, and delete
+//! The trash: a sweep moves files to a folder `lost` within the folder that it cleans, and deletes
 //! them a week later. A sweep that would remove much more than a crash leaves behind removes
 //! nothing unless the operator accepts the loss.
 //!
-//! A sweep removes orphaned files. If it is the rows that are missing (an older or damaged store),
-//! the week and this limit protect the data.
+//! A sweep removes orphaned files. If files are orphaned because rows are missing (an older or
+//! damaged store), the week and this limit protect the data.
 
 use std::fs;
 use std::io;
@@ -15,9 +15,9 @@ use orrery_domain::time::Timestamp;
 
 /// The trash folder, within the folder that is swept.
 pub const LOST: &str = "lost";
-/// How long trashed files are kept.
+/// How long trashed files are retained.
 pub const RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
-/// A sweep may remove this many files, or one in so many of all files if that is more.
+/// A sweep may remove this many files, or a fixed share of all files if that is more.
 const SWEEP_FILES_MAX: usize = 1000;
 const SWEEP_SHARE: usize = 100;
 /// The length of the name of a day folder: `2026-11-21`.
@@ -34,10 +34,10 @@ pub struct SweepOptions {
 /// The result of a sweep.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// Orphaned files, and all files.
+    /// The number of orphaned files, and of all files.
     pub unused: usize,
     pub total: usize,
-    /// Files moved to the trash.
+    /// The number of files moved to the trash.
     pub moved: usize,
     /// Whether the sweep was aborted because there were too many orphaned files.
     pub refused: bool,
@@ -50,10 +50,10 @@ pub const fn may_take(unused: usize, total: usize) -> bool {
     unused <= SWEEP_FILES_MAX || unused <= share
 }
 
-/// Moves a file of `place` to its trash, keeping its name.
+/// Moves a file of `place` to the trash of `place`, keeping the file's name.
 ///
 /// # Errors
-/// If the disk fails; the file is then unchanged.
+/// If the disk fails. The file then stays in place.
 pub fn move_in(place: &Path, path: &Path, now: Timestamp) -> io::Result<()> {
     let folder = place.join(LOST).join(day(now));
     fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
@@ -61,7 +61,7 @@ pub fn move_in(place: &Path, path: &Path, now: Timestamp) -> io::Result<()> {
     fs::rename(path, folder.join(name))
 }
 
-/// The path of a trashed file of `place`; `None` if there is none of that name.
+/// Returns the path of a trashed file of `place`. `None` if no trashed file has that name.
 #[must_use]
 pub fn find(place: &Path, name: &str) -> Option<PathBuf> {
     let days = fs::read_dir(place.join(LOST)).ok()?;
@@ -77,7 +77,7 @@ pub fn empty(place: &Path, now: Timestamp) -> io::Result<usize> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
         days => days?,
     };
-    // A day is over when its end is RETENTION ago.
+    // A day folder can be deleted when the end of its day is RETENTION ago.
     let last = now.before(RETENTION + Duration::from_secs(24 * 3600)).map(day);
     let mut removed = 0;
     for entry in days {
@@ -91,7 +91,7 @@ pub fn empty(place: &Path, now: Timestamp) -> io::Result<usize> {
     Ok(removed)
 }
 
-/// The day of a time, such that days sort by time.
+/// The day of a time, in a form that sorts by time.
 fn day(time: Timestamp) -> String {
     time.to_string().chars().take(DAY).collect()
 }

@@ -1,8 +1,9 @@
-//! The tree: opening sled, and the rows in it that identify the store and its last applied record.
+//! The tree: opens sled, and reads and writes the rows that identify the store and the last applied
+//! record.
 //!
-//! Rows reach it only through checkpoints, in [`blocks`], one by one: a batch would make the engine
-//! roll its buffer twice. Its own background flush is off, since nothing relies on it and it would
-//! compete with the log's syncs.
+//! Rows reach the tree only through checkpoints, in [`blocks`], one by one: a batch would make the
+//! engine roll its buffer twice. The engine's own background flush is off, because nothing relies
+//! on it and it would compete with the syncs of the log.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,17 +23,18 @@ use orrery_runtime::new_id;
 /// The segment size of the engine's log: a leaf of 32 rows of 64 KiB fits into a quarter of it.
 ///
 /// The engine's default is 512 KiB (`benches/store.rs`, `benches/README.md`, "store"). With values
-/// of 32 KiB, it puts pages of the tree into separate files that are never synced, 150 of them for
-/// 48 MiB, which rules it out. 8 MiB costs some 14 MiB more memory once a store has been filled,
-/// none while it is empty, and 1.2 to 1.5 times the disk.
+/// of 32 KiB, that default puts pages of the tree into separate files that are never synced (150
+/// files for 48 MiB), which rules it out. 8 MiB costs some 14 MiB more memory once a store has been
+/// filled, none while the store is empty, and 1.2 to 1.5 times the disk space.
 pub const SEGMENT_BYTES: usize = 8 * 1024 * 1024;
-/// The engine's page cache. Further pages come from the system's cache. Compared with 32 MiB, it
-/// saves some 17 MiB after 300,000 executions, and no list is slower.
+/// The size of the engine's page cache. Further pages come from the system's cache. Compared with
+/// 32 MiB, this saves some 17 MiB after 300,000 executions, and no list is slower.
 const CACHE_BYTES: u64 = 4 * 1024 * 1024;
-/// Retries while a previous store of this process releases its files: ten seconds in all.
+/// Retries while a previous store of this process releases its files, for ten seconds in total.
 const LET_GO_LOOKS: u32 = 1000;
 const LET_GO_PAUSE: Duration = Duration::from_millis(10);
-/// Epochs after which replaced pages are freed, since no thread can be reading them any more.
+/// The number of epochs after which replaced pages are freed, since no thread can be reading them
+/// anymore.
 const EPOCHS_TO_FREE: usize = 3;
 
 thread_local! {
@@ -65,9 +67,9 @@ pub fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     done.map_err(|_panic| format!("the engine stopped: {reason}"))
 }
 
-/// Opens the engine. Background jobs of the engine may still be releasing the files of a store that
-/// this process closed a moment ago. This process has the folder's lock, so nobody else can hold
-/// them, and it retries.
+/// Opens the engine. The engine's background jobs may still be releasing the files of a store that
+/// this process has just closed. Since this process has the folder's lock, no other process can
+/// hold the files, so the open is retried.
 pub fn open(path: &Path) -> Result<sled::Db, Error> {
     let config = sled::Config::new()
         .path(path)
@@ -96,7 +98,7 @@ pub fn open(path: &Path) -> Result<sled::Db, Error> {
     }
 }
 
-/// Puts one of the tree's own rows. It is durable after [`flush`].
+/// Puts one of the tree's own rows. The row is durable after [`flush`].
 fn put(db: &sled::Db, key: &Key, value: &[u8]) -> Result<(), Error> {
     db.put(key.as_bytes(), &pack::pack(value))
 }
@@ -104,7 +106,8 @@ fn put(db: &sled::Db, key: &Key, value: &[u8]) -> Result<(), Error> {
 /// Makes all puts durable, and verifies that the flush went through `durable`.
 pub fn flush(db: &sled::Db) -> Result<(), Error> {
     let before = durable::calls();
-    // The engine skips a write of an unchanged value, and would have nothing to flush.
+    // Put a new value: the engine skips writing an unchanged value, and would have nothing to
+    // flush.
     let start: RequestId = new_id();
     put(db, &started_key(), &start.bytes())?;
     db.flush().map_err(|error| Error::unavailable(&error))?;
@@ -112,16 +115,16 @@ pub fn flush(db: &sled::Db) -> Result<(), Error> {
     if durable::calls() > before { Ok(()) } else { Err(Error::NotDurable) }
 }
 
-/// Frees pages and buffers replaced by this thread or by finished threads of the engine. The engine
-/// frees them only while a thread keeps replacing others; an idle one would keep them, including
-/// the buffer of a segment.
+/// Frees pages and buffers that were replaced by this thread or by finished threads of the engine.
+/// The engine frees them only while a thread keeps replacing other pages, so an idle engine would
+/// keep them, including the buffer of a segment.
 pub fn free_replaced() {
     for _ in 0..EPOCHS_TO_FREE {
         crossbeam_epoch::pin().flush();
     }
 }
 
-/// The key of the id of the store that the tree belongs to.
+/// The key of the tree's store id.
 fn store_key() -> Key {
     Key::table(Table::Meta).text("store")
 }
@@ -140,13 +143,13 @@ pub fn format_key() -> Key {
     Key::table(Table::Meta).text("format")
 }
 
-/// Whether a row describes the tree itself: such rows are not copied to other stores.
+/// Whether a row describes the tree itself. Such rows are not copied to other stores.
 pub fn is_own(key: &Key) -> bool {
     key.as_bytes().first() == Some(&(Table::Meta as u8))
         && [store_key(), applied_key(), started_key(), format_key()].contains(key)
 }
 
-/// The id of the store that the tree belongs to; `None` if it was never set.
+/// The id of the store to which the tree belongs; `None` if it was never set.
 pub fn store(db: &sled::Db) -> Result<Option<StoreId>, Error> {
     let row = blocks::get(db, store_key().as_bytes())?;
     Ok(row.and_then(|bytes| StoreId::try_from(bytes).ok()))
@@ -157,19 +160,19 @@ pub fn set_format(db: &sled::Db, format: u32) -> Result<(), Error> {
     put(db, &format_key(), &format.to_be_bytes())
 }
 
-/// Sets the id of the store that the tree belongs to.
+/// Sets the id of the store to which the tree belongs.
 pub fn set_store(db: &sled::Db, store: StoreId) -> Result<(), Error> {
     put(db, &store_key(), &store)
 }
 
-/// The last log record whose rows, and all rows before it, are in the tree.
+/// The last log record such that its rows and all earlier rows are in the tree.
 pub fn applied(db: &sled::Db) -> Result<u64, Error> {
     let row = blocks::get(db, applied_key().as_bytes())?;
     Ok(row.and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_be_bytes))
 }
 
-/// Sets the last record in the tree. Put after all of its rows, since after a crash the engine
-/// keeps a prefix of its writes.
+/// Sets the last record in the tree. It is put after all rows of that record, since after a crash
+/// the engine retains a prefix of its writes.
 pub fn set_applied(db: &sled::Db, number: u64) -> Result<(), Error> {
     put(db, &applied_key(), &number.to_be_bytes())
 }

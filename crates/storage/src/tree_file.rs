@@ -1,8 +1,8 @@
 //! Reads the tree's file without its engine, to [`salvage`](super::salvage) a damaged store.
 //!
 //! The engine (sled 0.34) stops at the first message of its log with a wrong checksum, and drops
-//! everything after it in the last segment. This module continues after it. The format, from the
-//! engine's `pagecache`:
+//! all later messages of the last segment. This module continues after such a message. The format,
+//! from the engine's `pagecache`:
 //!
 //! ```text
 //! segment  header (crc 4, lsn 8, stable lsn 8), messages
@@ -10,10 +10,10 @@
 //! page     its newest node, and the links after that: entries that were set or deleted
 //! ```
 //!
-//! A checksum locates one damaged byte and its value, so such a message is repaired. If a page's
+//! A checksum locates a single damaged byte and its value, so such damage is repaired. If a page's
 //! latest message cannot be repaired, an older node is used, with the links after it.
 //!
-//! Pages may overlap if the latest state of one is lost: each key belongs to the page written last.
+//! Pages may overlap if the latest state of one is lost. Each key belongs to the page written last.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
@@ -30,10 +30,10 @@ const SEGMENT_HEADER: usize = 20;
 const HEADER_MAX: usize = 32;
 /// The size of a message's checksum.
 const CRC: usize = 4;
-/// The maximum length of a message whose header is guessed if nothing follows it.
+/// The maximum length of a message with a guessed header and no message after it.
 const GUESSED_MAX: usize = 1024 * 1024;
 
-/// The copy of a damaged file, next to it.
+/// The copy of a damaged file, stored next to it.
 pub const KEPT: &str = "db.damaged";
 
 /// The relevant kinds of messages.
@@ -47,7 +47,7 @@ mod kind {
     pub const ALL: std::ops::RangeInclusive<u8> = 1..=11;
 }
 
-/// Receives the entries: a key and its value.
+/// Receives each entry: its key and its value.
 pub type Take<'t> = dyn FnMut(&[u8], &[u8]) -> io::Result<()> + 't;
 
 /// A damaged part of the file.
@@ -55,9 +55,9 @@ pub type Take<'t> = dyn FnMut(&[u8], &[u8]) -> io::Result<()> + 't;
 pub struct Damage {
     pub offset: u64,
     pub bytes: u64,
-    /// Whether it was repaired by its checksum, so that nothing is lost.
+    /// Whether the checksum repaired the damage, so that nothing is lost.
     pub is_restored: bool,
-    /// Whether an intact message follows it.
+    /// Whether an intact message follows the damage.
     pub is_followed: bool,
 }
 
@@ -67,7 +67,7 @@ pub struct Found {
     pub damage: Vec<Damage>,
     /// Bytes of the messages used.
     pub bytes: u64,
-    /// Key ranges without a readable page; an empty end is the end of the tree.
+    /// Key ranges without a readable page. An empty end means the end of the tree.
     pub holes: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -79,7 +79,7 @@ struct Header {
     length: usize,
     segment: u64,
     page: u64,
-    /// Its size.
+    /// The header's size.
     bytes: usize,
 }
 
@@ -107,7 +107,7 @@ struct Page {
 #[derive(Debug, Default)]
 struct Node {
     low: Vec<u8>,
-    /// Empty: up to the end of the tree.
+    /// The exclusive end; empty means the end of the tree.
     high: Vec<u8>,
     prefix: Vec<u8>,
     /// `None` for an inner node.
@@ -128,8 +128,8 @@ pub fn read(folder: &Path, take: &mut Take<'_>) -> io::Result<Found> {
     scan.read_pages(take)
 }
 
-/// Keeps a copy of a tree's file whose end is damaged, since the engine truncates it when it opens
-/// it. A damaged end without an intact message after it is a torn write and is not copied.
+/// Keeps a copy of a tree file whose end is damaged, since the engine truncates the file on
+/// opening. A damaged end without an intact message after it is a torn write and is not copied.
 ///
 /// # Errors
 /// If the file cannot be read or copied.
@@ -169,7 +169,7 @@ fn copy_whole(from: &Path, to: &Path) -> io::Result<()> {
     File::open(to)?.sync_all()
 }
 
-/// Removes the copy once the store is open: the log contains what was damaged.
+/// Removes the copy once the store is open, since the log contains the damaged records.
 ///
 /// # Errors
 /// If the disk fails.
@@ -188,7 +188,7 @@ struct Scan {
 }
 
 impl Scan {
-    /// The offsets of the two newest segments: the engine truncates only there.
+    /// Returns the offsets of the two newest segments. The engine truncates only there.
     fn newest_segments(&mut self) -> io::Result<Vec<u64>> {
         let mut numbered = Vec::new();
         let mut offset = 0;
@@ -232,7 +232,7 @@ impl Scan {
             }
             let next = (at + 1..used).find(|next| whole(bytes, *next, number).is_some());
             if next.is_none() && !is_torn_or_damaged(bytes, at, number) {
-                // Nothing was written from here on, or only before this segment was reused.
+                // From here on, nothing was written since this segment was last reused.
                 return;
             }
             let restored = restore(bytes, at, number, next);
@@ -252,7 +252,7 @@ impl Scan {
         }
     }
 
-    /// The number of the segment in write order; if its header is damaged, from its messages.
+    /// The segment's number in write order, taken from its messages if its header is damaged.
     fn number_of_segment(&mut self, bytes: &[u8], offset: u64) -> Option<u64> {
         const MASK: u64 = 0x7fff_ffff_ffff_ffff;
         let (crc, rest) = bytes.split_first_chunk::<4>()?;
@@ -295,7 +295,7 @@ impl Scan {
         }
     }
 
-    /// Passes the entries of all pages, those written last first.
+    /// Passes the entries of all pages, those of the latest pages first.
     fn read_pages(mut self, take: &mut Take<'_>) -> io::Result<Found> {
         let mut pages: Vec<(u64, Page)> = Vec::new();
         for (_, mut page) in std::mem::take(&mut self.pages) {
@@ -340,7 +340,7 @@ impl Scan {
         Ok(Some(node))
     }
 
-    /// The bytes of a body; `None` if it is in a separate file that cannot be read.
+    /// Returns the bytes of a body; `None` if they are in a separate file that cannot be read.
     fn body(&mut self, body: &Body) -> io::Result<Option<Vec<u8>>> {
         let bytes = match &body.restored {
             Some(bytes) => bytes.clone(),
@@ -417,7 +417,7 @@ impl<'b> Reader<'b> {
         Some(*byte)
     }
 
-    /// A variable integer.
+    /// Reads a variable-length integer.
     fn number(&mut self) -> Option<u64> {
         let first = self.byte()?;
         Some(match first {
@@ -440,7 +440,7 @@ impl<'b> Reader<'b> {
     }
 }
 
-/// The offset of the zeros at the end of a segment, or somewhat after it.
+/// The offset of the zeros at the end of a segment, or an offset slightly after it.
 fn used(bytes: &[u8]) -> usize {
     const ZEROS: [u8; 4096] = [0; 4096];
     let is_used = |chunk: &[u8]| !ZEROS.starts_with(chunk);
@@ -461,7 +461,7 @@ fn read_at_most(file: &File, offset: u64, length: usize) -> io::Result<Vec<u8>> 
     Ok(bytes)
 }
 
-/// The header at an offset, if there may be one.
+/// The header at an offset, if there may be a message there.
 fn header(bytes: &[u8], at: usize) -> Option<Header> {
     let own = bytes.get(at..)?;
     let (crc, rest) = own.split_first_chunk::<4>()?;
@@ -483,7 +483,7 @@ fn whole(bytes: &[u8], at: usize, number: u64) -> Option<Header> {
     (check_sum(message, header.bytes) == header.crc).then_some(header)
 }
 
-/// The checksum of a message with a header of this size: of the body, then of the header.
+/// The checksum of a message with a header of this size: over the body, then over the header.
 fn check_sum(message: &[u8], header: usize) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(message.get(header..).unwrap_or_default());
@@ -491,7 +491,7 @@ fn check_sum(message: &[u8], header: usize) -> u32 {
     !hasher.finalize()
 }
 
-/// Whether a message of this segment was written at an offset after which none is intact.
+/// Whether a message of this segment was written at an offset with no intact message after it.
 fn is_torn_or_damaged(bytes: &[u8], at: usize, number: u64) -> bool {
     header(bytes, at).is_some_and(|header| header.segment == number)
         || restore(bytes, at, number, None).is_some()
@@ -502,8 +502,8 @@ fn claimed_end(bytes: &[u8], at: usize) -> usize {
     header(bytes, at).map_or(bytes.len(), |header| at + header.bytes + header.length)
 }
 
-/// The message at an offset and its body, with one damaged byte repaired. `next` is the offset of
-/// the next intact message.
+/// Returns the message at an offset and its body, with one damaged byte repaired. `next` is the
+/// offset of the next intact message.
 fn restore(bytes: &[u8], at: usize, number: u64, next: Option<usize>) -> Option<(Header, Vec<u8>)> {
     let ends = |header: &Header| next.is_none_or(|next| at + header.bytes + header.length == next);
     let split = |message: &[u8]| {
@@ -538,7 +538,7 @@ fn restore(bytes: &[u8], at: usize, number: u64, next: Option<usize>) -> Option<
     None
 }
 
-/// Repairs the byte that the checksum locates; `None` if there is no such byte, or more than one.
+/// Repairs the byte that the checksum locates; `None` unless exactly one such byte exists.
 fn put_right(message: &[u8], header: usize) -> Option<Vec<u8>> {
     let stored = u32::from_le_bytes(*message.first_chunk::<4>()?);
     let mut difference = check_sum(message, header) ^ stored;
@@ -547,7 +547,7 @@ fn put_right(message: &[u8], header: usize) -> Option<Vec<u8>> {
         put_right.get_mut(..CRC)?.copy_from_slice(&(stored ^ difference).to_le_bytes());
         return Some(put_right);
     }
-    // The order of the checksum, backwards.
+    // The bytes in the order of the checksum, reversed.
     let body = (header..message.len()).rev();
     let places = (CRC..header).rev().chain(body);
     let mut found = None;
@@ -586,7 +586,7 @@ const TABLE: [u32; 256] = {
     table
 };
 
-/// The state of a checksum before a zero byte, and that byte's index into the table.
+/// The state of a checksum before a zero byte, and the byte's index in the table.
 fn step_back(state: u32) -> (u32, u8) {
     let top = state >> 24;
     let index = TABLE.iter().position(|entry| entry >> 24 == top).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Compares what is read from a tree's file with what its engine reads.
+//! Compares the entries read from a tree's file with the entries that the engine reads.
 
 use proptest::prelude::*;
 

@@ -2,7 +2,7 @@
 //!
 //! Each owner of payloads (an execution, a delivery) has a counter, and each organization has the
 //! sum. Both change in the commits that add and remove the payloads, so they agree after any crash.
-//! Amounts below [`RECORDED_FROM`] are not recorded: a request alone takes as much.
+//! Amounts below [`RECORDED_FROM`] are not recorded, since a request alone can take as much.
 
 use super::commit::{Commit, Expect};
 use super::error::Error;
@@ -39,7 +39,7 @@ impl Store {
         Ok(self.counter(&key).await?.try_into().unwrap_or_default())
     }
 
-    /// Adds to `commit` that an owner's payloads grew by `bytes`. Returns the number of bytes
+    /// Adds to `commit` the growth of an owner's payloads by `bytes`. Returns the number of bytes
     /// recorded: 0 for amounts below [`RECORDED_FROM`].
     pub fn record_usage<T: Id>(
         &self,
@@ -57,8 +57,8 @@ impl Store {
         bytes
     }
 
-    /// Adds to `commit` that these owners have no payloads any more. The commit fails with
-    /// [`Error::Conflict`] if another one did so first.
+    /// Adds to `commit` the removal of all payloads of these owners. The commit fails with
+    /// [`Error::Conflict`] if a concurrent commit has already done this.
     ///
     /// # Errors
     /// As [`Store::counter`].
@@ -72,7 +72,7 @@ impl Store {
         let keys: Vec<Key> = owners.into_iter().map(of_owner).collect();
         for (key, bytes) in keys.iter().zip(self.counters(&keys).await?) {
             if bytes > 0 {
-                // Released once, even if the owner is removed concurrently.
+                // The usage is released only once, even if the owner is removed concurrently.
                 commit.expect(Expect::Equal(key.clone(), bytes.to_be_bytes().to_vec()));
                 commit.add(of_organization(organization), bytes.saturating_neg());
                 commit.delete(key.clone());

@@ -9,7 +9,7 @@ use super::error::Error;
 use super::key::Key;
 use super::memtable::{Cursor, Entry, Memtable, Snapshot};
 
-/// All rows of a store.
+/// All rows of a store, as of the time of each call.
 #[derive(Clone)]
 pub struct View {
     pub db: sled::Db,
@@ -17,7 +17,7 @@ pub struct View {
 }
 
 impl View {
-    /// The newest value of a row.
+    /// Returns the newest value of a row.
     pub fn get(&self, key: &Key) -> Result<Option<Vec<u8>>, Error> {
         match self.memtable.get(key.as_bytes()) {
             Some(value) => Ok(value),
@@ -25,7 +25,7 @@ impl View {
         }
     }
 
-    /// A consistent view of the current rows.
+    /// Returns a consistent view of the current rows.
     pub fn moment(&self) -> Moment {
         Moment { snapshot: self.memtable.snapshot(), db: self.db.clone() }
     }
@@ -38,12 +38,12 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// The memtable's value of a row, see [`Snapshot::get`].
+    /// Returns the memtable's value of a row; see [`Snapshot::get`].
     pub fn in_memory(&self, key: &Key) -> Option<Option<Vec<u8>>> {
         self.snapshot.get(key.as_bytes())
     }
 
-    /// The bytes under `key`.
+    /// Returns the bytes under `key`.
     pub fn get(&self, key: &Key) -> Result<Option<Vec<u8>>, Error> {
         match self.in_memory(key) {
             Some(value) => Ok(value),
@@ -51,31 +51,32 @@ impl Moment {
         }
     }
 
-    /// The rows from `from` on, in key order.
+    /// Returns the rows from `from` on, in key order.
     pub fn range(&self, from: Bound<&[u8]>) -> Range<'_> {
         let tree = blocks::Iter::new(self.db.clone(), from);
         Range { cursors: self.snapshot.cursors(from), tree, ahead: None }
     }
 }
 
-/// Rows in key order: the newest value of each key, without deleted ones.
+/// The rows in key order: the newest value of each key, without deleted rows.
 pub struct Range<'m> {
-    /// Newest layer first.
+    /// The cursors of the layers, newest layer first.
     cursors: Vec<Cursor<'m>>,
     tree: blocks::Iter<sled::Db>,
-    /// The tree's next row, once read; `Some(None)` at its end.
+    /// The tree's next row, once it has been read; `Some(None)` at the end of the tree.
     ahead: Option<Option<(Key, Vec<u8>)>>,
 }
 
 impl Range<'_> {
-    /// The row under the least key, from the newest layer that has it, or from the tree.
+    /// Returns the row with the least key, from the newest layer that has the key, or else from the
+    /// tree.
     fn step(&mut self) -> Result<Option<Entry>, Error> {
         let Self { cursors, tree, ahead } = self;
         if ahead.is_none() {
             *ahead = Some(tree.next().transpose()?);
         }
         let in_tree = ahead.as_ref().and_then(Option::as_ref).map(|(key, _)| key);
-        // Of equal keys the first, which is the newest.
+        // Of equal keys, take the first, which is in the newest layer.
         let keys = cursors.iter_mut().enumerate();
         let keys = keys.filter_map(|(at, cursor)| cursor.peek().map(|(key, _)| (at, key)));
         let first = keys.min_by(|(_, one), (_, other)| one.cmp(other));

@@ -1,4 +1,4 @@
-//! The store with its log: crashes at any step, visibility, and refused parts.
+//! Tests the store with its log: crashes at any step, visibility, and refused parts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -33,7 +33,7 @@ fn key(name: &str, number: u64) -> Key {
     Key::table(Table::Facet).text(name).number_largest_first(number)
 }
 
-/// The commit `number`, from 1.
+/// Creates the commit `number`, from 1.
 fn commit(number: u64) -> Commit {
     let mut commit = Commit::new();
     for side in ["a", "z"] {
@@ -51,7 +51,7 @@ fn commit(number: u64) -> Commit {
     commit
 }
 
-/// All rows after this many commits.
+/// Returns the rows expected after this many commits.
 fn expected(commits: u64) -> BTreeMap<Key, Vec<u8>> {
     let mut rows = BTreeMap::new();
     for number in 1..=commits {
@@ -67,7 +67,7 @@ fn expected(commits: u64) -> BTreeMap<Key, Vec<u8>> {
     rows
 }
 
-/// All rows, and the number of commits by the counter.
+/// Returns all rows, and the number of commits according to the counter.
 async fn rows(store: &Store) -> (u64, BTreeMap<Key, Vec<u8>>) {
     let page = Page { prefix: Key::from_bytes(&[]), after: None, before: None, limit: 10_000 };
     let rows = store.page(page).await.unwrap();
@@ -79,12 +79,12 @@ async fn rows(store: &Store) -> (u64, BTreeMap<Key, Vec<u8>>) {
     (count, rows)
 }
 
-/// Copies of a data folder, each as a crash at a point would leave it.
+/// Copies of a data folder, each as a crash at a given point would leave it.
 #[derive(Default)]
 struct Images {
-    /// How many copies are still wanted at each point.
+    /// The number of copies still wanted at each point.
     wanted: Mutex<BTreeMap<Point, u32>>,
-    /// The point, the folder, and the number of answered commits.
+    /// The point, the copied folder, and the number of acknowledged commits.
     taken: Mutex<Vec<(Point, TempDir, u64)>>,
     answered: AtomicU64,
     in_checkpoint: AtomicBool,
@@ -112,7 +112,7 @@ impl Images {
     }
 
     fn reached(&self, point: Point, folder: &Path) {
-        // One thread at a time: the others wait at their next point meanwhile.
+        // One thread copies at a time; the others wait at their next point.
         let mut wanted = self.wanted.lock().unwrap();
         let is_writers = point <= Point::Answer;
         if !is_writers {
@@ -158,7 +158,7 @@ async fn wal_crash_at_any_step_loses_no_acknowledged_commit() {
         let (count, found) = rows(&store).await;
         assert!((answered..=answered + 1).contains(&count), "{point:?}: {answered}, {count}");
         assert_eq!(found, expected(count), "{point:?}");
-        // It continues, and is complete after a second start.
+        // The store continues to work, and is complete after a second start.
         store.commit(commit(count + 1)).await.unwrap();
         store.close().await;
         let store = usual(image.path()).unwrap();
@@ -234,7 +234,7 @@ async fn wal_overwritten_rows_never_reach_tree() {
     assert_eq!(rows(&store).await, (100, expected(100)));
     drop(tree);
     store.close().await;
-    // Closing leaves everything in the tree and an empty log.
+    // Closing leaves all rows in the tree, and an empty log.
     let log = fs::read_dir(folder.path().join("store/log")).unwrap();
     let bytes: u64 = log.map(|entry| entry.unwrap().metadata().unwrap().len()).sum();
     assert!(bytes <= 512 * 1024, "{bytes}");
@@ -287,7 +287,7 @@ async fn tree_values_are_packed_only_on_disk() {
     assert_eq!(store.page(page).await.unwrap(), [(key, value)]);
 }
 
-/// A killed store with some rows in its tree and some in its log.
+/// Creates a killed store with some rows in its tree and some in its log.
 async fn killed() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let image = tempfile::tempdir().unwrap();
@@ -320,7 +320,7 @@ fn segment(folder: &Path) -> std::path::PathBuf {
 
 #[tokio::test]
 async fn store_open_refuses_missing_or_mismatched_parts() {
-    // It opens while complete.
+    // The store opens while it is complete.
     let image = killed().await;
     assert_eq!(rows(&usual(image.path()).unwrap()).await, (30, expected(30)));
     let older = killed().await;
@@ -408,15 +408,15 @@ async fn store_open_refuses_rolled_back_parts() {
     store.close().await;
     let keep = tempfile::tempdir().unwrap();
     copy_folder(folder.path(), keep.path());
-    // The whole store.
+    // Remove the whole store.
     fs::remove_dir_all(folder.path().join("store")).unwrap();
     copy_folder(&old.path().join("store"), &folder.path().join("store"));
     let said = refusal(folder.path());
     assert!(said.contains("its store is older than it was"), "{said}");
-    // It opens once the operator has deleted the marker.
+    // The store opens once the operator has deleted the marker.
     fs::remove_file(folder.path().join(marker::FILE)).unwrap();
     assert_eq!(rows(&usual(folder.path()).unwrap()).await, (1, expected(1)));
-    // Only the tree, only the log.
+    // Replace only the tree, or only the log.
     for (from, part, says) in [
         ("store/log", "store/log", "its log is older than its tree"),
         ("store", "store/log", "its tree has lost rows or is older than its log"),

@@ -1,8 +1,8 @@
-//! Watches: notifications that rows under a prefix have changed, without their content.
+//! Watches: notifications that rows under a prefix have changed, without the rows' contents.
 //!
 //! The writer marks watches once a commit is durable and visible, and never waits for a watcher:
-//! several changes between two looks are one mark. The cost of a commit depends on its rows, not on
-//! the number of watches.
+//! several changes between two reads of a watch are reported once. The cost of a commit depends on
+//! its rows, not on the number of watches.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use super::key::Key;
 use super::memtable::Rows;
 
-/// Maximum prefixes per watch: each has a bit.
+/// Maximum prefixes per watch, since each prefix has a bit.
 pub const PREFIXES_MAX: usize = 32;
 /// Maximum concurrent watches.
 const WATCHES_MAX: usize = 1024;
@@ -25,7 +25,7 @@ struct Marks {
     notify: Notify,
 }
 
-/// A watch, and the index of the prefix in it.
+/// A watch, and the bit of one of its prefixes.
 #[derive(Debug)]
 struct Watcher {
     number: u64,
@@ -86,7 +86,7 @@ impl Watches {
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts watching these prefixes; `None` if there are too many watches or prefixes.
+    /// Starts watching these prefixes. Returns `None` if there are too many watches or prefixes.
     pub fn watch(self: &Arc<Self>, prefixes: Vec<Key>) -> Option<Watch> {
         let mut index = self.index();
         if index.watches >= WATCHES_MAX || prefixes.len() > PREFIXES_MAX {
@@ -100,7 +100,7 @@ impl Watches {
         Some(Watch { number, marks, watches: Arc::clone(self) })
     }
 
-    /// The watches that match these rows, to be marked once the rows are visible.
+    /// Returns the watches that match these rows, which are to be marked once the rows are visible.
     pub fn touched_by(&self, rows: &Rows) -> Vec<Touched> {
         if self.count.load(Ordering::Acquire) == 0 {
             return Vec::new();
@@ -111,7 +111,7 @@ impl Watches {
             let mut last: &[u8] = &[];
             for key in rows.keys() {
                 let Some(prefix) = key.as_bytes().get(..*length) else { continue };
-                // Rows are in key order, so those with the same prefix are adjacent.
+                // Rows are in key order, so rows with the same prefix are adjacent.
                 if prefix == last {
                     continue;
                 }
@@ -149,7 +149,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Waits for changes and returns the indexes of the changed prefixes since the last call.
+    /// Waits for changes. Returns the indexes of the prefixes that have changed since the last
+    /// call.
     pub async fn changed(&self) -> Vec<usize> {
         loop {
             let marks = self.marks.changed.swap(0, Ordering::AcqRel);
@@ -207,7 +208,7 @@ mod tests {
         assert_eq!(of_table.changed().await, [0]);
         assert_eq!(both.changed().await, [0, 1]);
         assert_eq!(other.changed().await, [0]);
-        // Dropping one leaves the others.
+        // Dropping one watch leaves the others unaffected.
         drop(both);
         write(&watches, &[1, 2]);
         assert_eq!((of_table.changed().await, other.changed().await), (vec![0], vec![0]));

@@ -1,11 +1,11 @@
-//! The writer: the one thread that changes the store.
+//! The writer: the only thread that changes the store.
 //!
-//! It takes commits from a bounded channel and merges the waiting ones into one group; under load
-//! it waits briefly for more (`pace`). Preconditions and counters see every commit merged before
-//! them. The group becomes one log record, is synced once and becomes visible as a whole; then the
-//! writer calls the hooks of its commits in order, and answers them. The writer retries nothing:
-//! when the disk fails, every waiting commit fails with the reason, and the store accepts no more
-//! commits.
+//! The writer takes commits from a bounded channel and merges the waiting commits into one group;
+//! under load, it waits briefly for more (`pace`). Preconditions and counters see every commit that
+//! was merged earlier. The group becomes one log record, is synced once and becomes visible as a
+//! whole; then the writer calls the hooks of the commits in order, and returns their results. The
+//! writer never retries: when the disk fails, every waiting commit fails with the reason, and the
+//! store accepts no more commits.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -36,7 +36,7 @@ use orrery_domain::ids::OrganizationId;
 use orrery_runtime::turns::Turn;
 use orrery_runtime::{self as runtime, Clock};
 
-/// Commits that may wait for the writer; further ones wait at their senders.
+/// Maximum commits that may wait for the writer. Further commits wait in their callers.
 pub const QUEUE: usize = 4096;
 /// Maximum commits per group.
 const GROUP_COMMITS_MAX: usize = 256;
@@ -47,25 +47,25 @@ const GROUP_BYTES_MAX: usize = 1024 * 1024;
 pub enum Message {
     Commit {
         commit: Commit,
-        /// Its part of the memory for rows that are not in the tree.
+        /// The commit's permit for memory for rows that are not in the tree.
         turn: Turn,
         done: oneshot::Sender<Result<(), Error>>,
     },
-    /// Sets the stream that also receives all writes, or removes it. Answered with whether there
-    /// was one until now, and with the number of the last log record.
+    /// Sets the stream that also receives all writes, or removes it. The reply contains whether
+    /// there was a stream before, and the number of the last log record.
     SetChangeStream {
         change_stream: Option<ChangeStream>,
         done: oneshot::Sender<(bool, u64)>,
     },
-    /// Writes an empty record that proves the log's last one, since the store is idle.
+    /// Writes an empty record to an idle log, which proves that the last record is complete.
     Seal,
     /// Begins a checkpoint.
     Freeze,
     Close,
 }
 
-/// Receives all writes, batch by batch. It is dropped when it is full, so that a backup never
-/// delays the writer.
+/// A stream that receives all writes, batch by batch. The writer drops the stream when it is full,
+/// so that a backup never delays the writer.
 pub type ChangeStream = std::sync::mpsc::SyncSender<Rows>;
 
 /// Metrics published by the writer.
@@ -75,44 +75,45 @@ pub struct Metrics {
     pub flushes: AtomicU64,
 }
 
-/// The thread's state.
+/// The state of the writer thread.
 pub struct Writer {
     pub view: View,
     pub log: Log,
     pub store: StoreId,
     pub data: PathBuf,
-    /// Freed last: those who wait for it find a closed store, also when a hook held the last handle.
+    /// Released last, so that a process or thread that waits for the lock finds a closed store,
+    /// even if a hook held the last handle.
     pub lock: Arc<FolderLock>,
     pub inbox: mpsc::Receiver<Message>,
     pub metrics: Arc<Metrics>,
-    /// Set once, with the reason, when the disk has failed.
+    /// The reason why the disk failed. Set at most once.
     pub failure: Arc<watch::Sender<Option<String>>>,
     pub change_stream: Option<ChangeStream>,
     pub watches: Arc<Watches>,
     pub progress: Arc<Progress>,
-    /// To the checkpoint thread, which ends when this is dropped.
+    /// The channel to the checkpoint thread, which ends when this sender is dropped.
     pub jobs: std::sync::mpsc::Sender<Job>,
     pub checkpoints: JoinHandle<()>,
     pub limits: Limits,
-    /// The memory taken by the commits since the last checkpoint began.
+    /// The memory permits of the commits since the last checkpoint began.
     pub held: Held,
     pub pace: Pace,
     #[cfg(any(test, feature = "test-support"))]
     pub faults: Arc<Faults>,
 }
 
-/// A commit waiting for the sync.
+/// A commit that waits for the sync.
 struct Pending {
     hooks: Vec<Hook>,
-    /// Why it is refused. It is answered after the sync nevertheless: the reason may not be durable
-    /// yet, and a caller that retries at once has to see it.
+    /// Why the commit is refused. The refusal is returned only after the sync: the data that caused
+    /// it may not be durable yet, and a caller that retries at once must be able to see that data.
     refused: Option<Error>,
     done: oneshot::Sender<Result<(), Error>>,
 }
 
 type Waiting = Vec<Pending>;
 
-/// Memory permits for rows that are not in the tree, one for each organization.
+/// Permits for memory for rows that are not in the tree, one per organization.
 #[derive(Debug, Default)]
 pub struct Held(HashMap<Option<OrganizationId>, Turn>);
 
@@ -144,7 +145,7 @@ impl Writer {
                 None => {}
                 Some(Message::SetChangeStream { change_stream, done }) => {
                     let before = std::mem::replace(&mut self.change_stream, change_stream);
-                    // If the requester is gone, so is the stream's receiver.
+                    // If the requester has been dropped, so has the receiver of the stream.
                     let _gone = done.send((before.is_some(), self.log.number()));
                 }
                 Some(Message::Seal) => self.seal(),
@@ -158,7 +159,7 @@ impl Writer {
         self.close();
     }
 
-    /// Merges the waiting commits, up to the first other message, which is returned.
+    /// Merges the waiting commits, up to the first message of another kind, which is returned.
     fn gather(&mut self, first: Message, now: Instant) -> (Option<Message>, Rows, Waiting) {
         let mut rows = Rows::new();
         let mut waiting = Waiting::new();
@@ -203,7 +204,7 @@ impl Writer {
         (None, rows, waiting)
     }
 
-    /// Checks a commit against everything before it and adds its rows: all, or none.
+    /// Checks a commit against everything before it, and adds all or none of its rows.
     fn merge(&self, commit: Commit, overlay: &mut Rows) -> Result<usize, Error> {
         if let Some(reason) = self.failure.borrow().as_ref() {
             return Err(Error::Unavailable { reason: reason.clone() });
@@ -247,7 +248,7 @@ impl Writer {
         Ok(bytes)
     }
 
-    /// Adds to a counter, including additions of the same commit; returns the sum.
+    /// Adds to a counter, on top of earlier additions in the same commit. Returns the sum.
     fn count(
         &self,
         key: Key,
@@ -272,8 +273,8 @@ impl Writer {
         self.view.get(key)
     }
 
-    /// Writes and syncs one record, publishes the rows, then runs the hooks and answers, in commit
-    /// order.
+    /// Writes and syncs one record and publishes its rows, then runs the hooks and returns the
+    /// results, in commit order.
     fn write(&mut self, rows: Rows, waiting: Waiting) {
         let has_rows = !rows.is_empty();
         let outcome = self.append(rows, false);
@@ -297,7 +298,7 @@ impl Writer {
     /// Makes a record durable and its rows visible. Only a seal has no rows.
     fn append(&mut self, rows: Rows, is_seal: bool) -> Result<(), Error> {
         if rows.is_empty() && !is_seal {
-            // Its preconditions held, and everything that they depend on is durable.
+            // The commit's preconditions held, and everything on which they depend is durable.
             return Ok(());
         }
         #[cfg(any(test, feature = "test-support"))]
@@ -319,13 +320,13 @@ impl Writer {
         self.view.memtable.publish(number, rows);
         touched.into_iter().for_each(Touched::mark);
         if self.progress.wrote(number, is_seal) && !is_seal {
-            // The checkpoint thread ends after this one.
+            // The checkpoint thread ends after the writer, so it receives the message.
             let _running = self.jobs.send(Job::Dirty);
         }
         Ok(())
     }
 
-    /// Stops all writes: only the next start can tell what the disk contains.
+    /// Stops all writes, because only the next start can determine what is on disk.
     fn fail(&self, error: &dyn std::fmt::Display) -> Error {
         tracing::error!(%error, "the store accepts no more writes");
         self.failure.send_if_modified(|reason| {
@@ -341,7 +342,7 @@ impl Writer {
 
     fn seal(&mut self) {
         if !self.has_failed() && !self.progress.is_sealed() {
-            // A failure is recorded for all callers.
+            // On failure, `append` records the reason for all callers.
             let _noted = self.append(Rows::new(), true);
         }
     }
@@ -358,8 +359,8 @@ impl Writer {
         }
     }
 
-    /// Starts a checkpoint if one is due. Bounds log and memory: at twice the trigger, it waits for
-    /// the running checkpoint.
+    /// Starts a checkpoint if one is due. Limits the size of the log and of memory: at twice the
+    /// trigger, waits for the running checkpoint.
     fn checkpoint_if_due(&mut self) {
         if self.log.since_freeze >= self.limits.log_bytes.saturating_mul(2) {
             self.progress.wait();
@@ -367,13 +368,13 @@ impl Writer {
         self.freeze();
     }
 
-    /// Moves everything to the tree, leaves an empty log, and ends the checkpoint thread.
+    /// Moves all rows to the tree, leaves an empty log, and ends the checkpoint thread.
     fn close(mut self) {
         self.seal();
         self.progress.wait();
         self.freeze();
         self.progress.wait();
-        // Of these, the first is dropped last.
+        // Of these fields, the first is dropped last.
         let Self { lock: _lock, view, mut log, store, data, failure, jobs, checkpoints, .. } = self;
         drop(jobs);
         let _aborts_on_panic = checkpoints.join();
@@ -397,13 +398,13 @@ impl Writer {
                 "failed to close the store completely; the next start reads its log"
             );
         }
-        // Drop the engine last: the next process that opens the store waits for it.
+        // Drop the engine last, because the next process that opens the store waits for it.
         drop(log);
         drop(view);
     }
 }
 
-/// The value of a counter's row.
+/// Parses the value of a counter's row.
 pub fn counter(row: Option<&[u8]>) -> Result<i64, Malformed> {
     let Some(bytes) = row else { return Ok(0) };
     let bytes: [u8; 8] = bytes.try_into().map_err(|_length| Malformed {
@@ -413,7 +414,7 @@ pub fn counter(row: Option<&[u8]>) -> Result<i64, Malformed> {
     Ok(i64::from_be_bytes(bytes))
 }
 
-/// Answers a commit. It counts even if its sender no longer waits.
+/// Returns the result of a commit. The commit stands even if its caller no longer waits.
 fn answer(done: oneshot::Sender<Result<(), Error>>, outcome: Result<(), Error>) {
     if done.send(outcome).is_err() {
         tracing::trace!("the caller of a commit no longer waits for it");

@@ -1,5 +1,5 @@
-//! Activity of the running service, as `orrery top` reads it from the control socket: gauges, and
-//! counters since the start, from whose differences rates are computed.
+//! Activity of the running service, as `orrery top` reads it from the control socket. It contains
+//! gauges, and counters since the start, whose differences yield rates.
 
 use serde::{Deserialize, Serialize};
 

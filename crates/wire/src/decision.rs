@@ -142,7 +142,7 @@ pub enum Answer {
     },
 }
 
-/// Serializes pairs as an object and keeps their order.
+/// Serializes pairs as an object that keeps their order.
 fn in_order<S: Serializer, T: Serialize>(
     pairs: &[(String, T)],
     serializer: S,

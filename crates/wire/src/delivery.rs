@@ -139,7 +139,7 @@ pub struct Receivers {
     pub capped: bool,
 }
 
-/// The parts of a delivery's view that are not in its record.
+/// The parts of a delivery's view that the delivery record does not contain.
 #[derive(Debug)]
 pub struct Shown {
     pub status: DeliveryStatus,

@@ -255,7 +255,7 @@ pub struct StepAttempt {
     pub completed_at: Option<Time>,
 }
 
-/// The parts of an execution's view that are not in its record.
+/// The parts of an execution's view that the execution record does not contain.
 #[derive(Debug)]
 pub struct Shown {
     pub inputs: Text,
@@ -303,7 +303,7 @@ impl Execution {
 }
 
 impl Execution {
-    /// The length of its strings, which is nearly all of its memory use.
+    /// The total length of the strings, which take nearly all of the view's memory.
     #[must_use]
     pub fn text_bytes(&self) -> usize {
         let steps = self.step_outputs.0.iter();
@@ -434,7 +434,7 @@ pub struct Summary {
     pub flow_name: String,
     pub version_id: String,
     pub status: SummaryStatus,
-    /// `event` or `paused`: what it waits for that somebody has to do.
+    /// What the execution needs to continue: an event (`event`) or a resume (`paused`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting_for: Option<&'static str>,
     pub started_at: Time,

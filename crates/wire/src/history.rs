@@ -34,7 +34,7 @@ pub struct Row<'a> {
     pub workflow_execution_id: Option<ExecutionId>,
     pub bulk_id: Option<BulkId>,
     pub status: RowStatus,
-    /// `event` or `paused`: what a run of a workflow waits for that somebody has to do.
+    /// What the workflow execution needs to continue: an event (`event`) or a resume (`paused`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting_for: Option<&'static str>,
     /// The name of the error.
@@ -303,7 +303,7 @@ pub const COLUMNS: [&str; 27] = [
     "agent",
 ];
 
-/// A row, or only the requested columns of it.
+/// A row, either complete or with only the requested columns.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub enum Selected<'a> {
@@ -311,7 +311,7 @@ pub enum Selected<'a> {
     Parts(serde_json::Value),
 }
 
-/// Has the schema of a row.
+/// Uses the schema of a complete row.
 impl JsonSchema for Selected<'_> {
     fn schema_name() -> std::borrow::Cow<'static, str> {
         Row::schema_name()

@@ -1,10 +1,10 @@
 //! The JSON that clients, webhook receivers and the command line read and write: plain types,
 //! converted from the domain's types.
 //!
-//! Each object has one type wherever it is sent: the detail of an execution is also the body of its
-//! webhook, and the legacy formats are converted from the same view. The types derive their JSON
-//! Schemas, from which `api::openapi` builds the hosts' OpenAPI documents. The comment of a field
-//! is its description there. Request types describe what `api::body` parses.
+//! Each object has a single type, wherever it is sent: the detail of an execution is also the body
+//! of its webhook, and the legacy formats are converted from the same view. The types derive their
+//! JSON Schemas, from which `api::openapi` builds the hosts' OpenAPI documents; the comment on a
+//! field becomes its description there. Request types describe the bodies that `api::body` parses.
 //!
 //! These types are never stored as records. Only the command line parses responses, those of the
 //! control socket ([`operator`]).

@@ -45,8 +45,7 @@ pub struct NewKey {
 pub struct ListedKey {
     #[serde(flatten)]
     pub described: Key,
-    /// When the key was last used, to the minute. Null if it was never used since uses are
-    /// recorded.
+    /// When the key was last used, to the minute. Null if no use has been recorded.
     pub last_used_at: Option<Time>,
 }
 
@@ -220,7 +219,7 @@ pub enum ModelTestEvent {
     End(ModelTest),
 }
 
-/// The result of reloading the configuration, manifests and certificates.
+/// The result of reloading the configuration, the manifests and the certificates.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Reloaded {
     /// The number of models in use.
@@ -303,7 +302,7 @@ pub struct Cancelled {
     pub status: String,
 }
 
-/// The amount of restored work that was resumed.
+/// The number of restored executions and deliveries that were resumed.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Resumed {
     pub executions: usize,

@@ -162,7 +162,7 @@ pub struct Metrics {
     pub cost: f64,
 }
 
-/// The parts of a prediction's view that are not in its record.
+/// The parts of a prediction's view that the execution record does not contain.
 #[derive(Debug)]
 pub struct Shown {
     pub input: Text,

@@ -1,5 +1,5 @@
-//! Times and renamed enumerations, with their JSON Schemas. IDs and the enumerations that are serialized
-//! with their stored names have theirs in `domain::schemas`.
+//! Times and renamed enumerations, with their JSON Schemas. The schemas of IDs, and of enumerations
+//! that are serialized under their stored names, are in `domain::schemas`.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -93,7 +93,8 @@ pub struct OwnStatus {
     pub waiting_for_person: usize,
     /// Executions waiting for a timer or a retry.
     pub waiting_for_time: usize,
-    /// Whether more than were looked at have not ended, so that more may wait and fewer be queued.
+    /// True if there are more unfinished executions than were examined. The waiting counts may then
+    /// be too low, and `queued` too high.
     pub waiting_is_capped: bool,
     /// Pending webhook deliveries.
     pub webhooks_pending: u64,

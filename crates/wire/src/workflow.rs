@@ -60,8 +60,8 @@ pub struct Version<'a> {
 }
 
 impl<'a> Workflow<'a> {
-    /// Returns the view of a workflow with `triggers` triggers. `by_version` has the number of
-    /// triggers of each version, in their order.
+    /// Returns the view of a workflow with `triggers` triggers. `by_version` contains the number of
+    /// triggers of each version, in the order of the versions.
     #[must_use]
     pub fn of(workflow: &'a workflow::Workflow, triggers: i64, by_version: &[i64]) -> Self {
         let counts = by_version.iter().copied().chain(std::iter::repeat(0));
@@ -162,7 +162,7 @@ pub struct LastRun {
     pub workflow_id: WorkflowId,
     pub execution_id: ExecutionId,
     pub status: ExecutionStatus,
-    /// `event` or `paused`: what it waits for that somebody has to do.
+    /// What the execution needs to continue: an event (`event`) or a resume (`paused`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting_for: Option<&'static str>,
     pub created_at: Time,

@@ -25,7 +25,7 @@ pub const CATEGORIES: [Category; 6] = [
 ];
 
 impl Category {
-    /// Creation time: that of the first release, the same in every store.
+    /// Creation time: the time of the first release, the same in every store.
     #[must_use]
     pub const fn created_at() -> Timestamp {
         // 2026-11-20T00:00:00Z

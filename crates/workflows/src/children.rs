@@ -1,5 +1,5 @@
-//! Workflows that steps of other workflows run: they must exist and form no cycle when the
-//! definition is stored; they are looked up again when the step starts.
+//! Workflows that steps of other workflows run: when a definition is stored, they must exist and
+//! must not form a cycle; they are looked up again when the step starts.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use orrery_engine::{Call, Callee};
 use orrery_schema::{Patience, Unavailable, ValidationError};
 use orrery_storage::{self as storage, Commit};
 
-/// Maximum versions searched for a cycle.
+/// Maximum number of versions searched for a cycle.
 const VERSIONS_SEEN_MAX: usize = 1000;
 
 /// A version reachable from the definition, and the workflows on the path to it.
@@ -26,8 +26,9 @@ struct Reached {
 }
 
 impl Workflows {
-    /// Rejects a definition whose steps run missing workflows or workflows that lead back to it.
-    /// `own` is the version that the definition will be stored as, which becomes the latest.
+    /// Rejects a definition whose steps run missing workflows, or workflows that lead back to the
+    /// definition. `own` is the version that the definition will be stored as, which then becomes
+    /// the latest.
     pub(super) async fn check_children(
         &self,
         organization: OrganizationId,
@@ -53,7 +54,7 @@ impl Workflows {
         Error::of_problems(problems)
     }
 
-    /// The version that a step names, or the error in the name.
+    /// Returns the version that a step refers to, or the error in the reference.
     async fn callee_of(
         &self,
         organization: OrganizationId,
@@ -80,7 +81,7 @@ impl Workflows {
         Ok(Ok(Reached { workflow, version, way }))
     }
 
-    /// The cycle that leads from a version back to the definition, as text.
+    /// Finds a cycle that leads from a version back to the definition, and describes it.
     async fn find_circle(
         &self,
         organization: OrganizationId,
@@ -108,7 +109,7 @@ impl Workflows {
                 Ok(compiled) => compiled,
                 Err(Error::Storage(error)) => return Err(error.into()),
                 Err(error @ Error::ValidationUnavailable(_)) => return Err(error),
-                // It fails when it is run.
+                // An unusable version fails when it runs.
                 Err(_not_usable) => continue,
             };
             for (_, child) in compiled.plan.children() {
@@ -122,7 +123,7 @@ impl Workflows {
         Ok(None)
     }
 
-    /// The current version of a step's workflow.
+    /// Returns the current version of a step's workflow.
     pub(super) async fn find_callee(
         &self,
         organization: OrganizationId,
@@ -148,7 +149,7 @@ impl Workflows {
         let compiled = loop {
             match self.compiled(version.revision).await {
                 Ok(compiled) => break compiled,
-                // An execution waits for its turn.
+                // An execution can wait until the validation is no longer busy.
                 Err(Error::ValidationUnavailable(Unavailable::Busy)) => {}
                 Err(Error::Storage(error)) if !error.is_final() => return Err(error),
                 Err(error) => {

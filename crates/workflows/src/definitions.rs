@@ -1,5 +1,4 @@
-//! Definitions: checked when they are stored, compiled when they are needed, and cached up to a
-//! limit.
+//! Definitions: validated when they are stored, compiled when needed, and cached up to a limit.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +17,7 @@ use orrery_schema::{self as schema, Schema, Unavailable};
 use orrery_storage::record::Malformed;
 use orrery_storage::{self as storage, Commit};
 
-/// Limits of the cache of compiled definitions; when one is exceeded, the cache is cleared.
+/// Limits of the cache of compiled definitions; when a limit is exceeded, the cache is cleared.
 const CACHED: usize = 2000;
 const CACHED_BYTES: usize = 32 * 1024 * 1024;
 
@@ -26,11 +25,11 @@ const CACHED_BYTES: usize = 32 * 1024 * 1024;
 #[derive(Debug)]
 pub struct Compiled {
     pub plan: Arc<Plan>,
-    /// The schema of its inputs; `None`: anything.
+    /// The input schema; `None` accepts anything.
     pub inputs: Option<Arc<Schema>>,
-    /// The schemas of event payloads, by the event's name; other events accept anything.
+    /// The schemas of event payloads by event name; other events accept anything.
     pub events: HashMap<String, Arc<Schema>>,
-    /// Size of the definition.
+    /// Size of the definition, in bytes.
     bytes: usize,
 }
 
@@ -47,7 +46,7 @@ impl Checked {
         &self.compiled.plan
     }
 
-    /// The JSON pointer of a step's field in the definition.
+    /// Returns the JSON pointer to a step's field in the definition.
     pub fn place_of(&self, step: &str, field: &str) -> String {
         place_of(self.definition.as_ref(), step, field)
     }
@@ -91,8 +90,8 @@ impl Cache {
     }
 }
 
-/// Checks a definition as a client wrote it, off the request threads. Without `models` it is a
-/// stored definition, whose models may have changed since.
+/// Validates a definition as written by a client, off the request threads. Without `models`, it is
+/// a stored definition, whose models may have changed since.
 pub async fn check(
     definition: Option<Value>,
     models: Option<Arc<dyn Models>>,
@@ -146,13 +145,14 @@ fn compile(
     Ok(Compiled { plan: Arc::new(plan), inputs, events, bytes })
 }
 
-/// The JSON pointer of a field of the step with this id; empty if the step is not found.
+/// Returns the JSON pointer to a field of the step with this id, or an empty string if there is no
+/// such step.
 pub fn place_of(definition: Option<&Value>, step: &str, field: &str) -> String {
     let found = definition.and_then(|whole| find_step(whole, step, &JsonPointer::Root));
     found.map(|step| format!("{step}/{field}")).unwrap_or_default()
 }
 
-/// Finds the step with this id, which is unique in a definition. Only blocks of steps are searched,
+/// Finds the step with this id, which is unique in a definition. Searches only blocks of steps,
 /// because parameters may contain anything.
 fn find_step(within: &Value, id: &str, at: &JsonPointer<'_>) -> Option<String> {
     within.as_object()?.iter().find_map(|(name, inner)| {
@@ -175,7 +175,7 @@ fn find_step(within: &Value, id: &str, at: &JsonPointer<'_>) -> Option<String> {
 }
 
 impl Workflows {
-    /// A definition as clients see it: as written, with its credentials masked.
+    /// Returns a definition as shown to clients: as written, with credentials masked.
     ///
     /// # Errors
     /// [`Error::NoVersion`] if there is no such revision; [`Error::Storage`].
@@ -195,7 +195,7 @@ impl Workflows {
         Ok(self.store.read_payload(&stored.definition).await?)
     }
 
-    /// A definition as written, including credentials.
+    /// Returns a definition as written, including credentials.
     async fn unsealed(&self, revision: RevisionId) -> Result<Value, Error> {
         let text = self.stored_text(revision).await?;
         let (definition, is_whole) = self.unseal(parse(&text)?);
@@ -210,8 +210,8 @@ impl Workflows {
         secrets::unseal(definition, |sealed| self.sealer.unseal(sealed).ok())
     }
 
-    /// Restores stored credentials where a client sent their masks. `stored` are the revisions that
-    /// may have them, most likely first.
+    /// Restores stored credentials where a client sent masked values. `stored` are the revisions
+    /// that may contain the credentials, most likely first.
     pub(super) async fn restore_secrets(
         &self,
         definition: Option<Value>,
@@ -236,7 +236,7 @@ impl Workflows {
         Ok(Some(definition))
     }
 
-    /// Rejects a definition that refers to secrets which the organization does not have.
+    /// Rejects a definition that refers to secrets that the organization does not have.
     pub(super) async fn check_secrets(
         &self,
         organization: OrganizationId,
@@ -257,12 +257,12 @@ impl Workflows {
         Error::of_problems(problems.collect())
     }
 
-    /// The compiled definition. A model that was removed since it was stored is no error here: only
-    /// its own step fails.
+    /// Returns the compiled definition. A model that has been removed since is not an error: only
+    /// the step that uses it fails.
     ///
     /// # Errors
     /// [`Error::NoVersion`], [`Error::Storage`]; [`Error::Invalid`] for a definition that an
-    /// earlier release accepted and this one does not.
+    /// earlier release accepted and this release rejects.
     pub async fn compiled(&self, revision: RevisionId) -> Result<Arc<Compiled>, Error> {
         if let Some(compiled) = self.cache.get(revision) {
             return Ok(compiled);
@@ -310,7 +310,7 @@ impl Plans for Workflows {
         Box::pin(async move {
             let compiled = loop {
                 match self.compiled(revision).await {
-                    // An execution waits for its turn.
+                    // An execution can wait until the validation is no longer busy.
                     Err(Error::ValidationUnavailable(Unavailable::Busy)) => {}
                     compiled => break compiled,
                 }

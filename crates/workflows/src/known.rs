@@ -1,5 +1,5 @@
-//! A cache of workflows, so that a trigger neither reads nor parses one: bounded, and each entry is
-//! valid until a change of the workflow is durable.
+//! A cache of workflows, so that a trigger neither reads nor parses the workflow. The cache is
+//! bounded, and each entry is valid until a change to the workflow is durable.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use orrery_domain::ids::WorkflowId;
 use orrery_domain::workflow::Workflow;
 
-/// Maximum entries; when a limit is exceeded, the cache is cleared.
+/// Maximum number of entries; when a limit is exceeded, the cache is cleared.
 const KEPT: usize = 2000;
-/// Maximum bytes of their rows.
+/// Maximum total size of the cached rows, in bytes.
 const KEPT_BYTES: usize = 4 * 1024 * 1024;
 
 /// The cached workflows.
@@ -20,21 +20,22 @@ pub struct Known {
 
 #[derive(Debug, Default)]
 struct Held {
-    /// Number of changes to any workflow so far.
+    /// Number of changes to any workflow since the cache was created.
     changes: u64,
     workflows: HashMap<WorkflowId, Arc<Workflow>>,
     bytes: usize,
 }
 
 impl Known {
-    /// The cached workflow, or else the number of changes so far, for [`Known::put`].
+    /// Returns the cached workflow, or else the number of changes so far, to pass to
+    /// [`Known::put`].
     pub fn get(&self, id: WorkflowId) -> Result<Arc<Workflow>, u64> {
         let held = self.lock();
         held.workflows.get(&id).map(Arc::clone).ok_or(held.changes)
     }
 
     /// Caches a workflow whose row has `bytes` bytes, unless a workflow has changed since `changes`
-    /// was read: the row may be outdated.
+    /// was read, because the row may then be outdated.
     pub fn put(&self, workflow: &Arc<Workflow>, bytes: usize, changes: u64) {
         let mut held = self.lock();
         if held.changes != changes {
@@ -48,7 +49,7 @@ impl Known {
         held.workflows.insert(workflow.id, Arc::clone(workflow));
     }
 
-    /// Removes a workflow after a change of it has become durable.
+    /// Removes a workflow once a change to it is durable.
     pub fn forget(&self, id: WorkflowId) {
         let mut held = self.lock();
         held.changes = held.changes.wrapping_add(1);

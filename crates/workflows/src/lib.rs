@@ -40,15 +40,15 @@ use orrery_storage::commit::Expect;
 use orrery_storage::record::{Malformed, decode, encode};
 use orrery_storage::{self as storage, Commit, Sealer, Store};
 
-/// Maximum workflows of one organization, including deleted ones.
+/// Maximum number of workflows per organization, including deleted ones.
 pub const WORKFLOWS_MAX: usize = 10_000;
-/// Maximum attempts at a change after conflicts.
+/// Maximum attempts to make a change after conflicts.
 const TRIES: usize = 10;
 
-/// Why a workflow cannot be created, changed or found.
+/// An error from creating, changing or finding a workflow.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The problems of the definition; the message has the first one.
+    /// The problems of the definition; `message` is the first of them.
     #[error("{message}")]
     Invalid { message: String, problems: Vec<Problem> },
     #[error("workflow not found")]
@@ -64,7 +64,7 @@ pub enum Error {
     Locked,
     #[error("there are {0} workflows already; delete some first")]
     TooMany(usize),
-    /// The definition could not be checked now.
+    /// The definition cannot be validated at the moment.
     #[error(transparent)]
     ValidationUnavailable(#[from] Unavailable),
     #[error(transparent)]
@@ -78,7 +78,7 @@ impl From<Malformed> for Error {
 }
 
 impl Error {
-    /// An error if there are problems.
+    /// Returns an error if there are problems.
     fn of_problems(problems: Vec<Problem>) -> Result<(), Self> {
         match problems.first() {
             None => Ok(()),
@@ -86,13 +86,13 @@ impl Error {
         }
     }
 
-    /// A problem without a location.
+    /// Returns the error of a problem without a location.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::Invalid { message: message.into(), problems: Vec::new() }
     }
 }
 
-/// A new workflow; its texts have been checked.
+/// A new workflow; its texts have been validated.
 #[derive(Debug)]
 pub struct New {
     pub name: String,
@@ -110,12 +110,12 @@ pub struct Put {
     pub definition: Option<Value>,
     pub locked: bool,
     pub production: bool,
-    /// `None`: unchanged, initially private.
+    /// `None` leaves the value unchanged; a new version is private.
     pub allowed_to_share: Option<bool>,
-    /// The new name of the workflow; `None`: unchanged.
+    /// The new name of the workflow; `None` leaves it unchanged.
     pub name: Option<String>,
     pub description: Option<String>,
-    /// The revisions that the change may be based on; `None`: any.
+    /// The revisions that the change may be based on; `None` allows any revision.
     pub replaces: Option<Vec<RevisionId>>,
 }
 
@@ -132,7 +132,7 @@ pub struct Change {
 }
 
 impl Change {
-    /// Whether the change only unlocks.
+    /// Whether the change only unlocks the workflow.
     fn only_unlocks(&self) -> bool {
         let Self { name, description, categories, tags, locked, production, status } = self;
         *locked == Some(false)
@@ -141,14 +141,15 @@ impl Change {
     }
 }
 
-/// The number of triggers of a workflow, in total and by version in their order.
+/// The number of triggers of a workflow, in total and for each version in version order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Triggers {
     pub total: i64,
     pub versions: Vec<i64>,
 }
 
-/// The workflows of a store; clones share the caches. There must be only one such object per store.
+/// The workflows of a store; clones share the caches. There must be only one such object for each
+/// store.
 #[derive(Clone)]
 pub struct Workflows {
     store: Store,
@@ -170,7 +171,7 @@ impl std::fmt::Debug for Workflows {
 }
 
 impl Workflows {
-    /// The workflows of a store. `models` are those that definitions may name.
+    /// Opens the workflows of a store. `models` are the models that definitions may refer to.
     #[must_use]
     pub fn new(store: Store, sealer: Sealer, clock: Clock, models: Arc<dyn Models>) -> Self {
         let secrets = Secrets::new(store.clone(), sealer.clone(), clock.clone());
@@ -179,13 +180,13 @@ impl Workflows {
         Self { store, clock, models, sealer, secrets, cache, known, reserved }
     }
 
-    /// Reserves slugs that mean something else in paths.
+    /// Reserves slugs that have another meaning in paths.
     #[must_use]
     pub fn reserving(self, slugs: BTreeSet<&'static str>) -> Self {
         Self { reserved: Arc::new(slugs), ..self }
     }
 
-    /// Creates a workflow with one version. `beside` becomes durable with it.
+    /// Creates a workflow with one version. `beside` is written in the same commit.
     ///
     /// # Errors
     /// [`Error::Invalid`] with every problem of the definition; [`Error::TooMany`];
@@ -230,7 +231,7 @@ impl Workflows {
             created_at: now,
             updated_at: now,
         };
-        // Checked before a large definition is written; the commit checks again.
+        // Check before writing a large definition; the commit checks again.
         self.store.admit()?;
         let mut written = Commit::of_new_work();
         let revision = workflow.versions.first().map_or_else(new_id, |version| version.revision);
@@ -334,8 +335,8 @@ impl Workflows {
         Ok(changed)
     }
 
-    /// Checks a definition like [`Workflows::put_version`], or like [`Workflows::create`] without a
-    /// `reference`, and stores nothing.
+    /// Validates a definition like [`Workflows::put_version`], or like [`Workflows::create`] if
+    /// there is no `reference`, but stores nothing.
     ///
     /// # Errors
     /// [`Error::Invalid`] with every problem; [`Error::NotFound`],
@@ -395,7 +396,7 @@ impl Workflows {
         .await
     }
 
-    /// The organization's workflow with this id or slug, unless it is deleted.
+    /// Returns the organization's workflow with this id or slug, unless it is deleted.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Storage`].
@@ -409,7 +410,7 @@ impl Workflows {
     }
 
     /// Like [`Workflows::find`], but also finds a deleted workflow by its id, because its
-    /// executions stay readable.
+    /// executions remain readable.
     ///
     /// # Errors
     /// As [`Workflows::find`].
@@ -431,7 +432,7 @@ impl Workflows {
         if found.organization == organization { Ok(found) } else { Err(Error::NotFound) }
     }
 
-    /// The workflow with this id, of any organization.
+    /// Returns the workflow with this id, regardless of its organization.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Storage`].
@@ -446,7 +447,7 @@ impl Workflows {
         Ok(workflow)
     }
 
-    /// The number of triggers.
+    /// Returns the number of triggers.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -460,7 +461,7 @@ impl Workflows {
         Ok(Triggers { total, versions: counters.collect() })
     }
 
-    /// Changes the record, provided that it is unchanged in the meantime.
+    /// Changes the record, provided that nobody else has changed it in the meantime.
     async fn change(
         &self,
         id: WorkflowId,
@@ -482,7 +483,7 @@ impl Workflows {
             let known = Arc::clone(&self.known);
             commit.after_durable(move || known.forget(id));
             if workflow.status == Status::Deleted {
-                // Its name is free again.
+                // The workflow's slug becomes free again.
                 commit.delete(rows::slug(workflow.organization, &workflow.slug));
             }
             match self.store.commit(commit).await {
@@ -494,11 +495,12 @@ impl Workflows {
         Err(storage::Error::Conflict { key }.into())
     }
 
-    /// A free slug of the organization: `slug`, `slug-2`, …
+    /// Returns a free slug of the organization: `slug`, `slug-2`, …
     async fn free_slug(&self, organization: OrganizationId, slug: &str) -> Result<String, Error> {
         let mut taken = 0_usize;
         let mut free = 1_usize;
-        // Doubling finds a free number fast, bisection the lowest after a run of taken ones.
+        // Doubling finds a free number quickly; bisection then finds the lowest free number after a
+        // run of taken ones.
         while self.is_taken(organization, &numbered(slug, free)).await? {
             taken = free;
             free = free.saturating_mul(2);
@@ -519,8 +521,8 @@ impl Workflows {
             || self.store.get(&rows::slug(organization, slug)).await?.is_some())
     }
 
-    /// Checks a definition, off this thread if it is large. `own` is the version of an existing
-    /// workflow that it will be stored as.
+    /// Validates a definition, on another thread if it is large. `own` is the version of an
+    /// existing workflow that the definition will be stored as.
     async fn check(
         &self,
         organization: OrganizationId,
@@ -534,8 +536,8 @@ impl Workflows {
     }
 }
 
-/// Rejects a change that is based on a revision other than the current one: that of the version or,
-/// for a new version, that of the latest version.
+/// Rejects a change that is based on an outdated revision: the current revision is the version's
+/// own or, for a new version, the latest version's.
 fn check_base(
     workflow: &Workflow,
     version_id: &str,
@@ -547,8 +549,8 @@ fn check_base(
     if is_expected { Ok(()) } else { Err(Error::Changed) }
 }
 
-/// The revisions that may have the secrets behind a client's masks, most likely first: the version
-/// being stored, the latest one, the others from newest to oldest.
+/// Returns the revisions that may contain the secrets behind a client's masked values, most likely
+/// first: the version being stored, the latest version, the others from newest to oldest.
 fn revisions_for(workflow: &Workflow, version_id: &str) -> Vec<RevisionId> {
     let likely = [version_id, workflow.latest.as_str()];
     let likely = likely.into_iter().filter_map(|id| workflow.version(id));

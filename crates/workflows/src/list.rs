@@ -1,6 +1,6 @@
 //! The list of an organization's workflows: filtered, sorted and paged.
 //!
-//! Every call reads all of them; their number is limited.
+//! Every call reads all workflows, whose number is limited.
 
 use super::{Error, Workflows, rows};
 use orrery_domain::ids::{OrganizationId, WorkflowId};
@@ -11,15 +11,15 @@ use orrery_storage::record::decode;
 /// Rows read per page.
 const PAGE: usize = 500;
 
-/// The filter and the order of a list.
+/// The filter and sort order of a list.
 #[derive(Debug, Clone)]
 pub struct Filter {
     pub category: Option<String>,
-    /// Workflows with any of these tags; empty: all workflows.
+    /// Matches workflows with any of these tags; an empty list matches all workflows.
     pub tags: Vec<String>,
-    /// Substring of the name, the description or the slug, ignoring case.
+    /// Matches workflows whose name, description or slug contains this text, ignoring case.
     pub keyword: Option<String>,
-    /// `None`: all except deleted ones.
+    /// `None` matches all workflows except deleted ones.
     pub status: Option<Status>,
     pub sort_key: SortKey,
     pub ascending: bool,
@@ -37,10 +37,10 @@ pub enum SortKey {
 }
 
 impl SortKey {
-    /// All of them.
+    /// All sort keys.
     pub const ALL: [Self; 4] = [Self::CreatedAt, Self::UpdatedAt, Self::Name, Self::TriggerCount];
 
-    /// The spelling in queries.
+    /// Returns the key's spelling in queries.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -71,7 +71,7 @@ impl Filter {
 }
 
 impl Workflows {
-    /// A page of the organization's workflows, and the number of all matches.
+    /// Returns a page of the organization's workflows, and the total number of matches.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -82,7 +82,7 @@ impl Workflows {
     ) -> Result<(Vec<Workflow>, usize), Error> {
         let mut found = self.matching(organization, filter).await?;
         match filter.sort_key {
-            // The store's order is newest first.
+            // The store returns the newest first.
             SortKey::CreatedAt => found.reverse(),
             SortKey::UpdatedAt => found.sort_by_key(|workflow| workflow.updated_at),
             SortKey::Name => found.sort_by_cached_key(|workflow| workflow.name.to_lowercase()),

@@ -1,5 +1,5 @@
-//! Checks the parameters of model steps against the schemas of their models when the definition is
-//! stored, as far as they are known: the values of references are checked when the step runs.
+//! Validates the parameters of model steps against the schemas of their models when the definition
+//! is stored, as far as the values are known: references are validated when the step runs.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use orrery_domain::definition::{Kind, PROBLEMS_MAX, Plan, Problem};
 use orrery_domain::template::{self, Template};
 use orrery_schema::{Known, Schema};
 
-/// The models that definitions may name.
+/// The models that definitions may refer to.
 pub trait Models: Send + Sync {
-    /// The request schema of a model; `None` if there is no such model.
+    /// Returns the request schema of a model, or `None` if there is no such model.
     fn schema(&self, slug: &str) -> Option<Arc<Schema>>;
-    /// The known slug that is closest to an unknown one.
+    /// Returns the existing slug that is closest to an unknown one.
     fn nearest(&self, slug: &str) -> Option<String>;
 }
 
@@ -22,11 +22,11 @@ pub trait Models: Send + Sync {
 struct Given<'p> {
     slug: &'p str,
     params: &'p Template,
-    /// The step's field with the parameters.
+    /// The field of the step that contains the parameters.
     field: &'static str,
 }
 
-/// The problems of the parameters of a plan's model steps and of their fallbacks.
+/// Returns the problems of the parameters of a plan's model steps and of the steps' fallbacks.
 pub fn problems(definition: Option<&Value>, plan: &Plan, models: &dyn Models) -> Vec<Problem> {
     let mut problems = Vec::new();
     for step in plan.steps() {

@@ -10,13 +10,14 @@ use orrery_storage::record::{Malformed, decode};
 use orrery_storage::rotation::{Rotation, Watch};
 use orrery_storage::{self as storage, Commit, Key, Page, Row, Store, Table};
 
-/// Rows read per batch; their definitions are read one by one.
+/// Rows read per batch; the definitions are read one by one.
 const BATCH_MAX: usize = 64;
 
 /// Re-encrypts the credentials of all definitions.
 ///
 /// # Errors
-/// If the store cannot be read or written, or `watch` fails. Completed commits stay.
+/// Fails if the store cannot be read or written, or if `watch` fails. Completed commits are not
+/// undone.
 pub async fn reseal(
     store: &Store,
     rotation: &mut Rotation,
@@ -31,7 +32,7 @@ pub async fn reseal(
         for row in rows {
             rotation.resealed.rows += 1;
             match reseal_one(store, rotation, row).await {
-                // Deleted or damaged definitions stay so with either key.
+                // Deleted or damaged definitions are unreadable with either key.
                 Err(error) if error.is_final() => rotation.resealed.unreadable += 1,
                 done => done?,
             }

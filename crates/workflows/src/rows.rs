@@ -18,42 +18,43 @@ impl Record for Definition {
     const NAME: &'static str = "definition";
 }
 
-/// A workflow.
+/// Key of a workflow.
 pub fn workflow(id: WorkflowId) -> Key {
     Key::table(Table::Workflow).id(id)
 }
 
-/// An organization's workflows, newest first; the keys end with their ids.
+/// Key prefix of an organization's workflows, newest first; the keys end with their ids.
 pub fn of_organization(organization: OrganizationId) -> Key {
     Key::table(Table::WorkflowOf).id(organization)
 }
 
-/// Number of an organization's workflows: a counter that precedes the rows that it counts.
+/// Key of the number of an organization's workflows: a counter that sorts before the rows that it
+/// counts.
 pub fn count(organization: OrganizationId) -> Key {
     of_organization(organization)
 }
 
-/// The id of the workflow with this slug.
+/// Key of the row that maps a slug to its workflow's id.
 pub fn slug(organization: OrganizationId, slug: &str) -> Key {
     Key::table(Table::WorkflowSlug).id(organization).text(slug)
 }
 
-/// The value of a slug's row.
+/// Encodes the value of a slug's row.
 pub fn id_value(id: WorkflowId) -> Vec<u8> {
     id.bytes().to_vec()
 }
 
-/// A definition.
+/// Key of a definition.
 pub fn definition(revision: RevisionId) -> Key {
     Key::table(Table::Definition).id(revision)
 }
 
-/// Number of triggers of a workflow.
+/// Key of the number of triggers of a workflow.
 pub fn triggers(workflow: WorkflowId) -> Key {
     Key::table(Table::Trigger).id(workflow)
 }
 
-/// Number of triggers of a version.
+/// Key of the number of triggers of a version.
 pub fn triggers_of(workflow: WorkflowId, version: &str) -> Key {
     triggers(workflow).text(version)
 }

@@ -123,7 +123,7 @@ async fn workflow_locked_version_rejects_changes() {
     assert_eq!((changed.latest.as_str(), changed.versions.len()), ("v1", 2));
     let second = changed.version("v1").unwrap().revision;
     assert_ne!(first, second);
-    // An execution that was accepted with the first revision still has it.
+    // An execution that was accepted with the first revision continues to use it.
     for (revision, text) in [(first, "one"), (second, "three")] {
         assert!(workflows.definition(revision).await.unwrap().get().contains(text));
         assert!(workflows.compiled(revision).await.unwrap().plan.step("a").is_some());
@@ -196,7 +196,7 @@ async fn workflow_invalid_definition_is_rejected_and_stores_nothing() {
     assert_eq!(workflows.list(OWNER.into(), &all).await.unwrap(), (Vec::new(), 0));
 }
 
-/// The problems of a step `m` with these additional fields, as paths and messages.
+/// Returns the problems of a step `m` with these additional fields, as paths and messages.
 async fn refused_of_step(step: Value) -> Vec<(String, String)> {
     let (_folder, workflows) = open();
     let mut model = json!({"step_id": "m", "type": "model", "model": "caption"});
@@ -334,7 +334,7 @@ async fn workflow_list_is_filtered_and_sorted() {
     }
 }
 
-/// The bytes that release 0.1.0 writes: a change here needs a new version and a migration.
+/// Golden bytes of release 0.1.0: a changed encoding needs a new record version and a migration.
 #[test]
 fn workflow_matches_golden_bytes() {
     let golden = concat!(

@@ -1,8 +1,8 @@
-//! Manifests: one TOML file for each model, parsed into a checked [`Manifest`].
+//! Manifests: one TOML file per model, parsed into a validated [`Manifest`].
 //!
-//! They are parsed as strictly as the configuration: every error is reported with its file, line
-//! and column, and an unknown key with the closest key of its table. Secrets are read from
-//! `${file:…}` and `${env:…}` and appear in no message.
+//! Parsing is as strict as for the configuration: every error is reported with its file, line and
+//! column, and for an unknown key, the closest valid key of its table is suggested. Secrets are
+//! read from `${file:…}` and `${env:…}` and never appear in messages.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,13 +32,13 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(86_400 * 366);
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(120);
 const QUEUE_LIMIT_MAX: usize = 1_000_000_000;
 const DEFAULT_QUEUE_LIMIT: usize = 10_000;
-/// Time limit of a model without a manifest: a CPU takes minutes for a long text.
+/// Timeout of a model without a manifest: on a CPU, a long text takes minutes.
 const MODEL_FILE_TIMEOUT: Duration = Duration::from_secs(600);
-/// Maximum characters of a title from a model file.
+/// Maximum length in characters of a title from a model file.
 const TITLE_CHARS_MAX: usize = 100;
 /// Maximum amount and rate, in dollars.
 const DOLLARS_MAX: f64 = 1e6;
-/// Where an answer reports its cost, unless the manifest says otherwise.
+/// JSON pointer to the cost in a response, unless the manifest specifies another one.
 const DEFAULT_COST_REPORT: &str = "/metrics/cost";
 
 /// An error in a manifest, with its location.
@@ -46,34 +46,34 @@ const DEFAULT_COST_REPORT: &str = "/metrics/cost";
 #[error("{}{}: {message}", .file.display(), place(*line, *column))]
 pub struct Error {
     pub file: PathBuf,
-    /// From 1; 0 if the error concerns the whole file.
+    /// Line number, starting at 1; 0 if the error concerns the whole file.
     pub line: usize,
     pub column: usize,
     pub message: String,
 }
 
-/// The location in a file; empty for an error that concerns the whole file.
+/// Formats a location in a file; empty for an error that concerns the whole file.
 fn place(line: usize, column: usize) -> String {
     if line == 0 { String::new() } else { format!(":{line}:{column}") }
 }
 
-/// A checked manifest.
+/// A validated manifest.
 #[derive(Debug, PartialEq)]
 pub struct Manifest {
     pub slug: Slug,
     pub title: String,
     pub description: String,
-    /// `None`: reported by the model itself, or `object`.
+    /// `None` means the type that the model reports, or `object`.
     pub output_type: Option<OutputType>,
     pub concurrency: usize,
     pub timeout: Duration,
     pub queue_limit: usize,
-    /// When a prediction is retried.
+    /// Retry policy of predictions.
     pub retry: Policy,
-    /// `None`: reported by the model itself, or any object.
+    /// `None` means the schema that the model reports, or any object.
     pub schema: Option<Arc<Schema>>,
     pub pricing: Option<Pricing>,
-    /// JSON pointer to the cost in the answer.
+    /// JSON pointer to the cost in the response.
     pub cost_report: String,
     pub runner: options::Config,
 }
@@ -90,10 +90,10 @@ enum CostType {
     UsageBased,
 }
 
-/// The type of the runner for programs.
+/// The runner type for programs.
 const COMMAND: &str = "command";
 
-/// Parses and checks one manifest.
+/// Parses and validates one manifest.
 ///
 /// # Errors
 /// Every [`Error`] of the file.
@@ -109,7 +109,8 @@ pub fn read(path: &Path) -> Result<Manifest, Vec<Error>> {
         };
         errors.into_iter().map(placed).collect::<Vec<Error>>()
     })?;
-    // Whoever can write such a manifest, or its program, runs programs as the service's user.
+    // Write access to such a manifest, or to its program, allows running programs as the service's
+    // user.
     if parsed.runner.type_name == COMMAND {
         let programs = parsed.runner.options.programs();
         let manifest = [path, folder].into_iter().find_map(changeable_by_others);
@@ -122,8 +123,9 @@ pub fn read(path: &Path) -> Result<Manifest, Vec<Error>> {
     Ok(parsed)
 }
 
-/// The manifest of a model file without one: its slug is derived from the file's name, and
-/// everything else comes from the file or is a default. `None` if the name yields no slug.
+/// Returns the manifest of a model file that has none: the slug is derived from the file name, and
+/// everything else is read from the file or set to a default. Returns `None` if the name yields no
+/// valid slug.
 #[must_use]
 pub fn of_model_file(path: &Path) -> Option<Manifest> {
     let slug: Slug = slug_of(path.file_stem()?.to_str()?).parse().ok()?;
@@ -145,15 +147,15 @@ pub fn of_model_file(path: &Path) -> Option<Manifest> {
     })
 }
 
-/// The text of a manifest; `None` if it is not a readable file of a permitted size.
+/// Reads the text of a manifest; returns `None` if it is not a readable file within the size limit.
 #[must_use]
 pub fn text_of(path: &Path) -> Option<String> {
     let is_special = || std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
     read_file(path, BYTES_MAX).ok().or_else(|| is_special().then(String::new))
 }
 
-/// The slug of a file that cannot be loaded: the one that it contains, if that can be read despite
-/// the errors, or else that of its name.
+/// Returns the slug of a file that cannot be loaded: the slug in the file if it can be read despite
+/// the errors, or else the slug of its name.
 #[must_use]
 pub fn slug_meant(path: &Path) -> Option<Slug> {
     let of_line = |line: &str| -> Option<Slug> {
@@ -167,7 +169,7 @@ pub fn slug_meant(path: &Path) -> Option<Slug> {
     written.or_else(|| slug_of(path.file_stem()?.to_str()?).parse().ok())
 }
 
-/// A file's name with a hyphen for each character that slugs do not permit.
+/// Replaces each character of a file name that slugs do not permit with a hyphen.
 fn slug_of(name: &str) -> String {
     let is_good = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '.');
     let letters = name.chars().map(|letter| if is_good(letter) { letter } else { '-' });
@@ -185,7 +187,7 @@ fn parse(text: &str, folder: &Path) -> Result<Manifest, Vec<config::Error>> {
     manifest.filter(|_| errors.is_empty()).ok_or(errors)
 }
 
-/// Parses the whole file. Every key is read before parsing fails, so that all errors are found.
+/// Parses the whole file. Every key is read even after an error, so that all errors are found.
 fn manifest(root: &mut Section<'_>, folder: &Path) -> Option<Manifest> {
     let slug = root.required("slug", parsed::<Slug>);
     let title = root.optional("title", text);
@@ -221,12 +223,13 @@ fn manifest(root: &mut Section<'_>, folder: &Path) -> Option<Manifest> {
     })
 }
 
-/// The request schema in the manifest's text or in a file next to it.
+/// Parses the request schema, which is either inline or in a file next to the manifest.
 fn schema(root: &mut Section<'_>, folder: &Path) -> Option<Arc<Schema>> {
     let compiled = |value: &values::Value<'_>, schema: &Value| {
         let schema = Schema::compile(schema).map(Arc::new);
         schema.map_err(|error| {
-            // The location in another file is unknown here, so the error points to the file's name.
+            // The location inside the schema file is unknown here, so the error points to the
+            // file's name.
             problem(values::within(value, error.path()), error.to_string())
         })
     };
@@ -242,7 +245,7 @@ fn schema(root: &mut Section<'_>, folder: &Path) -> Option<Arc<Schema>> {
     inline.or(beside)
 }
 
-/// Reads a schema file next to the manifest: the path must stay within its folder.
+/// Reads a schema file next to the manifest; the path must stay within the manifest's directory.
 fn schema_file(file: &str, folder: &Path) -> Result<Value, String> {
     let is_plain = |part| matches!(part, std::path::Component::Normal(_));
     if !Path::new(file).components().all(is_plain) {
@@ -252,14 +255,15 @@ fn schema_file(file: &str, folder: &Path) -> Result<Value, String> {
     serde_json::from_str(&text).map_err(|error| format!("is not valid JSON: {error}"))
 }
 
-/// The request schema that the runner's options imply.
+/// Returns the request schema that the runner's options imply.
 fn of_runner(root: &Section<'_>, runner: &options::Config) -> Option<Arc<Schema>> {
     let schema = Schema::compile(&runner.options.schema()?);
     let schema = schema.map_err(|error| root.error("runner", error.to_string()));
     schema.ok().map(Arc::new)
 }
 
-/// The `[retry]` table: the fields of a step's `retry`, with the same bounds and defaults.
+/// Parses the `[retry]` table, which has the fields of a step's `retry` with the same bounds and
+/// defaults.
 fn retry(section: &mut Section<'_>) -> Policy {
     let seconds = |value: &values::Value<'_>| {
         let seconds = number(0.0..=retry::DELAY_MAX.as_secs_f64())(value)?;
@@ -277,7 +281,7 @@ fn retry(section: &mut Section<'_>) -> Policy {
     written.policy()
 }
 
-/// Parses `[cost]`. Each type of cost has its own keys; `report` goes with both.
+/// Parses `[cost]`. Each cost type has its own keys; `report` is allowed with both.
 fn cost(section: &mut Section<'_>) -> Option<Cost> {
     let spell = |kind| match kind {
         CostType::Fixed => "fixed",
@@ -331,7 +335,7 @@ body = { image = "{{input.image}}" }
 output = "/caption"
 "#;
 
-    /// The errors of `text`, one per line.
+    /// Returns the errors of `text`, one per line.
     fn errors(text: &str) -> String {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("m.toml");

@@ -1,5 +1,5 @@
-//! Readers for the objects of a definition. Each problem becomes a sentence that names its owner
-//! and the field, and is added to a list; fields that are never read are reported as unknown.
+//! Readers for the objects of a definition. Each reader adds its problems to a list, as sentences
+//! that name the owner and the field. Fields that are never read are reported as unknown.
 
 use std::cell::RefCell;
 use std::ops::RangeInclusive;
@@ -16,7 +16,8 @@ use crate::template::{Template, check_names};
 #[derive(Debug, Default)]
 pub(super) struct Problems {
     found: RefCell<Vec<Problem>>,
-    /// Whether the definition is a stored one: checks that its release did not make are skipped.
+    /// Whether the definition is already stored. Checks that the release that stored it did not
+    /// make are skipped.
     is_stored: bool,
 }
 
@@ -25,7 +26,7 @@ impl Problems {
         Self { is_stored: true, ..Self::default() }
     }
 
-    /// Adds a problem; drops it beyond the maximum number.
+    /// Adds a problem, or drops it if the list is full.
     pub(super) fn add(&self, path: impl ToString, message: impl Into<String>) {
         let mut problems = self.found.borrow_mut();
         if problems.len() < PROBLEMS_MAX {
@@ -33,7 +34,7 @@ impl Problems {
         }
     }
 
-    /// Whether no problem was found so far.
+    /// Whether no problem has been found so far.
     pub(super) fn is_empty(&self) -> bool {
         self.found.borrow().is_empty()
     }
@@ -52,7 +53,7 @@ impl Problems {
     }
 }
 
-/// The reader of one object.
+/// Reads the fields of one object.
 #[derive(Debug)]
 pub(super) struct Fields<'a> {
     problems: &'a Problems,
@@ -74,14 +75,14 @@ impl<'a> Fields<'a> {
         Self { problems, owner, prefix: String::new(), place, object: fields.into() }
     }
 
-    /// The reader of the object in field `name`.
+    /// Returns the reader of the object in field `name`.
     pub(super) fn nested<'b>(&'b self, name: &'b str, fields: Map<String, Value>) -> Fields<'b> {
         let prefix = format!("{}{name}/", self.prefix);
         let place = self.place.field(name);
         Fields { problems: self.problems, owner: self.owner, prefix, place, object: fields.into() }
     }
 
-    /// The reader of the object that is item `index` of this list, at `place`.
+    /// Returns the reader of the object that is item `index` of this list, at `place`.
     pub(super) fn item<'b>(
         &'b self,
         index: usize,
@@ -99,7 +100,7 @@ impl<'a> Fields<'a> {
         &self.place
     }
 
-    /// Whether the definition is a stored one.
+    /// Whether the definition is already stored.
     pub(super) const fn is_stored(&self) -> bool {
         self.problems.is_stored
     }
@@ -137,7 +138,7 @@ impl<'a> Fields<'a> {
         self.checked(text)
     }
 
-    /// A required, non-empty text.
+    /// Reads a required, non-empty string.
     pub(super) fn required_text(&mut self, name: &'static str) -> Option<String> {
         let text = self.object.text(name);
         let text = self.required(name, text)?;
@@ -162,7 +163,7 @@ impl<'a> Fields<'a> {
         self.checked(number)
     }
 
-    /// A duration in seconds, possibly fractional.
+    /// Reads a duration in seconds, possibly fractional.
     pub(super) fn seconds(
         &mut self,
         name: &'static str,
@@ -183,7 +184,7 @@ impl<'a> Fields<'a> {
         self.checked(fields)
     }
 
-    /// A required object.
+    /// Reads a required object.
     pub(super) fn required_object(&mut self, name: &'static str) -> Option<Map<String, Value>> {
         let fields = self.object.object(name);
         self.required(name, fields)
@@ -194,7 +195,7 @@ impl<'a> Fields<'a> {
         self.checked(items)
     }
 
-    /// A required, non-empty list; `what` is the minimum in words, such as "one step".
+    /// Reads a required, non-empty list; `what` is the minimum in words, such as "one step".
     pub(super) fn required_list(&mut self, name: &'static str, what: &str) -> Option<Vec<Value>> {
         match self.object.list(name) {
             Ok(Some(items)) if !items.is_empty() => return Some(items),
@@ -206,19 +207,19 @@ impl<'a> Fields<'a> {
         None
     }
 
-    /// Any JSON, with references.
+    /// Reads any JSON value, with references.
     pub(super) fn template(&mut self, name: &'static str) -> Option<Template> {
         let written = self.take(name)?;
         self.parse(name, &written)
     }
 
-    /// An object with references in its values.
+    /// Reads an object with references in its values.
     pub(super) fn object_template(&mut self, name: &'static str) -> Option<Template> {
         let written = Value::Object(self.object(name)?);
         self.parse(name, &written)
     }
 
-    /// A required text with references.
+    /// Reads a required string with references.
     pub(super) fn text_template(&mut self, name: &'static str) -> Option<Template> {
         let written = Value::String(self.required_text(name)?);
         self.parse(name, &written)

@@ -1,9 +1,8 @@
-//! The `http` step: the request, which responses count as failures, and the fallback request
+//! The `http` step: the request, the responses that count as failures, and the fallback request
 //! (`docs/spec/steps.md`, "HTTP steps").
 //!
 //! Constant parts are validated here; values from references are validated when the request is
-//! sent. The egress guard decides whether an address may be called, for each address to which the
-//! host resolves.
+//! sent. The egress guard checks every address to which the host resolves.
 
 use std::fmt;
 use std::time::Duration;
@@ -18,9 +17,9 @@ use crate::reference::{Reference, Scope};
 use crate::template::{Template, check_name};
 use crate::url_template::{self, UrlTemplate};
 
-/// Timeout of a step that does not set one.
+/// Default timeout of an HTTP step.
 pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
-/// Minimum timeout: a lower one is raised to this (`docs/spec/hosts.md`, "Limits").
+/// Minimum timeout. Lower values are raised to it (`docs/spec/hosts.md`, "Limits").
 pub const TIMEOUT_MIN: Duration = Duration::from_secs(5);
 /// Maximum timeout, in seconds.
 const TIMEOUT_SECONDS_MAX: f64 = 300.0;
@@ -34,7 +33,7 @@ const HEADER_NAME_BYTES_MAX: usize = 128;
 pub struct Http {
     pub request: Request,
     pub fail_when: FailWhen,
-    /// Sent when the step has failed; never with the credentials of the original request.
+    /// Sent when the step has failed. Never carries the credentials of the original request.
     pub fallback: Option<Request>,
 }
 
@@ -46,11 +45,11 @@ pub struct Request {
     pub url: Template,
     /// The parsed URL if it contains no references.
     pub fixed_url: Option<Url>,
-    /// In the order written; each value resolves to a string, number or boolean.
+    /// In the order written. Each value resolves to a string, number or boolean.
     pub headers: Vec<(String, Template)>,
-    /// In the order written; an array becomes one parameter per item.
+    /// In the order written. An array becomes one parameter per item.
     pub query: Vec<(String, Template)>,
-    /// JSON, or a string that is sent as it is.
+    /// JSON, or a string that is sent unchanged.
     pub body: Option<Template>,
     pub auth: Option<Auth>,
 }
@@ -82,7 +81,7 @@ pub enum KeyPlace {
     Query,
 }
 
-/// The responses that count as failures. A missing response always does.
+/// The responses that count as failures. A missing response is always a failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FailWhen {
     ConnectionError,
@@ -107,7 +106,7 @@ impl Method {
     pub const ALL: [Self; 7] =
         [Self::Get, Self::Head, Self::Post, Self::Put, Self::Patch, Self::Delete, Self::Options];
 
-    /// The name in HTTP.
+    /// The method's name in HTTP.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -160,8 +159,8 @@ impl Http {
     }
 }
 
-/// The timeout of an HTTP step: values below 5 s are raised to 5 s, and the default is 30 s. Older
-/// definitions call it `timeout`.
+/// Reads the timeout of an HTTP step. Values below 5 s are raised to 5 s, and the default is 30 s.
+/// Older definitions name the field `timeout`.
 pub(super) fn read_timeout(fields: &mut Fields<'_>) -> Duration {
     let range = 0.0..=TIMEOUT_SECONDS_MAX;
     let legacy = fields.seconds("timeout", &range);
@@ -173,7 +172,7 @@ impl Request {
     fn read(fields: &mut Fields<'_>) -> Option<Self> {
         let method = read_method(fields);
         let url = fields.text_template("url").filter(|url| match url_problem(url) {
-            // Earlier releases accepted these; the step fails when it runs.
+            // Earlier releases accepted these URLs; the step fails when it runs.
             Some(url_template::Error::Target(_) | url_template::Error::PortZero)
                 if fields.is_stored() =>
             {
@@ -194,7 +193,8 @@ impl Request {
         Some(Self { method, url, fixed_url, headers, query, body, auth: None })
     }
 
-    /// The size of its resolved parts without credentials, up to `most` bytes for each part.
+    /// The size of the resolved request without credentials. Counting stops at `most` bytes per
+    /// part.
     #[must_use]
     pub fn bytes(&self, scope: &dyn Scope, most: usize) -> usize {
         let fields = self.headers.iter().chain(&self.query).map(|(_, value)| value);
@@ -240,7 +240,7 @@ fn read_method(fields: &mut Fields<'_>) -> Method {
     })
 }
 
-/// The problem of a URL, as far as it is constant: the rest of a sentence.
+/// Describes the problem of a URL's constant parts, phrased as the rest of a sentence.
 fn url_problem(url: &Template) -> Option<url_template::Error> {
     if let Some(template) = UrlTemplate::of(url) {
         return template.err();
@@ -250,7 +250,7 @@ fn url_problem(url: &Template) -> Option<url_template::Error> {
     parsed.ok_or(url_template::Error::Url).and_then(|url| url_template::check_target(&url)).err()
 }
 
-/// Parses an object of names and scalars. `problem` returns the problem of an entry.
+/// Parses an object that maps names to scalars. `problem` returns the problem of an entry, if any.
 fn read_entries(
     fields: &mut Fields<'_>,
     list: &'static str,
@@ -281,7 +281,7 @@ fn read_entries(
         .collect()
 }
 
-/// The names of headers are the same in any letter case; only one of two would be sent.
+/// Rejects header names that differ only in letter case: only one of them would be sent.
 fn refuse_spellings(fields: &Fields<'_>, headers: &[(String, Template)]) {
     if fields.is_stored() {
         return;

@@ -46,18 +46,18 @@ pub use self::wait::{Error as WaitError, EventWait, WAIT_MAX, Wait};
 
 /// Maximum size of a definition in bytes of JSON: 1 MiB.
 pub const DEFINITION_BYTES_MAX: usize = 1 << 20;
-/// Maximum steps of a definition, including nested steps.
+/// Maximum steps per definition, including nested steps.
 pub const STEPS_MAX: usize = 500;
 /// Maximum nesting depth of steps; a top-level step has depth 1.
 pub const DEPTH_MAX: usize = 16;
-/// Maximum patterns (`matches`) of a definition. Each may take 256 KiB when compiled.
+/// Maximum patterns (`matches`) per definition. Each takes up to 256 KiB when compiled.
 pub const PATTERNS_MAX: usize = 100;
-/// Maximum different secrets in a definition: responses are searched for each of them.
+/// Maximum distinct secrets per definition: responses are searched for each of them.
 pub const SECRETS_MAX: usize = 50;
 /// Maximum problems in one response.
 pub const PROBLEMS_MAX: usize = 20;
 
-/// An invalid definition. Prints as its first problem.
+/// An invalid definition. `Display` prints its first problem.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .first.message)]
 pub struct Error {
@@ -70,7 +70,7 @@ pub struct Error {
 pub struct Problem {
     /// The position in the definition as a JSON pointer; empty for the definition itself.
     pub path: String,
-    /// A sentence that names the step and the reference.
+    /// A sentence that names the step and, if one is involved, the reference.
     pub message: String,
 }
 
@@ -79,7 +79,7 @@ impl Error {
         Self { first: Problem { path: String::new(), message: message.into() }, others: Vec::new() }
     }
 
-    /// All problems, at least one and up to 20, in the order of the definition.
+    /// Iterates over the problems, in the order of the definition: at least 1 and at most 20.
     pub fn problems(&self) -> impl Iterator<Item = &Problem> {
         std::iter::once(&self.first).chain(&self.others)
     }
@@ -97,8 +97,8 @@ impl Plan {
         Self::compile_with(definition, Problems::default(), model_exists)
     }
 
-    /// Compiles a stored definition, perhaps from an earlier release. A missing model, or a
-    /// reference in a host name, fails only its step, not the workflow.
+    /// Compiles a stored definition, which may be from an earlier release. A missing model, or a
+    /// reference in a host name, fails only the step concerned instead of the whole workflow.
     ///
     /// # Errors
     /// [`Error`] lists every problem.
@@ -148,7 +148,7 @@ fn compile(
         .list("steps")
         .map(|steps| reader.block(steps, &JsonPointer::Root.field("steps"), None, DEPTH_MAX));
     fields.end("a definition");
-    // Stop here: references to unreadable steps must not be reported as further problems.
+    // Stop here, so that references to unreadable steps are not reported as further problems.
     let drafts = reader.finish()?;
     let root = root?;
 

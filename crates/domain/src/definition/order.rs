@@ -1,9 +1,9 @@
 //! Dependencies between steps: the ordering rule (`docs/spec/steps.md`, "Order"), and the detection
 //! of cycles.
 //!
-//! Model steps are pure: one starts as soon as every step that it refers to or depends on is done.
-//! Every other step is a barrier, unless it sets `depends_on` (even to an empty list): it starts
-//! after all earlier steps in its block, and all later steps start after it.
+//! Model steps are pure: a model step starts as soon as every step that it refers to or depends on
+//! is done. Any other step is a barrier: it starts after all earlier steps in its block, and all
+//! later steps start after it. Setting `depends_on`, even to an empty list, removes the barrier.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -53,8 +53,8 @@ fn add_barriers(block: &[&Draft], waits: &mut Waits) {
     }
 }
 
-/// Finds steps each of which waits for the next, and the last for the first. Repeatedly removes
-/// steps that wait for nothing, until only cycles and their dependents are left.
+/// Finds a cycle of waiting steps. Repeatedly removes steps that wait for nothing, until only
+/// cycles and their dependents are left.
 fn find_cycle(waits: &Waits) -> Option<Vec<StepIndex>> {
     let mut unmet: Vec<usize> = waits.iter().map(BTreeSet::len).collect();
     let mut waited_for_by = vec![Vec::new(); waits.len()];
@@ -74,7 +74,8 @@ fn find_cycle(waits: &Waits) -> Option<Vec<StepIndex>> {
             }
         }
     }
-    // Each remaining step waits for another remaining one, so following that leads to a cycle.
+    // Each remaining step waits for another remaining step, so following these dependencies leads
+    // to a cycle.
     let is_left = |position: &StepIndex| unmet.get(position.0).is_some_and(|unmet| *unmet > 0);
     let mut way = vec![StepIndex(unmet.iter().position(|unmet| *unmet > 0)?)];
     loop {

@@ -22,7 +22,7 @@ use crate::template::Template;
 pub struct Plan {
     steps: Vec<Step>,
     positions: HashMap<String, StepIndex>,
-    /// For each step, the steps of its block that wait for it.
+    /// For each step, the steps of the same block that wait for it.
     dependents: Vec<Vec<StepIndex>>,
     /// For each step, the steps that it refers to when it starts.
     uses: Vec<Vec<StepIndex>>,
@@ -44,7 +44,7 @@ pub struct SecretUse {
     pub path: String,
 }
 
-/// The index of a step in its plan's list, from 0 in the order written.
+/// The index of a step in its plan's list, counted from 0 in the order written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StepIndex(pub(super) usize);
 
@@ -71,19 +71,19 @@ pub struct Step {
     pub position: StepIndex,
     /// `None` for a top-level step.
     pub parent: Option<Parent>,
-    /// The steps of the same block that must end before this one starts, in order: those that it
-    /// (or a step inside it) refers to, those named in `depends_on`, and those added by the
-    /// ordering rule (`docs/spec/steps.md`, "Order"). There are no cycles.
+    /// The steps of the same block that must end before this one starts, in order: the steps that
+    /// this one (or a step inside it) refers to, the steps named in `depends_on`, and the steps
+    /// added by the ordering rule (`docs/spec/steps.md`, "Order"). There are no cycles.
     pub waits_for: Vec<StepIndex>,
-    /// Its failure is tolerated: steps that wait for it still start.
+    /// Whether a failure is tolerated: steps that wait for this one still start.
     pub continue_on_error: bool,
-    /// If its last attempt fails, the execution is paused instead of failing; resuming it retries
-    /// the step.
+    /// Whether the execution is paused instead of failing when the last attempt fails. Resuming it
+    /// retries the step.
     pub pauses_when_exhausted: bool,
-    /// Always set for HTTP steps; for others, `None` means the limits of the model and the
+    /// Always set for HTTP steps. For other steps, `None` means the limits of the model and the
     /// workflow.
     pub timeout: Option<Duration>,
-    /// A single attempt except for model, HTTP and workflow steps.
+    /// Always a single attempt, except for model, HTTP and workflow steps.
     pub retry: Policy,
     pub kind: Kind,
 }
@@ -128,7 +128,7 @@ pub struct Model {
 #[derive(Debug, Clone)]
 pub struct ModelFallback {
     pub slug: String,
-    /// Its own input, or the step's if the definition has none.
+    /// The fallback's own input, or a copy of the step's input if the definition sets none.
     pub params: Template,
 }
 
@@ -142,7 +142,7 @@ pub struct Parallel {
 /// A branch of a `parallel`.
 #[derive(Debug, Clone)]
 pub struct Branch {
-    /// Unique among the branches of its step.
+    /// Unique among the step's branches.
     pub name: Option<String>,
     /// At least one step.
     pub steps: Block,
@@ -187,8 +187,8 @@ pub struct SubWorkflow {
     pub version: Option<String>,
     /// The inputs of the child; resolves to an object.
     pub inputs: Template,
-    /// Whether the step waits for the child; otherwise it ends at once, with the child's id as its
-    /// output.
+    /// Whether the step waits for the child. Otherwise, the step ends at once with the child's id
+    /// as its output.
     pub waits: bool,
 }
 
@@ -239,7 +239,7 @@ impl Plan {
         self.steps.iter()
     }
 
-    /// The step at a position; `None` for a position of another plan.
+    /// The step at a position; `None` if the position is from another plan.
     #[must_use]
     pub fn at(&self, position: StepIndex) -> Option<&Step> {
         self.steps.get(position.0)
@@ -294,13 +294,13 @@ impl Plan {
         maps
     }
 
-    /// The schema of the inputs as written, an object.
+    /// The input schema as written, an object.
     #[must_use]
     pub const fn input_schema(&self) -> Option<&Value> {
         self.input_schema.as_ref()
     }
 
-    /// The event of this name, and the step that waits for it.
+    /// The event with this name, and the step that waits for it.
     #[must_use]
     pub fn event(&self, name: &str) -> Option<(&Step, &EventWait)> {
         self.events().find(|(_, event)| event.name == name)
@@ -369,7 +369,7 @@ impl StepIndex {
 }
 
 impl Block {
-    /// The positions of its steps, ascending.
+    /// The positions of the block's steps, ascending.
     #[must_use]
     pub fn positions(&self) -> &[StepIndex] {
         &self.0
@@ -388,7 +388,7 @@ impl Kind {
         }
     }
 
-    /// Whether steps of this type start in the order written and later steps wait for them; see
+    /// Whether steps of this type start in the order written and block later steps; see
     /// `docs/spec/steps.md`, "Order".
     #[must_use]
     pub(super) const fn is_barrier(&self) -> bool {
@@ -447,7 +447,7 @@ impl Kind {
         }
     }
 
-    /// The blocks that it contains, in the order of [`Parent::block`].
+    /// The blocks that the step contains, in the order of [`Parent::block`].
     #[must_use]
     pub fn blocks(&self) -> Vec<&Block> {
         match self {
@@ -463,7 +463,7 @@ impl Kind {
     }
 
     /// Calls `see` with every reference that is resolved when the step starts, and its position in
-    /// the step: all but a map's `output`.
+    /// the step. This excludes a map's `output`.
     pub(super) fn visit<'k>(&'k self, see: &mut dyn FnMut(&JsonPointer<'_>, &'k Reference)) {
         let root = JsonPointer::Root;
         match self {

@@ -21,12 +21,12 @@ use crate::template::Template;
 /// For each step, the steps of its block that it waits for.
 pub(super) type Waits = Vec<BTreeSet<StepIndex>>;
 
-/// The known names of inputs.
+/// The input names that references may use.
 #[derive(Debug)]
 pub(super) enum Inputs {
     /// Unknown: any name is allowed.
     Any,
-    /// Only these names.
+    /// Only these names are allowed.
     Named(HashSet<String>),
 }
 
@@ -46,7 +46,7 @@ const OPEN_KEYWORDS: [&str; 11] = [
 ];
 
 impl Inputs {
-    /// Reads the names from `input_schema`, and reports problems of its top level.
+    /// Reads the names from `input_schema`, and reports problems at its top level.
     pub(super) fn of(fields: &Fields<'_>, schema: Option<&Object<String, Value>>) -> Self {
         let Some(schema) = schema else { return Self::Any };
         let is_object = |kind: &Value| kind == "object";
@@ -84,7 +84,8 @@ struct Stop {
     at: StepIndex,
 }
 
-/// After every step of a block: the position of a map's `output` and of `output_mapping`.
+/// The position after every step of a block, from which a map's `output` and `output_mapping` are
+/// resolved.
 const END: StepIndex = StepIndex(usize::MAX);
 
 pub(super) struct Checker<'c> {
@@ -165,7 +166,7 @@ impl<'c> Checker<'c> {
         self.drafts.get(position.0)
     }
 
-    /// The path from the top level to a step, ending with the step itself.
+    /// Returns the path from the top level to a step, including the step itself.
     fn way_to(&self, position: StepIndex) -> Vec<Stop> {
         let mut way = Vec::new();
         let mut next = self.draft(position);
@@ -198,7 +199,7 @@ impl<'c> Checker<'c> {
         }
     }
 
-    /// Only one step may wait for an event, and it must run only once.
+    /// Checks that only one step waits for each event, and that this step runs only once.
     fn check_event(&mut self, draft: &'c Draft, way: &[Stop]) {
         let Some(event) = draft.step.kind.event() else { return };
         let id = &draft.step.id;
@@ -229,7 +230,7 @@ impl<'c> Checker<'c> {
         }
     }
 
-    /// The name of the items if the step at `position` is a map.
+    /// The item name if the step at `position` is a map.
     fn map_item(&self, position: StepIndex) -> Option<&'c str> {
         match &self.draft(position)?.step.kind {
             Kind::Map(map) => Some(&map.item_name),
@@ -289,7 +290,7 @@ impl<'c> Checker<'c> {
         Ok(())
     }
 
-    /// Resolves a reference as seen from the end of `way`. The error is the rest of a sentence.
+    /// Checks a reference in the scope at the end of `way`. The error is the rest of a sentence.
     fn follow(&mut self, way: &[Stop], reference: &Reference) -> Result<(), String> {
         let name = match reference.root() {
             Root::Execution | Root::Secrets => return Ok(()),
@@ -305,7 +306,8 @@ impl<'c> Checker<'c> {
         };
         self.follow_field(position, reference)?;
         if reference.field() == Some(Field::ResumeUrl) {
-            // The link exists from the start, for whoever causes the event to be sent.
+            // The link exists from the start, so it can be passed to the party that is to send the
+            // event.
             return Ok(());
         }
         self.reach(way, position)
@@ -341,7 +343,7 @@ impl<'c> Checker<'c> {
         }
     }
 
-    /// Checks that the step at `target` has ended when the end of `way` starts.
+    /// Checks that the step at `target` has ended by the time the step at the end of `way` starts.
     fn reach(&mut self, way: &[Stop], target: StepIndex) -> Result<(), String> {
         let target_way = self.way_to(target);
         let fork = way
@@ -390,7 +392,8 @@ impl<'c> Checker<'c> {
     }
 }
 
-/// The rest of a sentence about a name that is neither a step nor an item in scope.
+/// The error for a name that is neither a step nor an item in scope, phrased as the rest of a
+/// sentence.
 fn unknown(name: &str) -> String {
     let hint = match name {
         "input" => ": an input is written {{inputs.NAME}}",

@@ -1,14 +1,12 @@
-//! The credentials of a definition: finding them, and sealing, unsealing, masking and restoring
-//! them.
+//! Finds, seals, unseals, masks and restores the credentials of a definition.
 //!
-//! Credentials are the values in `auth`, headers and query parameters with secret-looking names,
-//! and parts of the URL (user name, password, secret parameters), in an `http` step or its
-//! fallback. A value that is a single reference is not a credential: it names the source of the
-//! secret.
+//! A credential is a value in `auth`, a header or query parameter with a secret-looking name, or a
+//! part of the URL (user name, password, secret parameter), in an `http` step or its fallback. A
+//! value that is a single reference is not a credential: it names the source of the secret.
 //!
-//! At rest, each credential is replaced by an object `{"$sealed": text}`, which a client cannot
-//! write because the compiler requires strings and numbers there. Definitions stored before
-//! credentials were sealed contain no such objects and read the same.
+//! At rest, each credential is replaced by an object `{"$sealed": text}`. Clients cannot write such
+//! an object, because the compiler requires strings and numbers there. Definitions stored before
+//! credentials were sealed contain no such objects and are read unchanged.
 
 use std::collections::HashMap;
 
@@ -30,11 +28,11 @@ struct Slot<'s> {
     step: &'s str,
     /// The field in the step, such as `headers/X-Vault-Token`.
     field: &'s str,
-    /// The same as a JSON pointer into the definition.
+    /// The position as a JSON pointer into the definition.
     pointer: String,
     /// Scheme, host and port of the request, as written.
     origin: &'s str,
-    /// The field is the URL, only parts of which are secret.
+    /// Whether the field is the URL, of which only parts are secret.
     is_url: bool,
 }
 
@@ -46,7 +44,7 @@ pub fn has_any(definition: &Value) -> bool {
     found
 }
 
-/// Seals the credentials of a definition for storage. `seal` turns a text into a sealed one.
+/// Seals the credentials of a definition for storage. `seal` encrypts one string.
 ///
 /// # Errors
 /// The error of `seal`.
@@ -65,7 +63,7 @@ pub fn seal<E>(
     failed.map_or(Ok(definition), Err)
 }
 
-/// Unseals the credentials of a definition, and returns whether all of them could be unsealed. The
+/// Unseals the credentials of a definition. Returns whether all of them could be unsealed; the
 /// others stay sealed.
 pub fn unseal(mut definition: Value, unseal: impl Fn(&str) -> Option<String>) -> (Value, bool) {
     let mut is_whole = true;
@@ -79,8 +77,8 @@ pub fn unseal(mut definition: Value, unseal: impl Fn(&str) -> Option<String>) ->
     (definition, is_whole)
 }
 
-/// Reseals every sealed credential. `reseal` returns the new form, or `None` to keep the old one.
-/// Returns whether anything has changed.
+/// Reseals every sealed credential. `reseal` returns the new sealed string, or `None` to keep the
+/// old one. Returns whether anything changed.
 ///
 /// # Errors
 /// The error of `reseal`.
@@ -94,7 +92,7 @@ pub fn reseal<E>(
         return Ok(true);
     }
     let mut has_changed = false;
-    // The parser limits the recursion depth.
+    // The recursion ends because the JSON parser limits the nesting depth.
     match definition {
         Value::Array(items) => {
             for item in items {
@@ -133,9 +131,9 @@ pub fn has_masks(definition: &Value) -> bool {
 }
 
 /// Replaces every mask with the stored credential. `stored` contains unsealed definitions; the
-/// first that has the credential wins. A credential is only restored for the request it was stored
-/// for (the same field of the same step, with the same scheme, host and port), so that it cannot be
-/// sent elsewhere by someone who does not know it.
+/// first one that has the credential is used. A credential is restored only for the request for
+/// which it was stored (the same field of the same step, with the same scheme, host and port), so
+/// that a person who does not know it cannot redirect it to another host.
 ///
 /// # Errors
 /// One problem for each mask without a stored credential.
@@ -201,7 +199,7 @@ fn restore_url(
     is_restored
 }
 
-/// The secret parts of a URL, by name.
+/// Returns the secret parts of a URL, by name.
 fn parts_of(url: &Value) -> Vec<(String, String)> {
     let url = url.as_str().unwrap_or_default();
     let part = |(name, range): mask::Found| Some((name, url.get(range)?.to_owned()));
@@ -224,8 +222,8 @@ fn sealed(value: &Value) -> Option<&str> {
 
 type See<'v> = dyn FnMut(&Slot<'_>, &mut Value) + 'v;
 
-/// Calls `see` with every credential of a definition, even an invalid one. The URL of a request
-/// comes before its other fields, whose origin is taken from the URL as changed by `see`.
+/// Calls `see` with every credential of a definition, even an invalid one. The URL of a request is
+/// visited before its other fields, which take their origin from the URL as `see` left it.
 fn visit(definition: &mut Value, see: &mut See<'_>) {
     visit_steps(definition.get_mut("steps"), &JsonPointer::Root.field("steps"), see);
 }
@@ -390,7 +388,7 @@ mod tests {
         assert!(renamed.message.starts_with("step 'z': url is masked"), "{}", renamed.message);
         let moved = one(&|step| step["headers"] = json!({"X-New-Token": "***"}));
         assert_eq!(moved.path, "/steps/0/headers/X-New-Token");
-        // Sent to another host, the secret would leak to the author of this definition.
+        // If it were sent to another host, the secret would leak to the author of this definition.
         let stolen = one(&|step| step["url"] = json!("https://evil/p"));
         assert_eq!(stolen.path, "/steps/0/auth/username");
     }

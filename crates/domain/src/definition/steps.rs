@@ -1,6 +1,6 @@
-//! Parsing the steps: from JSON to drafts, in the order written, each in its block.
+//! Parses the steps from JSON into drafts, in the order written, each in its block.
 //!
-//! References are parsed here and checked in `scope`, once all steps are known.
+//! References are only parsed here; `scope` checks them once all steps are known.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -37,13 +37,13 @@ pub(super) const RESERVED_NAMES: [&str; 3] = ["inputs", "execution", "secrets"];
 /// The types of steps, as listed in error messages.
 const TYPES: &str = "model, http, parallel, choice, map, wait, pass, workflow";
 
-/// A parsed step without its final dependencies.
+/// A parsed step whose dependencies are not final yet.
 #[derive(Debug)]
 pub(super) struct Draft {
     pub(super) step: Step,
     /// The position in the definition, as a JSON pointer.
     pub(super) place: String,
-    /// As written; absent and empty differ in meaning.
+    /// As written. An empty list differs in meaning from an absent one.
     pub(super) depends_on: Option<Vec<String>>,
 }
 
@@ -58,8 +58,8 @@ impl Draft {
 pub(super) struct Reader<'a> {
     problems: &'a Problems,
     model_exists: &'a dyn Fn(&str) -> bool,
-    /// A slot for each step, reserved before the step is parsed, so that it precedes the steps
-    /// inside it.
+    /// A slot for each step, reserved before the step is parsed, so that the step precedes the
+    /// steps inside it.
     slots: Vec<Option<Draft>>,
     ids: HashMap<String, StepIndex>,
     patterns: usize,
@@ -70,12 +70,12 @@ impl<'a> Reader<'a> {
         Self { problems, model_exists, slots: Vec::new(), ids: HashMap::new(), patterns: 0 }
     }
 
-    /// All steps in the order written; `None` if there was any problem.
+    /// Returns all steps in the order written; `None` if there was any problem.
     pub(super) fn finish(self) -> Option<Vec<Draft>> {
         if self.problems.is_empty() { self.slots.into_iter().collect() } else { None }
     }
 
-    /// Parses a block of steps. `levels` is how many more levels of nesting are allowed.
+    /// Parses a block of steps. `levels` is the number of further nesting levels allowed.
     pub(super) fn block(
         &mut self,
         steps: Vec<Value>,
@@ -236,7 +236,7 @@ impl<'a> Reader<'a> {
         Some(Model { slug: slug?, params, fallback })
     }
 
-    /// The slug of a model in the catalog.
+    /// Reads the slug of a model in the catalog.
     fn slug(&self, fields: &mut Fields<'_>) -> Option<String> {
         let slug = fields.required_text("model")?;
         if !(self.model_exists)(&slug) {
@@ -247,7 +247,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The parser of a step that contains others.
+/// Parses a step that contains other steps.
 struct Nest<'n, 'a> {
     reader: &'n mut Reader<'a>,
     position: StepIndex,
@@ -354,7 +354,7 @@ fn owner(step: &Object<String, Value>, place: &JsonPointer<'_>) -> String {
     }
 }
 
-/// The problem of a step id or item name: the rest of a sentence.
+/// Describes the problem of a step id or item name, phrased as the rest of a sentence.
 fn name_problem(name: &str) -> Option<String> {
     if name.is_empty() || name.len() > ID_BYTES_MAX || !name.chars().all(is_root_char) {
         return Some(format!(
@@ -381,7 +381,7 @@ fn read_names(fields: &Fields<'_>, names: Vec<Value>) -> Vec<String> {
     read
 }
 
-/// Older definitions set a model version, which has no meaning here.
+/// Ignores the model version that older definitions set, because it has no meaning here.
 fn ignore_version(fields: &mut Fields<'_>) {
     let _ignored = fields.take("version");
 }
@@ -395,7 +395,7 @@ fn read_pass(fields: &mut Fields<'_>) -> Option<Pass> {
     Some(Pass { result: fields.parse("result", &result)? })
 }
 
-/// Whether the execution is paused when the last attempt of the step fails.
+/// Reads whether the execution is paused when the step's last attempt fails.
 fn read_exhausted(fields: &mut Fields<'_>) -> bool {
     match fields.text("on_exhausted").as_deref() {
         None | Some("fail") => false,

@@ -11,7 +11,7 @@ use crate::secret::is_name;
 use crate::template::{RESOLVED_BYTES_MAX, Template};
 use crate::time::{Now, Timestamp};
 
-/// The error of a wait that does not have exactly one of its fields.
+/// The error of a wait that does not set exactly one of these fields.
 const ONE_OF: &str = "a wait needs exactly one of seconds, until and event";
 /// Maximum wait: 366 days.
 pub const WAIT_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
@@ -32,7 +32,7 @@ pub enum Wait {
 pub struct EventWait {
     /// Unique in the definition: 1 to 64 characters of `a-zA-Z0-9_-`.
     pub name: String,
-    /// The schema of its payload.
+    /// The schema of the event's payload.
     pub schema: Option<Value>,
     /// Timeout of the wait; `None` means the maximum wait.
     pub timeout: Option<Duration>,
@@ -110,7 +110,7 @@ impl Wait {
         }
     }
 
-    /// The event that it waits for, if any.
+    /// The event that the step waits for, if any.
     #[must_use]
     pub const fn event(&self) -> Option<&EventWait> {
         match self {
@@ -152,7 +152,7 @@ impl EventWait {
 
 fn duration(seconds: &Value) -> Result<Duration, Error> {
     let seconds = seconds.as_f64().filter(|seconds| *seconds <= WAIT_MAX.as_secs_f64());
-    // Rejects negative numbers and values that are not numbers.
+    // Maps negative numbers and non-numbers to the same error.
     Duration::try_from_secs_f64(seconds.unwrap_or(-1.0)).map_err(|_below_zero| Error::Seconds)
 }
 

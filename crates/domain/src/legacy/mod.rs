@@ -3,8 +3,8 @@
 //!
 //! A workflow is stored in one form, its definition. Data that exists only in the legacy form (the
 //! drawing, the workspace, the original type names) is kept in the definition's `metadata.legacy`.
-//! Everything else is derived from the definition whenever it is read (`wire::legacy`), so that a
-//! change through either host is visible on the other. Nothing here validates a definition:
+//! Everything else is derived from the definition on each read (`wire::legacy`), so that a change
+//! through either API host is visible on the other. Nothing here validates a definition;
 //! `definition` does.
 //!
 //! ```text
@@ -35,14 +35,14 @@ pub fn object<'v>(value: Option<&'v Value>, key: &str) -> Option<&'v Object> {
     value?.get(key)?.as_object()
 }
 
-/// The string under a key, or an empty one.
+/// The string under a key, or an empty string.
 #[must_use]
 pub fn text<'v>(value: Option<&'v Value>, key: &str) -> &'v str {
     value.and_then(|value| value.get(key)?.as_str()).unwrap_or_default()
 }
 
-/// A fingerprint of the steps that a drawing was made for, with masked credentials as clients see
-/// them.
+/// A fingerprint of the steps for which a drawing was made. Credentials are masked first, because
+/// clients see them masked.
 #[must_use]
 pub fn print_of(steps: &Value) -> String {
     let definition = Map::from_iter([("steps".to_owned(), steps.clone())]);

@@ -1,5 +1,5 @@
-//! Names in references: the input reference `{{name}}` in the legacy form is `{{inputs.name}}` in a
-//! definition. References to steps are the same in both.
+//! Converts names in references: the input reference `{{name}}` in the legacy form is
+//! `{{inputs.name}}` in a definition. References to steps are the same in both forms.
 
 use std::collections::HashSet;
 
@@ -9,7 +9,8 @@ use crate::reference::is_root_char;
 
 const INPUTS: &str = "inputs";
 
-/// Maximum length of an input name in bytes: finding it in a reference takes quadratic time.
+/// Maximum length of an input name in bytes. It is limited because finding a name in a reference
+/// takes quadratic time.
 pub const NAME_BYTES_MAX: usize = 128;
 
 /// Converts references to these inputs from the legacy form to that of a definition.
@@ -33,8 +34,9 @@ pub fn to_legacy(value: &Value) -> Value {
     })
 }
 
-/// The longest name with which the reference begins and that ends at a `.`, a `[` or the end of the
-/// reference. Looks up the prefixes, so that the number of inputs does not matter.
+/// The longest input name at the start of the reference that is followed by a `.`, a `[` or the end
+/// of the reference. Looks up each prefix in the set, so that the time does not depend on the
+/// number of inputs.
 fn longest_name<'t>(inside: &'t str, inputs: &HashSet<String>) -> Option<&'t str> {
     let within = inside.get(..inside.floor_char_boundary(NAME_BYTES_MAX + 1))?;
     let whole = (inside.len() <= NAME_BYTES_MAX).then_some(inside);
@@ -47,7 +49,7 @@ fn step_into(name: &str) -> String {
     if name.chars().all(is_root_char) { format!(".{name}") } else { format!("['{name}']") }
 }
 
-/// Replaces the text between braces where `replace` returns a replacement.
+/// Replaces the text between braces wherever `replace` returns a replacement.
 fn replaced(value: &Value, replace: &dyn Fn(&str) -> Option<String>) -> Value {
     match value {
         Value::String(text) => Value::String(replaced_in(text, replace)),

@@ -32,8 +32,9 @@ pub struct Fields {
     pub edges_json: String,
 }
 
-/// Converts to an equivalent definition. Data that only `before` can express (a step's fallback and
-/// retries, an input's description) is kept for steps and inputs that still exist.
+/// Converts to an equivalent definition. Data that only the definition `before` can express (a
+/// step's fallback and retries, an input's description) is retained for steps and inputs that still
+/// exist.
 ///
 /// # Errors
 /// [`Error`] names the invalid field.
@@ -83,11 +84,12 @@ pub fn definition(fields: &Fields, before: Option<&Value>) -> Result<Value, Erro
 struct ReadStep {
     id: String,
     fields: Object,
-    /// The model's version, unless it is the one that every model has.
+    /// The model's version, unless it equals the one version that all models have.
     version: Option<Value>,
 }
 
-/// The model steps of a definition, by id and model. The first of duplicates wins.
+/// The model steps of a definition, by id and model. If there are duplicates, the first one is
+/// used.
 fn held_steps(before: Option<&Value>) -> HashMap<(&str, &str), &Object> {
     let steps = before.and_then(|before| before.get("steps")?.as_array()).into_iter().flatten();
     let models = steps.filter(|step| text(Some(step), "type") == "model");
@@ -125,7 +127,7 @@ fn read_step(
     }
     let kind = field(step, "type");
     if !["", MODEL_TYPE, "model"].contains(&kind.as_str()) {
-        // A step that the legacy form cannot express is kept as it is.
+        // Steps that the legacy form cannot express are kept unchanged.
         fields.insert("type".to_owned(), kind.into());
         fields.extend(params.as_object().cloned().unwrap_or_default());
         return Ok(ReadStep { id, fields, version: None });
@@ -149,7 +151,7 @@ fn read_step(
     Ok(ReadStep { id, fields, version: version.cloned() })
 }
 
-/// The schema, and the original type names.
+/// Returns the schema and the original type names.
 fn input_schema(inputs: &[Value], before: Option<&Value>) -> Result<(Value, Object), Error> {
     let schema = object(before, "input_schema");
     let held = schema.and_then(|schema| schema.get("properties")?.as_object());
@@ -202,7 +204,7 @@ fn schema_type(word: &str) -> &'static str {
     }
 }
 
-/// Parses a text as a value of a schema type.
+/// Parses a string as a value of a schema type.
 #[must_use]
 pub fn typed(text: &str, kind: &str) -> Option<Value> {
     if kind == "string" {

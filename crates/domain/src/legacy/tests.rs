@@ -46,7 +46,7 @@ fn legacy_workflow_with_wrong_shape_is_rejected() {
     assert_eq!(with(&|it| it.inputs[2]["default_value"] = json!("x")), default);
 }
 
-/// Comparing each reference with each input, and each step with each stored one, would take
+/// Comparing each reference with each input, and each step with each stored step, would take
 /// minutes.
 #[test]
 fn legacy_workflow_long_lists_are_rejected_before_comparison() {

@@ -1,5 +1,4 @@
-//! The start and the end of an agent exchange. Everything in between is in its steps, see
-//! `domain::agent`.
+//! The start and end of an agent exchange. For the steps in between, see `domain::agent`.
 
 use super::{Effect, finish};
 use crate::chat::Tokens;
@@ -12,14 +11,14 @@ use crate::time::Timestamp;
 pub struct Ended {
     /// `None` on success.
     pub fault: Option<Fault>,
-    /// The cost of its answers and tools.
+    /// The total cost of the exchange's model answers and tools.
     pub cost: Usd,
     pub tokens: Tokens,
-    /// It ended with a question to the client.
+    /// Whether the exchange ended with a question to the client.
     pub needs_clarification: bool,
 }
 
-/// Begins at wall-clock time `now`. False if it has already begun or ended.
+/// Begins the exchange at wall-clock time `now`. Returns false if it has already begun or ended.
 #[must_use]
 pub fn begin(execution: &mut Execution, now: Timestamp) -> bool {
     if execution.status != Status::Created {
@@ -30,7 +29,8 @@ pub fn begin(execution: &mut Execution, now: Timestamp) -> bool {
     true
 }
 
-/// Ends at wall-clock time `now`. Its answers were charged with their steps.
+/// Ends the exchange at wall-clock time `now`. The cost of its answers was charged with their
+/// steps.
 #[must_use]
 pub fn end(execution: &mut Execution, ended: Ended, now: Timestamp) -> Vec<Effect> {
     if execution.status.is_final() {

@@ -1,12 +1,12 @@
 //! The state machine of executions: how an event changes an execution, and which effects follow.
 //!
-//! Pure: state, event and time in; new state and effects out. It reads no store and starts nothing;
-//! `engine` commits the durable effects together with the new state and only then performs the
-//! others. An event that no longer applies (a stale report, a second cancel) changes nothing and
-//! has no effects.
+//! Pure: takes the state, an event and the time; returns the new state and the effects. It reads no
+//! store and starts nothing: `engine` commits the durable effects together with the new state and
+//! only then performs the others. An event that no longer applies (a stale report, a second cancel)
+//! changes nothing and has no effects.
 //!
 //! Timestamps are wall-clock times, kept in order within an execution. Due times are on the steady
-//! clock, which is not affected when the system clock is set back (`runtime::clock`).
+//! clock, which never goes back when the system clock is set back (`runtime::clock`).
 //!
 //! [`prediction`] tries a chain of models, [`workflow`] executes the steps of a plan in order,
 //! [`exchange`] begins and ends agent exchanges. All of them end in the same way.
@@ -23,23 +23,24 @@ use super::money::Usd;
 use super::step::Step;
 use super::time::Timestamp;
 
-/// An effect of a change of an execution.
+/// An effect of a change to an execution.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// Durable: it has left this lane.
+    /// Durable: the execution has left this lane.
     Dequeue { lane: String },
-    /// Durable: it is queued in this lane. The lane is notified after the commit.
+    /// Durable: the execution is queued in this lane. The lane is notified after the commit.
     Enqueue { lane: String },
-    /// Durable: it is suspended until this time, in no lane. The timers are notified after the
-    /// commit.
+    /// Durable: the execution is suspended until this time, in no lane. The timers are notified
+    /// after the commit.
     SetTimer { due: Timestamp },
-    /// Durable: it is no longer suspended until this time.
+    /// Durable: the execution is no longer suspended until this time.
     ClearTimer { due: Timestamp },
-    /// Durable: the organization is charged for this prediction. At most once for each.
+    /// Durable: the organization is charged for this prediction, at most once per prediction.
     Charge { execution: ExecutionId, amount: Usd },
-    /// Durable: no step waits anymore for this child, so it is cancelled unless it has ended.
+    /// Durable: no step waits for this child anymore, so the child is cancelled unless it has
+    /// ended.
     Abandon { child: ExecutionId },
-    /// Durable: its webhook is sent. At most once per execution.
+    /// Durable: the execution's webhook is sent, at most once per execution.
     EnqueueWebhook,
     /// Volatile: start the runner for this attempt.
     Start { attempt: u32 },
@@ -63,7 +64,7 @@ pub fn cancel(execution: &mut Execution, now: Timestamp) -> Vec<Effect> {
     match &execution.work {
         Work::Prediction(_) => prediction::apply(execution, prediction::Event::Cancelled, now),
         Work::Workflow(_) | Work::Agent(_) => finish(execution, Status::Cancelled, now),
-        // These are stored only after they have ended.
+        // Stored only after they have ended.
         Work::Chat(_) | Work::Decision(_) => Vec::new(),
     }
 }
@@ -78,7 +79,7 @@ pub fn fail(execution: &mut Execution, fault: Fault, now: Timestamp) -> Vec<Effe
     finish(execution, Status::Error, now)
 }
 
-/// Fails an execution that must never run again, neither with this model nor with the next of its
+/// Fails an execution that must never run again, with neither this model nor the next one of its
 /// chain. A prediction's running attempt ends with it. `now` is the wall-clock time.
 #[must_use]
 pub fn fail_permanently(execution: &mut Execution, fault: Fault, now: Timestamp) -> Vec<Effect> {
@@ -88,8 +89,8 @@ pub fn fail_permanently(execution: &mut Execution, fault: Fault, now: Timestamp)
     fail(execution, fault, now)
 }
 
-/// Puts a suspended execution back into its lane. No effects if it is not suspended, or only until
-/// a time later than `now` on the steady clock.
+/// Puts a suspended execution back into its lane. No effects if it is not suspended, or if its
+/// suspension ends later than `now` on the steady clock.
 #[must_use]
 pub fn wake(execution: &mut Execution, now: Timestamp) -> Vec<Effect> {
     let lane = execution.lane();
@@ -149,13 +150,13 @@ pub fn resume(execution: &mut Execution, now: Timestamp) -> (Vec<Effect>, Durati
     (effects, now.since(pause.since))
 }
 
-/// Ends an execution; the only place that does. Returns the effects for its lane, its charge and
-/// its webhook. `now` is the wall-clock time.
+/// Ends an execution. All executions end here. Returns the effects for the lane, the charge and the
+/// webhook. `now` is the wall-clock time.
 fn finish(execution: &mut Execution, status: Status, now: Timestamp) -> Vec<Effect> {
     execution.status = status;
     execution.completed_at = Some(execution.stamp(now));
     let mut effects = vec![remove_from_queue(execution)];
-    // The steps of workflows and exchanges have been charged one by one.
+    // The steps of workflows and exchanges have already been charged one by one.
     if execution.cost > Usd::ZERO && execution.prediction().is_some() {
         effects.push(Effect::Charge { execution: execution.id, amount: execution.cost });
     }
@@ -166,7 +167,7 @@ fn finish(execution: &mut Execution, status: Status, now: Timestamp) -> Vec<Effe
     effects
 }
 
-/// Removes it from its lane or the timers.
+/// Removes the execution from its lane or the timers.
 fn remove_from_queue(execution: &mut Execution) -> Effect {
     match execution.take_suspension() {
         Some(due) => Effect::ClearTimer { due },

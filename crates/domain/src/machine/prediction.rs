@@ -1,4 +1,5 @@
-//! Predictions: a chain of models; the first that succeeds completes the execution.
+//! Predictions: each has a chain of models, of which the first that succeeds completes the
+//! execution.
 
 use super::{Effect, finish};
 use crate::attempt::{Attempt, Failure, Outcome};
@@ -12,17 +13,18 @@ use crate::time::Timestamp;
 /// An event of a prediction.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// Its lane granted it a permit. After a crash, this is repeated for work that was in flight.
+    /// The lane granted the prediction a permit. Repeated after a crash for predictions that were
+    /// in flight.
     Dispatched,
     /// The runner returned an output. `attempt` is the fencing token.
     Succeeded { attempt: u32, output: Payload, cost: Usd, logs: Option<String> },
-    /// The runner failed, timed out or panicked. `cost` is what it reported nevertheless.
+    /// The runner failed, timed out or panicked. `cost` is the cost that it reported nevertheless.
     Failed {
         attempt: u32,
         failure: Failure,
         cost: Usd,
         logs: Option<String>,
-        /// Retry rule of the same model; `None` means no retry.
+        /// The retry rule of the same model; `None` means no retry.
         retry: Option<Retry>,
     },
     /// A cancel was requested.
@@ -47,7 +49,7 @@ pub fn apply(execution: &mut Execution, event: Event, now: Timestamp) -> Vec<Eff
     let now = execution.stamp(now);
     let Work::Prediction(prediction) = &mut execution.work else { return Vec::new() };
     match event {
-        // It is suspended until its due time.
+        // The prediction is suspended until its due time.
         Event::Dispatched if prediction.aside_until.is_some() => Vec::new(),
         Event::Dispatched => {
             let attempt = start(prediction, now);
@@ -85,8 +87,8 @@ pub fn apply(execution: &mut Execution, event: Event, now: Timestamp) -> Vec<Eff
     }
 }
 
-/// Fails the attempt that was running when the process died. If that was never written, it counts
-/// as begun now.
+/// Fails the attempt that was running when the process died. An attempt that was never written
+/// counts as begun now.
 pub(super) fn fail_running_attempt(execution: &mut Execution, fault: &Fault, now: Timestamp) {
     let now = execution.stamp(now);
     let Work::Prediction(prediction) = &mut execution.work else { return };
@@ -96,8 +98,8 @@ pub(super) fn fail_running_attempt(execution: &mut Execution, fault: &Fault, now
     execution.started_at.get_or_insert(now);
 }
 
-/// Begins the next attempt, or resumes the one that was running when the process died, under the
-/// same number.
+/// Begins the next attempt, or resumes the attempt that was running when the process died, under
+/// its old number.
 fn start(prediction: &mut Prediction, now: Timestamp) -> u32 {
     if let Some(running) = prediction.running() {
         return running.number;
@@ -108,8 +110,8 @@ fn start(prediction: &mut Prediction, now: Timestamp) -> u32 {
     number
 }
 
-/// Records the end of the running attempt. False if `number` is not the running attempt, so the
-/// report is stale.
+/// Records the end of the running attempt. Returns false for a stale report: one whose `number` is
+/// not the running attempt's.
 fn close_attempt(
     prediction: &mut Prediction,
     number: u32,
@@ -123,7 +125,8 @@ fn close_attempt(
         .is_some_and(|attempt| attempt.close(number, outcome, failure, now))
 }
 
-/// Suspends the execution until the next attempt of the same model, if the rule allows one.
+/// Suspends the execution until the next attempt of the same model, if the retry rule allows
+/// another attempt.
 fn suspend_for_retry(
     execution: &mut Execution,
     failure: &Failure,

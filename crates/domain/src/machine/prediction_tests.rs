@@ -1,5 +1,5 @@
 //! Random histories of the state machine: the invariants hold after every event, and every history
-//! can be brought to an end. These tests do not depend on the order of the code they test.
+//! can be brought to an end. The tests do not depend on the order of the tested code.
 
 use proptest::prelude::*;
 
@@ -36,10 +36,10 @@ enum Act {
         /// Maximum attempts of the model.
         tries: u32,
     },
-    /// A timer is due.
+    /// A timer has come due.
     Wake,
     Cancel,
-    /// The process dies: volatile effects are lost, the stored state stays.
+    /// The process dies: volatile effects are lost, and the stored state remains.
     Crash,
 }
 
@@ -239,7 +239,7 @@ impl Machine {
         assert!(stamps.is_sorted(), "{stamps:?}");
     }
 
-    /// Dispatching and failing long enough always ends it.
+    /// Dispatches and fails attempts until the execution ends, which it must.
     fn ensure_liveness(&mut self) {
         for _ in 0..=self.prediction().chain.len() {
             self.act(&Act::Wake);
@@ -312,7 +312,7 @@ fn prediction_machine_tries_each_model_as_its_retry_rule_says() {
     assert_eq!(models, ["model-0", "model-0", "model-0", "model-1", "model-1"]);
     assert_eq!(machine.charges, [Usd::from_micros(5)], "once, for all attempts");
     assert_eq!(machine.announced, 1);
-    // A cancel ends the wait.
+    // A cancel ends the wait for the retry.
     let mut machine = Machine::new(1, false);
     machine.act(&Act::Take);
     let class = ErrorClass::ProviderUnavailable;

@@ -1,4 +1,4 @@
-//! Encodings in which other programs commonly repeat a secret.
+//! The encodings in which other programs commonly echo a secret.
 
 use std::fmt::Write as _;
 
@@ -6,13 +6,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-/// All but the unreserved characters (RFC 3986).
+/// All characters except the unreserved ones (RFC 3986).
 const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 /// The characters that JavaScript's `encodeURIComponent` encodes.
 const COMPONENT: &AsciiSet =
     &UNRESERVED.remove(b'!').remove(b'\'').remove(b'(').remove(b')').remove(b'*');
 
-/// The encodings of `value` in base64, hexadecimal, URLs, JSON, HTML and host names.
+/// Returns the encodings of `value` in base64, hexadecimal, URLs, JSON, HTML and host names.
 pub fn of(value: &str) -> Vec<String> {
     let mut all = vec![value.to_lowercase()];
     for set in [UNRESERVED, COMPONENT] {
@@ -52,7 +52,7 @@ pub fn of(value: &str) -> Vec<String> {
     all
 }
 
-/// Converts the escapes of a percent-encoded text to lower case.
+/// Converts the escapes of a percent-encoded string to lower case.
 fn lower_escapes(encoded: &str) -> String {
     let mut parts = encoded.split('%');
     let mut text = parts.next().unwrap_or_default().to_owned();
@@ -93,8 +93,8 @@ fn escape(text: &mut String, c: char, is_upper: bool) {
     }
 }
 
-/// Base64 of the value alone, and the part that is the same at any position in a longer text: the
-/// first and last characters also contain bits of the neighboring bytes.
+/// Returns the base64 of the value alone, and the characters that are the same at any position in a
+/// longer input; the first and last characters also contain bits of the neighboring bytes.
 fn base64(value: &str) -> Vec<String> {
     let mut all = Vec::new();
     for engine in [STANDARD_NO_PAD, URL_SAFE_NO_PAD] {

@@ -1,9 +1,9 @@
 //! Named secrets of an organization: their valid names and values, and the redaction of values in
 //! stored data.
 //!
-//! A value is only resolved into the request of an `http` step. The response is searched for the
-//! values that its request contained, so that an echo reveals none. Values shorter than
-//! [`REDACTED_BYTES_MIN`] are not searched for, since they occur in too many texts by chance.
+//! A value is resolved only into the request of an `http` step. The response is searched for the
+//! values that its request contained, so that an echo does not reveal them. Values shorter than
+//! [`REDACTED_BYTES_MIN`] are not searched for, since they often occur by chance.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -22,12 +22,12 @@ mod encodings;
 
 /// Maximum length of a name.
 pub const NAME_MAX: usize = 64;
-/// Maximum length of a value, enough for a private key with its certificate chain.
+/// Maximum length of a value in bytes, enough for a private key with its certificate chain.
 pub const VALUE_BYTES_MAX: usize = 32 * 1024;
 /// Minimum length of a value that is searched for in responses.
 pub const REDACTED_BYTES_MIN: usize = 6;
-/// Maximum length of a value that is searched for in all encodings; longer values only as text, in
-/// JSON and in forms.
+/// Maximum length of a value that is searched for in all encodings. Longer values are searched for
+/// only as plain text, in JSON and in forms.
 const ENCODED_BYTES_MAX: usize = 1024;
 
 /// A stored secret.
@@ -72,11 +72,11 @@ impl Values {
     }
 }
 
-/// Texts to redact from stored data. Never printed.
+/// The strings to redact from stored data. Never printed.
 #[derive(Clone, Default)]
 pub struct Redaction {
     hidden: Vec<String>,
-    /// Finds all of them in one pass; built on first use.
+    /// Finds all strings in one pass; built on first use.
     finder: OnceLock<Option<AhoCorasick>>,
 }
 
@@ -87,7 +87,7 @@ impl fmt::Debug for Redaction {
 }
 
 impl Redaction {
-    /// Adds a text, unless it is too short to be searched for.
+    /// Adds a string, unless it is too short to be searched for.
     pub fn add(&mut self, text: &str) {
         if text.len() >= REDACTED_BYTES_MIN && !self.hidden.iter().any(|held| held == text) {
             self.hidden.push(text.to_owned());
@@ -112,7 +112,7 @@ impl Redaction {
         self.hidden.is_empty()
     }
 
-    /// Masks every occurrence in a text.
+    /// Masks every occurrence in a string.
     #[must_use]
     pub fn text(&self, text: &str) -> String {
         match self.finder() {
@@ -128,10 +128,10 @@ impl Redaction {
         }
     }
 
-    /// `None` if there are too many texts for a single search.
+    /// `None` if there are too many strings for a single search.
     fn finder(&self) -> Option<&AhoCorasick> {
         let build = || {
-            // A text may contain another one; the longest match wins.
+            // One string may contain another; the longest match wins.
             let builder = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).clone();
             builder.build(&self.hidden).ok()
         };
@@ -237,8 +237,8 @@ mod tests {
                 "{echo}"
             );
         }
-        // As credentials of various users: the first and last characters are shared with
-        // neighboring bytes.
+        // As basic-auth credentials of various users: the first and last base64 characters also
+        // depend on the neighboring bytes.
         for user in ["", "u", "us", "use", "user"] {
             use base64::Engine as _;
             let text =

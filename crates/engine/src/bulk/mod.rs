@@ -1,6 +1,6 @@
-//! Bulk jobs: durable background jobs that act on each selected execution separately. A job's
-//! progress is in its row. An act that must not be repeated writes the row in its own commit; after
-//! any other act the row is written separately.
+//! Bulk jobs: durable background jobs that act on each selected execution separately. A job's row
+//! stores its progress. An act that must not be repeated updates the row in the same commit; any
+//! other act updates it in a separate commit.
 
 mod work;
 
@@ -11,14 +11,14 @@ use orrery_storage::commit::Expect;
 use orrery_storage::record::{Malformed, decode, encode};
 use orrery_storage::{self as storage, Commit, Key, Page, Table};
 
-/// Maximum running jobs per organization.
+/// Maximum number of running jobs per organization.
 pub const RUNNING_MAX: usize = 4;
-/// Maximum ended jobs kept per organization.
+/// Maximum number of ended jobs retained per organization.
 const KEPT_MAX: usize = 100;
-/// Maximum attempts to change a job whose row changes concurrently.
+/// Maximum attempts to update a job whose row is being changed concurrently.
 const TRIES: usize = 100;
 
-/// The jobs of an organization, newest first.
+/// Key prefix of an organization's jobs, newest first.
 fn jobs_of(organization: OrganizationId) -> Key {
     Key::table(Table::BulkJob).id(organization)
 }
@@ -27,7 +27,7 @@ fn job(organization: OrganizationId, id: JobId) -> Key {
     jobs_of(organization).id_newest_first(id)
 }
 
-/// The running jobs, oldest first. The row's value is the organization's id.
+/// Key prefix of the running jobs, oldest first. The row's value is the organization's id.
 fn open_jobs() -> Key {
     Key::table(Table::BulkJobOpen)
 }
@@ -36,7 +36,7 @@ fn open_job(id: JobId) -> Key {
     open_jobs().id(id)
 }
 
-/// Writes a job's new state, on condition that its row is unchanged.
+/// Writes a job's new state, on the condition that its row is unchanged.
 fn put(commit: &mut Commit, before: Vec<u8>, next: &Job) -> Result<(), Malformed> {
     let key = job(next.organization, next.id);
     commit.expect(Expect::Equal(key.clone(), before));
@@ -48,7 +48,7 @@ fn put(commit: &mut Commit, before: Vec<u8>, next: &Job) -> Result<(), Malformed
 }
 
 impl Engine {
-    /// Starts a job. `beside` becomes durable in the same commit.
+    /// Starts a job. `beside` is written in the same commit.
     ///
     /// # Errors
     /// [`Error::TooManyJobs`], [`Error::HeldBack`], [`Error::Storage`]: no job is created.
@@ -88,12 +88,14 @@ impl Engine {
     /// Returns a job.
     ///
     /// # Errors
-    /// [`Error::NotFound`], also if it belongs to another organization; [`Error::Storage`].
+    /// [`Error::NotFound`] if there is no such job or it belongs to another organization;
+    /// [`Error::Storage`].
     pub async fn job(&self, organization: OrganizationId, id: JobId) -> Result<Job, Error> {
         self.inner.store.read(&job(organization, id)).await?.ok_or(Error::NotFound)
     }
 
-    /// Cancels a job: acts that are done stay done. An ended job is returned unchanged.
+    /// Cancels a job. Acts that it has already performed are not undone. An ended job is returned
+    /// unchanged.
     ///
     /// # Errors
     /// As [`Engine::job`].
@@ -121,7 +123,7 @@ impl Engine {
 }
 
 impl Inner {
-    /// The running jobs, oldest first.
+    /// Returns the running jobs, oldest first.
     async fn open_jobs(&self) -> Result<Vec<(OrganizationId, JobId)>, Error> {
         let mut open = Vec::new();
         let mut after = None;

@@ -1,5 +1,5 @@
-//! Bulk jobs on the real executor: each execution is acted on exactly once, whenever the process
-//! dies.
+//! Bulk jobs on the real executor: each execution is acted on exactly once, no matter when the
+//! process dies.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -52,7 +52,7 @@ fn job(process: &Process, action: Action, standing: Option<ExecutionStatus>) -> 
         selection: Selection {
             standings: Some(match standing {
                 Some(status) => vec![(Kind::Workflow, status)],
-                // Excludes the predictions that ran as steps.
+                // Excludes predictions that ran as workflow steps.
                 None => ExecutionStatus::ALL.map(|status| (Kind::Workflow, status)).to_vec(),
             }),
             ..Selection::default()
@@ -86,7 +86,7 @@ async fn run(process: &Process, job: &Job) -> Job {
     ended(process, job.id).await
 }
 
-/// The number of redrives of each execution.
+/// Returns the number of redrives of each execution.
 async fn redrives(process: &Process) -> BTreeMap<ExecutionId, usize> {
     let mut found = BTreeMap::new();
     for execution in executions(&process.store).await {
@@ -180,7 +180,7 @@ fn bulk_jobs_pause_resume_cancel_and_delete_selected_executions() {
 fn bulk_jobs_per_organization_are_limited_and_cancellable() {
     let folder = tempfile::tempdir().unwrap();
     runtime().block_on(async {
-        // No worker runs the jobs before the engine has recovered.
+        // No worker runs the jobs until the engine has recovered.
         let process = Process::start_with(&folder, i64::MAX, script(&cases()), Options::default());
         submit(&process, 0, COUNT).await;
         let mut jobs = Vec::new();
@@ -208,7 +208,7 @@ fn bulk_jobs_per_organization_are_limited_and_cancellable() {
     });
 }
 
-/// The bytes written by the first release with bulk jobs: changing them needs a new record version
+/// Golden bytes of the first release with bulk jobs: a changed encoding needs a new record version
 /// and a migration.
 #[test]
 fn bulk_job_row_matches_golden_bytes() {

@@ -1,4 +1,4 @@
-//! The worker of the bulk jobs: it runs a few acts of each job in turn, one at a time.
+//! The bulk job worker: performs a few acts of each job in turn, one act at a time.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -72,10 +72,10 @@ impl Inner {
         }
     }
 
-    /// Gives each running job one turn. Also returns the reason if one of them is blocked.
+    /// Gives each running job one turn. Also returns the error if one of the jobs is blocked.
     async fn take_turns(self: &Arc<Self>) -> Result<(Turn, Option<String>), Error> {
         if is_held_back(self) {
-            // A restored box starts no work by itself.
+            // A restored store starts no work until an operator resumes it.
             return Ok((Turn::Later, None));
         }
         let mut all = Turn::Ended;
@@ -140,7 +140,7 @@ impl Inner {
         }
         if found.more_after.is_some() && job.left() > 0 {
             if found.executions.is_empty() {
-                // A long stretch of the history had no match: save the position.
+                // A long stretch of the history had no match, so save the position.
                 job.cursor = found.more_after;
                 let _written_or_cancelled = self.write_job(row, &job, Commit::new()).await?;
             }
@@ -152,8 +152,8 @@ impl Inner {
         Ok(Turn::Ended)
     }
 
-    /// Writes the job's row beside `commit` and returns the bytes of the row. `None` if the row was
-    /// changed concurrently; nothing is written then.
+    /// Writes the job's row in the same commit as `commit` and returns the row's bytes. Returns
+    /// `None`, and writes nothing, if the row was changed concurrently.
     async fn write_job(
         &self,
         before: Vec<u8>,
@@ -168,7 +168,7 @@ impl Inner {
         }
     }
 
-    /// The number of executions that the job acts on.
+    /// Counts the executions that the job will act on.
     async fn count(&self, engine: &Engine, job: &Job, filter: &Filter) -> Result<u64, Error> {
         let mut total = 0_u64;
         let mut after = None;
@@ -210,7 +210,8 @@ impl Inner {
         act_of(acted.map(|()| Act::Done))
     }
 
-    /// Redrives in one commit with the job's row, so that each execution is redriven exactly once.
+    /// Redrives an execution in one commit with the job's row, so that each execution is redriven
+    /// exactly once.
     async fn redrive_once(
         &self,
         engine: &Engine,
@@ -235,16 +236,16 @@ impl Inner {
     }
 }
 
-/// Whether the store was restored and not resumed yet.
+/// Whether the store was restored and has not been resumed yet.
 fn is_held_back(inner: &Inner) -> bool {
     inner.paused.lock().unwrap_or_else(PoisonError::into_inner).is_some()
 }
 
-/// The result of an act. Transient errors are retried.
+/// Converts the result of an act. Transient errors are retried.
 fn act_of(acted: Result<Act, Error>) -> Result<Act, Error> {
     match acted {
         Ok(act) => Ok(act),
-        // The row has changed: the job is read again.
+        // The job's row has changed, so the job is read again.
         Err(Error::Storage(error)) if error.is_final() => Ok(Act::Failed),
         Err(
             Error::QueueFull { .. }
@@ -257,7 +258,7 @@ fn act_of(acted: Result<Act, Error>) -> Result<Act, Error> {
     }
 }
 
-/// Selects only executions that existed when the job started.
+/// Builds a filter that selects only executions that existed when the job started.
 fn filter_of(job: &Job) -> Filter {
     let selection = job.selection.clone();
     Filter {

@@ -1,7 +1,8 @@
-//! The detail of a workflow execution: what clients read and webhooks carry, and what it waits for.
+//! The detail of a workflow execution: the body of API responses and webhooks, including what the
+//! execution waits for.
 //!
-//! The steps inside a map are not listed: the map reports how many of its items have ended. Payload
-//! texts are included as stored.
+//! The steps inside a map are not listed; the map reports how many of its items have ended.
+//! Payloads are included exactly as stored.
 
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ use orrery_wire::{self as wire, Text, Time};
 /// in the order of the definition, and `metadata.omitted` is set.
 const DETAIL_BYTES_MAX: u64 = 16 << 20;
 
-/// How long a step's link stays valid after the latest possible end of the wait.
+/// Validity of a step's link after the latest possible end of the wait.
 const LINK_GRACE: Duration = Duration::from_secs(3600);
 
 /// A workflow execution and its detail (`docs/spec/workflows.md`, "Execution detail").
@@ -43,8 +44,8 @@ impl Engine {
     /// Returns the detail of a workflow execution.
     ///
     /// # Errors
-    /// [`Error::NotFound`], also if it is a prediction or belongs to another organization;
-    /// [`Error::Storage`].
+    /// [`Error::NotFound`] if there is no such execution, it is a prediction, or it belongs to
+    /// another organization; [`Error::Storage`].
     pub async fn detail(
         &self,
         organization: OrganizationId,
@@ -64,8 +65,8 @@ impl Engine {
 }
 
 impl Inner {
-    /// Returns the execution, and its steps if they are in memory. Never waits for a run, only for
-    /// a commit in progress.
+    /// Returns the execution, and its steps if they are in memory. Never waits for a run to finish,
+    /// only for a commit in progress.
     pub(super) async fn read_state(
         &self,
         organization: OrganizationId,
@@ -99,7 +100,7 @@ impl Inner {
         Ok(steps.collect::<Result<_, _>>()?)
     }
 
-    /// The detail as JSON text, which is the body of the execution's webhook.
+    /// Returns the detail as JSON text, which is also the body of the execution's webhook.
     pub(crate) async fn workflow_body(
         &self,
         execution: &Execution,
@@ -144,12 +145,12 @@ impl Inner {
     }
 
     /// Whether the execution's organization owns the workflow. Other organizations do not see the
-    /// step inputs, which the owner wrote.
+    /// step inputs, because the workflow's owner wrote them.
     pub(crate) async fn is_own_workflow(&self, execution: &Execution) -> Result<bool, Error> {
         Ok(self.owner_of(execution).await? == Some(execution.organization))
     }
 
-    /// The organization that owns the execution's workflow.
+    /// Returns the organization that owns the execution's workflow.
     pub(crate) async fn owner_of(
         &self,
         execution: &Execution,
@@ -189,8 +190,8 @@ impl Inner {
         Ok(view)
     }
 
-    /// Returns a payload's text with current file URLs. A lost or damaged payload becomes an error
-    /// text, so that it does not hide the rest of the detail.
+    /// Returns a payload's text with fresh file URLs. A lost or damaged payload is replaced with an
+    /// error text, so that the rest of the detail stays readable.
     async fn text(&self, organization: OrganizationId, payload: &Payload) -> Result<Text, Error> {
         match self.store.read_payload(payload).await {
             Ok(text) => Ok(Text::of(self.files.render_links(organization, text))),
@@ -202,7 +203,7 @@ impl Inner {
         }
     }
 
-    /// What an unfinished execution waits for.
+    /// Returns what an unfinished execution is waiting for.
     fn waiting(
         &self,
         execution: &Execution,
@@ -229,8 +230,8 @@ impl Inner {
         waiting
     }
 
-    /// The link that sends the event of a waiting step. It expires [`LINK_GRACE`] after the latest
-    /// possible end of the wait.
+    /// Returns the URL that delivers the event a step is waiting for. It expires [`LINK_GRACE`]
+    /// after the latest possible end of the wait.
     pub(crate) fn resume_url(
         &self,
         (organization, key): (OrganizationId, KeyId),

@@ -1,8 +1,9 @@
-//! Event logs: the events of a running prediction or workflow execution, for its followers.
+//! Event logs: the events of a running prediction or workflow execution, for clients that follow
+//! it.
 //!
-//! A log is created when somebody follows an execution or its model reports something, and begins
-//! with a replay of what has happened so far. Logs are bounded and in memory only: the stored
-//! execution has everything that is lost with them. Nothing waits for a follower.
+//! A log is created when a client follows an execution or when its model reports something, and
+//! begins with a replay of the execution's history. Logs are bounded and in memory only; the stored
+//! execution contains everything that is lost with them. The engine never waits for a follower.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,13 +20,13 @@ use orrery_runners::Progress;
 use orrery_runtime::new_id;
 use orrery_wire::event as wire;
 
-/// Maximum events that one log keeps for followers that join late or reconnect.
+/// Maximum number of events that a log retains for followers that join late or reconnect.
 pub const EVENTS_MAX: usize = 1024;
 /// Maximum bytes of events in one log.
 pub const LOG_BYTES_MAX: usize = 128 * 1024;
-/// Maximum bytes of events in all logs. Beyond that, each log keeps only its newest event.
+/// Maximum bytes of events in all logs. Beyond that, each log retains only its newest event.
 pub const ALL_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Logs of ended executions that are kept for followers that reconnect.
+/// Maximum number of ended executions whose logs are retained for followers that reconnect.
 const RECENT_MAX: usize = 256;
 /// Memory overhead of an event, in bytes.
 const EVENT_OVERHEAD: usize = 64;
@@ -33,18 +34,18 @@ const EVENT_OVERHEAD: usize = 64;
 /// One event.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Event {
-    /// From 1, consecutive within its log.
+    /// The event's number: starts at 1 and is consecutive within its log.
     pub number: u64,
     pub name: &'static str,
     /// JSON text.
     pub data: String,
 }
 
-/// The events that a follower has not seen.
+/// Events that a follower has not seen.
 #[derive(Debug)]
 pub struct NewEvents {
     pub events: Vec<Arc<Event>>,
-    /// Events between the follower's last one and these were dropped.
+    /// Whether events between the follower's last event and these were dropped.
     pub has_gap: bool,
     /// The execution has ended: no more events follow, and its stored record is final.
     pub ended: bool,
@@ -53,7 +54,7 @@ pub struct NewEvents {
 /// The event log of one execution.
 #[derive(Debug)]
 pub struct EventLog {
-    /// Distinguishes this log from another one of the same execution, for example after a restart.
+    /// Distinguishes this log from other logs of the same execution, for example after a restart.
     epoch: String,
     state: Mutex<State>,
     /// The number of the newest event, and whether it is the last.
@@ -85,7 +86,7 @@ impl EventLog {
         log
     }
 
-    /// Adds the events up to now from the execution's record.
+    /// Adds the events that the execution's record already implies.
     fn replay(&self, execution: &Execution) {
         let at = execution.created_at.into();
         let status = Status::Created.word(execution.kind());
@@ -102,7 +103,7 @@ impl EventLog {
         }
     }
 
-    /// Distinguishes this log from every other.
+    /// Returns an id that distinguishes this log from every other log.
     #[must_use]
     pub fn epoch(&self) -> &str {
         &self.epoch
@@ -153,7 +154,7 @@ impl EventLog {
         self.newest.send_replace((number, false));
     }
 
-    /// Returns the events after number `seen`; 0 returns all that are kept.
+    /// Returns the events after number `seen`; 0 returns all retained events.
     #[must_use]
     pub fn events_since(&self, seen: u64) -> NewEvents {
         let state = self.lock();
@@ -163,10 +164,10 @@ impl EventLog {
         NewEvents { has_gap: first > seen + 1, events, ended: state.ended }
     }
 
-    /// Resolves once there is an event after `seen`, or the log is closed.
+    /// Resolves once there is an event after `seen` or the log is closed.
     pub async fn changed(&self, seen: u64) {
         let mut newest = self.newest.subscribe();
-        // The sender belongs to this log, so it outlives this call.
+        // The log owns the sender, so it outlives this call.
         let _told = newest.wait_for(|(number, ended)| *number > seen || *ended).await;
     }
 
@@ -190,7 +191,7 @@ pub struct EventLogs {
 }
 
 impl EventLogs {
-    /// Whether there are no logs at all, in which case no lookup is needed.
+    /// Whether there are no logs at all, so that lookups can be skipped.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         // Every log has at least its first event.
@@ -203,7 +204,7 @@ impl EventLogs {
         Arc::new(EventLog::new(Arc::clone(&self.all_bytes), execution))
     }
 
-    /// Closes a log, and keeps it for a while for followers that reconnect.
+    /// Closes a log and retains it for a while for followers that reconnect.
     pub fn close(&self, id: ExecutionId, log: Arc<EventLog>) {
         log.close();
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
@@ -221,7 +222,7 @@ impl EventLogs {
     }
 }
 
-/// The logs and events of a run, while its execution is in memory.
+/// The logs and events of a run while its execution is in memory.
 #[derive(Debug, Default)]
 pub struct RunProgress {
     logs: Mutex<Option<String>>,
@@ -229,13 +230,13 @@ pub struct RunProgress {
 }
 
 impl RunProgress {
-    /// The logs of the running attempt.
+    /// Returns the logs of the running attempt.
     #[must_use]
     pub fn logs(&self) -> Option<String> {
         self.logs.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Takes the logs of the ended attempt; the next one begins with none.
+    /// Takes the logs of the ended attempt; the next attempt begins with empty logs.
     #[must_use]
     pub fn take_logs(&self) -> Option<String> {
         self.logs.lock().unwrap_or_else(PoisonError::into_inner).take()
@@ -247,7 +248,7 @@ impl RunProgress {
         self.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Returns the event log, and creates it if needed.
+    /// Returns the event log, creating it if needed.
     pub fn open_event_log(&self, make: impl FnOnce() -> Arc<EventLog>) -> Arc<EventLog> {
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(log.get_or_insert_with(make))
@@ -259,12 +260,12 @@ impl RunProgress {
 pub struct RunProgressSink {
     pub run_progress: Arc<RunProgress>,
     /// The registry in which the log is created, and the execution as of the start of the attempt.
-    /// Without them, only the text logs are kept.
+    /// If `None`, only the text logs are collected.
     pub event_logs: Option<(Arc<EventLogs>, Arc<Execution>)>,
 }
 
 impl RunProgressSink {
-    /// Adds an event of the running attempt, if events are kept at all.
+    /// Adds an event of the running attempt if events are collected.
     fn push<'e>(&self, event: impl FnOnce(Option<u32>) -> wire::Event<'e>) {
         let Some((logs, execution)) = &self.event_logs else { return };
         let running = execution.prediction().and_then(Prediction::running);
@@ -279,7 +280,8 @@ impl Progress for RunProgressSink {
         if text.is_empty() {
             return;
         }
-        // The event first: a new event log must begin with the text logs of earlier attempts only.
+        // Push the event first: a new event log must begin with the text logs of earlier attempts
+        // only.
         self.push(|attempt| wire::Event::Log { text, attempt });
         let mut logs = self.run_progress.logs.lock().unwrap_or_else(PoisonError::into_inner);
         append_logs(&mut logs, Some(text.to_owned()));

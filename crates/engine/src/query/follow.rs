@@ -15,24 +15,26 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Creates a follower of a log. `active` keeps the log of an unfinished execution alive.
+    /// Creates a follower of a log. `active` keeps the execution's cell, and with it the log, alive
+    /// while the execution is unfinished.
     pub(super) const fn new(log: Arc<EventLog>, active: Option<Handle>) -> Self {
         Self { log, _active: active }
     }
 
-    /// Distinguishes the log from every other; event numbers are only meaningful within one log.
+    /// Returns an id that distinguishes the log from every other log; event numbers are meaningful
+    /// only within one log.
     #[must_use]
     pub fn epoch(&self) -> &str {
         self.log.epoch()
     }
 
-    /// Returns the events after number `seen`; 0 returns all that are kept.
+    /// Returns the events after number `seen`; 0 returns all retained events.
     #[must_use]
     pub fn events_since(&self, seen: u64) -> NewEvents {
         self.log.events_since(seen)
     }
 
-    /// Resolves once there is an event after `seen`, or the log is closed.
+    /// Resolves once there is an event after `seen` or the log is closed.
     pub async fn changed(&self, seen: u64) {
         self.log.changed(seen).await;
     }
@@ -42,8 +44,8 @@ impl Engine {
     /// Follows a prediction.
     ///
     /// # Errors
-    /// [`Error::NotFound`], also if it is not a prediction or belongs to another organization;
-    /// [`Error::Storage`].
+    /// [`Error::NotFound`] if there is no such execution, it is not a prediction, or it belongs to
+    /// another organization; [`Error::Storage`].
     pub async fn follow(
         &self,
         organization: OrganizationId,
@@ -51,7 +53,7 @@ impl Engine {
     ) -> Result<Follower, Error> {
         let inner = &self.inner;
         let active = inner.active.get_or_insert(id);
-        // Under the lock of the state: changes of the state add their events under the same lock.
+        // Read under the state's lock, because state changes add their events under the same lock.
         let mut state = active.state.lock().await;
         let execution = &inner.loaded(&mut state, organization, id).await?.execution;
         if execution.prediction().is_none() {
@@ -72,7 +74,7 @@ impl Engine {
         self.inner.tasks.stopping().await;
     }
 
-    /// The logs of the running attempt so far, not including its output.
+    /// Returns the logs of the running attempt so far, without its output.
     #[must_use]
     pub fn logs_so_far(&self, id: ExecutionId) -> Option<String> {
         self.inner.active.find(id)?.run_progress.logs()

@@ -1,10 +1,10 @@
-//! The history of an organization: predictions, workflow executions and calls of the chat router in
-//! one list, newest first, with any combination of filters.
+//! The history of an organization: predictions, workflow executions and chat router calls in one
+//! list, newest first, with any combination of filters.
 //!
 //! The module `indexes` maps filters to indexes. The cost of a page is its rows plus the seeks
-//! between the indexes of its filters, at most [`SEEKS_MAX`]. Beyond that limit the page ends
-//! early, and the next one resumes there. New rows are newer than all later pages, so older rows
-//! are neither listed twice nor skipped.
+//! between the indexes of its filters, at most [`SEEKS_MAX`]. A page that reaches this limit ends
+//! early, and the next page resumes there. New rows sort before all later pages, so older rows are
+//! neither listed twice nor skipped.
 
 use std::time::Duration;
 
@@ -18,9 +18,10 @@ use orrery_domain::waits_for::WaitsFor;
 use orrery_storage::record::decode;
 use orrery_storage::{Index, Key, Search};
 
-/// Maximum index seeks per page, which take some tens of milliseconds.
+/// Maximum index seeks per page; that many take some tens of milliseconds.
 const SEEKS_MAX: usize = 50_000;
-/// Maximum lanes scanned per status: an organization has no more workflows than this.
+/// Maximum number of lanes scanned per status: an organization cannot have more workflows than
+/// this.
 pub const LANES_MAX: usize = 10_000;
 /// Maximum difference between the time in an id and the execution's creation time.
 const ID_TIME_TOLERANCE: Duration = Duration::from_secs(2);
@@ -31,19 +32,19 @@ const ROUNDS_MAX: usize = 30;
 /// Selects executions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// One of these statuses; `None` matches any.
+    /// Matches executions with one of these statuses; `None` matches any.
     pub standings: Option<Vec<(Kind, Status)>>,
     pub model: Option<String>,
-    /// One of these error classes; an empty list matches any.
+    /// Matches executions with one of these error classes; an empty list matches any.
     pub classes: Vec<ErrorClass>,
     pub workflow: Option<WorkflowId>,
-    /// The execution whose steps are selected.
+    /// Matches executions started by steps of this execution.
     pub parent: Option<ExecutionId>,
-    /// Runs of workflows that wait for this.
+    /// Matches workflow runs that are waiting for this.
     pub waits_for: Option<WaitsFor>,
-    /// Created at or after this time.
+    /// Matches executions created at or after this time.
     pub from: Option<Timestamp>,
-    /// Created before this time.
+    /// Matches executions created before this time.
     pub to: Option<Timestamp>,
 }
 
@@ -55,19 +56,18 @@ pub struct History {
     pub more_after: Option<ExecutionId>,
 }
 
-/// The newest part of the history.
+/// A page at an offset from the newest execution.
 #[derive(Debug)]
 pub struct FirstPage {
     pub executions: Vec<Execution>,
     /// Number of matches found within the limits.
     pub total: usize,
-    /// There may be more matches.
+    /// Whether there may be more matches.
     pub is_capped: bool,
 }
 
 impl Filter {
-    /// The final check of a row found through the indexes, against the current state of its
-    /// execution.
+    /// Checks a row found through the indexes against the current state of its execution.
     fn matches(&self, execution: &Execution) -> bool {
         let has_status = self
             .standings
@@ -80,8 +80,8 @@ impl Filter {
             && self.to.is_none_or(|to| created < to)
     }
 
-    /// The requested statuses as index prefixes and required row values. Statuses that share rows
-    /// appear once.
+    /// Returns the requested statuses as index prefixes and required row values. Statuses that
+    /// share a prefix appear once.
     fn statuses(&self) -> Option<Vec<(Kind, Status, Option<u8>)>> {
         let standings = self.standings.as_ref()?;
         let mut found = Vec::new();
@@ -100,7 +100,7 @@ impl Filter {
     }
 }
 
-/// The indexes of everything in a lane, whatever its status.
+/// Returns the indexes that cover everything in a lane, regardless of status.
 fn in_lane(organization: OrganizationId, kind: Kind, lane: &str) -> Vec<Index> {
     let of = |status| Index::from(rows::standing(organization, kind, status).text(lane));
     [Status::Created, Status::Success, Status::Error, Status::Cancelled].map(of).to_vec()
@@ -134,10 +134,10 @@ impl Engine {
         };
         let mut executions = Vec::new();
         loop {
-            // One more than requested, to find out whether there is a next page.
+            // One more than requested, to detect whether there is a next page.
             search.limit = limit.saturating_add(1).saturating_sub(executions.len());
             let found = inner.store.search(search.clone()).await?;
-            // Rows that turn out not to match count as well.
+            // Rows that turn out not to match count toward the limit as well.
             search.max_seeks =
                 search.max_seeks.saturating_sub(found.seeks.max(found.ids.len()).max(1));
             for execution in inner.current_executions(organization, &found.ids).await? {
@@ -157,8 +157,8 @@ impl Engine {
         }
     }
 
-    /// Skips the newest `offset` matches and returns up to `limit` after them, and the number of
-    /// matches, counted up to `of`.
+    /// Skips the newest `offset` matches and returns up to `limit` matches after them, plus the
+    /// number of matches, counted up to `of`.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -232,7 +232,8 @@ impl Inner {
         Ok(groups)
     }
 
-    /// The executions in their current state: running ones from memory, the others from the store.
+    /// Returns the executions in their current state: running ones from memory, the others from the
+    /// store.
     async fn current_executions(
         &self,
         organization: OrganizationId,
@@ -256,7 +257,8 @@ impl Inner {
     }
 }
 
-/// An id newer than all ids made before `time` and older than all made after it.
+/// Returns an id newer than all ids generated before `time` and older than all ids generated after
+/// it.
 pub fn first_id_after(time: Timestamp) -> ExecutionId {
     let millis = u64::try_from(time.micros() / 1000).unwrap_or_default();
     let [_, _, time @ ..] = millis.to_be_bytes();

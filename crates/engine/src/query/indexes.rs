@@ -1,10 +1,10 @@
 //! The indexes of an organization's executions, each newest first: by status and lane (that is, the
-//! model or workflow), by error class, by fallback model, and by the workflow and execution of
-//! which a prediction was a step.
+//! model or workflow), by error class, by fallback model, and by the workflow and execution that
+//! ran a prediction as a step.
 //!
-//! Every filter is a combination of these and a time range, which follows from the order of the
-//! ids; `storage::index_intersection` intersects them. Rows are written in the commits that create
-//! and change the execution. Most executions have a single row, which keeps creation cheap.
+//! Every filter is a combination of these indexes and a time range, which maps to a range of ids;
+//! `storage::index_intersection` intersects them. Rows are written in the commits that create and
+//! change the execution. Most executions have a single row, which keeps creation cheap.
 
 use crate::rows::{self, byte_of};
 use orrery_domain::agent;
@@ -16,17 +16,17 @@ use orrery_storage::{Commit, Key, Table};
 /// An index in addition to status and lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attribute<'a> {
-    /// The final model, if it differs from the requested one. Chat router calls and decisions are
-    /// in no model's lane, so they are indexed under both.
+    /// The model that produced the result, if it differs from the requested model. Chat router
+    /// calls and decisions are not queued in a model's lane, so they are indexed under both models.
     Model(&'a str),
     ErrorClass(ErrorClass),
-    /// The workflow of which the prediction was a step.
+    /// The workflow that ran the prediction as a step.
     StepOfWorkflow(WorkflowId),
-    /// The execution of which the prediction was a step, or whose step started the execution.
+    /// The execution that ran the prediction as a step, or whose step started the execution.
     Parent(ExecutionId),
 }
 
-/// The index of an organization's executions by an attribute, followed by inverted ids.
+/// Key prefix of an organization's executions by an attribute, followed by inverted ids.
 #[must_use]
 pub fn index(organization: OrganizationId, facet: Attribute<'_>) -> Key {
     let key = Key::table(Table::Facet).id(organization);
@@ -60,7 +60,7 @@ pub fn remove(commit: &mut Commit, execution: &Execution) {
     }
 }
 
-/// All index rows of an execution in its current state.
+/// Returns all index rows of an execution in its current state.
 #[must_use]
 pub fn rows_of(execution: &Execution) -> Vec<(Key, Vec<u8>)> {
     let status = execution.status;
@@ -100,8 +100,8 @@ pub fn rows_of(execution: &Execution) -> Vec<(Key, Vec<u8>)> {
     found
 }
 
-/// The status row of an execution. Its lane is that of the requested model, whichever model of the
-/// fallback chain it waits for or ended with.
+/// Returns the status row of an execution. The row's lane is the lane of the requested model,
+/// regardless of which fallback model the execution is waiting for or ended with.
 fn status_row(execution: &Execution, status: Status) -> Key {
     let lane = match (execution.prediction().map(Prediction::requested_model), execution.workflow())
     {

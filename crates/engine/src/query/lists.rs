@@ -1,9 +1,9 @@
 //! Lists of a workflow's executions, newest first, with exact totals.
 //!
-//! They are served from counted lists, where any page is one read: one list of all executions, and
-//! one for each final status, ordered by completion. Unfinished executions have an index of their
-//! own, where the cost of a page grows with its offset. Executions triggered in bulk are few and
-//! are read directly.
+//! They are served from counted lists, in which any page is one read: one list of all executions,
+//! and one list per final status, ordered by completion. Unfinished executions have a separate
+//! index, in which the cost of a page grows with its offset. Executions triggered in bulk are few,
+//! so they are read directly.
 
 use crate::rows::{self, Standing};
 use crate::{Engine, Error};
@@ -44,7 +44,8 @@ impl Engine {
         let list = match query.standing {
             None => rows::of_workflow(organization, workflow),
             Some(Standing::Unfinished) => {
-                // All executions ever appended to the full list, minus those in the other lists.
+                // Unfinished executions: all executions ever appended to the full list, minus those
+                // in the other lists.
                 let ended = [Standing::Completed, Standing::Failed, Standing::Cancelled];
                 let ended = ended.map(|standing| rows::ended(&standings, standing));
                 let all = rows::of_workflow(organization, workflow);
@@ -68,7 +69,7 @@ impl Engine {
         Ok((self.read_all(organization, &ids).await?, total))
     }
 
-    /// The ids at the ends of an index's keys, after the query's offset.
+    /// Returns the ids at the ends of an index's keys, after the query's offset.
     async fn newest(&self, index: &Key, query: Query) -> Result<Vec<ExecutionId>, Error> {
         let mut skip = usize::try_from(query.offset).unwrap_or(usize::MAX);
         let mut ids = Vec::new();

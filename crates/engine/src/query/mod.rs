@@ -1,4 +1,4 @@
-//! Reads of executions: history, lists, details, live events, and waiting requests.
+//! Reading executions: history, lists, details, live events and waiting requests.
 
 pub mod history;
 pub mod indexes;

@@ -1,5 +1,5 @@
-//! Events of a workflow execution for its followers: when steps begin, wait and end, and when it is
-//! paused or resumed. The events of a commit are published once the commit is durable.
+//! Events of a workflow execution for its followers: when steps begin, wait and end, and when the
+//! execution is paused or resumed. The events of a commit are published once the commit is durable.
 
 use std::sync::Arc;
 
@@ -14,15 +14,16 @@ use orrery_domain::step::{Instance, Step};
 use orrery_storage::Commit;
 use orrery_wire::event::{Event, StepEvent};
 
-/// Maximum size of an output in an event, in bytes. Larger outputs are only in the detail.
+/// Maximum size of an output in an event, in bytes. Larger outputs are available only in the
+/// detail.
 const OUTPUT_BYTES_MAX: u64 = 8 * 1024;
 
 impl Engine {
-    /// Follows an execution of a workflow.
+    /// Follows a workflow execution.
     ///
     /// # Errors
-    /// [`Error::NotFound`], also if it is not a workflow execution or belongs to another
-    /// organization; [`Error::Storage`].
+    /// [`Error::NotFound`] if there is no such execution, it is not a workflow execution, or it
+    /// belongs to another organization; [`Error::Storage`].
     pub async fn follow_execution(
         &self,
         organization: OrganizationId,
@@ -30,7 +31,7 @@ impl Engine {
     ) -> Result<Follower, Error> {
         let inner = &self.inner;
         let active = inner.active.get_or_insert(id);
-        // Under the lock of the state: changes of the state add their events under the same lock.
+        // Read under the state's lock, because state changes add their events under the same lock.
         let mut state = active.state.lock().await;
         let loaded = inner.loaded(&mut state, organization, id).await?;
         let run = loaded.execution.workflow().ok_or(Error::NotFound)?;
@@ -84,7 +85,7 @@ impl Inner {
         }
     }
 
-    /// Passes the event for the current state of a step to `see`.
+    /// Builds the event for the current state of a step and passes it to `see`.
     fn with_event(
         &self,
         execution: &Execution,
@@ -143,7 +144,7 @@ impl Inner {
         });
     }
 
-    /// Publishes that a step has begun to run, or to wait for a model permit.
+    /// Publishes that a step has begun to run or to wait for a model permit.
     pub(crate) fn tell_begun(
         &self,
         execution: &Execution,
@@ -172,7 +173,7 @@ impl Inner {
         }
     }
 
-    /// The event log of the execution, if somebody follows it.
+    /// Returns the execution's event log if a client is following it.
     fn followed(&self, id: ExecutionId) -> Option<Arc<EventLog>> {
         if self.event_logs.is_empty() {
             return None;

@@ -12,16 +12,16 @@ use orrery_domain::step::{Instance, Step};
 use orrery_storage::Page;
 use orrery_storage::record::decode;
 
-/// Page size: each row may have 64 KiB of payload.
+/// Page size; each row may contain 64 KiB of payload.
 const PAGE: usize = 32;
-/// Maximum size of an agent step's input that is kept: it names the tool.
+/// Maximum size of an agent step's input that is retained, since it names the tool.
 const TASK_BYTES_MAX: u64 = 64 * 1024;
 
 /// An execution and its steps.
 #[derive(Debug)]
 pub struct Outline {
     pub execution: Execution,
-    /// Without inputs, outputs and logs; agent steps keep their input.
+    /// The steps without inputs, outputs and logs; agent steps retain their input.
     pub steps: Vec<(Instance, Step)>,
     /// `None` unless this is a workflow whose definition is stored.
     pub plan: Option<Arc<Plan>>,
@@ -60,7 +60,7 @@ impl Engine {
 }
 
 impl Inner {
-    /// Reports an ended execution after the commit of its end has returned.
+    /// Reports an ended execution once the commit that ended it has returned.
     pub(crate) fn tell_of_ended(&self, execution: &Execution) {
         if let Some(on_end) = self.on_end.get() {
             on_end(execution);

@@ -1,5 +1,5 @@
-//! Progress of a workflow execution: its ended steps, in the order of completion. A map and the
-//! steps inside it count as one step.
+//! Progress of a workflow execution: its ended steps, in order of completion. A map and the steps
+//! inside it count as one step.
 
 use super::detail::is_in_map;
 use crate::{Engine, Error};
@@ -34,8 +34,8 @@ impl Engine {
     /// Returns the progress of a workflow execution.
     ///
     /// # Errors
-    /// [`Error::NotFound`], also if it is a prediction or belongs to another organization;
-    /// [`Error::Storage`].
+    /// [`Error::NotFound`] if there is no such execution, it is a prediction, or it belongs to
+    /// another organization; [`Error::Storage`].
     pub async fn progress(
         &self,
         organization: OrganizationId,

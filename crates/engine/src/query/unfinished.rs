@@ -1,5 +1,5 @@
-//! Unfinished executions across all organizations, for the operator, even while the service is
-//! stopped.
+//! Unfinished executions across all organizations, for the operator; also available while the
+//! service is stopped.
 
 use crate::{Engine, Error, rows};
 use orrery_domain::execution::{Execution, Kind, Status};
@@ -10,12 +10,12 @@ use orrery_storage::{Key, Page, Row, Table, held_back};
 
 /// Page size.
 const PAGE: usize = 1000;
-/// Maximum unfinished executions of each kind that are checked for suspended ones.
+/// Maximum number of unfinished executions of each kind that are checked for suspension.
 const SUSPENDED_MAX: usize = 5_000;
 
 impl Engine {
     /// Returns up to `limit` unfinished executions: queued or running in lanes, suspended until a
-    /// due time, or held back by a restore. Unreadable ones are skipped.
+    /// due time, or held back by a restore. Unreadable executions are skipped.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -55,17 +55,18 @@ impl Engine {
 /// Suspended executions, which hold no permit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Aside {
-    /// Waiting for an event.
+    /// Executions waiting for an event.
     pub for_person: usize,
-    /// Waiting for a timer, the next attempt, or the end of a pause.
+    /// Executions waiting for a timer, the next attempt or the end of a pause.
     pub for_time: usize,
-    /// There may be more, because the organization has more unfinished executions than were looked at.
+    /// Whether there may be more, because the organization has more unfinished executions than were
+    /// checked.
     pub is_capped: bool,
 }
 
 impl Engine {
-    /// The organization's suspended executions, among the first [`SUSPENDED_MAX`] unfinished ones
-    /// of each kind.
+    /// Counts the organization's suspended executions among the first [`SUSPENDED_MAX`] unfinished
+    /// ones of each kind.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -92,7 +93,7 @@ impl Engine {
     }
 }
 
-/// The execution that a row schedules.
+/// Returns the ids of the execution that a row schedules.
 fn ids_of((key, value): &Row) -> Option<(OrganizationId, ExecutionId)> {
     let original = held_back::original(key);
     let key = original.as_ref().map_or(key, |(_, key)| key);

@@ -1,4 +1,4 @@
-//! Waiting for the end of an execution, and the reason why it has not ended yet.
+//! Waiting for an execution to end, and what an unfinished execution is waiting for.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use orrery_domain::ids::{ExecutionId, OrganizationId};
 use orrery_domain::waits_for::WaitsFor;
 
 impl Engine {
-    /// Returns the execution once it has ended or `patience` has passed.
+    /// Returns the execution once it has ended or `patience` has elapsed.
     ///
     /// # Errors
     /// As [`Engine::get`].
@@ -33,8 +33,8 @@ impl Engine {
         }
     }
 
-    /// The reason why an unfinished prediction waits, or why a workflow execution waits for a person, as
-    /// text; `None` if it does not wait.
+    /// Describes what an unfinished prediction is waiting for, or the event or resume that a
+    /// workflow execution is waiting for; `None` if it is not waiting.
     #[must_use]
     pub fn waiting_for(&self, execution: &Execution) -> Option<String> {
         match execution.waits_for() {
@@ -74,8 +74,8 @@ impl Engine {
 }
 
 impl Inner {
-    /// The execution's position in its lane, from 1, or `None` if it is behind the window; and the
-    /// number of running executions.
+    /// Returns the execution's position in its lane, starting at 1, or `None` if it is beyond the
+    /// window, and the number of running executions.
     pub(super) fn lane_position(&self, execution: &Execution) -> (Option<usize>, usize) {
         let lane = execution.lane();
         let lanes = self.lanes();

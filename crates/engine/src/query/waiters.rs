@@ -1,7 +1,7 @@
 //! Waiters: requests that delay their response until an execution ends.
 //!
-//! Nothing is stored. A waiter registers, then reads the store, then waits, so it cannot miss an
-//! end between the read and the wait.
+//! Waiters are not persisted. A waiter registers, reads the store and only then waits, so it cannot
+//! miss an end between the read and the wait.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 use orrery_domain::ids::ExecutionId;
 
-/// The waiters of each execution. Bounded by the server's connection limit.
+/// The waiters of each execution. Their number is bounded by the server's connection limit.
 #[derive(Debug, Default, Clone)]
 pub struct Waiters {
     entries: Arc<Mutex<HashMap<ExecutionId, WaitEntry>>>,
@@ -51,8 +51,8 @@ impl Waiters {
 }
 
 impl Waiter {
-    /// A future that resolves at the next [`Waiters::wake`]. Calls of `wake` count from now on,
-    /// even before the future is first polled.
+    /// Returns a future that resolves at the next [`Waiters::wake`]. Calls to `wake` from now on
+    /// count, even before the future is first polled.
     pub fn woken(&self) -> tokio::sync::futures::Notified<'_> {
         self.end.notified()
     }

@@ -1,6 +1,6 @@
-//! Attempts: one time-limited call of a model's runner, and the storage of its output.
+//! Attempts: one time-limited call to a model's runner, and storing its output.
 //!
-//! Shared by predictions and the model steps of workflows. Nothing is retried or committed here.
+//! Shared by predictions and by the model steps of workflows. This module never retries or commits.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -36,21 +36,21 @@ pub struct StoredOutput {
     pub cost: Usd,
 }
 
-/// The failure of work whose model is no longer in the catalog.
+/// Returns the failure of work whose model is no longer in the catalog.
 pub fn model_removed(model: &str) -> Failure {
     let sentence = format!("the model '{model}' is no longer in the catalog");
     Failure::new(ErrorClass::InvalidModelConfig, sentence)
 }
 
-/// The failure of an output whose artifacts cannot be stored. A disk error is not a failure of the
-/// model.
+/// Returns the failure of an output whose artifacts cannot be stored. A disk error is returned as
+/// an error, since the model is not at fault.
 fn output_not_stored(error: files::Error) -> Result<Failure, Error> {
     match error {
         files::Error::Invalid(_) | files::Error::TooLarge { .. } => {
             let message = format!("cannot store the model's output as a file: {error}");
             Ok(Failure::new(ErrorClass::ProviderError, message))
         }
-        // Unreachable: a file that is being written is not read.
+        // Unreachable: nothing reads a file while it is being written.
         files::Error::Damaged(_) | files::Error::Disk(_) => {
             Err(storage::Error::Unavailable { reason: error.to_string() }.into())
         }
@@ -58,8 +58,9 @@ fn output_not_stored(error: files::Error) -> Result<Failure, Error> {
     }
 }
 
-/// Calls the runner once on behalf of an organization, with a time limit. A panic fails only this
-/// run. Time spent waiting for a turn does not count. The run reports to the job's `progress`.
+/// Calls the runner once on behalf of an organization, with a timeout. A panic fails only this run.
+/// Time spent queuing in the runner does not count toward the timeout. The run reports its progress
+/// to the job's `progress`.
 ///
 /// # Errors
 /// The runner's error, or a failure of class `execution_timeout` or `internal_error`.
@@ -93,7 +94,7 @@ pub enum Report {
     Output(Value),
 }
 
-/// Stores the logs of a dry run, and forwards its reports as long as the receiver keeps up.
+/// Stores the logs of a dry run, and forwards its reports while the receiver keeps up.
 #[derive(Debug)]
 struct DryRunProgress {
     kept: RunProgressSink,
@@ -103,7 +104,7 @@ struct DryRunProgress {
 impl Progress for DryRunProgress {
     fn log(&self, text: &str) {
         self.kept.log(text);
-        // Dropped reports are still in the result.
+        // Dropped reports are still included in the result.
         let _late = self.reports.try_send(Report::Log(text.to_owned()));
     }
 
@@ -112,7 +113,7 @@ impl Progress for DryRunProgress {
     }
 }
 
-/// Runs one input through a model without its queue and without a prediction. Also returns the
+/// Runs one input through a model, bypassing its queue and creating no prediction. Also returns the
 /// logs. Live reports go to `reports`.
 pub async fn dry_run(
     work: &ModelSpec,
@@ -131,9 +132,9 @@ pub async fn dry_run(
 }
 
 impl Inner {
-    /// Shapes an output as its type requires, stores artifacts as files and large texts as
-    /// payloads, and computes the cost. An artifact that cannot be stored is a failure of the
-    /// model.
+    /// Shapes an output according to its type, stores artifacts as files and large texts as
+    /// payloads, and computes the cost. If an artifact cannot be stored, the model is treated as
+    /// failed.
     pub(crate) async fn store_output(
         &self,
         success: runners::Success,

@@ -1,10 +1,11 @@
-//! Budgets: the maximum bytes of payloads that one execution may produce, and that one organization
-//! may store.
+//! Budgets: the maximum payload bytes that one execution may produce and that one organization may
+//! store.
 //!
-//! An execution's budget counts each input and output of its steps. Equal texts in files count
-//! once, since they are stored once. The budget exists while the execution holds its permit, and is
-//! initialized from what commits have recorded. An organization's usage is in the store's counters,
-//! plus what its running executions have produced since their last commit.
+//! Each input and output of an execution's steps counts toward its budget. Identical texts in files
+//! count once, because they are stored once. The budget exists while the execution holds its
+//! permit, and is initialized from the usage that commits have recorded. An organization's usage is
+//! the store's counter plus the bytes that its running executions have produced since their last
+//! commit.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,10 +24,10 @@ use orrery_domain::step::Step;
 use orrery_runtime as runtime;
 use orrery_storage::{Commit, RECORDED_FROM};
 
-/// Maximum age of the usage figure on which a rejection is based.
+/// Maximum age of the usage figure that a rejection is based on.
 const USAGE_AGE_MAX: Duration = Duration::from_secs(5);
-/// Maximum organizations with a cached usage figure; beyond that, unused figures are dropped and
-/// read again when needed.
+/// Maximum number of organizations with a cached usage figure; beyond that, unused figures are
+/// dropped and reread when needed.
 const USAGES_MAX: usize = 10_000;
 
 /// The budget that was exceeded.
@@ -50,9 +51,9 @@ pub enum BudgetExceeded {
 #[derive(Debug)]
 pub struct Usage {
     quota: u64,
-    /// The figure last read from the store.
+    /// The usage last read from the store.
     recorded: AtomicU64,
-    /// Bytes produced by running executions and not yet recorded by a commit.
+    /// Bytes that running executions have produced and no commit has recorded yet.
     in_flight: AtomicU64,
     read_at: Mutex<Option<Instant>>,
 }
@@ -103,14 +104,14 @@ pub struct Budget {
     limit: u64,
     usage: Arc<Usage>,
     produced: Mutex<Produced>,
-    /// The share in its tree, if another execution started this one.
+    /// The execution's share in its tree, if another execution started it.
     tree: Option<TreeShare>,
 }
 
 #[derive(Debug, Default)]
 struct Produced {
     bytes: u64,
-    /// The part that commits have recorded.
+    /// The bytes that commits have recorded.
     recorded: u64,
     files: HashSet<PayloadId>,
 }
@@ -120,7 +121,8 @@ impl Budget {
         self.produced.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reserves the bytes of a payload before it is written; a file that already exists needs none.
+    /// Reserves the bytes of a payload before it is written; a payload file that already exists
+    /// needs no reservation.
     fn reserve(&self, id: Option<PayloadId>, bytes: u64) -> Result<(), BudgetExceeded> {
         let mut produced = self.produced();
         if id.is_some_and(|id| produced.files.contains(&id)) {
@@ -145,14 +147,14 @@ impl Budget {
         self.produced().files.extend(payload.file().map(|file| file.id));
     }
 
-    /// The bytes not yet recorded by a commit; 0 below [`RECORDED_FROM`].
+    /// Returns the bytes not yet recorded by a commit, or 0 below [`RECORDED_FROM`].
     pub fn unrecorded(&self) -> u64 {
         let produced = self.produced();
         let bytes = produced.bytes.saturating_sub(produced.recorded);
         if bytes < RECORDED_FROM { 0 } else { bytes }
     }
 
-    /// Called when a commit has recorded `bytes`.
+    /// Notes that a commit has recorded `bytes`.
     pub fn recorded(&self, bytes: u64) {
         self.produced().recorded += bytes;
         self.usage.release(bytes);
@@ -188,7 +190,7 @@ impl Inner {
             Arc::clone(all.entry(organization).or_insert_with(|| Arc::new(new())))
         };
         if usage.quota == u64::MAX {
-            // Without a quota, nothing is rejected, so a submission need not wait for the store.
+            // Without a quota, nothing is rejected, so a submission need not query the store.
             return Ok(usage);
         }
         let is_unknown = usage.read_at.lock().unwrap_or_else(PoisonError::into_inner).is_none();
@@ -199,8 +201,8 @@ impl Inner {
         Ok(usage)
     }
 
-    /// Creates the budget of an execution that starts to run. `steps` are its stored steps, if it
-    /// may have any.
+    /// Creates the budget of an execution that starts to run. `steps` are its stored steps; `None`
+    /// if it cannot have any.
     pub(crate) async fn budget<'s>(
         &self,
         execution: &Execution,
@@ -243,7 +245,7 @@ impl Inner {
     }
 
     /// Adds the bytes produced since the last commit to this commit; the budget counts them as
-    /// recorded once it is durable.
+    /// recorded once the commit is durable.
     pub(crate) fn record_produced(
         &self,
         commit: &mut Commit,

@@ -1,8 +1,8 @@
-//! Commits: the durable effects of a change are written together with the new state; the volatile
-//! ones are performed once the commit is durable.
+//! Commits: the durable effects of a change are written together with the new state, and the
+//! volatile effects are performed once the commit is durable.
 //!
-//! A failed commit performs nothing: the row in the lane (or the timer) still exists, and the work
-//! is retried.
+//! A failed commit has no effects: the row in the lane (or the timer) still exists, and the work is
+//! retried.
 
 use std::sync::Arc;
 
@@ -23,8 +23,8 @@ use orrery_storage::record::Malformed;
 use orrery_webhooks as webhooks;
 
 impl Inner {
-    /// Commits the execution with its `effects`. `announcement` is the body of the webhook; it is
-    /// sent if an effect says so.
+    /// Commits the execution with its `effects`. `announcement` is the body of the webhook, which
+    /// is sent if one of the effects requires it.
     pub(crate) async fn write(
         self: &Arc<Self>,
         mut commit: Commit,
@@ -67,8 +67,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Adds one effect to the commit; volatile effects add nothing. Work that enters a lane gets
-    /// its ticket here.
+    /// Adds one effect to the commit; volatile effects are skipped. Also creates the ticket of work
+    /// that enters a lane.
     pub(crate) fn write_effect(
         self: &Arc<Self>,
         commit: &mut Commit,
@@ -176,7 +176,8 @@ fn count_end(commit: &mut Commit, execution: &Execution) {
     commit.append(ended, rows::id_value(execution.id));
 }
 
-/// A value that cannot be serialized cannot be stored either. Does not happen in practice.
+/// Returns the error of a value that cannot be serialized and therefore not stored. The error does
+/// not occur in practice.
 pub fn not_serializable(record: &'static str, error: &serde_json::Error) -> Malformed {
     Malformed { record, reason: error.to_string() }
 }

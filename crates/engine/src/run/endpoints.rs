@@ -1,7 +1,7 @@
-//! Deliveries to webhook endpoints: they are part of the commit that they report, in addition to
-//! the request's own webhook.
+//! Deliveries to webhook endpoints: they are part of the commit that they report, and are sent in
+//! addition to the request's own webhook.
 //!
-//! Endpoints are looked up in memory, so organizations without any cost nothing.
+//! Endpoints are looked up in memory, so organizations without endpoints cost nothing.
 
 use serde_json::value::{RawValue, to_raw_value};
 
@@ -19,15 +19,15 @@ use orrery_webhooks as webhooks;
 use orrery_wire::webhook_endpoint::{EventBody, Started};
 
 impl Inner {
-    /// Whether anyone is notified of this end, so that the announcement is needed.
+    /// Whether the end of the execution is sent to any webhook, so that the announcement is needed.
     pub(crate) fn announces(&self, execution: &Execution, effects: &[Effect]) -> bool {
         effects.contains(&Effect::EnqueueWebhook)
             || (is_final(effects)
                 && !self.endpoints.wanting(Event::of_end(execution), execution).is_empty())
     }
 
-    /// Adds the endpoint deliveries of an end to its commit. `announcement` is the body of the
-    /// request's own webhook.
+    /// Adds the endpoint deliveries for an ended execution to the commit that ends it.
+    /// `announcement` is the body of the request's own webhook.
     pub(crate) async fn tell_of_end(
         &self,
         commit: &mut Commit,
@@ -68,7 +68,7 @@ impl Inner {
         let now = self.clock.now();
         let body = to_raw_value(&EventBody { kind, timestamp: now.into(), data });
         let body = body.map_err(|error| not_serializable("event", &error))?;
-        // They share the same bytes on disk, which count once.
+        // All deliveries share the same bytes on disk, which count once.
         let bodies = self.store.write_payload_for(&ids, body).await?;
         let bytes = bodies.first().map_or(0, Payload::len);
         self.store.record_usage(commit, organization, first, bytes);

@@ -22,7 +22,7 @@ pub fn shape_output(mut output: Value, output_type: OutputType) -> Value {
     output
 }
 
-/// The webhook body of an ended prediction. `output` is the JSON text of its output.
+/// Builds the webhook body of an ended prediction. `output` is the JSON text of its output.
 ///
 /// # Errors
 /// None in practice: every part has a JSON form.

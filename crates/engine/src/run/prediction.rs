@@ -1,4 +1,4 @@
-//! Predictions: load, apply the state machine, commit, then act.
+//! Predictions: loads the state, applies the state machine, commits, then performs the effects.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,13 +25,13 @@ use orrery_records::files::Origin;
 use orrery_runners::{self as runners, Job, Progress};
 use orrery_storage::{self as storage, Commit};
 
-/// Runs longer than this are marked as started on disk. A shorter run needs no extra write: if the
-/// process dies, it runs again under the same attempt number.
+/// Runs that take longer than this are marked as started on disk. A shorter run needs no extra
+/// write: if the process dies, the attempt runs again under the same number.
 const MARK_AFTER: Duration = Duration::from_millis(25);
 
 impl Inner {
-    /// Runs one attempt. The commit that ends it moves the execution to the lane of its next model,
-    /// if there is one.
+    /// Runs one attempt. The commit that ends the attempt moves the execution to the lane of its
+    /// next model, if there is one.
     pub(crate) async fn run_prediction(
         self: &Arc<Self>,
         active: &ActiveExecution,
@@ -46,7 +46,8 @@ impl Inner {
                 () = active.stop.cancelled() => return Ok(()),
                 report = self.attempt(active, &execution, attempt, work.as_ref(), &input) => report,
             },
-            // An input that stays unreadable ends the execution; any other error is retried.
+            // A permanently unreadable input ends the execution; after any other error, the
+            // execution is retried.
             Err(error) if error.is_final() => Err(lost_input(&error).into()),
             Err(error) => return Err(error.into()),
         };
@@ -75,8 +76,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Begins the attempt in memory. `None` if there is nothing to run because the prediction has
-    /// ended in the meantime.
+    /// Begins the attempt in memory. Returns `None` if the prediction has ended in the meantime.
     async fn begin(&self, active: &ActiveExecution) -> Option<(Execution, u32)> {
         let mut state = active.state.lock().await;
         let loaded = state.as_mut()?;
@@ -92,7 +92,7 @@ impl Inner {
         Some((loaded.execution.clone(), attempt))
     }
 
-    /// Runs the model, and marks longer runs as started on disk.
+    /// Runs the model, and marks a long run as started on disk.
     async fn attempt(
         &self,
         active: &ActiveExecution,
@@ -176,12 +176,12 @@ impl Inner {
     }
 }
 
-/// The failure of work whose stored input is lost or damaged.
+/// Returns the failure of work whose stored input is lost or damaged.
 fn lost_input(error: &storage::Error) -> Failure {
     Failure::new(ErrorClass::InternalError, format!("the stored input cannot be read: {error}"))
 }
 
-/// The failure of work whose stored input is not valid JSON.
+/// Returns the failure of work whose stored input is not valid JSON.
 fn damaged(error: &dyn std::fmt::Display) -> Failure {
     Failure::new(ErrorClass::InternalError, format!("the stored input is damaged: {error}"))
 }
@@ -209,8 +209,8 @@ async fn run_model(
     call_runner(work, model, job, Some(execution.organization), work.timeout).await
 }
 
-/// The model's input. The first model of a chain gets the input that was validated at creation; a
-/// fallback model gets the mapped input, if that is valid.
+/// Returns the model's input. The first model of a chain receives the input that was validated at
+/// creation; a fallback model receives the mapped input, provided that it is valid.
 async fn input_of(
     models: &dyn Models,
     execution: &Execution,

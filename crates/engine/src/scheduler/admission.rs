@@ -1,12 +1,12 @@
 //! The scheduler: the lanes, and the single path by which work enters them.
 //!
 //! A commit carries the tickets of the work that it makes ready. A ticket is announced to its lane
-//! before the commit is sent. It is enqueued by the commit's hook, which the store's writer calls
-//! in commit order once the rows are durable. Submissions, fallbacks to the next model and timers
-//! all take this path, whether or not anyone still waits for the commit. If the commit fails, the
-//! ticket is dropped, which withdraws the announcement.
+//! before the commit is submitted. The commit's hook enqueues the ticket; the store's writer calls
+//! the hook in commit order once the rows are durable. Submissions, fallbacks to the next model and
+//! timers all take this path, whether or not a task is still waiting for the commit. If the commit
+//! fails, the ticket is dropped, which withdraws the announcement.
 //!
-//! Nothing is started here: [`Scheduler::wake`] wakes the dispatcher.
+//! This module starts nothing: [`Scheduler::wake`] wakes the dispatcher.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,31 +17,31 @@ use crate::scheduler::lanes::{Full, Lanes, Ticket};
 use orrery_domain::execution::Execution;
 use orrery_domain::ids::{ExecutionId, OrganizationId};
 
-/// Queued executions with an input of up to this many bytes stay in memory; larger ones are read
-/// again when they start.
+/// Queued executions with an input of up to this many bytes stay in memory; larger inputs are
+/// reread when their execution starts.
 pub const KEEP_BYTES_MAX: u64 = 4096;
 
 /// The payload of a ticket.
 #[derive(Debug)]
 pub struct Entry {
     pub organization: OrganizationId,
-    /// The state, if it stays in memory while queued.
+    /// The execution's state, if it stays in memory while queued.
     pub active: Option<Handle>,
 }
 
-/// A step that waits for a model permit; notified when it gets one.
+/// Notifies a step that waits for a model permit when the permit is granted.
 pub type StepWaiter = oneshot::Sender<()>;
 
 #[derive(Debug)]
 pub struct Scheduler {
     lanes: Mutex<Lanes<Entry, StepWaiter>>,
     active: ActiveExecutions,
-    /// Notified when something may be able to start.
+    /// Notified when work may be able to start.
     ready: Notify,
 }
 
-/// An execution about to be accepted, counted for its organization. Dropping it before the commit
-/// is durable undoes the count.
+/// An execution that is about to be accepted, already counted for its organization. Dropping it
+/// before the commit is durable undoes the count.
 #[derive(Debug)]
 pub struct Admission {
     scheduler: Arc<Scheduler>,
@@ -50,7 +50,7 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// The commit is durable: the execution counts until it ends.
+    /// Makes the count permanent because the commit is durable: the execution counts until it ends.
     pub fn keep(mut self) {
         self.is_open = false;
     }
@@ -64,8 +64,8 @@ impl Drop for Admission {
     }
 }
 
-/// The announcement of work that a commit makes ready. Dropping it before it is enqueued withdraws
-/// the announcement.
+/// The announcement of work that a commit makes ready. Dropping the announcement before the work is
+/// enqueued withdraws it.
 #[derive(Debug)]
 pub struct LaneReservation {
     scheduler: Arc<Scheduler>,
@@ -88,12 +88,12 @@ impl Scheduler {
         self.ready.notify_one();
     }
 
-    /// Resolves when something may be able to start.
+    /// Resolves when work may be able to start.
     pub async fn ready(&self) {
         self.ready.notified().await;
     }
 
-    /// Counts an execution that is about to be accepted, within the organization's limit.
+    /// Counts an execution that is about to be accepted, subject to the organization's limit.
     ///
     /// # Errors
     /// [`Full`] if the organization's queue is full.
@@ -106,8 +106,8 @@ impl Scheduler {
         Ok(Admission { scheduler: Arc::clone(self), organization, is_open: true })
     }
 
-    /// Announces new work to its lane, within the lane's limit. A new lane gets these limits: its
-    /// concurrency cap and its queue limit.
+    /// Announces new work to its lane, subject to the lane's limit. A new lane is created with
+    /// these limits: its concurrency cap and its queue limit.
     ///
     /// # Errors
     /// [`Full`] if the lane's queue is full.
@@ -134,7 +134,7 @@ impl Scheduler {
 }
 
 impl LaneReservation {
-    /// The row is durable: the work is now queued in its lane.
+    /// Adds the work to its lane's queue; its row must be durable.
     pub fn enqueue(mut self, entry: Entry) {
         self.is_open = false;
         let ticket = Ticket { id: self.id, organization: entry.organization, payload: entry };

@@ -1,8 +1,9 @@
 //! The executor: one dispatcher grants permits to queued work, and each execution with a permit
-//! runs in its own task. The modules `run::prediction` and `run::workflow` run the executions.
+//! runs in its own task. The modules `run::prediction` and `run::workflow` contain the code that
+//! runs an execution.
 //!
-//! If an internal error occurs while an execution runs (a disk error, a panic of this program), its
-//! task releases the permit and leaves the execution to `retries`.
+//! If an internal error occurs while an execution runs (a disk error, a panic in the engine), its
+//! task releases the permit and passes the execution to `retries`.
 
 use std::any::Any;
 use std::fmt;
@@ -27,17 +28,18 @@ use orrery_storage::{Commit, Key};
 /// Retry delay after a failed read of a lane.
 const REREAD_DELAY: Duration = Duration::from_secs(1);
 
-/// Concurrency of a lane whose model left the catalog, so that its work runs and fails.
+/// Concurrency of a lane whose model was removed from the catalog, so that its work still runs, and
+/// fails.
 const REMOVED_MODEL_CONCURRENCY: usize = 16;
 
-/// Maximum queued executions of one workflow.
+/// Maximum number of queued executions per workflow.
 const WORKFLOW_QUEUE_LIMIT: usize = 1_000_000;
 
-/// Maximum queued exchanges per session.
+/// Maximum number of queued exchanges per session.
 const SESSION_QUEUE_LIMIT: usize = 4;
 
 impl Inner {
-    /// Creates the lane with its limits if it is new.
+    /// Creates the lane with its limits if it does not exist.
     pub(crate) fn open_lane(&self, lane: &str) {
         let known = self.lanes().load(lane).cap > 0;
         if !known {
@@ -45,9 +47,9 @@ impl Inner {
         }
     }
 
-    /// Applies the current limits of its model to a lane. A workflow may use half of all permits,
-    /// so that one busy workflow leaves room for others. An organization that triggers a shared
-    /// workflow waits for no other organization.
+    /// Applies the current limits of a lane's model to the lane. A workflow may use half of all
+    /// permits, so that one busy workflow leaves room for others. An organization that triggers a
+    /// shared workflow never waits for other organizations.
     pub(crate) fn set_limits(&self, lane: &str) {
         let (cap, queue_limit) = self.limits_of(lane);
         let model = lane.strip_prefix("model:").and_then(|model| self.models.model(model));
@@ -60,7 +62,7 @@ impl Inner {
         lanes.let_exceed(lane, has_places);
     }
 
-    /// The concurrency cap and the queue limit of a lane.
+    /// Returns the concurrency cap and the queue limit of a lane.
     pub(crate) fn limits_of(&self, lane: &str) -> (usize, usize) {
         if lane.starts_with(agent::LANE_PREFIX) {
             return (1, SESSION_QUEUE_LIMIT);
@@ -82,7 +84,7 @@ impl Inner {
         }
     }
 
-    /// Starts work as soon as it can start, until the service stops.
+    /// Starts work as soon as permits allow, until the service stops.
     pub(crate) async fn dispatch(self: Arc<Self>) {
         let stopping = self.tasks.stopping();
         tokio::pin!(stopping);
@@ -101,7 +103,7 @@ impl Inner {
         }
     }
 
-    /// Starts everything that can start now.
+    /// Starts all work that can start now.
     fn dispatch_ready(self: &Arc<Self>) {
         while !self.tasks.is_stopping() {
             let next = self.lanes().next();
@@ -110,7 +112,7 @@ impl Inner {
                 None => return,
                 Some(Next::AdmitStep { lane, waiter }) => {
                     if waiter.send(()).is_err() {
-                        // The step no longer waits.
+                        // The step is no longer waiting.
                         self.lanes().release_step(&lane);
                     }
                 }
@@ -164,14 +166,13 @@ impl Inner {
         match kind {
             Kind::Workflow => Box::pin(self.run_workflow(active)).await,
             Kind::Agent => Box::pin(self.run_exchange(active)).await,
-            // Calls and decisions are stored only once they have ended.
+            // Chat calls and decisions are stored only once they have ended.
             Kind::Prediction | Kind::Chat | Kind::Decision => self.run_prediction(active).await,
         }
     }
 
-    /// Deletes the row of an execution that is not in the lane because it does not exist, has
-    /// ended, or is elsewhere. Otherwise every refill would find the row again. Called while the
-    /// cell is locked.
+    /// Deletes the lane row of an execution that does not exist, has ended, or is elsewhere.
+    /// Otherwise every refill would find the row again. The caller holds the cell's lock.
     async fn delete_stale_row(&self, row: Key) -> Result<(), Error> {
         if self.store.get(&row).await?.is_none() {
             return Ok(());
@@ -183,7 +184,7 @@ impl Inner {
     }
 }
 
-/// Whether the execution is unfinished and in this lane, not in another one or suspended.
+/// Whether the execution is unfinished and in this lane, rather than in another lane or suspended.
 fn is_queued_in(execution: &Execution, lane: &str) -> bool {
     !execution.status.is_final() && execution.aside_until().is_none() && execution.lane() == lane
 }
@@ -193,13 +194,13 @@ pub(crate) struct ExecutionPermit {
     inner: Arc<Inner>,
     lane: Arc<str>,
     id: ExecutionId,
-    /// Tells the lane that the task that runs the execution is alive.
+    /// While this reference exists, the lane knows that the task running the execution is alive.
     _task: Arc<()>,
     is_held: bool,
 }
 
 impl ExecutionPermit {
-    /// The permit that the lane has granted to the execution.
+    /// Wraps a permit that the lane has granted to the execution.
     pub(crate) const fn new(
         inner: Arc<Inner>,
         lane: Arc<str>,
@@ -221,8 +222,8 @@ impl ExecutionPermit {
         drop(mark);
         let failure = match ran {
             Ok(Ok(())) if is_still_queued(&active, &self.lane).await => {
-                // Paused and resumed in the meantime: it gets another turn when it releases its
-                // permit.
+                // The execution was paused and resumed in the meantime; it is queued again when it
+                // releases its permit.
                 if inner.lanes().is_requeued(&self.lane, id) {
                     return inner.retries.clear(id);
                 }
@@ -233,20 +234,20 @@ impl ExecutionPermit {
             Err(panic) => RunError::panicked(&*panic),
         };
         if inner.tasks.is_stopping() {
-            // The next start resumes it.
+            // The next start of the service resumes the execution.
             return;
         }
-        // The memory may be ahead of the disk: the next task reads the state again.
+        // The state in memory may be ahead of the disk, so the next task reads it again.
         *active.state.lock().await = None;
         drop(active);
         self.retry_later(Entry { organization, active: None }, &failure);
     }
 
-    /// Releases the permit. The execution keeps its row and is retried after a delay.
+    /// Releases the permit and schedules a retry. The execution's row stays in the lane.
     fn retry_later(mut self, entry: Entry, failure: &RunError) {
         self.is_held = false;
         let Self { inner, lane, id, .. } = &self;
-        // Pause first: once the retry is recorded, the lane may be asked to resume it.
+        // Pause first: once the retry is recorded, `resume` may be called on the lane at any time.
         let ticket = Ticket { id: *id, organization: entry.organization, payload: entry };
         inner.lanes().pause(lane, ticket);
         let lane = Arc::clone(lane);
@@ -276,11 +277,11 @@ async fn is_still_queued(active: &ActiveExecution, lane: &str) -> bool {
     state.as_ref().is_some_and(|loaded| is_queued_in(&loaded.execution, lane))
 }
 
-/// Why an execution must be retried.
+/// The error that causes an execution to be retried.
 enum RunError {
     Error(Error),
     Panicked(String),
-    /// The run returned although the execution had not ended or moved.
+    /// The run returned although the execution has neither ended nor moved.
     StillQueued,
 }
 
@@ -291,7 +292,7 @@ impl RunError {
         Self::Panicked(text.unwrap_or("no message").to_owned())
     }
 
-    /// The cause that is shown to clients.
+    /// Returns the cause that is shown to clients.
     const fn cause(&self) -> &'static str {
         match self {
             Self::Error(_) => "the service could not read or write its data",

@@ -1,11 +1,11 @@
-//! The executions in flight, recorded in a file that outlives the process: after a crash it tells
-//! which of them may have caused it.
+//! Records the executions in flight in a file that outlives the process: after a crash, the file
+//! shows which executions may have caused it.
 //!
 //! The start and the end of a run are each one write of 48 bytes into the page cache, which
 //! survives any death of the process. Nothing is synced, so even a run of a few microseconds is
-//! recorded, at no disk cost. A power cut may lose or corrupt the file. It is ignored then, since a
-//! power cut is not caused by an execution. A running execution has one mark, plus one for each
-//! step attempt in flight.
+//! recorded, at no disk cost. A power failure may lose or corrupt the file. It is then ignored,
+//! because an execution cannot cause a power failure. A running execution has one mark, plus one
+//! for each step attempt in flight.
 //!
 //! ```text
 //! 0    magic, state (running or stopped), note of a fatal signal, memory growth while a suspect
@@ -23,27 +23,27 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use orrery_domain::ids::{ExecutionId, Id, OrganizationId};
 use orrery_runtime::crash_note::{self, Note, Origin};
 
-/// The file's name in the data folder.
+/// The file's name in the data directory.
 const NAME: &str = "in-flight";
 const MAGIC: &[u8; 16] = b"orrery-inflight1";
 const STATE_AT: usize = 16;
-/// The note of a fatal signal, written by the signal handler.
+/// Offset of the note of a fatal signal, which the signal handler writes.
 const NOTE_AT: usize = 17;
-/// Memory growth while a suspect ran alone, in bytes.
+/// Offset of the memory growth while a suspect ran alone, in bytes.
 const GROWTH_AT: usize = 24;
 const BOOT_AT: usize = 32;
 const BOOT_BYTES: usize = 36;
 const COUNT_AT: usize = 72;
-/// The OOM kill counters at the start.
+/// Offset of the OOM kill counters at the start.
 const KILLS_AT: usize = 80;
 const HEADER_BYTES: usize = 128;
 const ENTRY_BYTES: usize = 48;
 const RUNNING: u8 = 1;
 const STOPPED: u8 = 2;
-/// A larger file was not written by this program.
+/// Maximum file size; a larger file was not written by this program.
 const BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// A run: an execution, or one step attempt.
+/// One run: a whole execution or one step attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Run {
     pub organization: OrganizationId,
@@ -53,13 +53,13 @@ pub struct Run {
 }
 
 impl Run {
-    /// The whole execution.
+    /// Identifies a whole execution.
     #[must_use]
     pub const fn whole(organization: OrganizationId, id: ExecutionId) -> Self {
         Self { organization, id, attempt: 0 }
     }
 
-    /// The step attempt identified by `key`.
+    /// Identifies the step attempt with this `key`.
     #[must_use]
     pub fn attempt(organization: OrganizationId, id: ExecutionId, key: &str) -> Self {
         Self { organization, id, attempt: crc32fast::hash(key.as_bytes()).max(1) }
@@ -70,14 +70,14 @@ impl Run {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Suspect {
     pub run: Run,
-    /// Crashes while it was running, without progress in between.
+    /// The number of crashes during the run, without progress in between.
     pub deaths: u32,
-    /// The progress of its execution at the last crash.
+    /// The execution's progress at the last crash.
     pub progress: u64,
 }
 
-/// Evidence of why a process ended. SIGKILL alone is no evidence: a person, a supervisor or a
-/// script may have sent it.
+/// Evidence of the cause of a crash. SIGKILL alone is not evidence, because a person, a supervisor
+/// or a script may have sent it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Crash {
     /// A fatal signal raised by the process itself: a memory fault, a panic that aborts, a failed
@@ -93,15 +93,15 @@ pub enum Crash {
 /// The record left by the previous process.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Previous {
-    /// Why it crashed, if there is evidence; `None` after an orderly stop or a reboot.
+    /// The cause of the crash, if there is evidence; `None` after an orderly stop or a reboot.
     pub crash: Option<Crash>,
-    /// The runs in flight at its end.
+    /// The runs in flight when the process ended.
     pub running: Vec<Run>,
-    /// The suspects at its start.
+    /// The suspects when the process started.
     pub suspects: Vec<Suspect>,
 }
 
-/// The record of the executions in flight; clones share it. Nothing is recorded before
+/// The record of the executions in flight; clones share the record. Nothing is recorded before
 /// [`InFlight::open`].
 #[derive(Debug, Clone, Default)]
 pub struct InFlight {
@@ -113,7 +113,7 @@ struct Slots {
     file: Option<Arc<File>>,
     /// The offset of the first slot.
     base: u64,
-    /// Used slots that are free again.
+    /// Slots that were used before and are now free.
     free: Vec<u64>,
     count: u64,
     is_failing: bool,
@@ -128,7 +128,8 @@ pub struct Mark {
 }
 
 impl InFlight {
-    /// Reads the record in `folder`. Empty if the file is missing or corrupt.
+    /// Reads the record in the directory `folder`. Returns an empty record if the file is missing
+    /// or corrupt.
     pub fn read(folder: &Path) -> Previous {
         match read_file(&folder.join(NAME)) {
             Ok(bytes) => parse(&bytes, &boot_id(), &OomKills::read()).unwrap_or_else(|| {
@@ -143,11 +144,11 @@ impl InFlight {
         }
     }
 
-    /// Starts a new record in `folder` with these suspects. The old file is replaced atomically:
-    /// one of the two exists whenever the process is killed.
+    /// Starts a new record in the directory `folder` with these suspects. The old file is replaced
+    /// atomically: if the process is killed, one of the two files exists.
     ///
     /// # Errors
-    /// The I/O error if the file cannot be written. Nothing is recorded then.
+    /// The I/O error if the file cannot be written. In that case, nothing is recorded.
     pub fn open(&self, folder: &Path, suspects: &[Suspect]) -> io::Result<()> {
         let path = folder.join(NAME);
         let new = folder.join("in-flight.new");
@@ -166,8 +167,8 @@ impl InFlight {
         Ok(())
     }
 
-    /// Records a run until the mark is dropped. Never fails: a run that cannot be recorded runs all
-    /// the same.
+    /// Records a run until the mark is dropped. Never fails: a run that cannot be recorded still
+    /// runs.
     pub fn begin(&self, run: Run) -> Mark {
         let slot = {
             let mut slots = self.lock();
@@ -203,7 +204,8 @@ impl InFlight {
         }
     }
 
-    /// Test hook: stops recording, as if the process had died here, of this signal or of SIGKILL.
+    /// Test hook: stops recording, as if the process had died at this point of the given signal, or
+    /// of SIGKILL.
     #[cfg(test)]
     pub fn die(&self, note: Option<crash_note::Note>) {
         let mut slots = self.lock();
@@ -261,28 +263,29 @@ fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     fs::read(path)
 }
 
-/// The id of the current boot; empty if the system does not provide one.
+/// Returns the id of the current boot, or an empty string if the system does not provide one.
 fn boot_id() -> String {
     let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     id.trim().chars().take(BOOT_BYTES).collect()
 }
 
-/// How many processes the kernel's OOM killer has killed.
+/// The number of processes that the kernel's OOM killer has killed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct OomKills {
-    /// On the whole machine: `oom_kill` of /proc/vmstat.
+    /// On the whole machine: `oom_kill` in /proc/vmstat.
     machine: u64,
-    /// In this control group: `oom_kill` of its memory.events.
+    /// In this control group: `oom_kill` in its memory.events.
     group: u64,
-    /// The inode of that file, or 0 without one: a recreated group counts from 0 again.
+    /// The inode of the group's memory.events, or 0 if there is none: the counter of a recreated
+    /// group starts at 0 again.
     group_inode: u64,
 }
 
 impl OomKills {
-    /// Bytes in a record.
+    /// Size of the counters in the record.
     const BYTES: usize = 24;
 
-    /// Reads the counters; 0 if the system does not provide them.
+    /// Reads the counters; a counter that the system does not provide is 0.
     fn read() -> Self {
         let machine = fs::read_to_string("/proc/vmstat").unwrap_or_default();
         let of_group = group_events();
@@ -295,8 +298,8 @@ impl OomKills {
         }
     }
 
-    /// Whether the OOM killer has killed a process since `self`: in the control group if that is
-    /// still the same one, otherwise anywhere on the machine.
+    /// Whether the OOM killer has killed a process since `self` was read: in the control group if
+    /// it is still the same group, otherwise anywhere on the machine.
     const fn is_behind(&self, now: &Self) -> bool {
         if self.group_inode != 0 && self.group_inode == now.group_inode {
             now.group > self.group
@@ -324,13 +327,13 @@ impl OomKills {
     }
 }
 
-/// The value of `oom_kill` in lines of a name and a number.
+/// Returns the value of `oom_kill` in a file with a name and a number on each line.
 fn counter(text: &str) -> u64 {
     let value = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
     value.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
 }
 
-/// The memory.events file of this process's control group (version 2).
+/// Returns the path of the memory.events file of this process's control group (version 2).
 fn group_events() -> Option<PathBuf> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let group = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
@@ -362,7 +365,7 @@ fn entry(suspect: &Suspect) -> [u8; ENTRY_BYTES] {
     entry
 }
 
-/// `None` if the bytes are not a valid record.
+/// Returns `None` if the bytes are not a valid record.
 fn parse(bytes: &[u8], boot: &str, kills: &OomKills) -> Option<Previous> {
     let header = bytes.get(..HEADER_BYTES)?;
     if !header.starts_with(MAGIC) {
@@ -388,7 +391,7 @@ fn parse(bytes: &[u8], boot: &str, kills: &OomKills) -> Option<Previous> {
     Some(Previous { crash: crash.filter(|_| has_died), running, suspects })
 }
 
-/// `None` if the slot is free.
+/// Returns `None` if the slot is free.
 fn parse_entry(bytes: &[u8; ENTRY_BYTES]) -> Option<Suspect> {
     let (organization, rest) = bytes.split_first_chunk::<16>()?;
     let (id, rest) = rest.split_first_chunk::<16>()?;
@@ -451,9 +454,10 @@ mod tests {
         assert_eq!(crash(before), None);
         let out_of_memory = Some(Crash::OutOfMemory { growth: 4096 });
         assert_eq!(crash(OomKills { group: 2, ..before }), out_of_memory);
-        // Another process on the machine, in another group.
+        // A process in another group on the machine was killed.
         assert_eq!(crash(OomKills { machine: 4, ..before }), None);
-        // The group was recreated, as systemd does at a restart: only the machine's counter tells.
+        // systemd recreates the group on restart, which resets its counter; only the machine-wide
+        // counter still shows the kill.
         assert_eq!(crash(OomKills { machine: 4, group: 0, group_inode: 8 }), out_of_memory);
         assert_eq!(crash(OomKills { machine: 3, group: 0, group_inode: 8 }), None);
         assert_eq!(counter("low 0\noom_kill 12\noom_group_kill 3\n"), 12);

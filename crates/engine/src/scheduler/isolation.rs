@@ -1,14 +1,15 @@
 //! Isolation: an execution that crashes the process is not retried forever.
 //!
-//! Only a crash with evidence counts: a fatal signal or an OOM kill (see `in_flight`). A process
-//! killed with SIGKILL proves nothing about its executions, and neither does a reboot.
+//! Only a crash with evidence counts: a fatal signal or an OOM kill (see `in_flight`). A SIGKILL or
+//! a reboot proves nothing about the executions that were running.
 //!
 //! Executions running at a crash become suspects. An execution that was running at two crashes,
-//! without progress in between, is quarantined until the service is up. It then runs first and
-//! alone, for at most [`Options::isolation`]. After that, other work starts beside it, but suspects
-//! still run one at a time. If the process crashes again, the execution that ran alone is the
-//! culprit. So is the only one that ran at all three crashes, if the process itself caused the
-//! crash. The culprit fails with `internal_error`. Without proof, an execution remains a suspect.
+//! without progress in between, is quarantined until the service is up. The quarantined execution
+//! then runs first and alone, for at most [`Options::isolation`]. After that, other work starts
+//! alongside it, but suspects still run one at a time. If the process crashes again, the execution
+//! that ran alone is the culprit. If the process itself caused the crash, the only execution that
+//! ran at all three crashes is also a culprit. The culprit fails with `internal_error`. Without
+//! proof, an execution remains a suspect.
 //!
 //! [`Options::isolation`]: crate::Options::isolation
 
@@ -29,7 +30,7 @@ use orrery_domain::step::Step;
 use orrery_runtime::memory;
 use orrery_storage::{self as storage, Commit};
 
-/// Crashes after which an execution is quarantined and runs alone.
+/// The number of crashes after which an execution is quarantined and runs alone.
 const QUARANTINE_AFTER: u32 = 2;
 /// Interval of memory measurements while a suspect runs alone.
 const GROWTH_INTERVAL: Duration = Duration::from_millis(50);
@@ -40,9 +41,9 @@ const GROWTH_MIN: u64 = 64 << 20;
 #[derive(Default)]
 struct CrashVerdict {
     suspects: Vec<Suspect>,
-    /// It ran at three crashes, and nothing else can have caused the last one.
+    /// The execution ran at three crashes, and nothing else can have caused the last one.
     culprit: Option<Execution>,
-    /// The executions that ran when the process died: they are retried first.
+    /// The executions that were running when the process died; they are retried first.
     ran: BTreeSet<ExecutionId>,
 }
 
@@ -54,8 +55,8 @@ struct Evidence {
 }
 
 impl Engine {
-    /// The number of crashes during which each execution ran. On a stopped service, this includes
-    /// what its next start will find.
+    /// Returns the number of crashes during which each execution ran. On a stopped service, this
+    /// includes the crash that its next start will detect.
     #[must_use]
     pub fn crashes(&self) -> HashMap<ExecutionId, u32> {
         let found = InFlight::read(self.inner.store.folder());
@@ -88,7 +89,8 @@ impl Inner {
         if let Some(guilty) = judged.culprit {
             self.fail_culprit(guilty).await?;
         }
-        // Last: if the process is killed before this, the next start finds the same record.
+        // Open the new record last: if the process is killed before this point, the next start
+        // finds the old record.
         if let Err(error) = self.in_flight.open(folder, &judged.suspects) {
             tracing::error!(%error, "cannot record running executions");
         }
@@ -132,7 +134,7 @@ impl Inner {
         Ok(judged)
     }
 
-    /// Returns the execution if it is unfinished, and its progress: the number of its ended parts.
+    /// Returns the execution if it is unfinished, with its progress: the number of its ended parts.
     async fn read_unfinished(
         &self,
         organization: OrganizationId,
@@ -257,7 +259,7 @@ impl Inner {
                 None
             }
         };
-        // It may have been cancelled.
+        // The execution may have been cancelled.
         if !self.quarantined().remove(&id) {
             return;
         }
@@ -276,7 +278,7 @@ impl Inner {
         *self.suspect.lock().unwrap_or_else(PoisonError::into_inner) = id;
     }
 
-    /// Whether this execution was quarantined and runs now.
+    /// Whether this execution was quarantined and is running now.
     pub(crate) fn runs_as_suspect(&self, id: ExecutionId) -> bool {
         *self.suspect.lock().unwrap_or_else(PoisonError::into_inner) == Some(id)
     }
@@ -297,16 +299,16 @@ fn proves<'e>(crash: Crash, all: impl Iterator<Item = &'e Evidence>) -> bool {
     let was_alone = running.len() == 1;
     let held = running.iter().filter(|evidence| was_held(deaths_of(&evidence.suspects))).count();
     match crash {
-        // The others were not running at the two crashes before.
+        // The other executions were not running at the two earlier crashes.
         Crash::Fault => was_alone || held == 1,
         Crash::Signal => was_alone,
         Crash::OutOfMemory { growth } => was_alone && growth >= GROWTH_MIN,
     }
 }
 
-/// The suspects that remain of an execution after a crash, or `None` if it is the culprit. Evidence
-/// about a run counts as long as its execution has made no progress, or the same attempt was
-/// running again.
+/// Returns the runs of an execution that remain suspects after a crash, or `None` if the execution
+/// is the culprit. Evidence about a run counts as long as its execution has made no progress or the
+/// same attempt was running again.
 fn weigh(evidence: &Evidence, progress: u64, is_proof: bool) -> Option<Vec<Suspect>> {
     let is_running = |run: &Run| evidence.running.contains(run);
     let counts =

@@ -34,7 +34,7 @@ async fn submit(process: &Process, model: &str) -> ExecutionId {
     made[0].id
 }
 
-/// Waits until `count` model calls have begun; returns the executions of all calls.
+/// Waits until `count` model calls have begun, and returns the executions of all calls.
 async fn called(process: &Process, count: usize) -> Vec<ExecutionId> {
     until(|| process.script.calls.lock().unwrap().len() >= count).await;
     let calls = process.script.calls.lock().unwrap().clone();
@@ -44,7 +44,8 @@ async fn called(process: &Process, count: usize) -> Vec<ExecutionId> {
 /// A crash caused by the process itself.
 const FAULT: Option<Note> = Some(Note { signal: 11, origin: Origin::Itself });
 
-/// One lifetime of the process. It ends in a crash, or in a stop if `live` closes the record.
+/// One lifetime of the process. It ends in a crash, or in an orderly stop if `live` closes the
+/// record.
 fn life<T>(folder: &TempDir, live: impl AsyncFnOnce(&Process) -> T) -> T {
     life_of(folder, Script::default(), live)
 }
@@ -74,7 +75,7 @@ fn life_until<T>(
     })
 }
 
-/// The reason why the execution waits, once its lane has reached it.
+/// Returns the description of what the execution waits for, once its lane has reached it.
 async fn reason_to_wait(process: &Process, id: ExecutionId) -> String {
     let wait = async {
         loop {
@@ -124,7 +125,8 @@ fn isolation_fails_execution_after_three_crashes() {
         assert!(fault.cause.starts_with("the service crashed three times"), "{}", fault.cause);
         let attempts = &ended.prediction().unwrap().attempts;
         assert_eq!((attempts.len(), attempts[0].outcome), (1, Outcome::Error));
-        // The other one was not running at the last crash: it is still quarantined, and runs alone.
+        // The innocent execution was not running at the last crash, but it is still quarantined and
+        // runs alone.
         assert_eq!(called(process, 1).await, [innocent]);
         assert_eq!(get(process, waiting).await.status, Status::Created);
         process.engine.cancel(ORGANIZATION.into(), innocent).await.unwrap();
@@ -207,7 +209,7 @@ fn isolation_quarantined_execution_can_be_cancelled() {
         let after = submit(process, "works").await;
         let ended = process.engine.wait(ORGANIZATION.into(), after, PATIENCE).await.unwrap();
         assert_eq!(ended.status, Status::Success);
-        // The outcome is visible before the permit is released.
+        // The outcome becomes visible before the permit is released.
         until(|| process.engine.totals() == (0, 0)).await;
         assert_eq!(called(process, 2).await.len(), 2, "the second never ran");
         check_books(&process.store).await;
@@ -239,7 +241,8 @@ fn isolation_ignores_kills_without_evidence() {
         called(process, 1).await;
         id
     });
-    // Two crashes among kills: it runs alone, and kills do not count against it.
+    // Two crashes among several kills: the execution runs alone, and the kills do not count against
+    // it.
     for (note, crashes) in [(None, 0), (FAULT, 0), (None, 1), (FAULT, 1), (None, 2), (None, 2)] {
         life_until(&folder, Script::default(), note, async |process| {
             let known = process.engine.crashes().get(&id).copied().unwrap_or(0);
@@ -312,7 +315,7 @@ fn isolation_counts_crashes_of_one_attempt_without_progress() {
         let found = weigh(&evidence, progress, is_proof)?;
         Some(found.iter().map(|one| (one.run.attempt, one.deaths)).collect::<Vec<_>>())
     };
-    // The first and second crash, then the third, alone and beside others.
+    // The first and second crash, then the third, both alone and with other executions.
     assert_eq!(weighed(&[], &[0, 7], 5, true), Some(vec![(0, 1), (7, 1)]));
     let once = [suspect(0, 1), suspect(7, 1)];
     assert_eq!(weighed(&once, &[0, 7], 5, true), Some(vec![(0, 2), (7, 2)]));
@@ -321,11 +324,11 @@ fn isolation_counts_crashes_of_one_attempt_without_progress() {
     assert_eq!(weighed(&twice, &[0, 7], 5, false), Some(vec![(0, 2), (7, 2)]));
     // Not running at this crash: nothing changes.
     assert_eq!(weighed(&twice, &[], 5, true), Some(vec![(0, 2), (7, 2)]));
-    // Another step ended in the meantime: the crashes of the repeated attempt still count, those of
-    // the whole execution do not.
+    // Another step ended in the meantime: the crashes of the repeated attempt still count, but the
+    // crashes of the whole execution do not.
     assert_eq!(weighed(&once, &[0, 7], 6, true), Some(vec![(0, 1), (7, 2)]));
     assert_eq!(weighed(&twice, &[0, 7], 6, true), None);
-    // The attempt itself ended, and another one runs.
+    // The attempt itself ended, and a different one is running.
     assert_eq!(weighed(&twice, &[0, 8], 6, true), Some(vec![(0, 1), (8, 1)]));
     assert_eq!(weighed(&twice, &[], 6, true), Some(vec![]));
 }

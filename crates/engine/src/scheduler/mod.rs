@@ -1,4 +1,5 @@
-//! The scheduler: lanes, admission to them, dispatch from them, and the events that requeue work.
+//! The scheduler: lanes, admission to the lanes, dispatch from the lanes, and the events that
+//! requeue work.
 
 pub(super) mod admission;
 mod dispatch;

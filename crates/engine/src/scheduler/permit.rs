@@ -1,5 +1,5 @@
-//! Model permits for work outside of the lane's own executions, such as workflow steps and calls of
-//! the chat router. The lane counts all of them.
+//! Model permits for work other than a lane's own executions, such as workflow steps and chat
+//! router calls. The lane counts these permits toward its cap.
 
 use std::sync::Arc;
 
@@ -10,13 +10,14 @@ use crate::Inner;
 use orrery_domain::execution::lane_of_model;
 use orrery_runtime::{self as runtime, turns};
 
-/// A permit of a model, or the wait for one. Dropping it releases the permit or ends the wait.
+/// A model permit, or a waiting request for one. Dropping it releases the permit or leaves the
+/// queue.
 pub struct ModelPermit {
     inner: Arc<Inner>,
     lane: String,
-    /// The number of the waiting step and its notification, while it waits.
+    /// While waiting, the number of the waiting step and the channel that notifies it.
     wait: Option<(u64, oneshot::Receiver<()>)>,
-    /// When it was requested.
+    /// The time of the request.
     since: Instant,
 }
 
@@ -27,8 +28,8 @@ impl std::fmt::Debug for ModelPermit {
 }
 
 impl Inner {
-    /// Returns a model permit, or the wait for one, on behalf of the task's organization. With
-    /// `is_first`, it waits ahead of all others.
+    /// Requests a model permit on behalf of the task's organization. With `is_first`, the request
+    /// is queued ahead of all others.
     pub(crate) fn acquire_permit(self: &Arc<Self>, slug: &str, is_first: bool) -> ModelPermit {
         let lane = lane_of_model(slug);
         self.open_lane(&lane);
@@ -42,7 +43,7 @@ impl Inner {
         let (sender, granted) = oneshot::channel();
         let number = lanes.enqueue_step(&lane, turns::holder(), sender, is_first);
         drop(lanes);
-        // A permit may be free if only the turn order withheld it.
+        // A permit may be free and may have been withheld only by the turn order.
         self.scheduler.wake();
         ModelPermit { inner, lane, wait: Some((number, granted)), since }
     }

@@ -1,10 +1,10 @@
-//! Recovery of unfinished work at the start.
+//! Recovery of unfinished work at startup.
 //!
-//! Only the rows of the lanes are read, page by page, and only counted: the executions are read
-//! when their turn comes, under the same caps as new ones. Work that was in flight has a row too;
-//! it runs again under the same attempt number. Suspended executions are in the timers, which are
-//! read when they are due. Executions that may have killed the process are quarantined and run
-//! alone first, see `isolation`.
+//! Recovery only counts the rows of the lanes, page by page; the executions are read when their
+//! turn comes, under the same caps as new ones. Work that was in flight also has a row, and runs
+//! again under the same attempt number. Suspended executions are in the timers, which are read when
+//! they are due. Executions that may have killed the process are quarantined and run alone first,
+//! see `isolation`.
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
@@ -27,8 +27,8 @@ const PAGE: usize = 4096;
 const RESTART_DELAY: Duration = Duration::from_secs(1);
 
 impl Engine {
-    /// Whether any stored work has a due time: a timer, or a workflow in its lane, whose steps may
-    /// have one.
+    /// Whether any stored work may have a due time: a timer, or a queued workflow, whose steps may
+    /// have due times.
     ///
     /// # Errors
     /// [`Error::Storage`] if the store cannot be read.
@@ -42,8 +42,8 @@ impl Engine {
         Ok(false)
     }
 
-    /// Recovers all unfinished work and starts to run it. Returns the number of recovered
-    /// executions. Called once, before work is submitted.
+    /// Recovers all unfinished work and begins to run it. Returns the number of recovered
+    /// executions. Must be called once, before any work is submitted.
     ///
     /// # Errors
     /// [`Error::Storage`] if the lanes cannot be read.
@@ -96,7 +96,8 @@ impl Inner {
             match rows.into_iter().last() {
                 Some((key, _)) => after = Some(key),
                 None => {
-                    // New work sorts after the queued work, even if the system clock was set back.
+                    // Ids of new work sort after those of queued work, even if the system clock was
+                    // set back.
                     newest.into_iter().for_each(runtime::ids_follow);
                     return Ok(total);
                 }
@@ -119,7 +120,7 @@ impl Inner {
     }
 }
 
-/// The number of unfinished executions of each organization.
+/// Counts the unfinished executions of each organization.
 async fn count_unfinished(store: &Store) -> Result<HashMap<OrganizationId, usize>, Error> {
     let mut counts = HashMap::new();
     let all = Key::table(Table::Standing);
@@ -151,7 +152,7 @@ mod tests {
     use crate::{Options, Submission};
     use orrery_storage::Commit;
 
-    /// The backlog of one organization at a start does not delay others in the same lane.
+    /// After a start, the backlog of one organization does not delay others in the same lane.
     #[test]
     fn recovery_runs_others_beside_backlog_of_one_organization() {
         const BACKLOG: usize = 900;

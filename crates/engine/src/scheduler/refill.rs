@@ -1,8 +1,8 @@
-//! Refills: the rows that an organization has in a lane beyond its window, read from disk when it
-//! has no ticket left there.
+//! Refills: read an organization's rows in a lane from disk when the organization has no ticket
+//! left in the lane's window.
 //!
-//! The executions are read together with their rows in one snapshot: one read for all of them
-//! instead of several for each execution when its turn comes. Nothing is changed here.
+//! The executions are read together with their rows in one snapshot: one read for all of them,
+//! instead of several reads per execution when its turn comes. This module writes nothing.
 
 use crate::active::{Handle, LoadedExecution};
 use crate::scheduler::admission::{Entry, KEEP_BYTES_MAX};
@@ -15,8 +15,8 @@ use orrery_storage::record::decode;
 
 impl Inner {
     /// Reads up to `most` rows of one organization in a lane, starting at `from`, and passes them
-    /// to the lane. Skips any number of rows that the lane has in memory (running, paused or being
-    /// committed) and of quarantined executions.
+    /// to the lane. Skips rows that the lane has in memory (running, paused or being committed) and
+    /// rows of quarantined executions, however many there are.
     pub(crate) async fn refill(
         &self,
         lane: &str,
@@ -47,8 +47,8 @@ impl Inner {
     }
 
     /// Reads the executions of these tickets if they are small and not in use. Their cells are
-    /// locked during the read, so that no state changes. Executions that cannot be read are left to
-    /// their own turn, where a damaged one fails alone.
+    /// locked during the read, so that no state can change. Executions that cannot be read are left
+    /// for their own turn, so that a damaged one fails alone.
     async fn load(&self, lane: &str, tickets: &mut [Ticket<Entry>]) {
         let may_have_steps = !lane.starts_with("model:");
         let handles: Vec<Handle> =

@@ -1,9 +1,9 @@
-//! Retries of executions after internal errors (a disk error, a panic of the engine): when each is
-//! retried, and why it waits.
+//! Retries of executions after internal errors (a disk error, a panic in the engine): when each is
+//! retried, and the reason.
 //!
 //! Such a failure never ends an execution: nothing is lost or marked as failed, its row stays in
 //! place, and it is retried after a delay that grows from [`Backoff::first`] to [`Backoff::max`].
-//! All of this is in memory; a restart retries at once.
+//! All of this state is in memory, so a restart retries at once.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,18 +30,18 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// The delay after `failures` consecutive failures.
+    /// Returns the delay after `failures` consecutive failures.
     fn delay_after(self, failures: u32) -> Duration {
         let doubled = 1_u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX);
         self.first.saturating_mul(doubled).min(self.max)
     }
 }
 
-/// Why an execution waits for a retry, as shown to clients. The log has the error itself.
+/// The cause of an execution's retry, as shown to clients. The log contains the error itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delay {
     pub cause: &'static str,
-    /// Consecutive failures.
+    /// Number of consecutive failures.
     pub failures: u32,
     /// The time of the next retry.
     pub at: Timestamp,
@@ -50,9 +50,9 @@ pub struct Delay {
 #[derive(Debug)]
 struct Retry {
     delay: Delay,
-    /// When it is due; `None` while it is being retried.
+    /// The time of the next retry; `None` while the execution is being retried.
     due: Option<Instant>,
-    /// The lane in which it waits; `None` if it is retried by the timers.
+    /// The lane in which the execution waits; `None` if the timers retry it.
     lane: Option<Arc<str>>,
 }
 
@@ -62,7 +62,7 @@ struct State {
     due: BTreeSet<(Instant, ExecutionId)>,
 }
 
-/// The executions that have failed and not recovered since.
+/// Executions that have failed and not recovered since.
 #[derive(Debug)]
 pub struct Retries {
     backoff: Backoff,
@@ -77,7 +77,7 @@ impl Retries {
     }
 
     /// Records a failure and schedules a retry. The first failing execution is logged as an error,
-    /// further ones as warnings.
+    /// and further ones as warnings.
     pub fn note(
         &self,
         id: ExecutionId,
@@ -105,7 +105,7 @@ impl Retries {
         self.count.store(state.retries.len(), Ordering::Release);
     }
 
-    /// Removes an execution that has recovered, ended or been cancelled.
+    /// Removes an execution that has recovered, has ended or was cancelled.
     pub fn clear(&self, id: ExecutionId) {
         if self.count.load(Ordering::Acquire) == 0 {
             return;
@@ -121,7 +121,8 @@ impl Retries {
         self.count.store(state.retries.len(), Ordering::Release);
     }
 
-    /// Takes the executions in lanes whose delay has ended; they count as being retried.
+    /// Takes the executions in lanes whose delay has elapsed; from then on, they count as being
+    /// retried.
     pub fn take_due(&self) -> Vec<(Arc<str>, ExecutionId)> {
         let mut taken = Vec::new();
         if self.count.load(Ordering::Acquire) == 0 {
@@ -138,7 +139,7 @@ impl Retries {
         taken
     }
 
-    /// When the next delay ends.
+    /// Returns the time at which the next delay ends.
     pub fn next_due(&self) -> Option<Instant> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
@@ -146,7 +147,7 @@ impl Retries {
         self.state().due.first().map(|(due, _)| *due)
     }
 
-    /// Why the execution waits, if it waits for a retry.
+    /// Returns the pending retry of an execution, if there is one.
     pub fn find(&self, id: ExecutionId) -> Option<Delay> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
@@ -156,7 +157,7 @@ impl Retries {
         Some(retry.delay.clone())
     }
 
-    /// The number of executions that have failed and not recovered since.
+    /// Returns the number of executions that have failed and not recovered since.
     pub fn len(&self) -> usize {
         self.count.load(Ordering::Acquire)
     }

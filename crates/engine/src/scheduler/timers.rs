@@ -1,7 +1,7 @@
 //! Timers: executions that are suspended until a due time and then return to their lane.
 //!
-//! Timers are only on disk, sorted by time, and only the earliest one is polled. Code that suspends
-//! an execution notifies this task, in case the new timer is due first.
+//! Timers are stored only on disk, sorted by time, and only the earliest timer is polled. Code that
+//! suspends an execution notifies this task, because the new timer may be the first to be due.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use orrery_storage::{Commit, Page};
 
 /// Page size.
 const PAGE: usize = 256;
-/// Maximum sleep, so that a changed clock is noticed.
+/// Maximum sleep, so that clock changes are noticed.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(30);
 /// Retry delay after a failure.
 const REREAD_DELAY: Duration = Duration::from_secs(1);
@@ -43,8 +43,8 @@ impl Inner {
         }
     }
 
-    /// Wakes all due executions. Returns the time until the next one is due. An execution that
-    /// cannot be woken does not block the others: it is retried after its own delay.
+    /// Wakes all due executions. Returns the time until the next timer is due. An execution that
+    /// cannot be woken does not block the others; it is retried after its own delay.
     async fn wake_due(self: &Arc<Self>) -> Result<Duration, Error> {
         let mut after = None;
         let mut pause = RECHECK_INTERVAL;
@@ -72,7 +72,7 @@ impl Inner {
         }
     }
 
-    /// Wakes each of the executions independently; shortens `pause` if one of them fails.
+    /// Wakes each of the executions independently; shortens `pause` if one fails.
     async fn wake_all(self: &Arc<Self>, due: Vec<Due>, pause: &mut Duration) {
         let waking = due.into_iter().map(|(due, owner, id)| async move {
             let woken = self.wake(due, owner, id).await;
@@ -91,7 +91,7 @@ impl Inner {
     }
 
     /// Puts one execution back into its lane. Deletes a timer that is no longer needed, so that it
-    /// does not come up again.
+    /// is not found again.
     async fn wake(
         self: &Arc<Self>,
         due: Timestamp,
@@ -108,7 +108,7 @@ impl Inner {
             *state = self.store.read::<Execution>(&key).await?.map(LoadedExecution::from);
         }
         let mut next = state.as_ref().map(|loaded| loaded.execution.clone());
-        // An ended child wakes its parent, whatever the parent is waiting for.
+        // An ended child wakes its parent, regardless of what the parent is waiting for.
         let until = next.as_ref().and_then(|next| next.workflow()?.aside_until);
         let is_child = due == rows::CHILD_ENDED;
         let now = until.filter(|_| is_child).unwrap_or_else(|| self.clock.steady());

@@ -1,5 +1,5 @@
 //! Derives spans from a stored execution: the execution itself, its time in the queue, its steps
-//! and attempts, and model calls. Pure.
+//! and attempts, and model calls. This module does no I/O.
 
 use std::collections::HashMap;
 
@@ -16,14 +16,14 @@ use orrery_domain::step::{self, Instance, Step};
 use orrery_domain::time::Timestamp;
 use orrery_domain::trace::{SpanId, Trace};
 
-/// Maximum steps of an execution that get spans.
+/// Maximum number of steps of an execution that get spans.
 pub const STEPS_MAX: usize = 1000;
-/// Maximum spans of an execution.
+/// Maximum number of spans of an execution.
 pub const SPANS_MAX: usize = 2000;
-/// Maximum characters of a name chosen by a client or a model.
+/// Maximum length in characters of a name chosen by a client or a model.
 const NAME_MAX: usize = 128;
 
-/// The spans of an execution that has ended, starting with its own.
+/// Returns the spans of an execution that has ended, starting with the execution's own.
 pub fn of_execution(outline: &Outline) -> Vec<Span> {
     let Outline { execution, steps, plan } = outline;
     let of = Of { execution, trace: execution.trace(), end: end_of(execution) };
@@ -57,7 +57,7 @@ pub fn of_execution(outline: &Outline) -> Vec<Span> {
     spans
 }
 
-/// The span of the last attempt at a delivery.
+/// Returns the span of the last attempt at a delivery.
 pub fn of_attempt(delivery: &Delivery) -> Option<Span> {
     let attempt = delivery.progress.attempts.last()?;
     let trace = delivery.trace();
@@ -142,7 +142,7 @@ impl Of<'_> {
         span
     }
 
-    /// Its time in the queue.
+    /// Returns the span of the execution's time in the queue.
     fn queue(&self) -> Option<Span> {
         let Execution { id, created_at, work, .. } = self.execution;
         if matches!(work, Work::Chat(_) | Work::Decision(_)) {
@@ -155,7 +155,7 @@ impl Of<'_> {
         Some(Span::new(&self.trace, span, name, *created_at, started).below(self.trace.root()))
     }
 
-    /// The single model call of a chat completion or a request for decisions.
+    /// Returns the span of the single model call of a chat completion or a decision request.
     fn call(&self, model: &str, operation: &'static str) -> Span {
         let id = SpanId::of(&Execution::call_key(self.execution.id));
         let started = self.execution.started_at.unwrap_or(self.execution.created_at);
@@ -174,7 +174,7 @@ impl Of<'_> {
         span
     }
 
-    /// An attempt at a model.
+    /// Returns the span of an attempt at a model call.
     fn model_attempt(&self, attempt: &Attempt, key: &str, parent: SpanId) -> Span {
         let name = format!("model {}", short(&attempt.model));
         let mut span = self.attempt(attempt, key, name, parent);
@@ -194,14 +194,14 @@ impl Of<'_> {
         span
     }
 
-    /// The steps of a workflow, each below its enclosing step.
+    /// Adds the spans of a workflow's steps, each below its enclosing step.
     fn steps(&self, steps: &[(Instance, Step)], plan: Option<&Plan>, spans: &mut Vec<Span>) {
         let Some(plan) = plan else { return };
         let known: HashMap<&Instance, &Step> =
             steps.iter().map(|(instance, step)| (instance, step)).collect();
         for (instance, step) in steps {
             let Some(planned) = plan.at(instance.step) else { continue };
-            // A step taken over from an earlier execution belongs to that one's trace.
+            // A step copied from an earlier execution belongs to that execution's trace.
             let is_taken_over = step.latest() < self.execution.created_at;
             if is_taken_over || matches!(step.status, step::Status::Skipped) {
                 continue;
@@ -219,7 +219,7 @@ impl Of<'_> {
         }
     }
 
-    /// The span of the nearest enclosing step that has one, or else of the execution.
+    /// Returns the span of the nearest enclosing step that has one, or else the execution's span.
     fn holder(
         &self,
         plan: &Plan,
@@ -297,7 +297,7 @@ impl Of<'_> {
         }
     }
 
-    /// The steps of an agent exchange, which run one after the other.
+    /// Adds the spans of an agent exchange's steps, which run one after the other.
     fn exchange(&self, steps: &[(Instance, Step)], model: &str, spans: &mut Vec<Span>) {
         let mut before = self.execution.started_at.unwrap_or(self.execution.created_at);
         for (place, (_, step)) in steps.iter().enumerate() {
@@ -312,8 +312,8 @@ impl Of<'_> {
             };
             let id = SpanId::of(&self.execution.exchange_step_key(place));
             let end = step.completed_at.unwrap_or(self.end);
-            // A model's answer is stored when it ends; it was requested when the previous step
-            // ended.
+            // A model's answer is stored when the step ends; it was requested when the previous
+            // step ended.
             let start = if is_tool { step.started_at } else { before };
             let mut span = Span::new(&self.trace, id, name, start, end).below(self.trace.root());
             if is_tool {
@@ -332,13 +332,13 @@ impl Of<'_> {
     }
 }
 
-/// The task of a step of an exchange.
+/// Parses the task of a step of an exchange.
 fn task(input: &Payload) -> Option<Task> {
     let Payload::Inline(text) = input else { return None };
     serde_json::from_str::<Begun>(text.get()).ok().map(|begun| begun.task)
 }
 
-/// Sets the name and class of an error; its cause may quote others.
+/// Sets the name and class of an error, but not its cause, which may quote other text.
 fn fail(span: &mut Span, fault: &Fault) {
     span.fail(fault.name.clone(), fault.class.as_str());
 }
@@ -348,7 +348,7 @@ fn tokens(span: &mut Span, tokens: Tokens) {
     span.set("gen_ai.usage.output_tokens", tokens.output);
 }
 
-/// The operation name of the semantic conventions for generative AI.
+/// Returns the operation name from the semantic conventions for generative AI.
 const fn operation(operation: Operation) -> &'static str {
     match operation {
         Operation::Chat => "chat",

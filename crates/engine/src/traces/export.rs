@@ -1,9 +1,10 @@
-//! The exporter: takes ended executions and attempts from the queue, derives their spans, and sends
-//! them in batches.
+//! The exporter: takes ended executions and delivery attempts from the queue, derives their spans,
+//! and sends the spans in batches.
 //!
-//! One request is in flight at a time. If the collector is down, busy or silent, a batch is retried
-//! a few times with growing pauses, then dropped. The queue fills meanwhile, and spans are dropped
-//! while it is full. At shutdown, the queue is sent once, within two seconds.
+//! One request is in flight at a time. If the collector is down, busy or unresponsive, a batch is
+//! retried a few times with increasing delays and then dropped. Meanwhile the queue fills, and
+//! while it is full, spans are dropped. At shutdown, the rest of the queue is sent once, within two
+//! seconds.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -24,38 +25,38 @@ use orrery_http::client::{Client, Limits, Overflow, Response};
 use orrery_http::tls::machine_name;
 use orrery_runtime::{self as runtime, Clock, Recurring};
 
-/// Spans per request. The spans of one execution may exceed it.
+/// Target number of spans per request. The spans of a single execution may exceed it.
 const BATCH_MAX: usize = 512;
-/// Attempts per batch.
+/// Maximum number of attempts per batch.
 const TRIES_MAX: u32 = 5;
-/// The longest pause, and the longest that a collector can request.
+/// Maximum retry delay, including delays that the collector requests.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
-/// Bytes of a response that are read.
+/// Maximum bytes of a response that are read.
 const ANSWER_MAX: usize = 16 * 1024;
 const AGENT: &str = concat!("orrery/", env!("CARGO_PKG_VERSION"));
 const PROTOBUF: HeaderValue = HeaderValue::from_static("application/x-protobuf");
 
-/// The result of an attempt.
+/// The result of an attempt to send a batch.
 #[derive(Debug)]
 enum Tried {
     /// The collector accepted the spans, except for `rejected` of them.
     Taken { rejected: usize },
-    /// Retry later, after `wait` if the collector named a pause.
+    /// Retry later, after `wait` if the collector requested a delay.
     Later { reason: String, wait: Option<Duration> },
-    /// The collector refused the spans.
+    /// The collector rejected the spans.
     Refused { reason: String },
 }
 
 /// The timing of the exporter.
 #[derive(Debug, Clone, Copy)]
 pub struct Pace {
-    /// How long a span waits for others.
+    /// Maximum time that a span waits for the batch to fill.
     pub batch_after: Duration,
-    /// The pause after the first attempt; doubled after each further one.
+    /// The delay after the first attempt; it doubles after each further attempt.
     pub pause_first: Duration,
-    /// The timeout of a request.
+    /// The timeout of one request.
     pub time_max: Duration,
-    /// The time limit of the export at shutdown.
+    /// The timeout of the export at shutdown.
     pub flush_max: Duration,
 }
 
@@ -70,15 +71,15 @@ impl Default for Pace {
     }
 }
 
-/// The future spans of an execution.
+/// A future that resolves to the spans of an execution.
 pub type SpansFuture<'a> = Pin<Box<dyn Future<Output = Result<Vec<Span>, Error>> + Send + 'a>>;
 
 /// Provides the spans of stored executions.
 pub trait Source: Send + Sync {
-    /// The spans of an ended execution.
+    /// Returns the spans of an ended execution.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if it is no longer stored; [`Error::Storage`].
+    /// [`Error::NotFound`] if the execution is no longer stored; [`Error::Storage`].
     fn spans_of(&self, organization: OrganizationId, id: ExecutionId) -> SpansFuture<'_>;
 }
 
@@ -118,7 +119,7 @@ impl Exporter {
         Self { traces, source, client, clock, stopping, pace, machine, trouble, batch }
     }
 
-    /// Exports until shutdown, then sends what is left within the time that the pace allows.
+    /// Exports spans until shutdown, then sends the rest within the time that `Pace` allows.
     pub async fn run(mut self, mut waiting: mpsc::Receiver<Ended>) {
         let (stopping, flush_max) = (self.stopping.clone(), self.pace.flush_max);
         let too_late = async {
@@ -181,7 +182,7 @@ impl Exporter {
         };
         match self.source.spans_of(organization, id).await {
             Ok(spans) => self.batch.extend(spans),
-            // It was deleted meanwhile.
+            // The execution has been deleted in the meantime.
             Err(Error::NotFound) => count_dropped(1),
             Err(error) => {
                 tracing::warn!(execution = %id, %error, "failed to export the spans of an execution");
@@ -199,7 +200,8 @@ impl Exporter {
         if spans.is_empty() {
             return;
         }
-        // Spans that a shutdown has no time to send are counted there.
+        // Put the spans back, so that they are counted as dropped if the shutdown leaves no time to
+        // send them.
         self.batch = spans;
         let body = Bytes::from(otlp::encode(&self.batch, &self.machine));
         let mut pause = self.pace.pause_first;
@@ -291,7 +293,7 @@ impl Exporter {
     }
 }
 
-/// The time after this duration.
+/// Returns the instant after this duration.
 fn after(time: Duration) -> Instant {
     let now = runtime::monotonic_now();
     now.checked_add(time).unwrap_or(now)

@@ -1,9 +1,9 @@
-//! Traces: exports spans of ended work over OTLP/HTTP to the operator's collector.
+//! Traces: exports spans of ended work to the operator's collector over OTLP/HTTP.
 //!
-//! Nothing is recorded while work runs: spans are derived from the stored execution when it has
-//! ended, so they cost the work nothing and survive restarts. Ended executions and delivery
+//! Nothing is recorded while work runs: spans are derived from the stored execution once it has
+//! ended, so they add no overhead to the work and survive restarts. Ended executions and delivery
 //! attempts wait in a bounded queue. Spans are dropped and counted if the queue is full or the
-//! collector does not accept them in time. Nobody ever waits for an export.
+//! collector does not accept them in time. No work ever waits for an export.
 //!
 //! A span never contains inputs, outputs, headers, keys, or messages of models or servers.
 
@@ -26,19 +26,20 @@ use orrery_domain::ids::{ExecutionId, OrganizationId};
 use orrery_http::client::Client;
 use orrery_runtime::{Clock, Tasks};
 
-/// Maximum ended executions and attempts waiting for their spans to be derived.
+/// Maximum number of ended executions and delivery attempts waiting for their spans to be derived.
 pub const QUEUE_MAX: usize = 4096;
 
 /// The destination of spans.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
-    /// The whole URL.
+    /// The full URL.
     pub url: String,
     pub headers: Vec<(HeaderName, HeaderValue)>,
 }
 
 impl Target {
-    /// The target of an endpoint; appends `/v1/traces` unless it ends with it.
+    /// Creates the target of an endpoint, appending `/v1/traces` unless the URL already ends with
+    /// it.
     #[must_use]
     pub fn new(endpoint: &str, headers: Vec<(HeaderName, HeaderValue)>) -> Self {
         let base = endpoint.trim_end_matches('/');
@@ -47,7 +48,7 @@ impl Target {
     }
 }
 
-/// The path of OTLP/HTTP for spans.
+/// The OTLP/HTTP path for spans.
 const PATH: &str = "/v1/traces";
 
 /// Ended work.
@@ -68,12 +69,12 @@ struct Inner {
     queue: mpsc::Sender<Ended>,
     /// Taken by the exporter.
     waiting: Mutex<Option<mpsc::Receiver<Ended>>>,
-    /// `None` if nothing is exported.
+    /// `None` while nothing is exported.
     target: ArcSwapOption<Target>,
 }
 
 impl Traces {
-    /// Exports to this target; with `None`, nothing until one is set.
+    /// Creates an exporter to this target; with `None`, nothing is exported until a target is set.
     #[must_use]
     pub fn new(target: Option<Target>) -> Self {
         let (queue, waiting) = mpsc::channel(QUEUE_MAX);
@@ -82,7 +83,7 @@ impl Traces {
         Self { inner: Arc::new(Inner { queue, waiting, target }) }
     }
 
-    /// Exports to another target from now on.
+    /// Changes the export target.
     pub fn set_target(&self, target: Option<Target>) {
         self.inner.target.store(target.map(Arc::new));
     }
@@ -119,7 +120,7 @@ impl Traces {
     }
 }
 
-/// Counts dropped spans. An execution whose spans were never derived counts as one.
+/// Counts dropped spans. An execution whose spans were never derived counts as one span.
 fn count_dropped(count: usize) {
     metrics::counter!("orrery_spans_dropped_total").increment(count as u64);
 }

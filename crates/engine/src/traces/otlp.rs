@@ -1,9 +1,10 @@
 //! Encodes spans as an OTLP request (`ExportTraceServiceRequest` of opentelemetry-proto) in
 //! Protocol Buffers, which every collector accepts.
 //!
-//! The few fields needed are written by number, with the three wire types that they need. The
-//! official crate would bring OpenTelemetry's whole SDK, and crates that derive messages more code
-//! than this file. A test compares the bytes with those of the official implementation.
+//! The few required fields are written by number, using the three wire types that they need. The
+//! official crate would pull in the whole OpenTelemetry SDK, and Protocol Buffers crates with
+//! derive macros more code than this file. A test compares the bytes with the output of the
+//! official implementation.
 
 use super::span::{Span, Value};
 use orrery_domain::time::Timestamp;
@@ -13,11 +14,11 @@ const ERROR: u64 = 2;
 /// The sampled flag of W3C Trace Context.
 const SAMPLED: u32 = 1;
 
-/// A message being written: fields in any order, each with its number.
+/// A message being written: fields in any order, each with its field number.
 #[derive(Debug, Default)]
 struct Message(Vec<u8>);
 
-/// How a value is written.
+/// The wire type of a value.
 #[derive(Debug, Clone, Copy)]
 enum Wire {
     Varint = 0,
@@ -57,7 +58,7 @@ impl Message {
         self.0.extend_from_slice(&number.to_le_bytes());
     }
 
-    /// Writes a field, which is omitted if empty, as is usual for these types.
+    /// Writes a field, omitting it if it is empty, as is usual for these types.
     fn bytes(&mut self, field: u32, bytes: &[u8]) {
         if !bytes.is_empty() {
             self.whole_bytes(field, bytes);
@@ -78,7 +79,7 @@ impl Message {
     }
 }
 
-/// The request body for `spans` of a service on this machine.
+/// Returns the request body for `spans` of a service on this machine.
 pub fn encode(spans: &[Span], machine: &str) -> Vec<u8> {
     let resource = [
         ("service.name", Value::from("orrery")),
@@ -145,8 +146,8 @@ fn attributes(written: &mut Message, field: u32, all: &[(&'static str, Value)]) 
     }
 }
 
-/// The number of spans that a collector rejected, from its response (`ExportTraceServiceResponse`);
-/// 0 if it cannot be read.
+/// Returns the number of spans that a collector rejected according to its response
+/// (`ExportTraceServiceResponse`), or 0 if the response cannot be parsed.
 pub fn rejected(answer: &[u8]) -> usize {
     let partial = fields(answer).find_map(|(field, value)| match (field, value) {
         (1, Read::Bytes(partial)) => Some(partial),
@@ -166,7 +167,7 @@ pub enum Read<'b> {
     Bytes(&'b [u8]),
 }
 
-/// The fields of a message with their numbers, up to the first unreadable one.
+/// Iterates over the fields of a message with their numbers, up to the first unreadable field.
 pub fn fields(mut rest: &[u8]) -> impl Iterator<Item = (u64, Read<'_>)> {
     std::iter::from_fn(move || {
         let key = varint(&mut rest)?;

@@ -1,4 +1,4 @@
-//! A span. Pure data.
+//! The span data type.
 
 use std::borrow::Cow;
 
@@ -8,11 +8,11 @@ use orrery_domain::trace::{SpanId, Trace, TraceId};
 /// The kind of a span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// The service itself.
+    /// Work within the service itself.
     Internal = 1,
-    /// The service, on behalf of a client.
+    /// Work that the service does on behalf of a client.
     Server = 2,
-    /// A remote party called by the service.
+    /// A call from the service to a remote party.
     Client = 3,
 }
 
@@ -30,21 +30,21 @@ pub struct Span {
     pub trace: TraceId,
     pub id: SpanId,
     pub parent: Option<SpanId>,
-    /// The `tracestate`.
+    /// The `tracestate` of W3C Trace Context.
     pub state: Option<String>,
     pub name: String,
     pub kind: Kind,
     pub start: Timestamp,
     pub end: Timestamp,
     pub attributes: Vec<(&'static str, Value)>,
-    /// The class of its error.
+    /// The class of the span's error.
     pub error: Option<String>,
-    /// A span of the same trace that this one continues.
+    /// The span of the same trace that this span continues.
     pub link: Option<SpanId>,
 }
 
 impl Span {
-    /// A span of `trace` from `start` to `end` (at least `start`).
+    /// Creates a span of `trace` from `start` to `end`; an earlier `end` is raised to `start`.
     pub fn new(trace: &Trace, id: SpanId, name: String, start: Timestamp, end: Timestamp) -> Self {
         Self {
             trace: trace.id(),
@@ -78,7 +78,7 @@ impl Span {
         self.attributes.push((name, value.into()));
     }
 
-    /// Sets an error of this name and class.
+    /// Marks the span as failed, with this error name and class.
     pub fn fail(&mut self, name: impl Into<String>, class: &'static str) {
         self.set("error.type", class);
         self.error = Some(name.into());

@@ -1,4 +1,4 @@
-//! Deriving and encoding spans, and an exporter whose collector is down, busy, silent or gone.
+//! Deriving and encoding spans, and an exporter whose collector is down, busy, silent or removed.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -218,7 +218,7 @@ fn otlp_matches_official_implementation() {
     }
 }
 
-/// The version as in the golden bytes: its length in one byte, then its text.
+/// The version as encoded in the golden bytes: one length byte, then the text.
 fn version() -> String {
     let version = env!("CARGO_PKG_VERSION");
     assert_eq!(version.len(), 5, "write the golden bytes again: the lengths in them change");
@@ -237,11 +237,11 @@ impl Source for OneSpan {
     }
 }
 
-/// A collector's response to a request.
+/// How the test collector handles a request.
 #[derive(Debug, Clone, Copy)]
 enum Does {
     Answers(&'static str),
-    /// Nothing, ever.
+    /// Never responds.
     Hangs,
 }
 
@@ -251,8 +251,8 @@ const BUSY: Does =
 const REFUSES: Does = Does::Answers("400 Bad Request\r\ncontent-length: 0\r\n\r\n");
 const REJECTS: Does = Does::Answers("200 OK\r\ncontent-length: 4\r\n\r\n\u{a}\u{2}\u{8}\u{1}");
 
-/// A collector that responds in this order, repeating the last response; records the spans of each
-/// request, and the headers of the last.
+/// A collector that gives these responses in order, repeating the last one; it records the spans of
+/// each request, and the headers of the last request.
 #[derive(Debug, Clone, Default)]
 struct Collector {
     got: Arc<Mutex<Vec<usize>>>,
@@ -310,7 +310,7 @@ impl Collector {
     }
 }
 
-/// The number of spans in a request.
+/// Returns the number of spans in a request.
 fn spans_in(body: &[u8]) -> usize {
     let of = |bytes, wanted| {
         otlp::fields(bytes).filter_map(move |(field, value)| match value {
@@ -340,8 +340,8 @@ impl Counted {
     }
 }
 
-/// Runs an exporter until `enough` returns true, then stops it; returns the counts, and how long
-/// the stop took.
+/// Runs an exporter until `enough` returns true, then stops it; returns the counts and how long the
+/// stop took.
 async fn export(
     target: Option<Target>,
     count: usize,

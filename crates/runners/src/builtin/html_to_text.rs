@@ -1,4 +1,4 @@
-//! `html-to-text`: renders a web page as readable plain text. Loads no external resources.
+//! `html-to-text`: renders a web page as readable plain text. It loads no external resources.
 
 use std::time::Duration;
 
@@ -16,15 +16,16 @@ use orrery_guard::sandbox::processor_time;
 const DEFAULT_WIDTH: u32 = 80;
 /// Deeper pages are rejected, because rendering is recursive.
 const DEPTH_MAX: usize = 200;
-/// Bytes parsed between two checks of depth and time.
+/// Bytes parsed between two checks of depth and elapsed time.
 const PART: usize = 4 * 1024;
-/// Processor time that parsing may take: the parser compares each attribute of an element with all
-/// others. Not wall-clock time, so that a busy machine does not fail a harmless page.
+/// CPU time limit for parsing: the parser compares each attribute of an element with all others.
+/// CPU time is measured rather than wall-clock time, so that a harmless page does not fail on a
+/// busy machine.
 const PARSE_TIME_MAX: Duration = Duration::from_secs(5);
-/// Bytes of memory budgeted for each byte of HTML: about twice what the parsed and rendered page
-/// takes, so that a storm of large pages keeps the service below half of the budget.
+/// Bytes of memory budgeted per byte of HTML: about twice what the parsed and rendered page takes,
+/// so that a burst of large pages stays below half of the service's budget.
 const BYTES_EACH: u64 = 400;
-/// Longest output, in bytes.
+/// Maximum output length, in bytes.
 const OUTPUT_MAX: usize = 4 * 1024 * 1024;
 
 pub(super) const MODEL: Builtin = Builtin {
@@ -72,8 +73,8 @@ fn render(input: &Value) -> Result<Value, Failure> {
     Ok(rendered.trim_end().into())
 }
 
-/// Parses the page. The depth is checked repeatedly, because the time per element grows with the
-/// number of open elements.
+/// Parses the page. The depth is checked repeatedly during parsing, because the time per element
+/// grows with the number of open elements.
 fn parse(html: &str, is_late: &dyn Fn() -> bool) -> Result<RcDom, Failure> {
     let builder = TreeBuilderOpts { scripting_enabled: false, ..TreeBuilderOpts::default() };
     let options = ParseOpts { tree_builder: builder, ..ParseOpts::default() };
@@ -95,8 +96,8 @@ fn parse(html: &str, is_late: &dyn Fn() -> bool) -> Result<RcDom, Failure> {
     Ok(page)
 }
 
-/// Checks the depth of the parsed page, because a parser opens and closes implied elements.
-/// Iterates level by level instead of recursing.
+/// Checks the depth of the parsed page rather than of the source, because a parser opens and closes
+/// implied elements. Iterates level by level instead of recursing.
 fn check_depth(document: &Handle) -> Result<(), Failure> {
     let mut level = vec![Handle::clone(document)];
     for _ in 0..=DEPTH_MAX {

@@ -47,7 +47,8 @@ fn schema() -> Value {
     })
 }
 
-/// Memory estimate: the pixels, at most a margin more than requested, and their encoded forms.
+/// Estimates the memory of a run: the pixels, at most a margin more than requested, and their
+/// encoded forms.
 fn weigh(input: &Value) -> u64 {
     let side = u64::from(number(input, "size", DEFAULT_SIZE)).saturating_add(256);
     side.saturating_mul(side).saturating_mul(8)

@@ -9,12 +9,12 @@ use super::{Builtin, Work, images, number, refuse, text};
 use orrery_domain::attempt::Failure;
 use orrery_domain::model::OutputType;
 
-/// Maximum side of the result in pixels, which keeps every run fast.
+/// Maximum width and height of the result in pixels, which keeps every run fast.
 const SIDE_MAX: u32 = 4096;
 /// Bytes per pixel while scaling: four 32-bit numbers.
 const INTERMEDIATE_PIXEL: u64 = 16;
-/// Bytes per pixel for everything that encoding allocates: the converted pixel, the file, and its
-/// base64 twice.
+/// Bytes per pixel allocated for encoding: the converted pixel, the file, and two base64 copies of
+/// the file.
 const ENCODED_PIXEL: u64 = 14;
 
 pub(super) const MODEL: Builtin = Builtin {
@@ -57,18 +57,18 @@ fn schema() -> Value {
     })
 }
 
-/// The operations of a run: the region to keep, and the size to scale it to.
+/// The operations of a run: the region to crop, and the size to scale it to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Steps {
-    /// x, y, width, height; cropped first, so that invisible pixels are never scaled.
+    /// x, y, width, height; cropping comes first, so that invisible pixels are never scaled.
     part: (u32, u32, u32, u32),
     width: u32,
     height: u32,
 }
 
 impl Steps {
-    /// Upper bound of the memory of a run in bytes: the maximum of decoding, scaling and encoding,
-    /// which run one after another.
+    /// Returns an upper bound of a run's memory in bytes: the maximum of decoding, scaling and
+    /// encoding, which run one after another.
     fn weigh(&self, head: &Head) -> u64 {
         let area = |width: u32, height: u32| u64::from(width) * u64::from(height);
         let own = area(head.width, head.height);
@@ -81,7 +81,7 @@ impl Steps {
         let intermediate = area(part_width, self.height) * INTERMEDIATE_PIXEL;
         let cut_out = if part == own { 0 } else { part * pixel };
         let scaling = (own * pixel + cut_out).max(part * pixel + intermediate + result * pixel);
-        // The converted pixels, the file, and its base64 twice.
+        // The converted pixels, the file, and two base64 copies of the file.
         let encoding = result * (pixel + ENCODED_PIXEL);
         2 * head.file_bytes + decoding.max(scaling).max(encoding)
     }
@@ -122,7 +122,7 @@ fn steps(own_width: u32, own_height: u32, input: &Value) -> Result<Steps, Failur
         }
         return Ok(Steps { part: whole, width: own_width, height: own_height });
     }
-    // A missing side follows from the other one and the aspect ratio.
+    // A missing side is computed from the other side and the aspect ratio.
     let follow = |given: u32, own_given: u32, own: u32| side(own, given, own_given).min(SIDE_MAX);
     let width = if width == 0 { follow(height, own_height, own_width) } else { width };
     let height = if height == 0 { follow(width, own_width, own_height) } else { height };
@@ -146,7 +146,7 @@ fn steps(own_width: u32, own_height: u32, input: &Value) -> Result<Steps, Failur
     })
 }
 
-/// `length * to / from`, rounded, at least 1.
+/// Returns `length * to / from`, rounded, but at least 1.
 fn side(length: u32, to: u32, from: u32) -> u32 {
     let from = u64::from(from.max(1));
     let scaled = (u64::from(length) * u64::from(to) + from / 2) / from;

@@ -17,19 +17,19 @@ use orrery_domain::classify::ErrorClass;
 use orrery_http::client::{self, Overflow};
 use orrery_http::egress::UrlError;
 
-/// Largest image file, in bytes.
+/// Maximum size of an image file, in bytes.
 pub(super) const FILE_MAX: usize = 20 * 1024 * 1024;
-/// Maximum side, in pixels.
+/// Maximum width and height, in pixels.
 pub(super) const SIDE_MAX: u32 = 10_000;
-/// Memory budget for parsing an image header in addition to the file itself: embedded profiles and
-/// texts.
+/// Memory budget for parsing an image header (embedded profiles and texts), in addition to the file
+/// itself.
 pub(super) const HEAD_MAX: u64 = 32 * 1024 * 1024;
 /// Memory budget for decoding: a small file can expand to gigabytes.
 const DECODED_MAX: u64 = 256 * 1024 * 1024;
 /// Timeout for fetching an image.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Reads the bytes of a `data:` URI, of one of our own files, or of an http(s) URL.
+/// Reads the bytes of a `data:` URI, of one of the service's own files, or of an http(s) URL.
 pub(super) async fn load(context: &BuiltinContext, source: &str) -> Result<Vec<u8>, Failure> {
     let BuiltinContext { client, policy, files, .. } = context;
     if let Some(files) = files {
@@ -65,8 +65,8 @@ pub(super) async fn load(context: &BuiltinContext, source: &str) -> Result<Vec<u
     Ok(answer.body.to_vec())
 }
 
-/// Decodes the part of a data: URI after its scheme. Programs break base64 into lines and omit its
-/// padding.
+/// Decodes the part of a `data:` URI after its scheme. Accepts line breaks in the base64 and
+/// missing padding, which some programs produce.
 fn decode_data(data: &str) -> Result<Vec<u8>, Failure> {
     const ANY_PADDING: GeneralPurpose = GeneralPurpose::new(
         &alphabet::STANDARD,
@@ -88,7 +88,7 @@ fn decode_data(data: &str) -> Result<Vec<u8>, Failure> {
 pub(super) struct Head {
     pub width: u32,
     pub height: u32,
-    /// Per pixel of the decoded image.
+    /// Bytes per pixel of the decoded image.
     pub bytes_per_pixel: u64,
     /// Peak memory of decoding, as a multiple of the decoded image's memory.
     pub decoding_factor: u64,
@@ -100,7 +100,7 @@ pub(super) fn head(bytes: &[u8]) -> Result<Head, Failure> {
     let (reader, format) = reader(bytes)?;
     let decoder = reader.into_decoder().map_err(|error| unreadable(&error))?;
     let (width, height) = decoder.dimensions();
-    // Other decoders also keep the coefficients of a progressive JPEG, or planes and frames.
+    // Other decoders also hold the coefficients of a progressive JPEG, or planes and frames.
     let is_plain = matches!(format, ImageFormat::Png | ImageFormat::Bmp);
     let decoding_factor = if is_plain { 1 } else { 3 };
     Ok(Head {
@@ -112,7 +112,7 @@ pub(super) fn head(bytes: &[u8]) -> Result<Head, Failure> {
     })
 }
 
-/// Decodes an image. Returns its format too.
+/// Decodes an image and detects its format.
 pub(super) fn decode(bytes: &[u8]) -> Result<(DynamicImage, ImageFormat), Failure> {
     let (reader, format) = reader(bytes)?;
     Ok((reader.decode().map_err(|error| unreadable(&error))?, format))
@@ -124,7 +124,7 @@ fn unreadable(error: &dyn std::fmt::Display) -> Failure {
 
 type Reader<'b> = ImageReader<Cursor<&'b [u8]>>;
 
-/// An image reader with the limits on pixels and memory.
+/// Creates an image reader with limits on pixels and memory.
 fn reader(bytes: &[u8]) -> Result<(Reader<'_>, ImageFormat), Failure> {
     let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format();
     let mut reader = reader.map_err(|error| unreadable(&error))?;
@@ -137,7 +137,7 @@ fn reader(bytes: &[u8]) -> Result<(Reader<'_>, ImageFormat), Failure> {
     Ok((reader, format))
 }
 
-/// The format with this name in inputs.
+/// Returns the image format with this name in inputs.
 pub(super) fn format_named(name: &str) -> Option<ImageFormat> {
     match name {
         "png" => Some(ImageFormat::Png),
@@ -152,7 +152,7 @@ pub(super) fn format_named(name: &str) -> Option<ImageFormat> {
 /// Encodes the image as a `data:` URI.
 pub(super) fn encode(image: &DynamicImage, format: ImageFormat) -> Result<String, Failure> {
     let mut bytes = Cursor::new(Vec::new());
-    // PNG supports every pixel type; the others support these, and JPEG no transparency.
+    // PNG supports every pixel type; the other formats support these, and JPEG has no transparency.
     let plain = if format == ImageFormat::Png {
         None
     } else if image.color().has_alpha() && format != ImageFormat::Jpeg {

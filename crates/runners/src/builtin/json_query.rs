@@ -1,7 +1,7 @@
 //! `json-query`: queries a JSON document with a JMESPath expression.
 //!
 //! An expression of a few hundred characters can double its document forty times over. The worker
-//! process bounds the memory and time this takes; a counter bounds the result before it is
+//! process bounds the memory and time that this takes; a counter bounds the result before it is
 //! serialized.
 
 use std::io;
@@ -14,17 +14,17 @@ use orrery_domain::attempt::Failure;
 use orrery_domain::classify::ErrorClass;
 use orrery_domain::model::OutputType;
 
-/// The longest expression, in characters.
+/// Maximum length of an expression, in characters.
 const LENGTH_MAX: u64 = 500;
-/// The largest document, in bytes of JSON.
+/// Maximum size of a document, in bytes of JSON.
 const DOCUMENT_MAX: usize = 2 * 1024 * 1024;
-/// Peak memory of a search per byte of the document, for documents of many small values.
+/// Peak memory of a search per byte of the document, measured for documents of many small values.
 const BYTES_EACH: u64 = 150;
 /// Bytes of memory for intermediate values of the expression.
 const WORKING_MEMORY: u64 = 32 * MIB;
-/// The largest result, in bytes of JSON.
+/// Maximum size of a result, in bytes of JSON.
 const RESULT_MAX: usize = 32 * 1024 * 1024;
-/// The deepest nesting of a result.
+/// Maximum nesting depth of a result.
 const DEPTH_MAX: usize = 100;
 
 pub(super) const MODEL: Builtin = Builtin {
@@ -68,7 +68,7 @@ fn query(input: &Value) -> Result<Value, Failure> {
         return Err(refuse(format!("the document is larger than {DOCUMENT_MAX} bytes")));
     }
     let found = expression.search(document).map_err(fault)?;
-    // Parts that the expression repeats are shared in memory, but serialized each time.
+    // Parts that the expression repeats are shared in memory, but serialized each time they occur.
     let mut room = Room(RESULT_MAX);
     if serde_json::to_writer(&mut room, &*found).is_err() && room.0 == 0 {
         return Err(refuse(format!("the result is larger than {RESULT_MAX} bytes")));

@@ -1,15 +1,15 @@
-//! Built-in models, which let a box do real work with nothing else installed.
+//! Built-in models, which are useful without any other installation.
 //!
-//! Each is a thin adapter over a well-maintained crate: a request schema and a pure function. None
-//! keeps state or reads files. All run in worker processes of this binary (see `pool` and
-//! `worker`), even those that parse no binary format: their crates process text chosen by clients,
-//! and one mechanism for all is simpler than two. A worker can open no file or socket and has
+//! Each is a thin adapter over a well-maintained crate: a request schema and a pure function. No
+//! model has state or reads files. All of them run in worker processes of this binary (see `pool`
+//! and `worker`), even those that parse no binary format: their crates process client-supplied
+//! text, and one mechanism for all is simpler than two. A worker can open no file or socket and has
 //! memory and time limits, so a run that crashes, grows or hangs affects only itself. The service
-//! itself only fetches the images that inputs name.
+//! itself only fetches the images that inputs refer to.
 //!
-//! A bounded number of runs work at the same time. Before a run starts, its peak memory is
-//! estimated and taken from one budget for all runs ([`MEMORY_MAX`]): the run waits for its share,
-//! or is rejected if it exceeds the whole budget. Its worker may use no more than that share.
+//! The number of concurrent runs is bounded. Before a run starts, its peak memory is estimated and
+//! reserved from one budget for all runs ([`MEMORY_MAX`]): the run waits for its share, or is
+//! rejected if it exceeds the whole budget. The run's worker may use no more than that share.
 
 mod html_to_text;
 mod image_qr;
@@ -49,21 +49,23 @@ use orrery_runtime::turns::Turns;
 pub use self::pool::Workers;
 pub use self::weight::MEMORY_MAX;
 
-/// Maximum number of concurrent runs over all built-in models: one per core of a small box and some
-/// that wait for memory. Organizations take turns, and one organization alone may use half of them.
+/// Maximum number of concurrent runs of all built-in models combined: one per core of a small
+/// machine, plus some that wait for memory. Organizations take turns, and a single organization may
+/// use half of the runs.
 pub const RUNS_MAX: usize = 8;
 /// Maximum number of images held or being fetched by runs, including queued runs.
 const IMAGES_MAX: usize = 32;
-/// Longest input text of a built-in model, in characters.
+/// Maximum length of a built-in model's input text, in characters.
 pub const TEXT_MAX: u64 = 1_000_000;
 
-/// The implementation of a built-in model, for input that fits its schema. Both functions of a
-/// variant are pure: `weigh` estimates the peak memory of `run` in bytes without using it.
+/// The implementation of a built-in model, for input that is valid under its schema. Both functions
+/// of a variant are pure: `weigh` estimates the peak memory of `run` in bytes, without using that
+/// much itself.
 #[derive(Debug, Clone, Copy)]
 enum Work {
-    /// Computes on the input alone.
+    /// Computes the output from the input alone.
     Pure { weigh: fn(&Value) -> u64, run: fn(&Value) -> Result<Value, Failure> },
-    /// Computes on the input and the image named by its field `image`.
+    /// Computes the output from the input and the image that its field `image` refers to.
     OnImage {
         weigh: fn(&Value, &[u8]) -> Result<u64, Failure>,
         run: fn(&Value, &[u8]) -> Result<Value, Failure>,
@@ -83,11 +85,12 @@ pub struct Builtin {
 }
 
 impl Builtin {
-    /// Runs the model in this process without limits: for workers, tests and benchmarks. The input
-    /// must fit its schema; `image` holds the bytes of the image that the input names, if the model
-    /// uses one.
+    /// Runs the model in this process without limits; used by workers, tests and benchmarks. The
+    /// input must be valid under its schema; `image` contains the bytes of the image that the input
+    /// refers to, if the model uses one.
     ///
-    /// # Errors What the model finds wrong with the input.
+    /// # Errors
+    /// The model's objection to the input.
     pub fn compute(&self, input: &Value, image: &[u8]) -> Result<Value, Failure> {
         match self.work {
             Work::Pure { run, .. } => run(input),
@@ -95,7 +98,7 @@ impl Builtin {
         }
     }
 
-    /// Upper bound of the memory of [`Builtin::compute`], in bytes.
+    /// Returns an upper bound of the memory of [`Builtin::compute`], in bytes.
     fn weigh(&self, input: &Value, image: &[u8]) -> Result<u64, Failure> {
         match self.work {
             Work::Pure { weigh, .. } => Ok(weigh(input)),
@@ -117,7 +120,7 @@ pub const ALL: &[Builtin] = &[
     text_template::MODEL,
 ];
 
-/// The built-in model with this slug.
+/// Returns the built-in model with this slug.
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Builtin> {
     ALL.iter().find(|builtin| builtin.slug == name)
@@ -140,7 +143,7 @@ pub struct BuiltinContext {
 }
 
 impl BuiltinContext {
-    /// `policy` checks the image URLs in inputs, except those of `files`.
+    /// Creates the shared state; `policy` checks the image URLs in inputs, except those of `files`.
     #[must_use]
     pub fn new(policy: Policy, files: Option<Files>, workers: Workers) -> Self {
         Self {
@@ -154,7 +157,7 @@ impl BuiltinContext {
         }
     }
 
-    /// A runner of a built-in model.
+    /// Creates a runner of a built-in model.
     #[must_use]
     pub fn runner(&self, builtin: &'static Builtin) -> Arc<dyn Runner> {
         Arc::new(BuiltinRunner { builtin, context: self.clone() })
@@ -212,7 +215,8 @@ impl Runner for BuiltinRunner {
                     (self::images::load(&self.context, url).await?, Some(held))
                 }
             };
-            // Take a place before memory: a run that has memory then waits for nothing else.
+            // Acquire a permit before memory, so that a run holding memory never waits for anything
+            // else.
             let _place = places.take(1).await;
             let builtin = self.builtin;
             let input = Arc::clone(&job.input);
@@ -237,7 +241,7 @@ impl Runner for BuiltinRunner {
     }
 }
 
-/// The request for a worker. The image is sent as bytes and removed from the input.
+/// Builds the request for a worker. The image is sent as bytes and removed from the input.
 fn request(builtin: &Builtin, input: &Value, image: Vec<u8>) -> Result<Request, Failure> {
     let no_json = |error| {
         let sentence = format!("the input cannot be written as JSON: {error}");
@@ -252,7 +256,7 @@ fn request(builtin: &Builtin, input: &Value, image: Vec<u8>) -> Result<Request, 
         _ => {
             let weight = builtin.weigh(input, &image)?;
             let json = serde_json::to_vec(input).map_err(no_json)?;
-            // While parsing, the worker holds the text of the input too.
+            // While parsing, the worker also holds the text of the input.
             let text = json.len() as u64;
             (json, Some(weight.saturating_add(text)))
         }
@@ -261,17 +265,17 @@ fn request(builtin: &Builtin, input: &Value, image: Vec<u8>) -> Result<Request, 
     Ok(Request { model: builtin.slug, weight, reading, input, image })
 }
 
-/// A text field validated by the schema; empty if absent.
+/// Returns a text field that the schema has validated, or an empty string if the field is absent.
 fn text<'a>(input: &'a Value, field: &str) -> &'a str {
     input.get(field).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// A number field validated by the schema.
+/// Returns a number field that the schema has validated.
 fn number(input: &Value, field: &str, default: u32) -> u32 {
     input.get(field).and_then(whole_number).unwrap_or(default)
 }
 
-/// An `invalid_user_input` failure with this sentence.
+/// Returns an `invalid_user_input` failure with this message.
 fn refuse(sentence: impl Into<String>) -> Failure {
     Failure::new(ErrorClass::InvalidUserInput, sentence)
 }

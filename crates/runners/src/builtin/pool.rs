@@ -1,9 +1,10 @@
-//! The service's side of the workers of built-in models: each worker process serves one run at a
-//! time, is reused for the next run, and is replaced when it ends. See `worker` for the other side.
+//! The service's side of the built-in models' workers: each worker process serves one run at a
+//! time, is reused for the next run, and is replaced when it exits. See `worker` for the other
+//! side.
 //!
-//! A worker that exits, does not answer in time or violates the protocol fails only its current run
-//! and is killed. A worker is also killed when its run is dropped, after a large run (to return its
-//! memory at once), and after being idle for a while. Workers end with the service.
+//! A worker that exits, does not respond in time or violates the protocol fails only its current
+//! run and is killed. A worker is also killed when its run is dropped, after a large run (to return
+//! its memory at once), and after being idle for a while. Workers exit when the service does.
 
 use std::ffi::OsString;
 use std::io;
@@ -28,35 +29,36 @@ use orrery_http::request::{JSON_VALUES_MAX, count_values};
 use orrery_runtime as runtime;
 use orrery_runtime::shortage::{Pauses, when_able};
 
-/// Time limit for an answer, however busy the machine is. A compute-bound run ends earlier, by its
-/// processor time limit.
+/// Wall-clock timeout of a response, regardless of how busy the machine is. A compute-bound run is
+/// stopped earlier, by its CPU time limit.
 const TIME_MAX: Duration = Duration::from_secs(60);
-/// Idle time after which a worker is ended.
+/// Idle time after which a worker is stopped.
 pub(super) const IDLE_MAX: Duration = Duration::from_secs(10);
-/// A worker is not reused after a run with more memory than this.
+/// A worker is not reused after a run that used more memory than this.
 const KEPT_MEMORY_MAX: u64 = 64 * MIB;
-/// Longest answer: the largest image that a run may produce, in base64, plus overhead.
+/// Maximum size of a response: the largest image that a run may produce, in base64, plus overhead.
 const ANSWER_MAX: u64 = 128 * MIB;
-/// Longest failure message, in bytes.
+/// Maximum length of a failure message, in bytes.
 const MESSAGE_MAX: usize = 4096;
-/// Longer answers are parsed on a blocking thread.
+/// Responses longer than this are parsed on a blocking thread.
 const QUICK_ANSWER: usize = 64 * 1024;
-/// Maximum number of bytes read from the standard error of an ended worker.
+/// Maximum number of bytes read from the standard error of a worker that has exited.
 const LAST_WORDS_MAX: u64 = 4096;
-/// Grace period for a worker that has closed its streams, before it is killed.
+/// After a worker has closed its streams, how long it may take to exit before it is killed.
 const ENDING: Duration = Duration::from_secs(1);
-/// Maximum number of processes in the control group: those at work and those being replaced.
+/// Maximum number of processes in the control group, counting both active workers and workers being
+/// replaced.
 const PIDS_MAX: u64 = 64;
 
 /// A job for a worker.
 #[derive(Debug)]
 pub(super) struct Request {
     pub model: &'static str,
-    /// Upper bound of the run's memory in bytes; `None` if the worker determines it.
+    /// Upper bound of the run's memory in bytes; `None` if the worker computes it.
     pub weight: Option<u64>,
-    /// Bytes of memory that the worker may use to determine it.
+    /// Bytes of memory that the worker may use to compute the weight.
     pub reading: u64,
-    /// JSON.
+    /// The input as JSON.
     pub input: Vec<u8>,
     pub image: Vec<u8>,
 }
@@ -74,11 +76,11 @@ struct Shared {
     time_max: Duration,
     idle: Mutex<Vec<(Process, Instant)>>,
     groups: Option<Arc<Groups>>,
-    /// The control group of all workers, created with the first one.
+    /// The control group of all workers, created with the first worker.
     group: OnceLock<Group>,
 }
 
-/// One worker. Dropping it kills it.
+/// A worker process. Dropping it kills it.
 #[derive(Debug)]
 struct Process {
     child: Child,
@@ -87,19 +89,19 @@ struct Process {
     errors: ChildStderr,
 }
 
-/// Why a worker gave no answer.
+/// The failure of a worker that sent no response.
 #[derive(Debug)]
 enum Lost {
-    /// It closed its streams.
+    /// The worker closed its streams.
     Ended,
     Late,
-    /// It violated the protocol.
+    /// The worker violated the protocol.
     Nonsense,
 }
 
 impl Workers {
-    /// A pool without workers yet. `program` is this binary; `groups` is where the workers' control
-    /// group is created.
+    /// Creates a pool that has no workers yet. `program` is this binary; `groups` is the parent of
+    /// the workers' control group.
     #[must_use]
     pub fn new(program: PathBuf, groups: Option<Arc<Groups>>) -> Self {
         Self::with(program, vec!["builtin-worker".into()], TIME_MAX, groups)
@@ -117,12 +119,13 @@ impl Workers {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Runs one job within the memory `budget`. Dropping the future kills its worker. Call it on a
-    /// thread that lives as long as the runtime: a worker treats the end of the thread that started
-    /// it as the end of the service.
+    /// Runs one job within the memory `budget`. Dropping the future kills the worker. Must be
+    /// called on a thread that lives as long as the runtime: a worker treats the end of the thread
+    /// that started it as the end of the service.
     ///
-    /// # Errors The model's own failure; `invalid_user_input` for a run that exceeds memory, time
-    /// or stack; `internal_error` if its worker ends otherwise.
+    /// # Errors
+    /// The model's own failure; `invalid_user_input` for a run that exceeds its memory, time or
+    /// stack; `internal_error` if the worker exits for any other reason.
     pub(super) async fn run(&self, request: Request, budget: &Budget) -> Result<Value, Failure> {
         let model = request.model;
         let mut memory = match request.weight {
@@ -140,7 +143,8 @@ impl Workers {
             && let Ok(Message::Weight(weight)) = answer
         {
             granted = weight;
-            // If the memory is refused, the worker is in the middle of a run: dropping it kills it.
+            // If the memory is refused, the worker is in the middle of a run, and dropping it kills
+            // it.
             memory = Some(budget.take(weight).await?);
             answer = self.heard(process.go_on(weight)).await;
         }
@@ -163,9 +167,9 @@ impl Workers {
         result
     }
 
-    /// Ends workers that have been idle for `time`.
+    /// Stops workers that have been idle for `time`.
     pub(super) fn retire(&self, time: Duration) {
-        // Dropped, and thereby killed, after the lock is released.
+        // Dropped, and thereby killed, only after the lock is released.
         let retired: Vec<_> = {
             let mut idle = self.idle();
             let (kept, retired) = idle.drain(..).partition(|(_, since)| since.elapsed() < time);
@@ -175,8 +179,8 @@ impl Workers {
         drop::<Vec<(Process, Instant)>>(retired);
     }
 
-    /// Sends the job to a worker and waits for the first answer. Retries while the machine lacks
-    /// the resources to start a worker.
+    /// Sends the job to a worker and waits for the first response. Retries while the machine does
+    /// not have the resources to start a worker.
     async fn begin(
         &self,
         request: &Request,
@@ -204,7 +208,7 @@ impl Workers {
         tokio::time::timeout(self.shared.time_max, answer).await.unwrap_or(Err(Lost::Late))
     }
 
-    /// The most recently used idle worker, or a new one.
+    /// Returns the most recently used idle worker, or starts a new one.
     fn process(&self) -> io::Result<Process> {
         loop {
             let Some((mut process, _)) = self.idle().pop() else { return self.start() };
@@ -229,8 +233,8 @@ impl Workers {
             command.arg("--group").arg(group.path());
         }
         command.env_clear().current_dir("/").kill_on_drop(true);
-        // Its own process group: terminal signals are for the service, which lets running work
-        // finish.
+        // A separate process group: terminal signals go only to the service, which lets running
+        // work finish.
         command.process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
@@ -243,8 +247,8 @@ impl Workers {
         Ok(Process { child, jobs, answers: BufReader::new(answers), errors })
     }
 
-    /// The control group of all workers, if the service has control groups. Failed creation is
-    /// retried with the next worker.
+    /// Returns the control group of all workers, if the service has control groups. If creating the
+    /// group fails, the next worker tries again.
     fn group(&self) -> Option<&Group> {
         let Shared { groups, group, .. } = &*self.shared;
         if group.get().is_none() {
@@ -266,7 +270,7 @@ impl Workers {
 }
 
 impl Process {
-    /// Sends a job and waits for the first answer.
+    /// Sends a job and waits for the first response.
     async fn ask(&mut self, request: &Request, memory: u64) -> Result<Message, Lost> {
         let head = Head {
             model: request.model.to_owned(),
@@ -287,13 +291,13 @@ impl Process {
         self.hear().await
     }
 
-    /// Whether the worker ended before it took a job because it could not enter its sandbox.
+    /// Whether the worker exited before it accepted a job because it could not enter its sandbox.
     async fn could_not_start(&mut self) -> bool {
         let waited = tokio::time::timeout(ENDING, self.child.wait()).await;
         waited.is_ok_and(|status| status.is_ok_and(|one| one.code() == Some(NOT_STARTED.into())))
     }
 
-    /// Grants the memory that the worker asked for, and waits for the outcome.
+    /// Grants the memory that the worker requested, and waits for the outcome.
     async fn go_on(&mut self, memory: u64) -> Result<Message, Lost> {
         self.send(&[format!("{memory}\n").as_bytes()]).await?;
         self.hear().await
@@ -322,7 +326,7 @@ impl Process {
         parsed.unwrap_or(Err(Lost::Nonsense))
     }
 
-    /// Ends a worker that gave no answer. Returns the failure of its run.
+    /// Ends a worker that sent no response, and returns the failure of its run.
     async fn lost(mut self, lost: Lost, model: &str, memory: u64) -> Failure {
         match lost {
             Lost::Late => refuse("the run takes too long: make the input smaller"),
@@ -336,7 +340,8 @@ impl Process {
                 let mut said = Vec::new();
                 let mut errors = (&mut self.errors).take(LAST_WORDS_MAX);
                 let reading = errors.read_to_end(&mut said);
-                // Its output is already in the pipe, and no other process holds the write end.
+                // The worker's output is already in the pipe, and no other process holds the write
+                // end.
                 let _read_or_not = tokio::time::timeout(ENDING, reading).await;
                 ended(status, &String::from_utf8_lossy(&said), model, memory)
             }
@@ -344,7 +349,8 @@ impl Process {
     }
 }
 
-/// Parses an answer. The worker is not trusted, so the number of values is limited as in a request.
+/// Parses a response. The worker is not trusted, so the number of values is limited as it is in
+/// requests.
 fn parse(line: &[u8]) -> Result<Message, Lost> {
     if count_values(line) > JSON_VALUES_MAX {
         let sentence = format!("the result holds more than {JSON_VALUES_MAX} JSON values");
@@ -357,8 +363,8 @@ fn parse(line: &[u8]) -> Result<Message, Lost> {
     Ok(answer)
 }
 
-/// The failure of a run whose worker has ended. Messages of the Rust runtime distinguish exhausted
-/// memory or stack, which the input causes, from everything else.
+/// Returns the failure of a run whose worker has exited. Messages of the Rust runtime distinguish
+/// exhausted memory or stack, which the input caused, from other crashes.
 fn ended(status: Option<ExitStatus>, said: &str, model: &str, memory: u64) -> Failure {
     if said.contains("memory allocation of") {
         return refuse(format!(

@@ -1,4 +1,4 @@
-//! Misbehaving workers, played by shell scripts.
+//! Misbehaving workers, simulated by shell scripts.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// A pool whose workers are this script, with a folder as `$1`.
+/// A pool whose workers run this script, with a directory as `$1`.
 struct Scripted {
     workers: Workers,
     folder: TempDir,
@@ -36,13 +36,13 @@ impl Scripted {
         self.workers.run(request(weight), &Budget::new(MEMORY_MAX)).await
     }
 
-    /// The started processes, in order.
+    /// Returns the ids of the started processes, in order.
     fn pids(&self) -> Vec<i32> {
         let lines = std::fs::read_to_string(self.folder.path().join("pids")).unwrap_or_default();
         lines.lines().map(|line| line.parse().unwrap()).collect()
     }
 
-    /// Waits until all of them have ended.
+    /// Waits until all started processes have exited.
     async fn all_end(&self) {
         let ending = async {
             for pid in self.pids() {
@@ -62,7 +62,7 @@ fn request(weight: Option<u64>) -> Request {
     Request { model: "m", weight, reading: MIB, input, image }
 }
 
-/// A shell command that answers with this line.
+/// Returns a shell command that responds with this line.
 fn say(answer: &str) -> String {
     format!("read job; echo '{answer}'; ")
 }
@@ -166,7 +166,7 @@ async fn worker_memory_request_for_image_is_granted_or_rejected() {
         "{}read granted; echo \"{{\\\"output\\\":$granted}}\"",
         say(&format!(r#"{{"weight":{}}}"#, 5 * MIB))
     );
-    // `read` takes the job's head; the input and image bytes precede the grant.
+    // `read` consumes the job's head; the bytes of the input and the image precede the grant.
     let scripted = Scripted::new(&script);
     let failure = scripted.workers.run(request(None), &Budget::new(MIB)).await.unwrap_err();
     assert!(failure.message.starts_with("the run would take 5 MiB"), "{}", failure.message);

@@ -1,5 +1,5 @@
-//! Every built-in model on valid and invalid input, as the engine calls it: schema first, then the
-//! run.
+//! Every built-in model on valid and invalid input, called as the engine does: schema validation
+//! first, then the run.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use serde_json::json;
 use super::*;
 use orrery_schema::Schema;
 
-/// Runs the model in this process; worker limits are tested in `tests/it/builtins.rs`.
+/// Runs the model in this process; `tests/it/builtins.rs` tests the workers' limits.
 async fn run(slug: &str, input: Value) -> Result<Value, String> {
     let builtin = find(slug).unwrap();
     let schema = Schema::compile(&(builtin.schema)()).unwrap();
@@ -169,8 +169,8 @@ async fn html_to_text_extracts_text_and_bounds_nesting() {
     let output = run("html-to-text", json!({"html": html})).await.unwrap();
     let text = output.as_str().unwrap();
     assert!(text.contains("Title") && text.contains("two") && !text.contains("no"), "{text}");
-    // An unmatched end tag creates an element, and content in the wrong place of a table is moved
-    // before the table.
+    // An unmatched end tag creates an element, and misplaced content in a table is moved before the
+    // table.
     for deep in ["<div>", "<div></p>", "<i>x", "<table><td>", "<svg>"] {
         let html = format!("<table>{}", deep.repeat(499_000 / deep.len()));
         let said = run("html-to-text", json!({"html": html})).await;
@@ -207,13 +207,14 @@ async fn image_resize_resizes_crops_and_converts() {
     }
 }
 
-/// Regression: scaled before cropping, this image is 41 million pixels wide and takes 168 GB.
+/// Regression test: if scaled before cropping, this image is 41 million pixels wide and takes 168
+/// GB.
 #[tokio::test]
 async fn image_resize_covers_large_box_from_one_line_image() {
     let input = json!({"image": png(10_000, 1), "width": 4096, "height": 4096, "fit": "cover",
         "format": "bmp"});
     let output = run("image-resize", input).await.unwrap();
-    // A BMP of 4 bytes per pixel, in base64.
+    // A BMP with 4 bytes per pixel, in base64.
     assert_eq!(output.as_str().unwrap().len() / 1_000_000, 89);
 }
 

@@ -72,7 +72,7 @@ fn extract(input: &Value) -> Result<Value, Failure> {
     Ok(keywords.map(|(keyword, score)| json!({"keyword": keyword, "score": score})).collect())
 }
 
-/// Runs of topical words between stop words, punctuation and line ends.
+/// Returns the runs of topical words between stop words, punctuation and line breaks.
 fn phrases(text: &str) -> Vec<Vec<String>> {
     let stop_words = StopWords::of_language_of(text);
     let mut phrases = Vec::new();

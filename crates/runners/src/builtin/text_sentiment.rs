@@ -7,11 +7,11 @@ use super::{Builtin, Work, text, weight};
 use orrery_domain::attempt::Failure;
 use orrery_domain::model::OutputType;
 
-/// Longest text: the rules compare neighboring words and search for emoji, so longer texts take too
-/// long.
+/// Maximum text length: the rules compare neighboring words and search for emoji, so longer texts
+/// would take too long.
 const LENGTH_MAX: u64 = 20_000;
-/// At or above this score a text is positive, and at or below its negative it is negative: VADER's
-/// own bounds.
+/// A text with at least this score is positive, and a text with at most the negated value is
+/// negative; these are VADER's own thresholds.
 const THRESHOLD: f64 = 0.05;
 
 pub(super) const MODEL: Builtin = Builtin {
@@ -42,7 +42,7 @@ fn schema() -> Value {
     })
 }
 
-/// The contribution of exclamation and question marks, as the library computes it.
+/// Returns the contribution of exclamation and question marks, computed as the library does.
 fn emphasis(text: &str) -> f64 {
     let count = |mark: u8| text.bytes().filter(|byte| *byte == mark).take(5).map(|_| 1.0).sum();
     let exclamation: f64 = count(b'!');
@@ -51,7 +51,7 @@ fn emphasis(text: &str) -> f64 {
     question + exclamation.min(4.0) * 0.292
 }
 
-/// VADER's normalization of a sum to -1 to 1.
+/// Normalizes a sum to the range from -1 to 1, as VADER does.
 fn normalized(sum: f64) -> f64 {
     sum / (sum * sum + 15.0).sqrt()
 }
@@ -59,7 +59,7 @@ fn normalized(sum: f64) -> f64 {
 fn rate(input: &Value) -> Result<Value, Failure> {
     let text = text(input, "text");
     let mut scores = SentimentIntensityAnalyzer::new().polarity_scores(text);
-    // Emphasis strengthens a sentiment. Unlike the reference implementation, the library also
+    // Emphasis amplifies a sentiment. Unlike the reference implementation, the library also
     // subtracts it from a sum of zero.
     if scores.compound < 0.0 && (scores.compound - normalized(-emphasis(text))).abs() < f64::EPSILON
     {

@@ -1,7 +1,7 @@
-//! `text-summary`: selects the most informative sentences of a text, in their order.
+//! `text-summary`: selects the most informative sentences of a text, in their original order.
 //!
-//! Extractive, by the frequency measure of Luhn (1958): a sentence scores the sum of its topical
-//! words' frequencies over its length. It never generates sentences.
+//! Extractive, using the frequency measure of Luhn (1958): a sentence's score is the sum of its
+//! topical words' frequencies divided by its length. It never generates sentences.
 
 use std::collections::HashMap;
 
@@ -70,7 +70,8 @@ fn summarize(input: &Value) -> Result<Value, Failure> {
     Ok(chosen.collect::<Vec<_>>().join(" ").into())
 }
 
-/// The square root keeps a short sentence that repeats the topic's name from beating long ones.
+/// The square root prevents a short sentence that repeats the topic's name from outranking long
+/// ones.
 #[expect(clippy::cast_precision_loss, reason = "counts of words stay far below 2^53")]
 fn density(sum: usize, words: usize) -> f64 {
     if words == 0 { 0.0 } else { sum as f64 / (words as f64).sqrt() }

@@ -1,5 +1,5 @@
-//! `text-template`: renders a Jinja template. Fuel limits its instructions, a writer its output,
-//! and the worker process the memory and time of its values.
+//! `text-template`: renders a Jinja template. Fuel limits the template's instructions, a writer
+//! limits its output, and the worker process limits the memory and time of its values.
 
 use minijinja::{Environment, UndefinedBehavior};
 use serde_json::{Value, json};
@@ -10,16 +10,15 @@ use crate::rendering;
 use orrery_domain::attempt::Failure;
 use orrery_domain::model::OutputType;
 
-/// Maximum number of instructions of one rendering: some tens of milliseconds if their values are
-/// small.
+/// Maximum number of instructions per rendering: some tens of milliseconds if the values are small.
 const FUEL_MAX: u64 = 200_000;
-/// Largest values, in bytes of JSON.
+/// Maximum size of the values, in bytes of JSON.
 const VALUES_MAX: usize = 1024 * 1024;
 /// Memory estimate per byte of template and values.
 const BYTES_EACH: u64 = 200;
 /// Memory estimate for the rendered text and for intermediate values of expressions, in bytes.
 const WORKING_MEMORY: u64 = 32 * MIB;
-/// Longest rendered text, in bytes.
+/// Maximum length of the rendered text, in bytes.
 const OUTPUT_MAX: usize = 4 * 1024 * 1024;
 
 pub(super) const MODEL: Builtin = Builtin {

@@ -1,4 +1,4 @@
-//! The memory budget shared by all built-in runs; a run takes its share before it starts.
+//! The memory budget shared by all built-in runs; a run reserves its share before it starts.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use super::refuse;
 use orrery_domain::attempt::Failure;
 use orrery_runtime::turns::{Turn, Turns};
 
-/// Memory budget of all runs of built-in models together, in bytes. A run waits until its share is
+/// Memory budget of all built-in models' runs combined, in bytes. A run waits until its share is
 /// free; a run that exceeds the whole budget is rejected.
 pub const MEMORY_MAX: u64 = 512 * MIB;
 pub(super) const MIB: u64 = 1024 * 1024;
 /// Bytes of memory per byte of text, for models that split text into words.
 pub(super) const WORDS_EACH: u64 = 64;
 
-/// A memory budget; organizations take turns.
+/// A memory budget; organizations take turns to draw from it.
 #[derive(Debug, Clone)]
 pub(super) struct Budget {
     turns: Arc<Turns>,
@@ -24,14 +24,15 @@ pub(super) struct Budget {
 
 impl Budget {
     pub(super) fn new(bytes: u64) -> Self {
-        // Runs hold their share briefly, so one organization may use all of it.
+        // Runs hold their share only briefly, so one organization may use all of it.
         let turns = Turns::without_reserve(usize::try_from(bytes).unwrap_or(usize::MAX));
         Self { turns, bytes }
     }
 
-    /// Waits until `weight` bytes are free. Dropping the returned turn frees them.
+    /// Waits until `weight` bytes are free. Dropping the returned turn releases them.
     ///
-    /// # Errors `invalid_user_input` with both numbers if `weight` exceeds the whole budget.
+    /// # Errors
+    /// `invalid_user_input` with both numbers if `weight` exceeds the whole budget.
     pub(super) async fn take(&self, weight: u64) -> Result<Turn, Failure> {
         let bytes = usize::try_from(weight).ok().filter(|_| weight <= self.bytes);
         let bytes = bytes.ok_or_else(|| {
@@ -46,7 +47,7 @@ impl Budget {
     }
 }
 
-/// The weight of a run that keeps `factor` bytes per byte of a text field.
+/// Returns the weight of a run that holds `factor` bytes per byte of a text field.
 pub(super) fn of_text(input: &Value, field: &str, factor: u64) -> u64 {
     let bytes = super::text(input, field).len() as u64;
     MIB.saturating_add(bytes.saturating_mul(factor))

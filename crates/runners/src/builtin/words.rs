@@ -1,17 +1,18 @@
-//! Topical words, as counted by `text-summary` and `text-keywords`.
+//! Topical words, as counted by `text-summary` and `text-keywords`: words that carry meaning.
 
 use std::collections::HashSet;
 
 use unicode_segmentation::UnicodeSegmentation;
 
-/// Shorter words carry no topic.
+/// Minimum length of a topical word, in characters.
 const LENGTH_MIN: usize = 3;
 
-/// Words of one language that carry no topic.
+/// Words of one language that carry no meaning of their own.
 pub(super) struct StopWords(HashSet<&'static str>);
 
 impl StopWords {
-    /// The stop words of the language that `text` is written in; English if unknown.
+    /// Returns the stop words of the language of `text`, or the English ones if the language is
+    /// unknown.
     pub(super) fn of_language_of(text: &str) -> Self {
         let code =
             whatlang::detect_lang(text).map_or("en", |language| two_letters(language.code()));
@@ -19,12 +20,12 @@ impl StopWords {
         Self(list.unwrap_or_default().iter().copied().collect())
     }
 
-    /// The topical words of `text`, in lower case and in order.
+    /// Returns the topical words of `text`, in lower case and in order.
     pub(super) fn topical(&self, text: &str) -> Vec<String> {
         text.unicode_words().map(str::to_lowercase).filter(|word| self.is_topical(word)).collect()
     }
 
-    /// Whether a lower-case word carries a topic.
+    /// Whether a lower-case word is topical.
     pub(super) fn is_topical(&self, word: &str) -> bool {
         word.chars().count() >= LENGTH_MIN
             && word.chars().any(char::is_alphabetic)

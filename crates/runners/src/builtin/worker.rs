@@ -1,12 +1,13 @@
-//! The worker process of the built-in models (`orrery builtin-worker …`): computes on client input
-//! inside the [`Sandbox`], one job at a time, until the service closes its standard input. See
-//! `pool` for the other side.
+//! The worker process of the built-in models (`orrery builtin-worker …`): processes client input
+//! inside the [`Sandbox`], one job at a time, until the service closes the worker's standard input.
+//! See `pool` for the other side.
 //!
 //! # Protocol
 //!
-//! A job is a line of JSON ([`Head`]), then the bytes of the input's JSON, then those of the image.
-//! The worker answers with a line of JSON ([`Message`]). For a model that uses an image, it first
-//! answers with the run's weight and waits for a line with the number of bytes of memory granted.
+//! A job is a line of JSON ([`Head`]), followed by the bytes of the input's JSON and the bytes of
+//! the image. The worker responds with a line of JSON ([`Message`]). For a model that uses an
+//! image, it first sends the run's weight and waits for a line with the number of bytes of memory
+//! granted.
 
 use std::io::{self, BufRead, BufWriter, Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,18 +22,20 @@ use orrery_guard::groups;
 use orrery_guard::sandbox::Sandbox;
 use orrery_runtime::memory;
 
-/// Memory of a worker in addition to that of a run: static data and memory kept by the allocator.
+/// Memory of a worker in addition to the memory of a run: static data and memory retained by the
+/// allocator.
 pub(super) const MEMORY_BESIDE: u64 = 64 * MIB;
-/// Memory of a run in addition to its weight: buffers, and tables that a model's crate builds once.
+/// Memory of a run in addition to its weight: buffers, and tables that the model's crate builds
+/// once.
 const RUN_BESIDE: u64 = 8 * MIB;
-/// Processor time limit of one run, in seconds.
+/// CPU time limit of one run, in seconds.
 pub(super) const CPU_SECONDS_MAX: u64 = 10;
-/// Longest line accepted from the service, in bytes.
+/// Maximum length of a line from the service, in bytes.
 const LINE_MAX: u64 = 4096;
-/// Bytes read ahead of a claimed length that is not verified yet.
+/// Bytes read before a claimed length is verified.
 const READ_AHEAD: usize = 1024 * 1024;
 
-/// The exit code of a worker that cannot enter its sandbox; no job caused it.
+/// Exit code of a worker that cannot enter its sandbox; never caused by a job.
 pub(super) const NOT_STARTED: u8 = 125;
 
 /// The arguments with which the service starts a worker.
@@ -50,8 +53,8 @@ pub struct WorkerArgs {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Head {
     pub model: String,
-    /// Bytes of memory that the run may use; for a model that uses an image, the memory for reading
-    /// the image header.
+    /// Bytes of memory that the run may use; for a model that uses an image, the bytes available
+    /// for reading the image header.
     pub memory: u64,
     /// Length of the input's JSON, in bytes.
     pub input: usize,
@@ -59,21 +62,23 @@ pub(super) struct Head {
     pub image: usize,
 }
 
-/// A message of a worker.
+/// A message from a worker to the service.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Message {
-    /// Upper bound of the run's memory in bytes: the worker waits for a line that grants it.
+    /// Upper bound of the run's memory in bytes; the worker waits for a line that grants this
+    /// amount.
     Weight(u64),
     Output(Value),
     Failed(Failure),
-    /// The model panicked; do not reuse the worker.
+    /// The model panicked; the worker must not be reused.
     Panicked,
 }
 
-/// Serves jobs until the service closes its end. Returns the exit code of the process.
+/// Serves jobs until the service closes its end, and returns the exit code of the process.
 ///
-/// # Errors When a stream breaks.
+/// # Errors
+/// Fails if a stream breaks.
 pub fn run(args: &WorkerArgs) -> io::Result<u8> {
     memory::keep_less()?;
     let sandbox = match enter(args) {
@@ -84,7 +89,7 @@ pub fn run(args: &WorkerArgs) -> io::Result<u8> {
             return Ok(NOT_STARTED);
         }
     };
-    // A panic is reported as an answer, because its message may quote the input.
+    // A panic is reported in a message instead, because its text may quote the input.
     std::panic::set_hook(Box::new(|_panic| {}));
     let allow = |memory: u64| sandbox.limit(memory.saturating_add(RUN_BESIDE), CPU_SECONDS_MAX);
     serve(&mut io::stdin().lock(), &mut BufWriter::new(io::stdout().lock()), allow)?;
@@ -98,7 +103,7 @@ fn enter(args: &WorkerArgs) -> io::Result<Sandbox> {
     Sandbox::enter(args.parent, MEMORY_MAX + MEMORY_BESIDE)
 }
 
-/// Serves jobs. `allow` limits further memory use to this many bytes.
+/// Serves jobs. `allow` limits additional memory use to this many bytes.
 fn serve(
     jobs: &mut impl BufRead,
     answers: &mut impl Write,
@@ -109,7 +114,7 @@ fn serve(
         let input = read_bytes(jobs, head.input)?;
         let image = read_bytes(jobs, head.image)?;
         let builtin = find(&head.model).ok_or(io::ErrorKind::InvalidInput)?;
-        // The service has already parsed it.
+        // The service has already parsed the input.
         let Ok(parsed) = serde_json::from_slice::<Value>(&input) else {
             say(answers, &Message::Failed(refuse("the input nests too deeply")))?;
             continue;
@@ -130,7 +135,7 @@ fn serve(
     Ok(())
 }
 
-/// Runs the model; turns a panic into a message.
+/// Runs the model and converts a panic into a message.
 fn guarded<T>(work: impl FnOnce() -> Result<T, Failure>, good: fn(T) -> Message) -> Message {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(result)) => good(result),
@@ -139,7 +144,7 @@ fn guarded<T>(work: impl FnOnce() -> Result<T, Failure>, good: fn(T) -> Message)
     }
 }
 
-/// Reads the next line; `None` when the service has closed its end.
+/// Reads the next line, or returns `None` when the service has closed its end.
 fn read_line<T: for<'d> Deserialize<'d>>(jobs: &mut impl BufRead) -> io::Result<Option<T>> {
     let mut line = Vec::new();
     if jobs.by_ref().take(LINE_MAX).read_until(b'\n', &mut line)? == 0 {
@@ -160,7 +165,8 @@ fn say(answers: &mut impl Write, answer: &Message) -> io::Result<()> {
     answers.flush()
 }
 
-/// Memory that a worker may use to read a job with an image and the image header, in bytes.
+/// Returns the memory that a worker may use to read a job with an image and the image header, in
+/// bytes.
 pub(super) const fn reading(image: usize) -> u64 {
     (image as u64).saturating_mul(2).saturating_add(images::HEAD_MAX)
 }
@@ -175,7 +181,7 @@ mod tests {
         assert_eq!(guarded(|| Err(refuse("x")), Message::Weight), Message::Failed(refuse("x")));
     }
 
-    /// A job as sent by the service.
+    /// Builds a job as the service sends it.
     fn job(model: &str, input: &str, image: &[u8]) -> Vec<u8> {
         let model = model.to_owned();
         let input_bytes = input.len();

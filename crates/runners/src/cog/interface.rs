@@ -1,5 +1,5 @@
 //! Reads the request schema and the output type of a Cog model from its container's OpenAPI
-//! document. Pure.
+//! document. This module does no I/O.
 
 use std::sync::Arc;
 
@@ -9,14 +9,15 @@ use crate::ModelInterface;
 use orrery_domain::model::OutputType;
 use orrery_schema::Schema;
 
-/// Maximum number of values of a schema after its references are inlined.
+/// Maximum number of values in a schema after its references are inlined.
 const VALUES_MAX: usize = 100_000;
 /// Maximum nesting depth of references.
 const REFS_DEEP: usize = 16;
 
-/// The interface described by an OpenAPI document.
+/// Returns the interface that an OpenAPI document describes.
 ///
-/// # Errors The fault, as a phrase that follows "its OpenAPI document".
+/// # Errors
+/// The fault, as a phrase that follows "its OpenAPI document".
 pub fn read(document: &Value) -> Result<ModelInterface, String> {
     let schemas = document.pointer("/components/schemas").and_then(Value::as_object);
     let schemas = schemas.ok_or_else(|| "has no components.schemas".to_owned())?;
@@ -32,7 +33,7 @@ pub fn read(document: &Value) -> Result<ModelInterface, String> {
     Ok(ModelInterface { schema: Arc::new(schema), output_type: output_type(&output) })
 }
 
-/// Converts to JSON Schema: inlines references and turns `nullable` into a type.
+/// Converts to JSON Schema: inlines references and replaces `nullable` with a type.
 fn resolve(
     schema: &Value,
     schemas: &Map<String, Value>,
@@ -71,7 +72,8 @@ fn resolve(
     }
 }
 
-/// Sorts the properties by the order of the predictor's arguments, which Cog gives as `x-order`.
+/// Sorts the properties in the order of the predictor's arguments, which Cog specifies as
+/// `x-order`.
 fn sort_properties(schema: &mut Value) {
     let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) else {
         return;

@@ -1,10 +1,11 @@
-//! The runner `cog`: runs predictions in containers built by Cog, over their HTTP API.
+//! The runner `cog`: runs predictions in containers built with Cog, over their HTTP API.
 //!
-//! A run is a `PUT` with its own id, so that a repeat after a crash joins the existing run instead
-//! of starting a second one. The model's schemas are read from the container. Cog accepts a limited
-//! number of concurrent runs and refuses more; a run waits for a free place. Requests whose run has
-//! started are not repeated here. With several containers, a run interrupted by a crash of this
-//! service may be repeated on another container.
+//! A run is a `PUT` with an id of its own, so that a repetition after a crash joins the existing
+//! run instead of starting a second one. The model's schemas are read from the container. Cog
+//! accepts a limited number of concurrent runs and rejects further ones; a run waits until the
+//! container can accept it. Once a run has started, this module never repeats its request. If the
+//! model has several containers, a run interrupted by a crash of this service may be repeated in
+//! another container.
 
 mod interface;
 
@@ -32,11 +33,11 @@ use orrery_http::{content, trace_context};
 use orrery_runtime::{self as runtime, Tasks};
 use orrery_schema as schema;
 
-/// Largest answer, in bytes; includes files as `data:` URIs.
+/// Maximum size of a response in bytes, including files as `data:` URIs.
 pub const ANSWER_MAX: usize = 64 * 1024 * 1024;
-/// Time limit for the container to cancel a run.
+/// Timeout of a request to cancel a run.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(3);
-/// Polling interval while waiting for a free place: the first, and the maximum.
+/// Initial and maximum polling interval while a container is busy.
 const LOOK_FIRST: Duration = Duration::from_millis(10);
 const LOOK_MAX: Duration = Duration::from_millis(500);
 
@@ -87,12 +88,12 @@ struct CogRunner {
 #[derive(Debug, Default)]
 struct Known {
     interface: Option<Arc<ModelInterface>>,
-    /// When it was last read.
+    /// When the interface was last read.
     description: DescriptionAge,
 }
 
 impl CogRunner {
-    /// `tasks` run the requests that cancel runs in the container.
+    /// Creates a runner; `tasks` runs the requests that cancel runs in the container.
     fn new(model: Model, client: Client, tasks: Tasks, servers: Pool) -> Self {
         Self { model, client, tasks, servers, known: Mutex::default() }
     }
@@ -105,7 +106,7 @@ impl CogRunner {
         Failure::new(class, format!("the model '{}': {what}", self.model.name))
     }
 
-    /// Repeats the request until a place is free. Returns the answer of the run.
+    /// Repeats the request until a container accepts it, and returns the response of the run.
     async fn ask(&self, run: &CancelOnDrop<'_>, job: &Job) -> Result<Response, Failure> {
         let id = run.id;
         let body = Bytes::from(json!({"id": id, "input": *job.input}).to_string());
@@ -142,8 +143,8 @@ impl CogRunner {
                     (sent.map_err(|error| failure_of(&self.model.name, &error))?, lease)
                 }
             };
-            // 202: this run is already in progress there, from before a crash. 409: no place is
-            // free. 503: the container is starting.
+            // 202: the run has been in progress in this container since before a crash. 409: the
+            // container is at its concurrency limit. 503: the container is starting.
             match answer.status.as_u16() {
                 202 => held = Some(lease),
                 409 => lease.note(None),
@@ -203,7 +204,7 @@ impl CogRunner {
         Err(super::Error { failure: self.failure(ErrorClass::ProviderError, &what), cost })
     }
 
-    /// Asks a container for its health.
+    /// Queries the health of a container.
     async fn probe(&self, url: String) -> Readiness {
         let request = Request::get(format!("{url}/health-check"));
         match endpoints::probe(&self.client, request).await {
@@ -284,7 +285,7 @@ impl Runner for CogRunner {
 struct CancelOnDrop<'a> {
     runner: &'a CogRunner,
     id: &'a str,
-    /// The container last asked; `None` if there is nothing to cancel.
+    /// The container that received the last request; `None` if there is nothing to cancel.
     at: Mutex<Option<String>>,
 }
 
@@ -307,7 +308,7 @@ impl Drop for CancelOnDrop<'_> {
         }
         let url = format!("{url}/predictions/{}/cancel", self.id);
         let client = self.runner.client.clone();
-        // Older versions of Cog continue a run when the connection closes.
+        // Older versions of Cog continue a run after the connection is closed.
         self.runner.tasks.spawn(async move {
             let limits =
                 Limits { total: CANCEL_TIMEOUT, answer_bytes: 4096, overflow: Overflow::Truncate };
@@ -318,7 +319,7 @@ impl Drop for CancelOnDrop<'_> {
     }
 }
 
-/// An id that is safe in a URL path, unique per attempt.
+/// Returns an id that is safe in a URL path and unique per attempt.
 fn id_of(attempt_key: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     attempt_key.chars().map(|c| if is_plain(c) { c } else { '-' }).collect()

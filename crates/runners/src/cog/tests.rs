@@ -1,4 +1,4 @@
-//! The runner against a stub container. Integration tests use a real one.
+//! The runner against a stub container. Integration tests use a real container.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -7,7 +7,8 @@ use crate::{RecordingProgress, stand_in};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 
-/// A stub that answers each request by its first line; counts the requests.
+/// Starts a stub that responds to each request according to its first line, and counts the
+/// requests.
 async fn container(answer: fn(&str, usize) -> (u16, String)) -> (CogRunner, Arc<AtomicUsize>) {
     let (url, count) = stand_in::server(move |line, _body, number| answer(line, number)).await;
     (of(url, Tasks::new()), count)

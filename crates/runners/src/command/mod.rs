@@ -1,9 +1,9 @@
-//! The runner `command`: runs a program of the operator that reads jobs and writes answers as JSON
-//! Lines on its standard streams (see `protocol`).
+//! The runner `command`: runs a program of the operator that reads jobs and writes responses as
+//! JSON Lines on its standard streams (see `protocol`).
 //!
-//! In mode `persistent` a pool of workers is kept, each serving one job at a time; in mode `once`
-//! each job gets its own process. Dropping a run kills its process and all its descendants. Nothing
-//! is retried here.
+//! In `persistent` mode, a pool of workers serves the jobs, with one job at a time per worker; in
+//! `once` mode, each job has its own process. Dropping a run kills its process and all its
+//! descendants. This module never retries.
 
 mod pool;
 pub mod process;
@@ -33,24 +33,24 @@ use orrery_guard as guard;
 use orrery_runtime as runtime;
 use orrery_runtime::shortage::when_able;
 
-/// Bounds of `memory_bytes`: the smallest address space that a program can start in, and a sanity
+/// Bounds of `memory_bytes`: the smallest address space in which a program can start, and a sanity
 /// limit.
 const MEMORY_MIN: u64 = 64 * 1024 * 1024;
 const MEMORY_MAX: u64 = 1 << 50;
 
-/// Retry limit for a spawn that fails for lack of machine resources.
+/// How long to retry a spawn that fails because the machine is out of resources.
 const STARTING_MAX: Duration = Duration::from_secs(60);
 
-/// Where a service looks for programs, whatever the `PATH` of a terminal says.
+/// The default `PATH` of a service, which can differ from the `PATH` of a terminal.
 const SERVICE_PATH: [&str; 5] =
     ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/bin"];
-/// How the names of scripts end.
+/// File name extensions of scripts.
 const SCRIPTS: [&str; 8] = ["py", "sh", "js", "mjs", "ts", "rb", "pl", "php"];
 
-/// How processes are used.
+/// The process mode of a runner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
-    /// Reused for many jobs.
+    /// Each process is reused for many jobs.
     Persistent,
     /// One process per job.
     Once,
@@ -60,7 +60,7 @@ impl Mode {
     /// All modes.
     const ALL: [Self; 2] = [Self::Persistent, Self::Once];
 
-    /// The spelling in manifests.
+    /// Returns the mode's spelling in manifests.
     const fn as_str(self) -> &'static str {
         match self {
             Self::Persistent => "persistent",
@@ -81,12 +81,12 @@ struct Options {
     /// The program and its arguments, never empty.
     command: Vec<String>,
     mode: Mode,
-    /// The absolute working directory; the manifest's folder by default.
+    /// The absolute working directory; by default, the directory of the manifest.
     directory: PathBuf,
     env: Vec<(String, Secret)>,
-    /// The address space limit of each of its processes.
+    /// The address space limit of each of the program's processes.
     memory_bytes: Option<u64>,
-    /// Absolute folders that it may write to, besides its own.
+    /// Absolute paths of directories that the program may write to, in addition to its own.
     writable: Vec<PathBuf>,
 }
 
@@ -104,7 +104,8 @@ impl Options {
 
 impl options::Options for Options {
     fn programs(&self) -> Vec<PathBuf> {
-        // A program without a slash is looked up in PATH; scripts are among the arguments.
+        // A program name without a slash is looked up in `PATH`; script paths are among the
+        // arguments.
         let is_path = |(place, word): &(usize, &String)| *place > 0 || word.contains('/');
         let words = self.command.iter().enumerate().filter(is_path);
         let paths = words.map(|(_, word)| self.directory.join(word));
@@ -129,8 +130,9 @@ fn program(value: &values::Value<'_>) -> Parsed<Vec<String>> {
     Ok(command)
 }
 
-/// What a command that starts in `directory` needs and is not there: its program, or the script that its
-/// program is to read. A program without a slash is found in `PATH`, or where services find theirs.
+/// Returns the missing file that a command started in `directory` needs: its program, or the script
+/// that its program reads. A program name without a slash is looked up in `PATH` and in the default
+/// path of services.
 pub fn missing(command: &[String], directory: &Path) -> Option<String> {
     let (program, arguments) = command.split_first()?;
     let found = |folder: PathBuf| is_program(&folder.join(program));
@@ -165,7 +167,7 @@ fn is_program(path: &Path) -> bool {
     path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
-/// Parses a folder that must exist; a relative path starts at `folder`.
+/// Parses the path of a directory that must exist; a relative path is resolved against `folder`.
 fn directory(folder: &Path) -> impl Fn(&values::Value<'_>) -> Parsed<PathBuf> {
     move |value| {
         let path = values::path(folder)(value)?;
@@ -192,7 +194,7 @@ fn variable(folder: &Path) -> impl Fn(&str, &values::Value<'_>) -> Parsed<(Strin
 #[derive(Debug)]
 struct CommandRunner {
     pool: Arc<Pool>,
-    /// The outcome of the last process in mode `once`.
+    /// The outcome of the last process in `once` mode.
     once: Mutex<Health>,
 }
 
@@ -264,7 +266,7 @@ impl CommandRunner {
         result
     }
 
-    /// Creates a folder for the files of a run, if the model may return files.
+    /// Creates a directory for the files of a run, if the model may return files.
     fn folder(&self, worker: &Worker) -> Result<Option<Folder>, Failure> {
         if !self.model().gives_files {
             return Ok(None);
@@ -320,7 +322,7 @@ impl Runner for CommandRunner {
     }
 }
 
-/// The reason for a worker that exited successfully without an answer.
+/// The failure reason of a worker that exited successfully without a response.
 const ENDED: &str = "its worker ended without an answer";
 
 /// Describes an unexpected exit, as a phrase that follows "the model 'x':". The program's own

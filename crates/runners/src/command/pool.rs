@@ -1,8 +1,8 @@
-//! The pool of a model's workers: up to its concurrency, each reused and replaced when it ends.
+//! The pool of a model's workers: at most as many as the model's concurrency, each reused until it
+//! exits and is then replaced.
 //!
-//! A worker that exits without an answer or violates the protocol counts as a failure; consecutive
-//! failures increase the pause before the next start, so that failures never cause a storm of
-//! starts.
+//! A worker that exits without a response or violates the protocol counts as a failure; consecutive
+//! failures increase the delay before the next start, so that failures never cause a restart storm.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -19,17 +19,17 @@ use crate::tail::Tail;
 use orrery_runtime::Recurring;
 use orrery_runtime::shortage::is_shortage;
 
-/// How long to wait for a free worker before rechecking the pool.
+/// How long to wait for a free worker before checking the pool again.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
-/// The hint for a worker that exited before its first answer.
+/// Hint about a worker that exited before its first response.
 const HINT_ENDED: &str = "the worker ended before it answered: with mode = \"persistent\" it answers \
     each line of its standard input with a line of JSON, and ends when its input ends; for a program that \
     does one job and ends, set mode = \"once\"";
-/// The hint for a worker that was killed before its first answer.
+/// Hint about a worker that was killed before its first response.
 const HINT_SILENT: &str = "the worker was ended before it answered: does it write a line of JSON for \
     each line that it reads, and flush it? Standard output is for answers alone: messages belong on \
     standard error";
-/// A worker that has lived this long has started successfully.
+/// A worker that has lived this long is considered to have started successfully.
 const SETTLED: Duration = Duration::from_secs(2);
 
 /// The workers of one model.
@@ -38,27 +38,28 @@ pub struct Pool {
     pub options: Arc<Options>,
     pub model: Model,
     pub guard: GuardConfig,
-    /// The standard error of its workers.
+    /// The standard error of the pool's workers.
     pub tail: Tail,
     state: Mutex<State>,
-    /// Notified when a worker is free or another one may be started.
+    /// Notified when a worker is free or a new one may be started.
     freed: Notify,
 }
 
 #[derive(Debug)]
 struct State {
     idle: Vec<Worker>,
-    /// Workers that are idle, at work or ending.
+    /// Number of workers that are idle, busy or exiting.
     alive: usize,
     backoff: Backoff,
     health: Health,
-    /// A hint for the operator if the last worker gave no answer.
+    /// A hint for the operator if the last worker sent no response.
     hint: Option<&'static str>,
-    /// The last failure logged.
+    /// The failure that was logged last.
     logged: Recurring,
 }
 
-/// A worker in use. If dropped before its outcome is known, the worker is killed.
+/// A worker in use. If the lease is dropped before the outcome of its job is known, the worker is
+/// killed.
 #[derive(Debug)]
 pub struct WorkerLease {
     pool: Arc<Pool>,
@@ -66,7 +67,7 @@ pub struct WorkerLease {
 }
 
 impl Pool {
-    /// A pool without workers.
+    /// Creates a pool without workers.
     #[must_use]
     pub fn new(options: Arc<Options>, model: Model, guard: GuardConfig) -> Arc<Self> {
         let state = State {
@@ -83,21 +84,22 @@ impl Pool {
         Arc::new(Self { options, model, guard, tail, state, freed })
     }
 
-    /// The health of its workers.
+    /// Returns the health of the pool's workers.
     #[must_use]
     pub fn health(&self) -> Health {
         self.lock().health.clone()
     }
 
-    /// The hint for the operator about a model whose worker gives no answer.
+    /// Returns the hint for the operator about a model whose worker sends no response.
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {
         self.lock().hint
     }
 
-    /// Waits for a live worker.
+    /// Takes a live worker, waiting until one is available.
     ///
-    /// # Errors The reason, if no worker can be started now and `may_wait` is false.
+    /// # Errors
+    /// The last failure, if no worker can be started now and `may_wait` is false.
     pub async fn take(self: &Arc<Self>, may_wait: bool) -> Result<WorkerLease, String> {
         loop {
             let freed = self.freed.notified();
@@ -117,7 +119,7 @@ impl Pool {
                 }
                 state.backoff.left()
             };
-            // Past the pause, only a returned worker can help.
+            // After the delay, only a returned worker can help.
             let pause = if pause.is_zero() { LOOK_AGAIN } else { pause };
             tokio::select! {
                 () = freed => {}
@@ -130,7 +132,7 @@ impl Pool {
         WorkerLease { pool: Arc::clone(self), worker: Some(worker) }
     }
 
-    /// Takes an idle worker that is still alive; dead ones are removed and counted out.
+    /// Takes an idle worker that is still alive; dead workers are removed and no longer counted.
     fn pop_alive(&self, state: &mut State) -> Option<Worker> {
         while let Some(mut worker) = state.idle.pop() {
             match worker.ended() {
@@ -144,7 +146,7 @@ impl Pool {
         None
     }
 
-    /// Starts a worker; a failure starts a pause before the next attempt.
+    /// Starts a worker; a failure delays the next attempt.
     fn start(&self, state: &mut State) -> Option<Worker> {
         match Worker::start(self) {
             Ok(worker) => {
@@ -152,7 +154,7 @@ impl Pool {
                 Some(worker)
             }
             Err(error) if is_shortage(&error) => {
-                // A lack of machine resources says nothing about the model.
+                // A lack of machine resources does not indicate a fault in the model.
                 state.backoff.pause();
                 tracing::warn!(model = %self.model.name, %error, "worker failed to start: out of machine resources");
                 None
@@ -168,7 +170,7 @@ impl Pool {
     fn died(&self, state: &mut State, is_proven: bool, reason: &str) {
         state.alive = state.alive.saturating_sub(1);
         if is_proven {
-            // It has answered before, so the model is able to start.
+            // The worker has responded before, so the model is able to start.
             state.backoff.failed();
             tracing::warn!(model = %self.model.name, %reason, "worker exited");
         } else {
@@ -194,8 +196,8 @@ impl Pool {
         state.health = Health::Failing(reason);
     }
 
-    /// Keeps at least one worker running, so that a model that cannot start is known before its
-    /// first request and a settled worker counts as healthy.
+    /// Keeps at least one worker running, so that a model that cannot start is detected before its
+    /// first request, and a worker that stays up counts as healthy.
     pub fn maintain(self: &Arc<Self>) {
         let mut state = self.lock();
         let idle = std::mem::take(&mut state.idle);
@@ -227,7 +229,7 @@ impl Pool {
 }
 
 impl WorkerLease {
-    /// Returns the worker to the pool after its answer.
+    /// Returns the worker to the pool after its job.
     pub fn return_to_pool(mut self) {
         let Some(worker) = self.worker.take() else { return };
         let mut state = self.pool.lock();
@@ -240,11 +242,12 @@ impl WorkerLease {
         self.pool.freed.notify_one();
     }
 
-    /// Reaps a worker that ended by itself. Returns how it ended.
+    /// Reaps a worker that exited by itself, and returns a description of its exit.
     pub async fn reap(mut self) -> String {
         let Some(worker) = self.worker.take() else { return String::new() };
         let pool = Arc::clone(&self.pool);
-        // In its own task, so that the worker is counted out even if the caller goes away.
+        // Runs in a separate task, so that the worker is removed from the count even if the caller
+        // is dropped.
         let reaping = self.pool.guard.tasks.spawn(async move {
             let mut worker = worker;
             let status = worker.end().await;
@@ -257,12 +260,12 @@ impl WorkerLease {
 }
 
 impl Drop for WorkerLease {
-    /// The job was cancelled or timed out, or the worker violated the protocol: kills the worker;
-    /// its place is free once it is dropped.
+    /// Kills the worker, because its job was cancelled or timed out, or because it violated the
+    /// protocol; its slot in the pool is free once it is dropped.
     fn drop(&mut self) {
         let Some(worker) = self.worker.take() else { return };
         if tokio::runtime::Handle::try_current().is_err() {
-            // The runtime has ended; dropping the worker tells its guard.
+            // The runtime has shut down; dropping the worker tells its guard to end it.
             return;
         }
         let pool = Arc::clone(&self.pool);

@@ -1,6 +1,6 @@
-//! Runs one program of the operator as a guarded process: sandboxed, with its own folder, and
-//! killed together with all its descendants. The protocol on its pipes is up to the callers:
-//! `worker` and the MCP servers of `agent`.
+//! Runs one program of the operator as a guarded process: sandboxed, with a directory of its own,
+//! and killed together with all its descendants. The callers, `worker` and the MCP servers of
+//! `agent`, implement the protocol on its pipes.
 
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -22,25 +22,25 @@ use orrery_runtime::Tasks;
 
 /// Environment variables inherited from the service.
 const PASSED_ON: &[&str] = &["PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ"];
-/// The folder for temporary files, inside the process's folder.
+/// The directory for temporary files, inside the process's directory.
 const TEMPORARY: &str = "tmp";
-/// Grace period for a guard to end its process, before the guard itself is killed.
+/// Grace period for a guard to end its process before the guard itself is killed.
 const ENDING: Duration = Duration::from_secs(15);
-/// Polling interval until a control group is empty.
+/// Polling interval while waiting for a control group to become empty.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
-/// Grace period for a process to exit after its job if it is not reused.
+/// Grace period for a process that is not reused to exit after its job.
 const LEAVING: Duration = Duration::from_secs(1);
 
-/// How guard processes are started; see `orrery_guard`.
+/// Configuration for starting guard processes; see `orrery_guard`.
 #[derive(Debug, Clone)]
 pub struct GuardConfig {
     /// This binary.
     pub program: PathBuf,
-    /// The parent of the folders of processes.
+    /// The parent of the processes' directories.
     pub work: PathBuf,
-    /// Folders of the service that no program may open, besides files with secrets.
+    /// Directories of the service that no program may open, in addition to files with secrets.
     pub hidden: Vec<PathBuf>,
-    /// The manifests' folder, which programs may read except for the manifests.
+    /// The manifests' directory, which programs may read except for the manifests themselves.
     pub models: PathBuf,
     /// The parent of the processes' control groups; `None` without control groups.
     pub groups: Option<Arc<Groups>>,
@@ -55,16 +55,16 @@ pub struct Program<'a> {
     /// The absolute working directory.
     pub directory: &'a Path,
     pub env: &'a [(String, Secret)],
-    /// The address space limit of each of its processes.
+    /// The address space limit of each of the program's processes.
     pub memory_bytes: Option<u64>,
-    /// Absolute folders that it may write to, besides its own.
+    /// Absolute paths of directories that the program may write to, in addition to its own.
     pub writable: &'a [PathBuf],
-    /// The name of the model, passed in the environment.
+    /// The name of the model, passed in an environment variable.
     pub model: Option<&'a str>,
 }
 
 impl GuardConfig {
-    /// Creates a folder for one process, with a folder for its temporary files.
+    /// Creates a directory for one process, containing a directory for its temporary files.
     fn home(&self) -> io::Result<TempDir> {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.work)?;
         let home = TempDir::new_in(&self.work)?;
@@ -72,7 +72,7 @@ impl GuardConfig {
         Ok(home)
     }
 
-    /// The sandbox rules of a program.
+    /// Returns the sandbox rules of a program.
     fn walls(&self, program: &Program<'_>, home: &Path) -> Walls {
         let secrets = secret::hidden_from_programs();
         Walls {
@@ -87,14 +87,14 @@ impl GuardConfig {
 }
 
 /// A guarded process; it may have exited without being reaped yet. Dropping it tells its guard to
-/// end it.
+/// end the process.
 #[derive(Debug)]
 pub struct Process {
-    /// The guard. Its process group contains the program too.
+    /// The guard. Its process group also contains the program.
     child: Child,
     group: Option<Pid>,
     pub stdin: Option<ChildStdin>,
-    /// The folder that it may write to.
+    /// The directory that the process may write to.
     pub home: Arc<TempDir>,
     /// The control group of the guard and all its descendants.
     control: Option<Group>,
@@ -102,10 +102,11 @@ pub struct Process {
 
 impl Process {
     /// Starts a program behind a guard. Returns the process and its standard output; standard error
-    /// goes to `tail`. Call it on a thread that lives as long as the runtime: the guard treats the
-    /// end of the thread as the end of the service.
+    /// goes to `tail`. Must be called on a thread that lives as long as the runtime: the guard
+    /// treats the end of the thread as the end of the service.
     ///
-    /// # Errors When this binary cannot be started again.
+    /// # Errors
+    /// Fails if this binary cannot be started again.
     pub fn start(
         guard: &GuardConfig,
         program: &Program<'_>,
@@ -131,7 +132,7 @@ impl Process {
             command.env("ORRERY_MODEL", model);
         }
         command.env("TMPDIR", home.path().join(TEMPORARY));
-        // Python buffers output to a pipe, including answers and errors.
+        // Without this, Python buffers output to a pipe, including responses and errors.
         command.env("PYTHONUNBUFFERED", "1");
         for (name, value) in program.env {
             command.env(name, value.expose());
@@ -143,26 +144,26 @@ impl Process {
         let stdin = child.stdin.take().ok_or_else(gone)?;
         let stdout = child.stdout.take().ok_or_else(gone)?;
         let stderr = child.stderr.take().ok_or_else(gone)?;
-        // Lives as long as the process and is not tracked: a shutdown that waited for it would wait
-        // for idle workers.
+        // The task lives as long as the process and is not tracked, because a shutdown would
+        // otherwise wait for idle workers.
         Tasks::attend(tail.clone().drain(stderr));
         let process = Self { child, group, stdin: Some(stdin), home: Arc::new(home), control };
         Ok((process, stdout))
     }
 
-    /// The exit status, if it has exited.
+    /// Returns the exit status if the process has exited.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
 
-    /// Ends the process and all its descendants. Returns its exit status.
+    /// Ends the process and all its descendants, and returns its exit status.
     pub async fn end(&mut self) -> Option<ExitStatus> {
         self.stdin = None;
         self.ask_guard();
         self.gone(ENDING).await
     }
 
-    /// Lets the process exit by itself for a moment, then ends it.
+    /// Gives the process a moment to exit by itself, then ends it.
     pub async fn leave(mut self) -> Option<ExitStatus> {
         self.stdin = None;
         match tokio::time::timeout(LEAVING, self.child.wait()).await {
@@ -171,11 +172,11 @@ impl Process {
         }
     }
 
-    /// Waits until the guard has exited, and makes sure that it does.
+    /// Waits until the guard has exited, and kills it if necessary.
     async fn gone(&mut self, patience: Duration) -> Option<ExitStatus> {
         let waited = tokio::time::timeout(patience, self.child.wait()).await;
         let status = waited.ok().and_then(Result::ok);
-        // A guard that was itself killed left its worker behind.
+        // A guard that was itself killed left its worker running.
         if status.is_none_or(|status| status.signal().is_some())
             && let Some(group) = self.group
         {
@@ -194,7 +195,7 @@ impl Process {
     }
 
     fn ask_guard(&self) {
-        // Without an id it has exited and was reaped.
+        // Without a process id, the guard has exited and was reaped.
         if let (Some(_), Some(guard)) = (self.child.id(), self.group) {
             let _gone = kill_process(guard, Signal::TERM);
         }

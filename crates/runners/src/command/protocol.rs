@@ -1,8 +1,8 @@
 //! The protocol between the service and a worker: JSON Lines.
 //!
 //! The service sends one line per job, `{"id", "input", "traceparent", "request_id"}` and sometimes
-//! `"folder"` and `"tracestate"`; the worker answers with any number of lines, the last one with
-//! `output` or `error`.
+//! `"folder"` and `"tracestate"`; the worker responds with any number of lines, the last of which
+//! contains `output` or `error`.
 
 use serde_json::{Map, Value};
 
@@ -13,10 +13,10 @@ use orrery_domain::json_object::whole_number;
 use orrery_domain::model::Usage;
 use orrery_domain::money::Usd;
 
-/// Longest line of a worker, in bytes: the largest output.
+/// Maximum length of a worker's line in bytes, which limits the output.
 pub const LINE_MAX: usize = 10 * 1024 * 1024;
 
-/// A message of a worker.
+/// A message from a worker.
 #[derive(Debug, PartialEq)]
 pub enum Said {
     /// The worker has started and accepts jobs.
@@ -36,7 +36,7 @@ pub struct Ended {
     pub usage: Usage,
 }
 
-/// The line for a job.
+/// Formats the line for a job.
 pub fn job(job: &Job, folder: Option<&str>) -> String {
     let mut fields = Map::new();
     let mut put = |name: &str, value: Value| fields.insert(name.to_owned(), value);
@@ -55,10 +55,11 @@ pub fn job(job: &Job, folder: Option<&str>) -> String {
     line
 }
 
-/// Parses a line. `id` is the worker's current job, if any; `cost_report` points to a cost in its
-/// answer. `Ok(None)`: a log line of an ended job.
+/// Parses a line. `id` is the worker's current job, if any; `cost_report` points to a cost in the
+/// response. Returns `Ok(None)` for a log line of a job that has ended.
 ///
-/// # Errors The fault, as a phrase that follows "its worker".
+/// # Errors
+/// The fault, as a phrase that follows "its worker".
 pub fn parse(line: &[u8], id: Option<&str>, cost_report: &str) -> Result<Option<Said>, String> {
     let Ok(said) = serde_json::from_slice::<Value>(line) else {
         return Err(format!("wrote a line that is not valid JSON: {}", super::excerpt(line)));

@@ -1,7 +1,7 @@
 //! A worker: one guarded process that serves one job at a time.
 //!
-//! After any fault the worker is ended and not reused. Dropping it tells its guard to end it with
-//! all its descendants.
+//! After any fault, the worker is ended instead of being reused. Dropping a worker tells its guard
+//! to end it together with all its descendants.
 
 use std::io;
 use std::process::ExitStatus;
@@ -19,28 +19,29 @@ use orrery_runtime as runtime;
 /// A worker; it may have exited without being reaped yet.
 #[derive(Debug)]
 pub struct Worker {
-    /// The folders of its runs are inside its folder.
+    /// The worker process; its directory contains the directories of its runs.
     process: Process,
     stdout: BufReader<ChildStdout>,
     pub started: Instant,
-    /// Whether it has answered at least once.
+    /// Whether the worker has responded at least once.
     pub is_proven: bool,
 }
 
-/// Why a worker gave no answer.
+/// The failure of a worker that sent no response.
 #[derive(Debug)]
 pub enum Error {
-    /// It has exited.
+    /// The worker has exited.
     Ended,
-    /// It violated the protocol; a phrase that follows "its worker".
+    /// The worker violated the protocol; a phrase that follows "its worker".
     Nonsense(String),
 }
 
 impl Worker {
-    /// Starts a worker behind a guard. Call it on a thread that lives as long as the runtime: the
-    /// guard treats the end of the thread as the end of the service.
+    /// Starts a worker behind a guard. Must be called on a thread that lives as long as the
+    /// runtime: the guard treats the end of the thread as the end of the service.
     ///
-    /// # Errors When this binary cannot be started again.
+    /// # Errors
+    /// Fails if this binary cannot be started again.
     pub fn start(pool: &Pool) -> io::Result<Self> {
         let Pool { options, model, guard, tail, .. } = pool;
         let program = Program {
@@ -56,22 +57,24 @@ impl Worker {
         Ok(Self { process, stdout, started: runtime::monotonic_now(), is_proven: false })
     }
 
-    /// The exit status, if it has exited.
+    /// Returns the exit status if the worker has exited.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.process.ended()
     }
 
-    /// Creates a folder for the files of its next run.
+    /// Creates a directory for the files of the worker's next run.
     ///
-    /// # Errors When the file system refuses.
+    /// # Errors
+    /// Fails if the directory cannot be created.
     pub fn folder(&self) -> io::Result<Folder> {
         Folder::new_in(&self.process.home)
     }
 
-    /// Sends a job and reads messages until it ends. With `is_last`, tells the worker that no other
-    /// job follows.
+    /// Sends a job and reads messages until the job ends. With `is_last`, the worker is told that
+    /// no further job follows.
     ///
-    /// # Errors [`Error`]; then the worker must not be reused.
+    /// # Errors
+    /// [`Error`]; the worker must then not be reused.
     pub async fn ask(
         &mut self,
         job: &Job,
@@ -102,24 +105,24 @@ impl Worker {
                 }
             }
         };
-        // Read while writing: a worker may write much before it has read everything.
+        // Read while writing, because a worker may write a lot before it has read the whole job.
         let mut reading = std::pin::pin!(reading);
         let ended = tokio::select! {
             biased;
             ended = &mut reading => ended,
-            // Output written before it closed its input still counts.
+            // Output that the worker wrote before it closed its input still counts.
             _written_or_broken = writing => reading.await,
         }?;
         self.is_proven = true;
         Ok(ended)
     }
 
-    /// Ends it with all its descendants. Returns its exit status.
+    /// Ends the worker with all its descendants, and returns its exit status.
     pub async fn end(&mut self) -> Option<ExitStatus> {
         self.process.end().await
     }
 
-    /// Lets it exit by itself for a moment, then ends it.
+    /// Gives the worker a moment to exit by itself, then ends it.
     pub async fn leave(self) -> Option<ExitStatus> {
         self.process.leave().await
     }

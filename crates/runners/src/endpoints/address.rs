@@ -1,5 +1,5 @@
 //! Parses `url` and `urls` of a `[runner]` table: the endpoints of a model, their weights, and
-//! their concurrency. Pure.
+//! their concurrency. This module does no I/O.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -12,31 +12,31 @@ use orrery_domain::spelling::nearest;
 const ADDRESSES_MAX: usize = 64;
 const WEIGHT_MAX: u32 = 1000;
 const CONCURRENCY_MAX: usize = 1_000_000;
-/// The keys of a table entry of `urls`.
+/// The keys of a table in `urls`.
 const KEYS: [&str; 3] = ["url", "weight", "concurrency"];
 
 /// An endpoint, as named in the manifest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
     pub url: String,
-    /// Its share of the requests, relative to the other endpoints.
+    /// The endpoint's share of the requests, relative to the other endpoints.
     pub weight: u32,
-    /// Maximum number of concurrent requests; `None`: the model's concurrency.
+    /// Maximum number of concurrent requests; `None` means the model's concurrency.
     pub concurrency: Option<usize>,
 }
 
 impl Address {
-    /// An endpoint with default settings.
+    /// Creates an endpoint with default settings.
     #[must_use]
     pub const fn of(url: String) -> Self {
         Self { url, weight: 1, concurrency: None }
     }
 }
 
-/// How a runner type parses a URL.
+/// The URL parser of a runner type.
 pub type ReadUrl = fn(&values::Value<'_>) -> Parsed<String>;
 
-/// The endpoints of a `[runner]` table: `url`, or `urls` with at least one entry. Faults are
+/// Parses the endpoints of a `[runner]` table: `url`, or `urls` with at least one entry. Errors are
 /// recorded in the section.
 pub fn read(section: &mut Section<'_>, url: ReadUrl) -> Option<Vec<Address>> {
     let one = section.optional("url", url);
@@ -55,7 +55,7 @@ pub fn read(section: &mut Section<'_>, url: ReadUrl) -> Option<Vec<Address>> {
     }
 }
 
-/// The total concurrency of several endpoints, if each sets its own.
+/// Returns the total concurrency of several endpoints, if each of them sets its own.
 #[must_use]
 pub fn concurrency(addresses: &[Address]) -> Option<usize> {
     let each: Option<Vec<usize>> = addresses.iter().map(|one| one.concurrency).collect();
@@ -140,7 +140,8 @@ fn unknown_key(key: &Spanned<std::borrow::Cow<'_, str>>, name: &str) -> Vec<Prob
     vec![Problem { at: key.span(), message: format!("unknown key; {hint}") }]
 }
 
-/// The URL without parts that may be secret: for messages, metrics and operators' lists.
+/// Returns the URL without parts that may be secret, for use in messages, metrics and lists for
+/// operators.
 #[must_use]
 pub fn name_of(url: &str) -> String {
     let Ok(parsed) = url::Url::parse(url) else { return String::new() };

@@ -1,5 +1,5 @@
-//! Decides when a model's description is refreshed: as soon as one of its endpoints is back, and
-//! periodically. Sends no requests itself.
+//! Decides when a model's description is refreshed: as soon as one of its endpoints is usable
+//! again, and periodically. This module sends no requests itself.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use orrery_runtime as runtime;
 
-/// How long a description counts as current.
+/// Validity period of a description.
 const FRESH: Duration = Duration::from_secs(60);
 
 /// When the description was last requested, and whether an endpoint was usable then.
@@ -18,7 +18,7 @@ pub struct DescriptionAge {
 }
 
 impl DescriptionAge {
-    /// Records a request for the description, whatever its outcome.
+    /// Records a request for the description, regardless of its outcome.
     pub fn note(&mut self) {
         self.asked = Some(runtime::monotonic_now());
     }

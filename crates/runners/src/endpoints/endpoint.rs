@@ -1,5 +1,5 @@
-//! The state of one endpoint: its requests in flight, and whether it is in rotation. Pure: callers
-//! pass in the time.
+//! The state of one endpoint: its requests in flight, and whether it is in rotation. This module
+//! does no I/O; callers pass in the time.
 //!
 //! ```text
 //! Starting ──ready──▶ Up ──misses──▶ Ejected ──after a pause──▶ Trial ──answer──▶ Up
@@ -7,53 +7,53 @@
 //!                                       └─────────── miss ─────────┘
 //! ```
 //!
-//! A miss is a request without an answer, or with a proxy's answer that it has no backend. Each
-//! consecutive ejection doubles the pause. After it, an endpoint with a readiness route is tested
-//! by a probe, any other by the next request.
+//! A miss is a request without a response, or one for which a proxy reports that it has no backend.
+//! Each consecutive ejection doubles the delay before the next trial. After the delay, an endpoint
+//! with a readiness route is tested by a probe, and any other endpoint by the next request.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Consecutive requests without an answer that eject an endpoint.
+/// Consecutive requests without a response after which an endpoint is ejected.
 const MISSES_MAX: u32 = 3;
-/// Consecutive failed probes that eject an endpoint that has been ready before.
+/// Consecutive failed probes after which an endpoint that has been ready before is ejected.
 const PROBE_MISSES_MAX: u32 = 2;
-/// The pause after the first ejection; each further ejection in a row doubles it.
+/// The delay after the first ejection; each further consecutive ejection doubles it.
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
-/// Maximum pause.
+/// Maximum delay.
 const PAUSE_MAX: Duration = Duration::from_secs(15);
-/// Probe interval of an endpoint that answers.
+/// Probe interval of an endpoint that responds.
 const PROBE_EVERY: Duration = Duration::from_secs(5);
 
 /// The readiness that an endpoint reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Readiness {
     Ready,
-    /// It is loading its model.
+    /// The endpoint is loading its model.
     Starting,
-    /// Why it is not ready, as a phrase that follows the model's name. Contains no secret.
+    /// The readiness failure, as a phrase that follows the model's name. Never contains a secret.
     Unready(String),
 }
 
 /// The state of an endpoint for selection, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Standing {
-    /// It answers, or is due for a retry that no request has taken yet.
+    /// The endpoint responds, or is due for a retry that no request has taken yet.
     Usable,
     Starting,
-    /// One request is testing whether it answers again.
+    /// One request is testing whether the endpoint responds again.
     OnTrial,
     Ejected,
 }
 
-/// A change of an endpoint's place in the rotation.
+/// A change that adds an endpoint to the rotation or removes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// Removed from rotation, and why.
+    /// Removed from rotation, with the reason.
     Out(String),
-    /// Added to rotation, or back in it.
+    /// Added or returned to rotation.
     In,
 }
 
@@ -64,7 +64,7 @@ enum Phase {
     Ejected {
         until: Instant,
     },
-    /// `is_taken`: a request is in flight.
+    /// `is_taken` is true while a request is in flight.
     Trial {
         is_taken: bool,
     },
@@ -76,12 +76,12 @@ struct State {
     in_flight: usize,
     misses: u32,
     probe_misses: u32,
-    /// Consecutive ejections.
+    /// Number of consecutive ejections.
     ejections: u32,
-    /// When it was last ejected; outcomes of requests that began before do not count.
+    /// When the endpoint was last ejected; outcomes of requests that began earlier are ignored.
     ejected_at: Option<Instant>,
     probed_at: Option<Instant>,
-    /// Why it is out of rotation; empty otherwise.
+    /// The cause of the ejection; empty while the endpoint is in rotation.
     reason: String,
 }
 
@@ -94,18 +94,18 @@ pub struct Endpoint {
     state: Mutex<State>,
 }
 
-/// The state shown to operators.
+/// The state of an endpoint as shown to operators.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
     pub standing: Standing,
     pub in_flight: usize,
-    /// Why it is out of rotation.
+    /// The cause of the ejection, if the endpoint is out of rotation.
     pub reason: Option<String>,
 }
 
 impl Endpoint {
-    /// A new endpoint in unknown state; one with a readiness route counts as starting until it is
-    /// probed.
+    /// Creates an endpoint in unknown state; an endpoint with a readiness route counts as starting
+    /// until it is probed.
     pub const fn new(url: String, name: String, is_probed: bool) -> Self {
         let phase = if is_probed { Phase::Starting } else { Phase::Up };
         let state = State {
@@ -125,8 +125,8 @@ impl Endpoint {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its state for selection, and its requests in flight. `is_probed`: only a probe ends an
-    /// ejection, not a request.
+    /// Returns the endpoint's state for selection, and its number of requests in flight. With
+    /// `is_probed`, only a probe ends an ejection, not a request.
     pub fn standing(&self, now: Instant, is_probed: bool) -> (Standing, usize) {
         let state = self.state();
         let standing = match state.phase {
@@ -139,8 +139,8 @@ impl Endpoint {
         (standing, state.in_flight)
     }
 
-    /// The state shown to operators. With probes, an endpoint on trial counts as usable, because a
-    /// probe has succeeded; without, it does not yet.
+    /// Returns the state as shown to operators. With probes, an endpoint on trial counts as usable,
+    /// because a probe has succeeded; without probes, it does not count as usable yet.
     pub fn seen(&self, is_probed: bool) -> Seen {
         let state = self.state();
         let standing = match state.phase {
@@ -171,13 +171,13 @@ impl Endpoint {
     pub fn give_back(&self) {
         let mut state = self.state();
         state.in_flight = state.in_flight.saturating_sub(1);
-        // If the trial request was dropped, another request may take the trial.
+        // If the trial request was dropped, another request may take over the trial.
         if state.phase == (Phase::Trial { is_taken: true }) && state.in_flight == 0 {
             state.phase = Phase::Trial { is_taken: false };
         }
     }
 
-    /// Records that a request started at `begun` was answered.
+    /// Records that a request started at `begun` received a response.
     pub fn answered(&self, begun: Instant) -> Option<Change> {
         let mut state = self.state();
         if state.ejected_at.is_some_and(|ejected| begun < ejected) {
@@ -188,7 +188,7 @@ impl Endpoint {
         state.up()
     }
 
-    /// Records that a request started at `begun` got no answer, and why.
+    /// Records that a request started at `begun` received no response, with the reason.
     pub fn missed(&self, begun: Instant, now: Instant, reason: &str) -> Option<Change> {
         let mut state = self.state();
         if state.ejected_at.is_some_and(|ejected| begun < ejected) {

@@ -1,5 +1,5 @@
-//! A lease of an endpoint for one request. Records whether the endpoint answered: in its state, in
-//! the metrics, and in the log if that changes its place in the rotation.
+//! A lease of an endpoint for one request. Records whether the endpoint responded: in its state, in
+//! the metrics, and in the log if that adds the endpoint to the rotation or removes it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use orrery_http::client;
 use orrery_http::connector;
 use orrery_runtime as runtime;
 
-/// A lease of an endpoint. Dropping it returns it.
+/// A lease of an endpoint. Dropping the lease returns it.
 #[derive(Debug)]
 pub struct Lease {
     pub(super) endpoint: Arc<Endpoint>,
@@ -29,14 +29,14 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// The endpoint's URL.
+    /// Returns the endpoint's URL.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.endpoint.url
     }
 
-    /// Records the outcome of the request: `None` if it was answered. Only the first call on a
-    /// lease counts.
+    /// Records the outcome of the request; `None` means that it received a response. Only the first
+    /// call for each lease counts.
     pub fn note(&mut self, failure: Option<&Failure>) {
         match failure {
             Some(failure) if failure.class == ErrorClass::ProviderUnavailable => {
@@ -61,7 +61,8 @@ impl Lease {
         }
     }
 
-    /// Records a request that got no answer. Returns whether another endpoint may be tried.
+    /// Records a request that received no response, and returns whether another endpoint may be
+    /// tried.
     pub(super) fn note_error(&mut self, error: &client::Error) -> bool {
         use connector::Error as E;
         match error {
@@ -75,7 +76,7 @@ impl Lease {
                 self.missed(&error.to_string());
                 false
             }
-            // These errors say nothing about the endpoint.
+            // These errors do not indicate a fault of the endpoint.
             client::Error::Connection(
                 E::Local { .. } | E::Forbidden(_) | E::LeadsAstray { .. } | E::NoHost,
             ) => {
@@ -112,7 +113,7 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // On timeout the engine drops the run.
+        // On timeout, the engine drops the run.
         if !self.is_noted && self.begun.elapsed() >= self.patience {
             let reason = format!("no answer within {:?}", self.patience);
             self.missed(&reason);

@@ -5,21 +5,22 @@
 //! lease      a request's use of an endpoint
 //! ```
 //!
-//! A request goes to the usable endpoint with the fewest requests in flight for its weight, and
-//! waits while all are at their concurrency limit. It fails over to another endpoint only if it
-//! certainly had no effect: no connection was made, or the answer was 502, 503 or 504. If a
-//! connection breaks after the request was sent, it is never repeated here: that is up to the
-//! manifest's `retry`. Endpoints that do not answer are removed from rotation until a probe or a
-//! trial request succeeds (`endpoint`); if all are out, they are tried all the same.
+//! A request goes to the usable endpoint with the fewest requests in flight relative to its weight,
+//! and waits while all endpoints are at their concurrency limit. A request fails over to another
+//! endpoint only if it certainly had no effect: no connection was made, or the response was 502,
+//! 503 or 504. If a connection breaks after the request was sent, this module never repeats the
+//! request; the manifest's `retry` decides. Endpoints that do not respond are removed from rotation
+//! until a probe or a trial request succeeds (`endpoint`); if all endpoints are out of rotation,
+//! requests still try them.
 //!
-//! Predictions and the chat router share the endpoints and their counts. So does the runner that a
-//! reload creates to replace another: an endpoint that stays keeps its state, and a removed one
+//! Predictions and the chat router share the endpoints and their counters. After a reload, the new
+//! runner shares them as well: an endpoint that remains retains its state, and a removed endpoint
 //! finishes its requests. Nothing is stored on disk.
 //!
 //! `tower-balance` was considered: it offers tower's `Service` with its readiness protocol,
-//! `discover` and `load` for a choice between two random endpoints, but no ejection, probes,
-//! per-endpoint limits or retries that depend on what was sent. The code saved would be less than
-//! the adapter.
+//! `discover`, and `load` for choosing between two random endpoints, but no ejection, probes,
+//! per-endpoint limits, or retries that depend on what was sent. An adapter for it would need more
+//! code than it would save.
 
 mod address;
 mod description;
@@ -48,16 +49,16 @@ use orrery_http::connector;
 use orrery_http::places::Arriving;
 use orrery_runtime as runtime;
 
-/// Time limit for an endpoint to report its health or description, and the maximum number of bytes
-/// read.
+/// Timeout for an endpoint to report its health or description, and the maximum number of bytes
+/// read from it.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 const PROBE_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Maximum number of endpoints tried for one request.
+/// Maximum number of endpoints tried per request.
 const TRIES_MAX: usize = 3;
 /// The turn increment of an endpoint with weight 1.
 const TURN: u64 = 1 << 20;
 
-/// Why there is no answer.
+/// The error for a request that received no response.
 #[derive(Debug)]
 pub enum Error<E> {
     /// The request could not be built.
@@ -65,22 +66,22 @@ pub enum Error<E> {
     Client(client::Error),
 }
 
-/// The endpoints of all models; clones of an [`Arc`] share them across reloads.
+/// The endpoints of all models; clones of an [`Arc`] share the registry across reloads.
 #[derive(Debug, Default)]
 pub struct Registry {
     groups: Mutex<HashMap<String, Weak<Group>>>,
 }
 
-/// The endpoints of one model, including removed ones that are finishing their requests.
+/// The endpoints of one model, including removed endpoints that are finishing their requests.
 #[derive(Debug, Default)]
 struct Group {
     endpoints: Mutex<HashMap<String, Weak<Endpoint>>>,
-    /// Notified when a place becomes free or an endpoint usable.
+    /// Notified when an endpoint falls below its concurrency limit or becomes usable.
     changed: tokio::sync::Notify,
 }
 
 impl Group {
-    /// Locked during selection, so that no two requests take the last place.
+    /// Locked during selection, so that no two requests take the last permit of an endpoint.
     fn endpoints(&self) -> MutexGuard<'_, HashMap<String, Weak<Endpoint>>> {
         self.endpoints.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -99,7 +100,7 @@ impl Registry {
     }
 }
 
-/// How a model's endpoints are used.
+/// Settings for using a model's endpoints.
 #[derive(Debug, Clone)]
 pub struct Settings<'s> {
     /// The model's slug.
@@ -143,16 +144,16 @@ pub struct EndpointState {
     /// The URL without secrets.
     pub name: String,
     pub standing: Standing,
-    /// Why it is out of rotation.
+    /// The cause of the ejection, if the endpoint is out of rotation.
     pub reason: Option<String>,
     pub in_flight: usize,
     pub weight: u32,
-    /// `None`: the model's concurrency.
+    /// `None` means the model's concurrency.
     pub concurrency: Option<usize>,
 }
 
 impl EndpointState {
-    /// Its state in one word, for operators.
+    /// Returns the endpoint's state in one word, for operators.
     #[must_use]
     pub const fn word(&self) -> &'static str {
         match self.standing {
@@ -163,7 +164,7 @@ impl EndpointState {
         }
     }
 
-    /// Whether it is in rotation.
+    /// Whether the endpoint is in rotation.
     #[must_use]
     pub const fn is_used(&self) -> bool {
         matches!(self.standing, Standing::Usable | Standing::Starting)
@@ -172,7 +173,7 @@ impl EndpointState {
 
 enum Pick {
     Lease(Lease),
-    /// Every endpoint not tried yet is at its concurrency limit.
+    /// Every endpoint that has not been tried yet is at its concurrency limit.
     Full,
     /// Every endpoint has been tried.
     None,
@@ -209,22 +210,24 @@ impl Pool {
         }
     }
 
-    /// The number of endpoints.
+    /// Returns the number of endpoints.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Always false: a pool has at least one endpoint.
+    /// Always returns false: a pool has at least one endpoint.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Sends a request to an endpoint, and to another one if it certainly had no effect. Returns
-    /// the whole answer with the lease, on which the caller records the outcome.
+    /// Sends a request to an endpoint, and to another endpoint if the first attempt certainly had
+    /// no effect. Returns the whole response together with the lease, on which the caller records
+    /// the outcome.
     ///
-    /// # Errors [`Error`] of the last endpoint tried.
+    /// # Errors
+    /// [`Error`] of the last endpoint tried.
     pub async fn send<E>(
         &self,
         client: &Client,
@@ -235,9 +238,10 @@ impl Pool {
         self.exchange(request, send, |answer| answer.status).await
     }
 
-    /// Like [`Pool::send`], but does not read the answer's body.
+    /// Like [`Pool::send`], but does not read the response body.
     ///
-    /// # Errors As [`Pool::send`].
+    /// # Errors
+    /// As [`Pool::send`].
     pub async fn open<E>(
         &self,
         client: &Client,
@@ -259,7 +263,7 @@ impl Pool {
         let mut last = None;
         loop {
             let Some(mut lease) = self.lease(&tried).await else {
-                // There is at least one endpoint, so one was tried.
+                // There is at least one endpoint, so at least one was tried.
                 let no_server = client::Error::Connection(connector::Error::NoHost);
                 return last.unwrap_or(Err(Error::Client(no_server)));
             };
@@ -282,18 +286,19 @@ impl Pool {
             if !may_go_on || tried.len() >= TRIES_MAX.min(self.entries.len()) {
                 return answer.map(|answer| (answer, lease));
             }
-            // Return the lease while waiting for another one.
+            // Return the lease before waiting for a lease of another endpoint.
             lease.give_back();
             last = Some(answer.map(|answer| (answer, lease)));
         }
     }
 
-    /// Waits for a lease of an endpoint not tried yet; `None` if all were tried.
+    /// Waits for a lease of an endpoint that has not been tried yet; returns `None` if all were
+    /// tried.
     async fn lease(&self, tried: &[Arc<Endpoint>]) -> Option<Lease> {
         loop {
             let changed = self.group.changed.notified();
             tokio::pin!(changed);
-            // From here on no notification is missed.
+            // From here on, no notification is missed.
             changed.as_mut().enable();
             match self.pick(tried) {
                 Pick::Lease(lease) => return Some(lease),
@@ -303,7 +308,7 @@ impl Pool {
         }
     }
 
-    /// Leases the best endpoint not tried yet.
+    /// Leases the best endpoint that has not been tried yet.
     fn pick(&self, tried: &[Arc<Endpoint>]) -> Pick {
         let now = runtime::monotonic_now();
         let picking = self.group.endpoints();
@@ -330,7 +335,8 @@ impl Pool {
         });
         let Some((entry, ..)) = chosen else { return Pick::Full };
         entry.endpoint.take(now, self.is_probed);
-        // Equally loaded endpoints take turns; one that was out of rotation does not catch up.
+        // Equally loaded endpoints take turns; an endpoint that was out of rotation does not catch
+        // up on missed turns.
         let turn = turn_of(&entry.turn).max(turn_of(&self.turn));
         self.turn.store(turn, Ordering::Relaxed);
         let share = TURN / u64::from(entry.weight);
@@ -348,7 +354,7 @@ impl Pool {
         })
     }
 
-    /// The model's health, derived from its endpoints.
+    /// Returns the model's health, derived from its endpoints.
     #[must_use]
     pub fn health(&self) -> Health {
         let seen: Vec<_> =
@@ -370,7 +376,7 @@ impl Pool {
         })
     }
 
-    /// The state of each endpoint; empty if the model has only one.
+    /// Returns the state of each endpoint, or an empty list if the model has only one.
     #[must_use]
     pub fn states(&self) -> Vec<EndpointState> {
         if self.entries.len() < 2 {
@@ -390,7 +396,7 @@ impl Pool {
         self.entries.iter().map(state).collect()
     }
 
-    /// The URL of a usable endpoint.
+    /// Returns the URL of a usable endpoint.
     #[must_use]
     pub fn usable(&self) -> Option<String> {
         let is_usable =
@@ -398,7 +404,7 @@ impl Pool {
         self.entries.iter().find(is_usable).map(|entry| entry.endpoint.url.clone())
     }
 
-    /// Probes all endpoints that are due, concurrently. `probe` limits its own time.
+    /// Probes all endpoints that are due, concurrently. `probe` must limit its own duration.
     pub async fn probe<F>(&self, probe: impl Fn(String) -> F)
     where
         F: Future<Output = Readiness>,
@@ -412,7 +418,7 @@ impl Pool {
         futures_util::future::join_all(probes).await;
     }
 
-    /// Probes the endpoint at `url`, whether or not it is due.
+    /// Probes the endpoint at `url`, regardless of whether it is due.
     pub async fn probe_now<F>(&self, url: &str, probe: impl Fn(String) -> F) -> Standing
     where
         F: Future<Output = Readiness>,
@@ -432,7 +438,7 @@ impl Pool {
     }
 }
 
-/// Probes an endpoint; `is_ready` judges its answer.
+/// Probes an endpoint; `is_ready` evaluates its response.
 pub(super) async fn ask_readiness(
     client: &Client,
     request: hyper::http::request::Builder,
@@ -448,9 +454,10 @@ pub(super) async fn ask_readiness(
     }
 }
 
-/// Sends an endpoint a short request about itself. Returns the answer.
+/// Sends an endpoint a short request about itself, and returns the response.
 ///
-/// # Errors Why there is no answer.
+/// # Errors
+/// The error if there is no response.
 pub(super) async fn probe(
     client: &Client,
     request: hyper::http::request::Builder,
@@ -461,7 +468,7 @@ pub(super) async fn probe(
     client.send(request, &limits).await.map_err(|error| error.to_string())
 }
 
-/// Statuses of a proxy that has no backend.
+/// Whether a status means that a proxy has no backend.
 const fn is_nobody(status: StatusCode) -> bool {
     matches!(status.as_u16(), 502..=504)
 }
@@ -472,7 +479,7 @@ fn turn_of(turn: &AtomicU64) -> u64 {
 
 #[cfg(test)]
 impl Pool {
-    /// A pool for tests whose endpoints get requests but no probes.
+    /// Creates a pool for tests whose endpoints receive requests but no probes.
     pub fn of_test(addresses: &[Address], patience: Duration) -> Self {
         let settings =
             Settings { model: "m", addresses, patience, is_probed: false, starts_unknown: false };

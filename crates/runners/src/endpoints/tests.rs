@@ -1,5 +1,5 @@
-//! Selection of endpoints, and failover if one does not answer. No network: answers are a function
-//! of the URL.
+//! Selection of endpoints, and failover if an endpoint does not respond. No network is used:
+//! responses are a function of the URL.
 
 use std::convert::Infallible;
 use std::sync::atomic::AtomicUsize;
@@ -31,7 +31,7 @@ fn pool(urls: &[(&str, u32, Option<usize>)]) -> Pool {
     pool_in(&Registry::default(), urls, false)
 }
 
-/// The endpoint of a lease that is free at once.
+/// Returns a lease that must be free at once.
 fn picked(pool: &Pool) -> Lease {
     let Pick::Lease(lease) = pool.pick(&[]) else { panic!("none is free") };
     lease
@@ -48,8 +48,8 @@ fn broken() -> client::Error {
     client::Error::Protocol { reason: "reset".to_owned() }
 }
 
-/// Sends a request; each endpoint answers according to `answer`. Returns the last answer and the
-/// endpoints asked.
+/// Sends a request; each endpoint responds according to `answer`. Returns the last response and the
+/// endpoints that received the request.
 async fn ask(
     pool: &Pool,
     answer: impl Fn(&str) -> Result<u16, client::Error>,
@@ -85,7 +85,7 @@ fn endpoints_get_requests_by_weight() {
     let turns: Vec<String> = (0..40).map(|_| picked(&pool).url().to_owned()).collect();
     let of_b = turns.iter().filter(|url| *url == "http://b").count();
     assert!((29..=31).contains(&of_b), "one after the other: {of_b}");
-    // An idle endpoint gets the next request, whatever the turns say.
+    // An idle endpoint receives the next request, regardless of the turns.
     let one = picked(&pool);
     assert_ne!(picked(&pool).url(), one.url());
 }
@@ -145,7 +145,7 @@ async fn endpoint_that_does_not_answer_leaves_rotation() {
     }
     assert_eq!(count.into_inner(), 0);
     assert_eq!(pool.health(), Health::Good);
-    // If all are out of rotation, they are tried all the same.
+    // If all endpoints are out of rotation, requests still try them.
     for _ in 0..3 {
         assert!(ask(&pool, |_| Err(refused())).await.0.is_err());
     }

@@ -1,9 +1,9 @@
-//! Parses and checks the header of a GGUF file before llama.cpp sees the file, because llama.cpp
-//! trusts it more than an untrusted file deserves.
+//! Parses and validates the header of a GGUF file before llama.cpp reads the file, because
+//! llama.cpp trusts it more than an untrusted file deserves.
 //!
-//! Counts, lengths and nesting are limited, and the file must be as long as its tensors claim. The
-//! weights are never read, long lists are skipped, and no allocation depends on a length claimed by
-//! the file.
+//! Counts, lengths and nesting are limited, and the file must be as long as its tensors require.
+//! The weights are never read, long lists are skipped, and no allocation depends on a length stated
+//! in the file.
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
@@ -13,36 +13,36 @@ use std::path::Path;
 use orrery_runtime::regular_file;
 
 const MAGIC: &[u8; 4] = b"GGUF";
-/// The format versions that llama.cpp reads, in this byte order.
+/// The format versions that llama.cpp supports, all little-endian here.
 const VERSIONS: std::ops::RangeInclusive<u32> = 2..=3;
 const ENTRIES_MAX: u64 = 65_536;
 const TENSORS_MAX: u64 = 65_536;
 /// Maximum length of a key or a tensor's name, in bytes.
 const NAME_MAX: u64 = 65_535;
-/// Maximum length of a text, such as a chat template, in bytes.
+/// Maximum length of a string, such as a chat template, in bytes.
 const TEXT_MAX: u64 = 16 * 1024 * 1024;
-/// Longest text that is kept, in bytes.
+/// Maximum length of a string that is retained, in bytes.
 const TEXT_KEPT_MAX: u64 = 1024 * 1024;
-/// Maximum number of elements of a list, such as the tokens of a vocabulary.
+/// Maximum number of elements in a list, such as the tokens of a vocabulary.
 const LIST_MAX: u64 = 16 * 1024 * 1024;
 /// Maximum size of the whole header, in bytes.
 const HEADER_MAX: u64 = 1024 * 1024 * 1024;
 const DIMENSIONS_MAX: u32 = 4;
-/// Range of the number of layers.
+/// Valid range of the number of layers.
 const BLOCKS: std::ops::RangeInclusive<u64> = 1..=512;
 /// Minimum context length, in tokens.
 pub const CONTEXT_MIN: u32 = 16;
 /// Maximum number of tokens of a vocabulary; the largest known have 262,144.
 const VOCABULARY_MAX: u64 = 1024 * 1024;
 const VOCABULARY: &str = "tokenizer.ggml.tokens";
-/// llama.cpp accesses tensor data at multiples of this.
+/// llama.cpp accesses tensor data at multiples of this alignment.
 const DEFAULT_ALIGNMENT: u64 = 32;
-/// The type codes of texts and lists.
+/// The type codes of strings and lists.
 const TEXT: u32 = 8;
 const LIST: u32 = 9;
 const ALIGNMENT_MAX: u64 = 1024 * 1024;
 
-/// Why a file is rejected, as a phrase that follows its name.
+/// The error for a rejected file, as a phrase that follows its name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Error(String);
@@ -65,27 +65,27 @@ impl From<io::Error> for Error {
 /// Properties of a model, from its file's header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
-    /// `llama`, `qwen2`, `bert`, …
+    /// The architecture: `llama`, `qwen2`, `bert`, …
     pub architecture: String,
     /// Display name.
     pub name: Option<String>,
     /// Context length in training, in tokens.
     pub context_length: Option<u64>,
-    /// Size of the file.
+    /// Size of the file, in bytes.
     pub file_bytes: u64,
-    /// Number of elements of all tensors.
+    /// Total number of elements of all tensors.
     pub parameters: u64,
-    /// The most common type of the weights, such as `Q4_K`.
+    /// The most common data type of the weights, such as `Q4_K`.
     pub quantization: &'static str,
     /// Whether it is an embedding model.
     pub is_embedding: bool,
-    /// Whether it defines how token vectors are pooled.
+    /// Whether the file defines how token vectors are pooled.
     pub has_pooling: bool,
-    /// KV cache size per token in bytes, with 16-bit numbers.
+    /// KV cache size per token in bytes, with 16-bit values.
     pub token_bytes: u64,
 }
 
-/// A metadata value, reduced to what is needed.
+/// A metadata value, reduced to the information that is used.
 #[derive(Debug, Clone, PartialEq)]
 enum Value {
     Number(u64),
@@ -93,24 +93,25 @@ enum Value {
     Real(f64),
     Text(String),
     Vocabulary(Vocabulary),
-    /// The largest number of a list.
+    /// The largest number in a list.
     Largest(u64),
     Other,
 }
 
-/// Faults of a vocabulary.
+/// Properties of a vocabulary that llama.cpp may not handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Vocabulary {
-    /// It has duplicate tokens.
+    /// Whether the vocabulary has duplicate tokens.
     has_doubles: bool,
-    /// It has single-byte tokens.
+    /// Whether the vocabulary has single-byte tokens.
     has_bytes: bool,
 }
 
 impl Header {
-    /// Reads and checks the header of a file.
+    /// Reads and validates the header of a file.
     ///
-    /// # Errors Why llama.cpp must not see the file.
+    /// # Errors
+    /// The fault in the file.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let file = match regular_file::open(path) {
             Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => {
@@ -261,7 +262,7 @@ struct Weights {
     parameters: u64,
     /// End of the last tensor, relative to the end of the header.
     end: u64,
-    /// Bytes per type.
+    /// Bytes of weights per data type.
     by_type: BTreeMap<&'static str, u64>,
 }
 
@@ -313,7 +314,8 @@ impl<R: BufRead + Seek> Reader<R> {
         Ok(())
     }
 
-    /// Reads a text of at most `most` bytes. A text longer than `TEXT_KEPT_MAX` is returned empty.
+    /// Reads a string of at most `most` bytes. A string longer than `TEXT_KEPT_MAX` is returned as
+    /// an empty string.
     fn text(&mut self, most: u64) -> Result<String, Error> {
         let length = self.u64()?;
         if length > most {
@@ -360,7 +362,7 @@ impl<R: BufRead + Seek> Reader<R> {
         })
     }
 
-    /// Reads the tokens; keeps only their hashes while reading.
+    /// Reads the tokens of a vocabulary; stores only their hashes while reading.
     fn vocabulary(&mut self) -> Result<Value, Error> {
         let element = self.u32()?;
         let count = self.u64()?;
@@ -375,14 +377,14 @@ impl<R: BufRead + Seek> Reader<R> {
         let mut vocabulary = Vocabulary::default();
         for _ in 0..count {
             let token = self.text(TEXT_MAX)?;
-            // Empty tokens get distinct names from llama.cpp.
+            // llama.cpp assigns distinct names to empty tokens.
             vocabulary.has_doubles |= !token.is_empty() && !known.insert(hashes.hash_one(&token));
             vocabulary.has_bytes |= token.len() == 6 && token.starts_with("<0x");
         }
         Ok(Value::Vocabulary(vocabulary))
     }
 
-    /// Skips a list, except for the largest number of a short list of numbers.
+    /// Skips a list; for a short list of numbers, returns the largest one.
     fn list(&mut self, element: u32, count: u64) -> Result<Value, Error> {
         const FEW: u64 = 1024;
         if count > LIST_MAX {
@@ -411,7 +413,7 @@ impl<R: BufRead + Seek> Reader<R> {
         }
     }
 
-    /// Reads a scalar; `None` unless it is a non-negative whole number.
+    /// Reads a scalar; returns `None` unless it is a non-negative integer.
     fn scalar(&mut self, kind: u32) -> Result<Option<u64>, Error> {
         let width = width(kind);
         let width =
@@ -473,7 +475,7 @@ fn cut(name: &str) -> String {
     name.chars().filter(|letter| !letter.is_control()).take(64).collect()
 }
 
-/// Size of a scalar in bytes.
+/// Returns the size of a scalar in bytes.
 const fn width(kind: u32) -> Option<u64> {
     Some(match kind {
         0 | 1 | 7 => 1,
@@ -484,7 +486,8 @@ const fn width(kind: u32) -> Option<u64> {
     })
 }
 
-/// A tensor type: its name, the elements per block and the bytes per block.
+/// Returns the properties of a tensor type: its name, the elements per block and the bytes per
+/// block.
 const fn tensor_type(kind: u32) -> Option<(&'static str, u64, u64)> {
     Some(match kind {
         0 => ("F32", 1, 4),

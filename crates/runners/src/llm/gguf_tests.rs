@@ -4,11 +4,11 @@ use std::io::Cursor;
 
 use super::*;
 
-/// The parts of a file.
+/// The parts of a file under test.
 struct Parts {
     version: u32,
     entries: Vec<(String, Vec<u8>)>,
-    /// Name, dimensions, type and offset.
+    /// Name, dimensions, type and offset of each tensor.
     tensors: Vec<(String, Vec<u64>, u32, u64)>,
     data: usize,
 }
@@ -78,7 +78,7 @@ impl Parts {
 
 fn parse(bytes: &[u8]) -> Result<Header, String> {
     let length = bytes.len() as u64;
-    // A small buffer, so that skipping lists also seeks.
+    // The buffer is small, so that skipping lists also seeks.
     let source = BufReader::with_capacity(16, Cursor::new(bytes));
     Header::parse(source, length).map_err(|error| error.to_string())
 }
@@ -156,7 +156,7 @@ fn gguf_rejects_excessive_claims() {
     assert!(parse(&counts).unwrap_err().contains("entries of metadata"));
 }
 
-/// Each of these crashed the model's process with a signal.
+/// Each of these headers crashed the model's process with a signal.
 #[test]
 fn gguf_rejects_headers_that_crash_llama_cpp() {
     const EPSILON: &str = "llama.attention.layer_norm_rms_epsilon";

@@ -1,9 +1,10 @@
-//! The runner `llm`: serves a GGUF file with llama.cpp in a separate process.
+//! The runner `llm`: serves a GGUF file with llama.cpp in a separate process of this binary
+//! (`worker`).
 //!
-//! The process is this binary again (`worker`). It speaks OpenAI's API, like the servers of the
-//! runner `openai`, but over a private socket pair; so the chat router, predictions and workflows
-//! use it in the same way. It is started on demand and ended when idle, and a crash costs only the
-//! answers in progress (`process`). This file parses the manifest; it generates no text.
+//! The process serves OpenAI's API, like the servers of the runner `openai`, but on a private
+//! socket pair; the chat router, predictions and workflows therefore use it in the same way. It is
+//! started on demand and stopped when idle, and a crash loses only the active generations
+//! (`process`). This file parses the manifest; it generates no text itself.
 
 pub mod gguf;
 mod process;
@@ -34,11 +35,11 @@ use orrery_http::places::Arriving;
 use orrery_runtime as runtime;
 use orrery_schema::Schema;
 
-/// Default context length in tokens, unless the model has less.
+/// Default context length in tokens, if the model supports at least as many.
 const DEFAULT_CONTEXT: u32 = 8192;
 const CONTEXT_MAX: u32 = 4 * 1024 * 1024;
 const THREADS_MAX: u32 = 512;
-/// Default number of concurrent answers.
+/// Default number of concurrent generations.
 const DEFAULT_PARALLEL: u32 = 4;
 const PARALLEL_MAX: u32 = 64;
 /// Default batch size, in tokens.
@@ -56,15 +57,15 @@ const MEMORY_MAX: u64 = 1 << 50;
 pub(crate) enum Load {
     /// On the first request; unloaded when idle.
     OnDemand,
-    /// With the service, and kept loaded.
+    /// When the service starts, and never unloaded.
     AtStart,
 }
 
 impl Load {
-    /// All modes.
+    /// All load modes.
     const ALL: [Self; 2] = [Self::OnDemand, Self::AtStart];
 
-    /// The spelling in manifests.
+    /// Returns the mode's spelling in manifests.
     const fn as_str(self) -> &'static str {
         match self {
             Self::OnDemand => "on_demand",
@@ -80,13 +81,13 @@ pub const TYPE: Type =
 /// The manifest's options.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
-    /// The absolute path of the file.
+    /// The absolute path of the model file.
     file: PathBuf,
-    /// The modification time, to detect a replaced file.
+    /// The file's modification time, used to detect a replaced file.
     changed: Option<SystemTime>,
-    /// The file's header, or why it is rejected.
+    /// The file's header, or the error for a rejected file.
     header: Result<Header, gguf::Error>,
-    /// Context length shared by all concurrent answers, in tokens.
+    /// Context length shared by all concurrent generations, in tokens.
     context: u32,
     threads: u32,
     parallel: u32,
@@ -113,7 +114,7 @@ impl Options {
             context: context.unwrap_or(options.context),
             threads: threads.unwrap_or(options.threads),
             parallel,
-            // A batch has room for at least one token per answer.
+            // A batch must have room for at least one token of each generation.
             batch: batch.max(parallel),
             idle_unload,
             load,
@@ -123,7 +124,7 @@ impl Options {
         })
     }
 
-    /// The options of a file without a manifest.
+    /// Returns the options of a model file without a manifest.
     #[must_use]
     pub fn of_file(file: PathBuf) -> Self {
         let header = Header::read(&file);
@@ -145,13 +146,13 @@ impl Options {
         }
     }
 
-    /// The model file.
+    /// Returns the path of the model file.
     #[must_use]
     pub fn file(&self) -> &Path {
         &self.file
     }
 
-    /// The file's header, if it is valid.
+    /// Returns the file's header if it is valid.
     #[must_use]
     pub fn header(&self) -> Option<&Header> {
         self.header.as_ref().ok()
@@ -162,7 +163,7 @@ impl Options {
         if is_embedding { Kind::Embeddings } else { Kind::Chat }
     }
 
-    /// Estimated memory of the loaded model, in bytes.
+    /// Estimates the memory of the loaded model, in bytes.
     fn memory_estimate(&self) -> u64 {
         /// Memory of the program, its batch buffers, and llama.cpp's overhead.
         const BESIDE: u64 = 256 * 1024 * 1024;
@@ -171,7 +172,7 @@ impl Options {
         header.file_bytes.saturating_add(context).saturating_add(BESIDE)
     }
 
-    /// The interface derived from the file.
+    /// Returns the interface derived from the file.
     fn interface(&self) -> Option<ModelInterface> {
         let (schema, output_type) = match self.kind() {
             Kind::Chat => (chat_schema(), OutputType::String),
@@ -182,7 +183,7 @@ impl Options {
     }
 }
 
-/// The request schema of a chat model, with the fields specific to this runner.
+/// Returns the request schema of a chat model, including the fields specific to this runner.
 fn chat_schema() -> Value {
     let mut schema = Kind::Chat.schema();
     let more = json!({
@@ -200,7 +201,7 @@ fn chat_schema() -> Value {
     schema
 }
 
-/// Parses the path of a file that must exist; a relative path starts at `folder`.
+/// Parses the path of a file that must exist; a relative path is resolved against `folder`.
 fn existing(
     folder: &Path,
 ) -> impl Fn(&orrery_config::values::Value<'_>) -> orrery_config::reader::Parsed<PathBuf> {
@@ -299,7 +300,7 @@ impl Runner for LlmRunner {
 }
 
 impl Kind {
-    /// The operation of the chat router that this kind of model serves.
+    /// Returns the chat router operation that this kind of model serves.
     const fn operation(self) -> Option<Operation> {
         match self {
             Self::Chat => Some(Operation::Chat),

@@ -1,10 +1,10 @@
-//! The service's side of a model's process: started on the first request, ended when idle,
-//! restarted after a pause if it exits by itself.
+//! The service's side of a model's process, which is started on the first request, stopped when
+//! idle, and restarted after a delay if it exits by itself.
 //!
-//! Requests use HTTP/2 on a socket pair, so that each answer is a stream of its own: dropping it
-//! cancels it, and a slow reader does not block others. A process that exits loses the answers in
-//! progress. If it exits to abandon the work of one request, it is restarted at once, and requests
-//! whose answer had not begun are repeated.
+//! Requests use HTTP/2 on a socket pair, so that each response has its own stream: dropping the
+//! stream cancels the response, and a slow reader does not block others. If a process exits, the
+//! active generations are lost. If it exits in order to abandon the work of one request, it is
+//! restarted at once, and requests whose response had not begun are repeated.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -36,28 +36,29 @@ use orrery_guard::groups::Group;
 use orrery_runtime::shortage::when_able;
 use orrery_runtime::{self as runtime, Tasks};
 
-/// Time limit for loading a model: a large one from a slow disk takes minutes.
+/// Timeout for loading a model: loading a large model from a slow disk takes minutes.
 const LOADING_MAX: Duration = Duration::from_secs(600);
-/// Retry limit for a spawn that fails for lack of machine resources.
+/// How long to retry a spawn that fails because the machine is out of resources.
 const STARTING_MAX: Duration = Duration::from_secs(60);
-/// Grace period for a killed process to exit.
+/// How long a killed process may take to exit.
 const ENDING: Duration = Duration::from_secs(5);
-/// The longest pause after a failure that a request waits for.
+/// Maximum delay after a failure that a request still waits for.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How often a request is repeated if its process exits because of another request.
+/// Maximum number of times that a request is repeated because its process exited on account of
+/// another request.
 const REPEATS_MAX: u32 = 3;
 const STOPPING: &str = "the service is stopping";
-/// Maximum number of bytes read of the reason why a model cannot be loaded.
+/// Maximum number of bytes read of a model-load error message.
 const REFUSAL_MAX: usize = 64 * 1024;
-/// Flow control window of an answer, in bytes.
+/// Flow control window of a response, in bytes.
 const WINDOW: u32 = 64 * 1024;
 
-/// Why a request was not answered, as a phrase that follows "the model 'x':".
+/// The error for a request that received no response, as a phrase that follows "the model 'x':".
 #[derive(Debug)]
 pub enum OpenError {
-    /// The model is not available now.
+    /// The model is temporarily unavailable.
     Unavailable(String),
-    /// Its process exited.
+    /// The model's process exited.
     Ended(String),
 }
 
@@ -68,25 +69,25 @@ pub struct Process {
     pub(super) model: Model,
     guard: GuardConfig,
     room: Arc<Room>,
-    /// Its standard error.
+    /// The standard error of the process.
     tail: Tail,
     state: Mutex<State>,
-    /// Locked while it is being started.
+    /// Locked while the process is being started.
     loading: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Debug)]
 struct State {
     instance: Option<Arc<Instance>>,
-    /// Answers in progress.
+    /// Number of active generations.
     in_use: usize,
     idle_since: Instant,
     backoff: Backoff,
-    /// Number of starts.
+    /// Number of starts so far.
     starts: u64,
-    /// Why it exited or cannot be loaded; cleared by a successful load.
+    /// The model-load error or a description of the process's exit; cleared by a successful load.
     failure: Option<String>,
-    /// A fault found when the model was last loaded that does not keep it from answering.
+    /// A fault found when the model was last loaded that does not prevent it from responding.
     warning: Option<String>,
 }
 
@@ -100,7 +101,7 @@ struct Instance {
     _group: Option<Group>,
 }
 
-/// An answer in progress: while it exists, its process is not unloaded.
+/// A request in progress: while it exists, the model's process is not unloaded.
 #[derive(Debug)]
 pub struct InUse {
     process: Arc<Process>,
@@ -108,8 +109,8 @@ pub struct InUse {
 }
 
 impl InUse {
-    /// After an interrupted answer: how the process exited, as a phrase that follows "the model
-    /// 'x':"; `None` if it is still running.
+    /// After an interrupted response, returns how the process exited, as a phrase that follows "the
+    /// model 'x':"; `None` if it is still running.
     pub async fn ended(&self) -> Option<String> {
         self.process.reap(&self.instance).await
     }
@@ -155,10 +156,11 @@ impl Process {
         process
     }
 
-    /// Sends a request whose URI is a path; loads the model first. With `is_impatient`, fails at
-    /// once during the pause after a failure.
+    /// Sends a request whose URI is a path, after loading the model if needed. With `is_impatient`,
+    /// fails at once during the delay after a failure.
     ///
-    /// # Errors [`OpenError`]
+    /// # Errors
+    /// [`OpenError`]
     pub async fn open(
         self: &Arc<Self>,
         request: Request<Bytes>,
@@ -181,7 +183,7 @@ impl Process {
         }
     }
 
-    /// Returns the running process, or starts it.
+    /// Returns the running process, starting it if needed.
     async fn loaded(self: &Arc<Self>, is_impatient: bool) -> Result<InUse, String> {
         if let Some(found) = self.running() {
             return Ok(found);
@@ -194,8 +196,8 @@ impl Process {
         let pause = {
             let state = self.lock();
             let pause = state.backoff.left();
-            // A failed start is the answer for all who waited for it; nobody waits for a long
-            // pause.
+            // A failed start fails all requests that were waiting for it; no request waits for a
+            // long delay.
             let is_no_use =
                 state.starts != starts || pause > PATIENCE || (is_impatient && !pause.is_zero());
             if let (true, Some(failure)) = (is_no_use, &state.failure) {
@@ -205,7 +207,8 @@ impl Process {
         };
         tokio::time::sleep(pause).await;
         let process = Arc::clone(self);
-        // In its own task: if the first caller goes away, the others keep waiting.
+        // Runs in a separate task, so that the other callers keep waiting if the first one is
+        // dropped.
         let starting = self.guard.tasks.spawn(async move {
             let result = process.load(is_impatient).await;
             drop(loading);
@@ -214,7 +217,7 @@ impl Process {
         starting.await.unwrap_or_else(|_stopping| Err(STOPPING.to_owned()))
     }
 
-    /// The process, if it is running; records its exit otherwise.
+    /// Returns the process if it is running; otherwise records its exit.
     fn running(self: &Arc<Self>) -> Option<InUse> {
         let mut state = self.lock();
         let instance = Arc::clone(state.instance.as_ref()?);
@@ -223,7 +226,7 @@ impl Process {
             return None;
         }
         if instance.requests.is_closed() {
-            // It is exiting; the exit status follows soon.
+            // The process is exiting; its exit status is available soon.
             return None;
         }
         state.in_use = state.in_use.saturating_add(1);
@@ -268,7 +271,7 @@ impl Process {
         let _room = self.room.make(self.memory_estimate(), is_impatient).await?;
         let begun = runtime::monotonic_now();
         let group = self.guard.groups.as_ref();
-        // The file's pages count towards the group but not towards the memory limit.
+        // The file's pages count toward the control group but not toward the memory limit.
         let file = self.options.header().map_or(0, |header| header.file_bytes);
         let most = self.options.memory_bytes.map(|bytes| bytes.saturating_add(file));
         let group = group.map(|groups| groups.make(most)).transpose();
@@ -286,7 +289,7 @@ impl Process {
             .await;
         let (requests, connection) = connected.map_err(|error| format!("its process: {error}"))?;
         Tasks::attend(async move {
-            // Callers waiting for answers notice how it exits.
+            // Callers waiting for responses detect how the process exits.
             let _ended = connection.await;
         });
         let id = child.id();
@@ -311,8 +314,8 @@ impl Process {
         })
     }
 
-    /// Call it on a thread that lives as long as the runtime: the process treats the end of the
-    /// thread as the end of the service.
+    /// Must be called on a thread that lives as long as the runtime: the process treats the end of
+    /// the thread as the end of the service.
     fn spawn(&self, group: Option<&Group>) -> io::Result<(Child, UnixStream)> {
         let (ours, theirs) = Pair::pair()?;
         ours.set_nonblocking(true)?;
@@ -332,15 +335,15 @@ impl Process {
         let mut command = Command::new(&self.guard.program);
         command.arg("llm-worker").args(args.arguments());
         command.env_clear().current_dir("/").kill_on_drop(true);
-        // Its own process group: terminal signals are for the service, which lets running work
-        // finish.
+        // A separate process group: terminal signals go only to the service, which lets running
+        // work finish.
         command.process_group(0);
         command.stdin(Stdio::from(OwnedFd::from(theirs)));
         command.stdout(Stdio::null()).stderr(Stdio::piped());
         Ok((command.spawn()?, UnixStream::from_std(ours)?))
     }
 
-    /// Why starting it would be pointless.
+    /// Returns an error if starting the process would be pointless.
     fn fault(&self) -> Option<String> {
         if let Err(error) = &self.options.header {
             return Some(format!("its file {} {error}", self.options.file.display()));
@@ -348,8 +351,8 @@ impl Process {
         super::worker::unsupported().map(str::to_owned)
     }
 
-    /// After an interrupted answer: waits briefly for the process to exit. Returns how it exited,
-    /// if it did.
+    /// After an interrupted response, waits briefly for the process to exit. Returns how the
+    /// process exited, if it did.
     async fn reap(&self, instance: &Arc<Instance>) -> Option<String> {
         let waited = async {
             while instance.ended().is_none() {
@@ -379,7 +382,7 @@ impl Process {
         state.failure = Some(reason);
     }
 
-    /// How it exited, as a phrase that follows "the model 'x':".
+    /// Describes how the process exited, as a phrase that follows "the model 'x':".
     fn describe(&self, status: Option<ExitStatus>) -> String {
         let Some(status) = status else { return "its process does not answer".to_owned() };
         if (status.code() == Some(NOT_STARTED.into()) || gave_up(status))
@@ -395,7 +398,7 @@ impl Process {
         }
     }
 
-    /// The model's health: an unloaded model has the health of its last attempt.
+    /// Returns the model's health; an unloaded model has the health of its last load attempt.
     pub(super) fn health(&self) -> Health {
         if let Some(reason) = self.fault() {
             return Health::Failing(reason);
@@ -411,7 +414,7 @@ impl Process {
         }
     }
 
-    /// Loads and unloads as configured, and records exits.
+    /// Loads and unloads the model as configured, and records exits.
     pub(super) async fn maintain(self: &Arc<Self>) {
         let is_due = {
             let mut state = self.lock();
@@ -432,31 +435,31 @@ impl Process {
         }
     }
 
-    /// Since when it has been loaded and idle.
+    /// Returns the time since which the model has been loaded and idle.
     pub(super) fn idle_since(&self) -> Option<Instant> {
         let state = self.lock();
         let is_idle = state.instance.is_some() && state.in_use == 0;
         is_idle.then_some(state.idle_since)
     }
 
-    /// Whether it is loaded.
+    /// Whether the model is loaded.
     pub(super) fn is_loaded(&self) -> bool {
         self.lock().instance.is_some()
     }
 
-    /// Estimated memory when loaded, in bytes.
+    /// Estimates the memory of the loaded model, in bytes.
     pub(super) fn memory_estimate(&self) -> u64 {
         self.options.memory_estimate()
     }
 
-    /// Ends the process unless it is answering.
+    /// Stops the process unless it is serving a request.
     pub(super) async fn unload(&self) {
         let Some(instance) = self.take() else { return };
         tracing::info!(model = %self.model.name, "model unloaded");
         instance.kill().await;
     }
 
-    /// Takes the process out of use; `None` if it is answering or absent.
+    /// Takes the process out of use; returns `None` if it is serving a request or not running.
     fn take(&self) -> Option<Arc<Instance>> {
         let mut state = self.lock();
         if state.in_use > 0 { None } else { state.instance.take() }
@@ -466,7 +469,7 @@ impl Process {
         Some(self.tail.text()).filter(|text| !text.is_empty())
     }
 
-    /// The model as run on this machine.
+    /// Returns the model as run on this machine.
     pub(super) fn local(&self) -> LocalModel {
         let header = self.options.header();
         let id = self.lock().instance.as_ref().and_then(|instance| instance.id);
@@ -478,13 +481,13 @@ impl Process {
         }
     }
 
-    /// Timeout of one answer.
+    /// Returns the timeout of one response.
     #[must_use]
     pub const fn timeout(&self) -> Duration {
         self.model.timeout
     }
 
-    /// The model's slug.
+    /// Returns the model's slug.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.model.name
@@ -496,7 +499,7 @@ impl Process {
 }
 
 impl Drop for Process {
-    /// Ends the process and removes its control group. Outside of a runtime the process ends by
+    /// Stops the process and removes its control group. Outside a runtime, the process exits by
     /// itself.
     fn drop(&mut self) {
         let instance = self.lock().instance.take();
@@ -509,8 +512,8 @@ impl Drop for Process {
 }
 
 impl Instance {
-    /// Waits until the model is loaded. Returns a warning if it has a fault. The error is the
-    /// reason given by the process; `None` if it exited.
+    /// Waits until the model is loaded. Returns a warning if the model has a fault. The error is
+    /// the message from the process, or `None` if the process exited.
     async fn is_ready(&self) -> Result<Option<String>, Option<String>> {
         let request = Request::get(READY).body(Full::default()).map_err(|_never| None)?;
         let answer = self.requests.clone().send_request(request).await.map_err(|_ended| None)?;
@@ -521,17 +524,17 @@ impl Instance {
         if is_loaded { Ok(Some(said).filter(|said| !said.is_empty())) } else { Err(Some(said)) }
     }
 
-    /// The exit status, if it has exited.
+    /// Returns the exit status if the process has exited.
     fn ended(&self) -> Option<ExitStatus> {
         let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
         child.try_wait().ok().flatten()
     }
 
-    /// Kills it and waits for its exit.
+    /// Kills the process and waits for its exit.
     async fn kill(&self) -> Option<ExitStatus> {
         {
             let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
-            // It may have exited by itself.
+            // The process may have exited by itself.
             let _gone = child.start_kill();
         }
         let waited = async {
@@ -551,7 +554,7 @@ fn gave_up(status: ExitStatus) -> bool {
     status.code() == Some(GIVEN_UP.into())
 }
 
-/// Resident memory of a process in bytes, including shared pages.
+/// Reads the resident memory of a process in bytes, including shared pages.
 fn resident_bytes(id: u32) -> Option<u64> {
     let statm = std::fs::read_to_string(format!("/proc/{id}/statm")).ok()?;
     let pages = statm.split_whitespace().nth(1)?.parse::<u64>().ok()?;

@@ -1,6 +1,6 @@
-//! The memory budget shared by the models of this machine. A model is loaded when there is room;
-//! the models idle the longest are unloaded to make room. A model that is answering is never
-//! unloaded.
+//! The memory budget shared by the local models of this machine. A model is loaded when enough
+//! memory is free; to free memory, the models that have been idle the longest are unloaded. A model
+//! that is serving a request is never unloaded.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -13,15 +13,15 @@ use super::process::Process;
 use orrery_guard::groups;
 use orrery_runtime as runtime;
 
-/// How long to wait for models that are answering.
+/// Maximum wait for models that are serving requests.
 const WAITING_MAX: Duration = Duration::from_secs(60);
 
 /// The memory budget and the processes that use it.
 #[derive(Debug, Default)]
 pub struct Room {
-    /// Memory limit for all models in bytes; `None`: the free memory of the machine.
+    /// Memory limit for all models in bytes; `None` means the free memory of the machine.
     limit: Option<u64>,
-    /// Only one model is loaded at a time, so that two never count on the same memory.
+    /// Only one model is loaded at a time, so that two loads never count on the same free memory.
     loading: AsyncMutex<()>,
     processes: Mutex<Vec<Weak<Process>>>,
     /// Notified when a model becomes idle.
@@ -42,15 +42,16 @@ impl Room {
         processes.push(Arc::downgrade(process));
     }
 
-    /// Notifies waiters that a model became idle and can be unloaded.
+    /// Notifies waiters that a model has become idle and can be unloaded.
     pub(super) fn note_idle(&self) {
         self.idle.notify_waiters();
     }
 
-    /// Makes room for this many bytes; waits a while for models that are answering, unless
+    /// Frees this many bytes; waits a while for models that are serving requests, unless
     /// `is_impatient`. While the returned guard exists, no other model is loaded.
     ///
-    /// # Errors Why there is no room, as a phrase that follows the model's name.
+    /// # Errors
+    /// An out-of-memory message, as a phrase that follows the model's name.
     pub(super) async fn make(
         &self,
         needed: u64,
@@ -82,7 +83,7 @@ impl Room {
         }
     }
 
-    /// Free bytes; `None` if unknown.
+    /// Returns the number of free bytes, or `None` if it is unknown.
     fn free(&self) -> Option<u64> {
         let Some(limit) = self.limit else { return available() };
         let all = self.all();
@@ -103,7 +104,7 @@ impl Room {
     }
 }
 
-/// Free memory of the machine or of the service's control group, in bytes.
+/// Returns the free memory of the machine or of the service's control group, in bytes.
 fn available() -> Option<u64> {
     let machine = std::fs::read_to_string("/proc/meminfo").ok()?;
     let machine = machine.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
@@ -112,8 +113,8 @@ fn available() -> Option<u64> {
     Some(group_room().map_or(machine, |group| group.min(machine)))
 }
 
-/// Memory left by the limits of the service's control group and its ancestors. The page cache
-/// counts as free, because the kernel reclaims it.
+/// Returns the memory left under the limits of the service's control group and its ancestors. The
+/// page cache counts as free, because the kernel reclaims it.
 fn group_room() -> Option<u64> {
     let own = groups::own_folder()?;
     let read = |folder: &Path, file: &str| std::fs::read_to_string(folder.join(file)).ok();
@@ -131,7 +132,7 @@ fn group_room() -> Option<u64> {
     own.ancestors().filter_map(left).min()
 }
 
-/// Formats a byte count for people.
+/// Formats a byte count for display.
 fn shown(bytes: u64) -> String {
     const MIB: u64 = 1024 * 1024;
     let mib = bytes.div_ceil(MIB);

@@ -1,4 +1,4 @@
-//! Manifests of this runner type. The processes are tested with the whole service.
+//! Manifests of this runner type. Tests of the whole service cover the processes.
 
 use serde_json::json;
 

@@ -1,5 +1,5 @@
-//! Parses a model's metadata from a server of the Open Inference Protocol: its tensors, and the
-//! request schema derived from them. Pure.
+//! Parses a model's metadata from an Open Inference Protocol server: its tensors, and the request
+//! schema derived from them. This module does no I/O.
 
 use std::sync::Arc;
 
@@ -12,14 +12,14 @@ use orrery_schema::Schema;
 
 /// Maximum number of input tensors of a model.
 const TENSORS_MAX: usize = 256;
-/// Longest name of a tensor, in characters.
+/// Maximum length of a tensor name, in characters.
 const NAME_CHARS_MAX: usize = 256;
 /// Maximum number of dimensions of a tensor.
 pub const RANK_MAX: usize = 16;
-/// The fields of an input in the protocol's own form.
+/// The input fields of the protocol's native format.
 pub const OWN_FORM: [&str; 3] = ["inputs", "outputs", "parameters"];
 
-/// The datatypes that have a JSON form in the protocol.
+/// The datatypes that have a JSON representation in the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Datatype {
     Bool,
@@ -33,9 +33,9 @@ pub enum Datatype {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tensor {
     pub name: String,
-    /// As spelled by the server.
+    /// The datatype as spelled by the server.
     pub datatype: String,
-    /// `None` if the server does not tell; -1: any length.
+    /// `None` if the server does not report a shape; -1 means any length.
     pub shape: Option<Vec<i64>>,
 }
 
@@ -46,7 +46,7 @@ pub struct Metadata {
 }
 
 impl Datatype {
-    /// The datatype of that name; `None` if it has no JSON form.
+    /// Returns the datatype with that name, or `None` if it has no JSON representation.
     pub fn of(name: &str) -> Option<Self> {
         Some(match name {
             "BOOL" => Self::Bool,
@@ -66,12 +66,12 @@ impl Datatype {
         })
     }
 
-    /// Whether its elements are whole numbers.
+    /// Whether the elements are integers.
     pub const fn is_whole(self) -> bool {
         matches!(self, Self::Unsigned(_) | Self::Signed(_))
     }
 
-    /// The JSON type and the range of an element.
+    /// Returns the JSON type and the range of an element.
     fn schema(self) -> (&'static str, Map<String, Value>) {
         let mut range = Map::new();
         let mut bound = |low: Value, high: Value| {
@@ -105,16 +105,16 @@ impl Datatype {
 }
 
 impl Tensor {
-    /// Whether a single element may stand for the whole tensor.
+    /// Whether a single element may be given instead of the whole tensor.
     pub fn takes_scalar(&self) -> bool {
         self.shape.as_ref().is_none_or(|shape| shape.iter().all(|length| matches!(length, -1 | 1)))
     }
 
-    /// The schema of the tensor as nested arrays.
+    /// Returns the schema of the tensor as nested arrays.
     fn schema(&self) -> Value {
         let (kind, range) = match Datatype::of(&self.datatype) {
             Some(datatype) => datatype.schema(),
-            // The server checks it.
+            // The server validates this tensor.
             None => return json!({"description": self.describe()}),
         };
         let mut schema = match &self.shape {
@@ -162,7 +162,8 @@ fn array_of(items: Map<String, Value>, length: i64) -> Map<String, Value> {
 
 /// Parses the tensors of a model's metadata, and derives its interface.
 ///
-/// # Errors The fault, as a phrase that follows "its metadata".
+/// # Errors
+/// The fault, as a phrase that follows "its metadata".
 pub fn read(document: &Value) -> Result<(Metadata, ModelInterface), String> {
     let listed = match document.get("inputs") {
         None | Some(Value::Null) => &[][..],
@@ -211,17 +212,18 @@ fn tensor(listed: &Value) -> Result<Tensor, String> {
 }
 
 impl Metadata {
-    /// The tensor of that name.
+    /// Returns the tensor with that name.
     pub fn input(&self, name: &str) -> Option<&Tensor> {
         self.inputs.iter().find(|tensor| tensor.name == name)
     }
 
-    /// Whether an input is in the protocol's own form, rather than naming a tensor `inputs`.
+    /// Whether an input is in the protocol's native format, as opposed to having a tensor named
+    /// `inputs`.
     pub fn is_own_form(&self, input: &Map<String, Value>) -> bool {
         input.get("inputs").is_some_and(Value::is_array) && self.input("inputs").is_none()
     }
 
-    /// Accepts each tensor by name, or the protocol's own form.
+    /// Returns a schema that accepts each tensor by name, or the protocol's native format.
     fn schema(&self) -> Value {
         let mut properties = Map::new();
         for tensor in &self.inputs {
@@ -248,7 +250,7 @@ impl Metadata {
     }
 }
 
-/// The fields of the protocol's own form.
+/// Returns the fields of the protocol's native format.
 fn own_form() -> [(String, Value); 3] {
     let tensor = json!({
         "type": "object",
@@ -348,7 +350,7 @@ mod tests {
         }
         let silent = schema(json!(null));
         assert!(silent.check(json!({})).is_err() && silent.check(json!({"x": 1})).is_err());
-        // A tensor may have a name that the protocol uses itself.
+        // A tensor may have the name of a field of the protocol.
         let odd = schema(json!([{"name": "inputs", "datatype": "BYTES", "shape": [-1]}]));
         assert!(odd.check(json!({"inputs": ["a"]})).is_ok());
         assert!(odd.check(json!({})).is_err());

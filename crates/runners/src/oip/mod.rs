@@ -1,10 +1,10 @@
-//! The runner `oip`: a model behind the Open Inference Protocol, version 2, over HTTP: KServe,
-//! Triton, MLServer, OpenVINO Model Server, Seldon.
+//! The runner `oip`: a model behind the Open Inference Protocol, version 2, over HTTP (KServe,
+//! Triton, MLServer, OpenVINO Model Server, Seldon).
 //!
-//! The request schema is derived from the model's metadata. An input gives each tensor by name as
-//! nested arrays, or uses the protocol's own form; the output is the tensors by name, nested again.
-//! Sends a request once, unless it certainly had no effect (`endpoints`): retries and fallbacks
-//! belong to the engine.
+//! The request schema is derived from the model's metadata. An input contains each tensor by name
+//! as nested arrays, or uses the protocol's native format; the output contains the tensors by name,
+//! as nested arrays again. The runner sends a request once, unless the request certainly had no
+//! effect (`endpoints`), because retries and fallbacks belong to the engine.
 //!
 //! ```text
 //! metadata   the model's tensors, and the request schema      tensors    nested arrays to flat ones, and back
@@ -38,9 +38,9 @@ use orrery_http::{content, trace_context};
 use orrery_runtime as runtime;
 use orrery_schema as schema;
 
-/// Largest answer, in bytes.
+/// Maximum size of a response, in bytes.
 pub const ANSWER_MAX: usize = 10 * 1024 * 1024;
-/// Largest metadata in bytes, and the time limit for fetching them in a run that lacks them.
+/// Maximum size of the metadata in bytes, and the timeout for fetching it in a run that needs it.
 const METADATA_MAX: usize = 1024 * 1024;
 const METADATA_TIMEOUT: Duration = Duration::from_secs(3);
 /// Characters that are not escaped in a path segment.
@@ -53,7 +53,7 @@ pub const TYPE: Type =
 /// The manifest's options.
 #[derive(Debug, PartialEq)]
 struct Options {
-    /// Without the `/v2` and without trailing slashes.
+    /// Server addresses without `/v2` and without trailing slashes.
     addresses: Vec<Address>,
     /// The model's path below a server's URL: `/v2/models/…`.
     path: String,
@@ -113,9 +113,9 @@ struct OipRunner {
 struct Known {
     metadata: Option<Arc<Metadata>>,
     interface: Option<Arc<ModelInterface>>,
-    /// When it was last read.
+    /// When the metadata was last read.
     description: DescriptionAge,
-    /// The last fault of the metadata; each fault is logged once.
+    /// The last fault found in the metadata; each fault is logged once.
     wrong: Option<String>,
 }
 
@@ -128,7 +128,7 @@ impl OipRunner {
         Failure::new(class, format!("the model '{}': {what}", self.model.name))
     }
 
-    /// Asks a server whether the model is ready.
+    /// Queries a server for whether the model is ready.
     async fn probe(&self, url: String) -> Readiness {
         let request = Request::get(format!("{url}{}/ready", self.options.path));
         endpoints::ask_readiness(&self.client, request, |status| status.is_success()).await
@@ -143,7 +143,7 @@ impl OipRunner {
         }
     }
 
-    /// Adopts the metadata of an answer.
+    /// Parses and stores the metadata in a response.
     async fn learn(&self, answer: &Response) -> Option<Arc<Metadata>> {
         let status = answer.status;
         let found = if status.is_success() {
@@ -182,8 +182,8 @@ impl OipRunner {
         }
     }
 
-    /// The model's metadata, fetched if not known yet. An input in the protocol's own form does not
-    /// need them.
+    /// Returns the model's metadata, fetching it if it is not known yet. Inputs in the protocol's
+    /// native format do not need the metadata.
     async fn metadata(&self, input: &Value) -> Result<Option<Arc<Metadata>>, Failure> {
         if let Some(known) = self.known().metadata.clone() {
             return Ok(Some(known));

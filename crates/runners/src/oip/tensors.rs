@@ -1,18 +1,19 @@
 //! Converts tensors between nested arrays by name, as people write them, and flat data with a
-//! shape, as the protocol sends them. Pure.
+//! shape, as the protocol sends them. This module does no I/O.
 
 use serde_json::{Map, Value, json};
 
 use super::metadata::{Datatype, Metadata, OWN_FORM, RANK_MAX, Tensor};
 use orrery_domain::json_object::whole_number;
 
-/// Maximum number of elements and arrays of one answer, nested.
+/// Maximum number of elements and arrays in one response after nesting.
 const VALUES_MAX: usize = 8 * 1024 * 1024;
 
-/// The request body for an input: unchanged if it is in the protocol's own form, otherwise built
-/// from the tensors by name. `id` names the request.
+/// Builds the request body for an input, which is unchanged if it is in the protocol's native
+/// format, and otherwise built from the tensors by name. `id` is the id of the request.
 ///
-/// # Errors What is wrong with the input, as a sentence.
+/// # Errors
+/// The fault in the input, as a sentence.
 pub fn request(input: &Value, metadata: Option<&Metadata>, id: &str) -> Result<Value, String> {
     let fields = input.as_object().ok_or_else(|| "the input must be an object".to_owned())?;
     let silent = Metadata::default();
@@ -60,7 +61,7 @@ pub fn request(input: &Value, metadata: Option<&Metadata>, id: &str) -> Result<V
     Ok(Value::Object(body))
 }
 
-/// A tensor as the protocol sends it.
+/// Returns a tensor in the form in which the protocol sends it.
 fn flattened(tensor: &Tensor, value: &Value) -> Result<Value, String> {
     let name = &tensor.name;
     let mut shape = Vec::new();
@@ -114,11 +115,11 @@ fn flatten(
     }
 }
 
-/// A whole number without the fraction of zero that JSON may have.
+/// Returns an integer without a fractional part of zero, which JSON allows.
 fn whole(element: &Value, datatype: Option<Datatype>) -> Value {
     let float = element.as_f64().filter(|_| element.is_f64());
     match float {
-        // Up to this bound every whole number is exact.
+        // Up to this bound, every integer is exact.
         #[expect(clippy::cast_possible_truncation, reason = "bounded, and without a fraction")]
         Some(number)
             if datatype.is_some_and(Datatype::is_whole)
@@ -131,9 +132,10 @@ fn whole(element: &Value, datatype: Option<Datatype>) -> Value {
     }
 }
 
-/// The outputs of an answer as nested arrays, by name.
+/// Returns the outputs in a response as nested arrays, by name.
 ///
-/// # Errors The fault, as a phrase that follows "its answer".
+/// # Errors
+/// The fault, as a phrase that follows "its answer".
 pub fn outputs(answer: &mut Value) -> Result<Value, String> {
     let Some(Value::Array(outputs)) = answer.get_mut("outputs").map(Value::take) else {
         return Err("has no outputs".to_owned());
@@ -175,13 +177,13 @@ pub fn outputs(answer: &mut Value) -> Result<Value, String> {
     Ok(Value::Object(named))
 }
 
-/// The lengths of a shape.
+/// Parses the lengths of a shape.
 fn lengths(shape: Option<&Value>) -> Option<Vec<usize>> {
     let lengths = shape?.as_array().filter(|lengths| lengths.len() <= RANK_MAX)?;
     lengths.iter().map(whole_number).collect()
 }
 
-/// The number of elements of a shape; `None` on overflow.
+/// Returns the number of elements of a shape, or `None` on overflow.
 fn elements_of(shape: &[usize]) -> Option<usize> {
     if shape.contains(&0) {
         return Some(0);
@@ -189,7 +191,7 @@ fn elements_of(shape: &[usize]) -> Option<usize> {
     shape.iter().try_fold(1_usize, |count, length| count.checked_mul(*length))
 }
 
-/// Flattens nested arrays: some servers send nested data.
+/// Flattens nested arrays, because some servers send nested data.
 fn spread(data: Value, depth: usize, elements: &mut Vec<Value>) -> bool {
     let Value::Array(items) = data else {
         elements.push(data);
@@ -198,8 +200,8 @@ fn spread(data: Value, depth: usize, elements: &mut Vec<Value>) -> bool {
     depth < RANK_MAX && items.into_iter().all(|item| spread(item, depth + 1, elements))
 }
 
-/// Builds arrays of that shape; `None` if there would be too many values: a shape with a zero has
-/// no elements, but may have any number of empty arrays.
+/// Builds arrays of that shape; returns `None` if there would be too many values: a shape with a
+/// zero has no elements, but may have any number of empty arrays.
 fn nest(
     shape: &[usize],
     elements: &mut impl Iterator<Item = Value>,
@@ -207,7 +209,7 @@ fn nest(
 ) -> Option<Value> {
     *left = left.checked_sub(1)?;
     let Some((length, rest)) = shape.split_first() else { return elements.next() };
-    // Do not start what does not fit.
+    // Do not start an array that does not fit.
     if *length > *left {
         return None;
     }

@@ -1,4 +1,4 @@
-//! The runner against a stub server. Integration tests use a real one.
+//! The runner with a stub server. Integration tests use a real server.
 
 use std::sync::atomic::Ordering;
 

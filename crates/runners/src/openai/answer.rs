@@ -1,5 +1,5 @@
-//! Reads the answer of an OpenAI-compatible server up to the point where it is clear what it is: a
-//! stream, JSON, a refusal, or something else. Shared by the chat router and predictions.
+//! Reads the response of an OpenAI-compatible server until its kind is known: a stream, JSON, an
+//! error response, or something else. Shared by the chat router and predictions.
 //!
 //! Media types are ignored, because many servers send wrong ones. Content codings are decoded,
 //! although none is requested.
@@ -30,22 +30,22 @@ use orrery_runtime as runtime;
 
 /// Longest event of a stream in bytes: an image is one event.
 pub const EVENT_MAX: usize = 16 * 1024 * 1024;
-/// Compressed bytes decoded at a time: they expand at most a thousandfold.
+/// Compressed bytes decoded at a time; they expand at most a thousandfold.
 const DECODED_AT_ONCE: usize = 4 * 1024;
-/// Maximum number of bytes read of a refusal, and the time limit for reading it.
+/// Maximum number of bytes read of an error response, and the timeout for reading it.
 const REFUSAL_BYTES_MAX: usize = 64 * 1024;
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The body of an answer, without its content coding.
+/// The body of a response with its content coding removed.
 #[derive(Debug)]
 pub struct Body {
     arriving: Arriving,
     decoder: Option<Box<Decoder>>,
-    /// Received bytes that are not decoded yet.
+    /// Received bytes that have not been decoded yet.
     coded: Bytes,
 }
 
-/// Why a body broke off.
+/// The error of reading an interrupted body.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
     #[error(transparent)]
@@ -62,9 +62,10 @@ enum Decoder {
 }
 
 impl Decoder {
-    /// The decoder for the answer's content coding.
+    /// Returns the decoder for the response's content coding.
     ///
-    /// # Errors The name of an unsupported coding.
+    /// # Errors
+    /// The name of an unsupported coding.
     fn of(headers: &HeaderMap) -> Result<Option<Self>, String> {
         let Some(coding) = headers.get(CONTENT_ENCODING) else { return Ok(None) };
         let name = String::from_utf8_lossy(coding.as_bytes()).trim().to_ascii_lowercase();
@@ -93,9 +94,10 @@ impl Decoder {
 }
 
 impl Body {
-    /// The body of an answer with these headers.
+    /// Creates the body of a response with these headers.
     ///
-    /// # Errors [`Failure`] for an unsupported content coding.
+    /// # Errors
+    /// [`Failure`] for an unsupported content coding.
     pub fn of(name: &str, headers: &HeaderMap, arriving: Arriving) -> Result<Self, Failure> {
         let decoder = Decoder::of(headers).map_err(|coding| {
             let what = format!("its answer is compressed ({coding}), which was not requested");
@@ -104,9 +106,10 @@ impl Body {
         Ok(Self { arriving, decoder: decoder.map(Box::new), coded: Bytes::new() })
     }
 
-    /// The next bytes; `None` at the end. Cancel-safe.
+    /// Returns the next bytes, or `None` at the end. Cancel-safe.
     ///
-    /// # Errors When it breaks off.
+    /// # Errors
+    /// Fails if the body is interrupted.
     pub async fn next(&mut self) -> Result<Option<Bytes>, BodyError> {
         loop {
             if let Some(decoder) = &mut self.decoder
@@ -130,17 +133,18 @@ impl Body {
     }
 }
 
-/// Whether an answer declares itself as a stream of events.
+/// Whether a response declares itself to be an event stream.
 pub fn is_event_stream(headers: &HeaderMap) -> bool {
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     kind.is_some_and(|kind| kind.trim_start().to_ascii_lowercase().starts_with("text/event-stream"))
 }
 
-/// Determines from the first bytes whether an answer is a stream. Returns these bytes; `None` if
-/// they do not arrive before the client expects a sign of life. Media types are ignored, because
-/// many servers send wrong ones.
+/// Determines from the first bytes whether a response is a stream. Returns these bytes, or `None`
+/// if they do not arrive before the client must receive a first sign of progress. Media types are
+/// ignored, because many servers send wrong ones.
 ///
-/// # Errors [`Failure`], also for a stream whose first event is one.
+/// # Errors
+/// [`Failure`], also if the first event of a stream is a failure.
 pub async fn begin(
     name: &str,
     body: &mut Body,
@@ -192,7 +196,7 @@ pub async fn begin(
     }
 }
 
-/// Rejects a stream that begins with a failure, while another model can still be tried.
+/// Rejects a stream that begins with a failure while another model can still be tried.
 fn check_first(name: &str, data: &[u8]) -> Result<(), Failure> {
     if data.trim_ascii() == b"[DONE]" {
         return Err(misunderstood(name, "its stream has no answer"));
@@ -201,13 +205,13 @@ fn check_first(name: &str, data: &[u8]) -> Result<(), Failure> {
     shape::failure_in(&event).map_or(Ok(()), Err)
 }
 
-/// The failure of a stream with an event that is not JSON.
+/// Returns the failure of a stream with an event that is not JSON.
 pub fn not_json() -> Failure {
     let message = "the model's stream contains an event that is not valid JSON";
     Failure::new(502, ErrorClass::ProviderError, message)
 }
 
-/// Reads as much of a refusal as arrives in time, and converts it with [`refused`].
+/// Reads as much of an error response as arrives in time, and converts it with [`refused`].
 pub async fn refusal(
     name: &str,
     head: &Parts,
@@ -225,13 +229,13 @@ pub async fn refusal(
             }
         }
     };
-    // On timeout, use what has arrived.
+    // After the timeout, use the bytes that have arrived.
     let _ended = tokio::time::timeout(REFUSAL_TIMEOUT, reading).await;
     refused(name, head.status.as_u16(), &head.headers, &read, authorization)
 }
 
-/// Converts a refusal to a failure. Its status is kept, except if it concerns this service's own
-/// key or account, or is not an error status: then it is 502.
+/// Converts an error response into a failure. Its status is retained unless it concerns this
+/// service's own key or account or is not an error status; in these cases, the status becomes 502.
 pub fn refused(
     name: &str,
     status: u16,
@@ -265,10 +269,12 @@ pub fn refused(
     failure
 }
 
-/// Parses a whole answer as an object. An error despite a success status is a failure, and so is an
-/// answer without the result of the operation; `None`: any content is accepted.
+/// Parses a whole response as an object. An error with a success status is a failure, and so is a
+/// response without the result of the operation; if `operation` is `None`, any contents are
+/// accepted.
 ///
-/// # Errors [`Failure`]
+/// # Errors
+/// [`Failure`]
 pub fn parse(operation: Option<Operation>, name: &str, text: &[u8]) -> Result<RawObject, Failure> {
     if text.trim_ascii().is_empty() {
         return Err(misunderstood(name, "its answer is empty"));
@@ -297,9 +303,10 @@ pub fn parse(operation: Option<Operation>, name: &str, text: &[u8]) -> Result<Ra
     }
 }
 
-/// The text of a whole answer, in UTF-8 and without a byte-order mark.
+/// Returns the text of a whole response, in UTF-8 and without a byte-order mark.
 ///
-/// # Errors [`Failure`] for an unsupported charset, and for text that is not valid in it.
+/// # Errors
+/// [`Failure`] for an unsupported charset, and for text that is not valid in it.
 pub fn utf8(name: &str, headers: &HeaderMap, body: Bytes) -> Result<Bytes, Failure> {
     let text = content::text(headers, &body);
     let text = text.map_err(|error| misunderstood(name, &format!("in its answer, {error}")))?;

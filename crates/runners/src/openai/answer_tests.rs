@@ -1,4 +1,4 @@
-//! Whole answers that are not what they seem to be, and compressed bodies.
+//! Whole responses that are not what they seem to be, and compressed bodies.
 
 use super::*;
 

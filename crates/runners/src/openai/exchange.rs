@@ -1,5 +1,5 @@
-//! Builds a request in the form of OpenAI's API from a prediction's input, and interprets the
-//! answer. The runner decides where and how it is sent.
+//! Builds an OpenAI API request from a prediction's input, and interprets the response. The runner
+//! decides where and how to send the request.
 
 use bytes::{Bytes, BytesMut};
 use hyper::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
@@ -26,23 +26,25 @@ use orrery_http::places::Arriving;
 use orrery_http::{answers, content, trace_context};
 use orrery_runtime as runtime;
 
-/// Largest answer, and the largest total size of a stream, in bytes: the image of a chat fits.
+/// Maximum size of a response, and of all events of a stream together, in bytes: enough for an
+/// image in a chat.
 pub const ANSWER_MAX: usize = answer::EVENT_MAX;
 
-/// The request's model and kind.
+/// A request to a model and the parsing of its response.
 #[derive(Debug, Clone, Copy)]
 pub struct Exchange<'m> {
     pub kind: Kind,
     pub model: &'m Model,
-    /// `Bearer …`, marked as sensitive.
+    /// The header `Bearer …`, marked as sensitive.
     pub authorization: Option<&'m HeaderValue>,
 }
 
 impl Exchange<'_> {
-    /// Builds the request of a job to the server at `url`, which calls the model `model`. A stream
-    /// must end with its usage, if the server supports `stream_options`.
+    /// Builds the request of a job to the server at `url`, which serves the model under the name
+    /// `model`. A stream must end with its usage if the server supports `stream_options`.
     ///
-    /// # Errors When the URL is invalid.
+    /// # Errors
+    /// Fails if the URL is invalid.
     pub fn request(
         &self,
         url: &str,
@@ -76,13 +78,13 @@ impl Exchange<'_> {
         })
     }
 
-    /// A failure that names the model.
+    /// Creates a failure that includes the name of the model.
     #[must_use]
     pub fn failure(&self, class: ErrorClass, what: &str) -> Failure {
         Failure::new(class, format!("the model '{}': {what}", self.model.name))
     }
 
-    /// Adds the model's name to a failure, as predictions show it.
+    /// Adds the model's name to a failure, as shown in predictions.
     #[must_use]
     pub fn named(&self, failure: failure::Failure) -> Failure {
         let name = format!("the model '{}'", self.model.name);
@@ -93,7 +95,7 @@ impl Exchange<'_> {
         }
     }
 
-    /// Adds the status to a refusal whose text does not mention it.
+    /// Adds the status to an error response whose text does not mention it.
     fn answered(&self, status: u16, mut failure: failure::Failure) -> failure::Failure {
         let name = format!("the model '{}'", self.model.name);
         if !failure.message.contains(&name) {
@@ -102,9 +104,10 @@ impl Exchange<'_> {
         failure
     }
 
-    /// Reads an answer to its end. The text of a streamed chat is reported as it arrives.
+    /// Reads a response to its end. The text of a streamed chat is reported as it arrives.
     ///
-    /// # Errors The server's refusal, or that the answer broke off.
+    /// # Errors
+    /// The server's error, or an interrupted response.
     pub async fn read(
         &self,
         job: &Job,
@@ -124,16 +127,16 @@ impl Exchange<'_> {
         if is_stream {
             return self.read_stream(job, first.unwrap_or_default(), body).await;
         }
-        // The server does not stream.
+        // The server does not support streaming.
         let said = self.read_whole(first.unwrap_or_default(), body).await?;
         let said = utf8(name, &head.headers, said)?;
         self.parse_whole(job, said).await
     }
 
-    /// Interprets a whole answer.
+    /// Interprets a whole response.
     ///
     /// # Errors
-    /// The server's refusal, or an answer without the requested content.
+    /// The server's error, or a response without the requested contents.
     pub async fn parse(
         &self,
         job: &Job,
@@ -169,7 +172,8 @@ impl Exchange<'_> {
         self.ended(job, stream)
     }
 
-    /// Parses what a server said, in so many bytes. `parse` is given the model's name.
+    /// Parses the text that a server sent in a response of this many bytes. `parse` receives the
+    /// model's name.
     async fn parse_aside<T: Send + 'static>(
         &self,
         bytes: usize,
@@ -183,7 +187,7 @@ impl Exchange<'_> {
         })
     }
 
-    /// An answer that is not what was requested.
+    /// Returns the failure of a response that is not what was requested.
     fn unexpected_response(&self, what: &str, said: &[u8]) -> failure::Failure {
         unexpected(&self.model.name, what, said)
     }
@@ -278,7 +282,7 @@ impl Exchange<'_> {
         Ok((stream.messages.output(), usage))
     }
 
-    /// The embeddings or images of an answer.
+    /// Returns the embeddings or images in a response.
     fn items(
         &self,
         job: &Job,
@@ -314,9 +318,9 @@ impl Exchange<'_> {
     }
 }
 
-/// An answer that came whole.
+/// A response that arrived as a whole.
 enum Whole {
-    /// A chat, as the events that a stream would have.
+    /// A chat completion, as the events that a stream would have.
     Events(Bytes),
     /// Embeddings or images.
     Items(Value),
@@ -340,16 +344,16 @@ impl Whole {
     }
 }
 
-/// The failure of an answer that is not what was asked for.
+/// Returns the failure of a response that is not what was requested.
 fn unexpected(name: &str, what: &str, said: &[u8]) -> failure::Failure {
     misunderstood(name, &format!("{what}: {}", excerpt(said)))
 }
 
-/// The content of a stream so far.
+/// The contents of a stream so far.
 #[derive(Debug)]
 struct ChatStream {
     messages: Messages,
-    /// Bytes of the first choice's text already reported.
+    /// Bytes of the first choice's text that have already been reported.
     emitted: usize,
     counts: Counts,
     has_answer: bool,
@@ -412,7 +416,7 @@ impl ChatStream {
     }
 }
 
-/// Converts `prompt` and `system` to a conversation.
+/// Converts `prompt` and `system` into a conversation.
 fn prompt_to_messages(fields: &mut Map<String, Value>) {
     let system = fields.shift_remove("system");
     let prompt = fields.shift_remove("prompt");
@@ -427,7 +431,7 @@ fn prompt_to_messages(fields: &mut Map<String, Value>) {
     fields.insert("messages".to_owned(), messages.collect());
 }
 
-/// An image: its URL, or its bytes as a `data:` URI.
+/// Returns an image: its URL, or its bytes as a `data:` URI.
 fn image(item: &Value) -> Option<Value> {
     if let Some(url) = item.get("url").filter(|url| url.is_string()) {
         return Some(url.clone());
@@ -436,7 +440,7 @@ fn image(item: &Value) -> Option<Value> {
     Some(format!("data:image/png;base64,{bytes}").into())
 }
 
-/// The usage as reported by the server, or estimated from the length of the texts.
+/// Returns the usage reported by the server, or an estimate from the length of the texts.
 fn used(job: &Job, counts: Counts, answer_bytes: u64) -> Usage {
     let prompt_tokens = match to_raw_value(&*job.input) {
         Ok(input) => TokenBound::of_input(&input).prompt_estimate(),

@@ -1,26 +1,26 @@
-//! Failures of an OpenAI-compatible server: by its status, its error text, or an unusable answer.
-//! Shared by the chat router and predictions.
+//! Failures of an OpenAI-compatible server: an error status, an error text, or an unusable
+//! response. Shared by the chat router and predictions.
 
 use hyper::header::{HeaderMap, HeaderName};
 
 use orrery_domain::attempt;
 use orrery_domain::classify::ErrorClass;
 
-/// Longest server message that is passed on, in characters.
+/// Maximum length of a server message that is passed on, in characters.
 const SAID_MAX: usize = 1000;
-/// Headers of a refusal that are passed on: when to retry. Its `x-ratelimit-…` headers describe
-/// this service's account, which all organizations share.
+/// Headers of an error response that are passed on: when to retry. The `x-ratelimit-…` headers
+/// describe this service's account, which all organizations share, so they are not passed on.
 const PASSED_ON: [&str; 2] = ["retry-after", "retry-after-ms"];
 
-/// The failure of one model, in terms of OpenAI's error body.
+/// The failure of one model, with the fields of OpenAI's error body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// The status that the client gets.
+    /// The status returned to the client.
     pub status: u16,
     pub class: ErrorClass,
-    /// A sentence. Contains no secret.
+    /// The error message, a sentence. Never contains a secret.
     pub message: String,
-    /// Boxed, so that a failure is small compared to the answers it replaces.
+    /// Boxed, so that a failure is small compared to the responses it replaces.
     pub said: Box<Said>,
 }
 
@@ -31,12 +31,12 @@ pub struct Said {
     pub kind: Option<String>,
     pub param: Option<String>,
     pub code: Option<String>,
-    /// Headers that tell when to retry.
+    /// Headers that state when to retry.
     pub headers: HeaderMap,
 }
 
 impl Said {
-    /// Keeps the headers of a refusal that tell when to retry.
+    /// Stores the headers of an error response that state when to retry.
     pub fn keep_limits(&mut self, headers: &HeaderMap) {
         for name in PASSED_ON.map(HeaderName::from_static) {
             if let Some(value) = headers.get(&name) {
@@ -47,13 +47,13 @@ impl Said {
 }
 
 impl Failure {
-    /// A failure with only a message.
+    /// Creates a failure that has only a message.
     pub fn new(status: u16, class: ErrorClass, message: impl Into<String>) -> Self {
         Self { status, class, message: message.into(), said: Box::default() }
     }
 
-    /// Whether another model may succeed: not if the request itself is invalid. A missing model or
-    /// a context that is too short says nothing about other models.
+    /// Whether another model may succeed, which is not the case if the request itself is invalid. A
+    /// missing model or a context that is too short does not affect other models.
     pub fn may_fall_back(&self) -> bool {
         let code = self.said.code.as_deref();
         let is_of_model = self.status == 404
@@ -69,13 +69,13 @@ impl Failure {
         matches!(self.status, 400 | 422) && (is_named(&self.message) || is_named(param))
     }
 
-    /// The failure as recorded in the history.
+    /// Returns the failure as recorded in the history.
     pub fn recorded(&self) -> attempt::Failure {
         attempt::Failure::new(self.class, self.message.clone())
     }
 }
 
-/// Parses the `error` of OpenAI's error body; a string is its message.
+/// Parses the `error` field of OpenAI's error body; a string is used as the message.
 #[must_use]
 pub fn said_of(status: u16, error: &[u8]) -> Failure {
     let class = ErrorClass::of_http_status(status).unwrap_or(ErrorClass::ProviderError);
@@ -97,24 +97,24 @@ pub fn said_of(status: u16, error: &[u8]) -> Failure {
     Failure { said: Box::new(said), ..Failure::new(status, class, message) }
 }
 
-/// The text, cut to the longest that is passed on.
+/// Truncates the text to the maximum length that is passed on.
 #[must_use]
 pub fn cut(text: &str) -> String {
     text.chars().take(SAID_MAX).collect()
 }
 
-/// The failure of an answer that is not what was requested.
+/// Returns the failure of a response that is not what was requested.
 pub fn misunderstood(name: &str, what: &str) -> Failure {
     Failure::new(502, ErrorClass::ProviderError, format!("the model '{name}': {what}"))
 }
 
-/// The failure of an answer that broke off.
+/// Returns the failure of an interrupted response.
 pub fn broken(name: &str, what: &str) -> Failure {
     let message = format!("the model '{name}': {what}");
     Failure::new(502, ErrorClass::ProviderUnavailable, message)
 }
 
-/// The failure of an answer that takes too long.
+/// Returns the failure of a response that takes too long.
 pub fn too_late(name: &str) -> Failure {
     let message = format!("the model '{name}' did not answer in time");
     Failure::new(504, ErrorClass::ExecutionTimeout, message)

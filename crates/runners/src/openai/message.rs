@@ -5,32 +5,31 @@ use serde_json::{Map, Value, json};
 
 use super::said;
 
-/// Maximum number of choices of a request, and of items of a list of one choice, that are
-/// assembled.
+/// Maximum number of choices of a request, and of list items in a choice, that are assembled.
 const ITEMS_MAX: usize = 128;
 /// Size counted for an item or a field in addition to its texts, in bytes.
 const VALUE_BYTES: usize = 64;
-/// Fields that a message may have besides its text.
+/// Fields that a message may have in addition to its text.
 const CARRIED: [&str; 5] = ["tool_calls", "function_call", "refusal", "images", "audio"];
 
 /// The messages of all choices so far, up to a limit.
 #[derive(Debug)]
 pub struct Messages {
     messages: Vec<Map<String, Value>>,
-    /// Bytes left.
+    /// Number of bytes left.
     room: usize,
     /// Bytes of all texts, thinking and tool calls received.
     bytes: u64,
 }
 
 impl Messages {
-    /// Starts without messages; they may have at most this many bytes.
+    /// Creates an empty set of messages, which may take up to this many bytes.
     #[must_use]
     pub const fn new(bytes_max: usize) -> Self {
         Self { messages: Vec::new(), room: bytes_max, bytes: 0 }
     }
 
-    /// Adds a delta of the choice `index`; returns false if not all of it fits.
+    /// Adds a delta of the choice `index`; returns false if part of it did not fit.
     pub fn add(&mut self, index: usize, mut delta: Map<String, Value>) -> bool {
         if index >= ITEMS_MAX {
             return false;
@@ -48,19 +47,20 @@ impl Messages {
         merge(message, delta, &mut self.room)
     }
 
-    /// Bytes of everything that the model has written.
+    /// Returns the number of bytes that the model has written.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The text of the first choice.
+    /// Returns the text of the first choice.
     #[must_use]
     pub fn text(&self) -> &str {
         self.messages.first().map_or("", |message| text_of(message))
     }
 
-    /// Each message in client form: its role, its text, and further fields.
+    /// Returns each message in the form that clients expect: its role, its text, and further
+    /// fields.
     pub fn finish(self) -> impl ExactSizeIterator<Item = Map<String, Value>> {
         self.messages.into_iter().map(|mut message| {
             let content = message.shift_remove("content").unwrap_or(Value::Null);
@@ -78,8 +78,8 @@ impl Messages {
         })
     }
 
-    /// The output of a prediction: a text; the message if it has more than that; a list if several
-    /// choices were requested.
+    /// Returns the output of a prediction: a string, or the message if it has more than text, or a
+    /// list if several choices were requested.
     #[must_use]
     pub fn output(self) -> Value {
         let mut outputs: Vec<Value> = self.finish().map(output_of).collect();
@@ -102,7 +102,7 @@ fn text_of(message: &Map<String, Value>) -> &str {
     message.get("content").and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The joined texts of a content in parts, without thinking; `None` if it has other parts.
+/// Joins the texts of content in parts, without thinking; returns `None` if there are other parts.
 fn joined_texts(content: &Value) -> Option<String> {
     let mut text = String::new();
     for part in content.as_array()? {
@@ -125,14 +125,14 @@ fn is_nothing(value: &Value) -> bool {
     }
 }
 
-/// Takes this many bytes if there is room. Returns whether there was.
+/// Takes this many bytes if they are available, and returns whether they were.
 fn take(room: &mut usize, bytes: usize) -> bool {
     let left = room.checked_sub(bytes);
     *room = left.unwrap_or(*room);
     left.is_some()
 }
 
-/// Merges the fields of a delta; returns false if something was omitted.
+/// Merges the fields of a delta; returns false if anything was omitted.
 fn merge(into: &mut Map<String, Value>, delta: Map<String, Value>, room: &mut usize) -> bool {
     let mut fits = true;
     for (name, value) in delta {
@@ -160,7 +160,7 @@ fn merge(into: &mut Map<String, Value>, delta: Map<String, Value>, room: &mut us
     fits
 }
 
-/// The empty value of the same type.
+/// Returns the empty value of the same type.
 fn empty_like(value: &Value) -> Value {
     match value {
         Value::String(_) => String::new().into(),
@@ -170,7 +170,7 @@ fn empty_like(value: &Value) -> Value {
     }
 }
 
-/// Appends to a text. Names are kept once, although some servers repeat them in each event.
+/// Appends to a string. Names are stored once, because some servers repeat them in each event.
 fn append(name: &str, held: &mut String, more: &str, room: &mut usize) -> bool {
     let is_kept = match name {
         "id" | "type" | "role" => !held.is_empty(),
@@ -213,8 +213,8 @@ fn merge_items(held: &mut Vec<Value>, items: Vec<Value>, room: &mut usize) -> bo
     fits
 }
 
-/// Whether an item of a delta continues one that has begun: it has the same index, and no different
-/// id. Without an index, an item with an id or a name is a new one.
+/// Whether an item of a delta continues an earlier item: it has the same index, and no different
+/// id. Without an index, an item with an id or a name is a new item.
 fn goes_on(begun: &Map<String, Value>, item: &Map<String, Value>) -> bool {
     let text = |fields: &Map<String, Value>, name: &str| {
         fields.get(name).and_then(Value::as_str).filter(|text| !text.is_empty()).map(str::to_owned)
@@ -229,7 +229,7 @@ fn goes_on(begun: &Map<String, Value>, item: &Map<String, Value>) -> bool {
     index.is_some() || id.is_some() || (!is_named && item.contains_key("function"))
 }
 
-/// Removes the indices by which a stream matches its items.
+/// Removes the indices that match stream items to each other.
 fn drop_indices(value: &mut Value) {
     for item in value.as_array_mut().into_iter().flatten() {
         if let Some(item) = item.as_object_mut() {

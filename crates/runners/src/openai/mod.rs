@@ -1,9 +1,10 @@
 //! The runner `openai`: any OpenAI-compatible server (llama-server, vLLM, Ollama, …), for chat,
 //! embeddings and images.
 //!
-//! Chat is always requested as a stream: cancelling drops the run and closes the connection, so the
-//! server stops. The server's token counts are reported as usage. Sends a request once, unless it
-//! certainly had no effect (`endpoints`): retries and fallbacks belong to the engine.
+//! Chat is always requested as a stream, so that dropping the run on cancellation closes the
+//! connection and the server stops. The server's token counts are reported as usage. The runner
+//! sends a request once, unless the request certainly had no effect (`endpoints`), because retries
+//! and fallbacks belong to the engine.
 
 pub mod answer;
 mod exchange;
@@ -35,7 +36,7 @@ use orrery_domain::model::Usage;
 use orrery_http::client::{Client, Limits, Overflow};
 use orrery_runtime as runtime;
 
-/// The purpose of a model.
+/// The task of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Chat,
@@ -54,10 +55,10 @@ pub const TYPE: Type = Type {
 struct Options {
     /// URLs that end with `/v1`, without a trailing slash.
     addresses: Vec<Address>,
-    /// The server's name for the model.
+    /// The model's name on the server.
     model: String,
     kind: Kind,
-    /// `Bearer …`, marked as sensitive.
+    /// The header `Bearer …`, marked as sensitive.
     authorization: Option<HeaderValue>,
 }
 
@@ -90,8 +91,8 @@ impl options::Options for Options {
     }
 
     fn runner(self: Arc<Self>, model: Model, dependencies: &Dependencies) -> Arc<dyn Runner> {
-        // A single server is not probed, as it may belong to somebody else; its answers tell its
-        // health.
+        // A single server is not probed, because it may belong to someone else; its responses show
+        // its health.
         let is_probed = self.addresses.len() > 1;
         let servers = Arc::new(model.servers(&self.addresses, is_probed, false, dependencies));
         let client = dependencies.client.clone();
@@ -110,10 +111,10 @@ struct OpenAiRunner {
 }
 
 impl Kind {
-    /// All kinds.
+    /// All kinds of models.
     const ALL: [Self; 3] = [Self::Chat, Self::Embeddings, Self::Images];
 
-    /// The spelling in manifests.
+    /// Returns the kind's spelling in manifests.
     const fn as_str(self) -> &'static str {
         match self {
             Self::Chat => "chat",
@@ -122,7 +123,7 @@ impl Kind {
         }
     }
 
-    /// The default request schema of this kind.
+    /// Returns the default request schema of this kind.
     #[must_use]
     pub fn schema(self) -> Value {
         match self {
@@ -186,7 +187,7 @@ impl OpenAiRunner {
         answer.map_err(|failure| exchange.named(failure))
     }
 
-    /// Sends the request to one of the servers, and reads the answer to its end.
+    /// Sends the request to one of the servers, and reads the response to its end.
     async fn ask(
         &self,
         exchange: &Exchange<'_>,
@@ -217,7 +218,7 @@ impl OpenAiRunner {
         noted(lease, exchange.parse(job, status, &answer.headers, &answer.body).await)
     }
 
-    /// Probes a server by listing its models. A refusal to list them counts as an answer.
+    /// Probes a server by listing its models. An error response also counts as a response.
     async fn probe(&self, url: String) -> Readiness {
         let mut request = Request::get(format!("{url}/models"));
         if let Some(authorization) = &self.options.authorization {

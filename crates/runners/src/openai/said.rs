@@ -1,15 +1,15 @@
-//! Measures the text that a model has written: the bytes of its content, thinking, refusals, and
-//! the names and arguments of its tool calls, without JSON escapes.
+//! Measures the text that a model has written: the bytes of its content, thinking and refusals, and
+//! of the names and arguments of its tool calls, without JSON escapes.
 //!
-//! Roles, ids, indexes and media do not count. No text is kept. Whole answers, events of streams
-//! and the deltas of predictions are measured alike.
+//! Roles, ids, indexes and media are not counted. No text is stored. Whole responses, stream events
+//! and the deltas of predictions are measured in the same way.
 
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// Bytes of text in an answer, an event or a delta in the form of OpenAI's API; `None` if it is not
-/// valid JSON.
+/// Returns the bytes of text in a response, an event or a delta of OpenAI's API, or `None` if it is
+/// not valid JSON.
 #[must_use]
 pub fn text_bytes(json: &[u8]) -> Option<u64> {
     let mut reader = serde_json::Deserializer::from_slice(json);
@@ -19,19 +19,19 @@ pub fn text_bytes(json: &[u8]) -> Option<u64> {
 /// Like [`text_bytes`], for parsed JSON.
 ///
 /// # Errors
-/// The reader's.
+/// The deserializer's error.
 pub fn bytes_of<'de, D: Deserializer<'de>>(reader: D) -> Result<u64, D::Error> {
     Counter(Place::Fields).deserialize(reader)
 }
 
-/// What counts at a place of a message.
+/// What is counted at a location in a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// The fields that contain text.
+    /// Fields that contain text.
     Fields,
-    /// These fields, and the text itself.
+    /// Fields that contain text, and the text itself.
     Text,
-    /// Everything: the arguments of a call, which some servers send as an object.
+    /// All values, as in the arguments of a call, which some servers send as an object.
     Arguments,
 }
 
@@ -39,7 +39,7 @@ enum Place {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Field {
     At(Place),
-    /// Thinking. Some servers send it under two names, of which one counts.
+    /// Thinking, which some servers send under two names; only one of them is counted.
     Thinking,
     Other,
 }
@@ -62,7 +62,7 @@ impl Field {
 struct Counter(Place);
 
 impl Counter {
-    /// Bytes of a value that is not a string.
+    /// Returns the bytes of a value that is not a string.
     fn scalar(&self, value: &dyn fmt::Display) -> u64 {
         if self.0 == Place::Arguments { length(&value.to_string()) } else { 0 }
     }
@@ -144,7 +144,7 @@ impl<'de> Visitor<'de> for Counter {
     }
 }
 
-/// Reads a field name as its kind and its length.
+/// Parses a field name into its kind and its length.
 struct Name;
 
 impl<'de> DeserializeSeed<'de> for Name {

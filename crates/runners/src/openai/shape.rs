@@ -1,5 +1,5 @@
-//! Dialects of servers: failures with a success status, whole completions instead of a stream, and
-//! usage in the form of other APIs.
+//! Server dialects: failures with a success status, whole completions instead of a stream, and
+//! usage in the format of other APIs.
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
@@ -10,11 +10,11 @@ use orrery_domain::chat::{Tokens, estimate};
 use orrery_domain::classify::ErrorClass;
 use orrery_domain::raw_object::RawObject;
 
-/// Largest plausible token count. Larger counts are replaced by an estimate.
+/// Maximum plausible token count. Larger counts are replaced with an estimate.
 const TOKENS_MAX: u64 = 100_000_000;
 
-/// The failure reported by an answer or an event, in the dialects of common servers. An object with
-/// choices is a failure only if it has an `error`.
+/// Returns the failure reported by a response or an event, in the dialects of common servers. An
+/// object with choices is a failure only if it has an `error`.
 pub fn failure_in(answer: &Value) -> Option<Failure> {
     let object = answer.as_object()?;
     let is_set = |value: &&Value| !matches!(value, Value::Null | Value::Bool(false));
@@ -30,7 +30,7 @@ pub fn failure_in(answer: &Value) -> Option<Failure> {
     {
         return Some(said_in_answer(answer));
     }
-    // The first event of Anthropic's streams.
+    // The first event of Anthropic's streams has this form.
     let is_begun = nested(object, "message", "usage").is_some();
     if is_begun || ["choices", "data", "usage"].iter().any(|name| object.contains_key(*name)) {
         return None;
@@ -45,7 +45,7 @@ pub fn failure_in(answer: &Value) -> Option<Failure> {
     Some(Failure::new(502, ErrorClass::ProviderError, cut(&message)))
 }
 
-/// The failure in an answer with a success status.
+/// Returns the failure in a response with a success status.
 fn said_in_answer(error: &Value) -> Failure {
     let failure = said_of(502, error.to_string().as_bytes());
     let is_moderated = failure.class == ErrorClass::ContentModeration;
@@ -53,9 +53,9 @@ fn said_in_answer(error: &Value) -> Failure {
     Failure { class, ..failure }
 }
 
-/// Converts a whole completion to the events of a stream; `None` without choices.
+/// Converts a whole completion into the events of a stream; returns `None` if it has no choices.
 pub fn events_of(text: &[u8]) -> Option<Bytes> {
-    // Values stay raw: parsed, an answer of numbers takes many times its length.
+    // Values stay raw, because a parsed response full of numbers takes many times its length.
     let mut answer: RawObject = serde_json::from_slice(text).ok()?;
     let choices: Vec<RawObject> = answer.value("choices")?;
     let choices: Result<Vec<RawObject>, _> = choices.into_iter().map(choice_of_chunk).collect();
@@ -77,7 +77,7 @@ pub fn events_of(text: &[u8]) -> Option<Bytes> {
 
 fn add_event(events: &mut Vec<u8>, chunk: &RawObject) -> Option<()> {
     let mut text = chunk.text().ok()?;
-    // JSON has no line breaks inside strings; outside, they become spaces.
+    // JSON has no line breaks inside strings; other line breaks become spaces.
     for byte in text.iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')) {
         *byte = b' ';
     }
@@ -87,7 +87,7 @@ fn add_event(events: &mut Vec<u8>, chunk: &RawObject) -> Option<()> {
     Some(())
 }
 
-/// Converts a choice with a message to one with a delta.
+/// Converts a choice with a message into a choice with a delta.
 fn choice_of_chunk(mut choice: RawObject) -> Result<RawObject, serde_json::Error> {
     let text: Option<String> = choice.value("text");
     let mut message: RawObject = choice.value("message").unwrap_or_default();
@@ -113,7 +113,7 @@ fn choice_of_chunk(mut choice: RawObject) -> Result<RawObject, serde_json::Error
     Ok(choice)
 }
 
-/// The token counts of a server. Some servers send them in parts, in several events.
+/// The token counts reported by a server. Some servers report them in parts, in several events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
     pub input: Option<u64>,
@@ -121,17 +121,17 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Adopts the counts of a later event.
+    /// Merges the counts of a later event.
     pub fn update(&mut self, later: Self) {
         self.input = later.input.or(self.input);
         self.output = later.output.or(self.output);
     }
 
-    /// The tokens used; missing counts are estimated from about `prompt_tokens` and from the bytes
-    /// of the answer's text.
+    /// Returns the tokens used; missing counts are estimated from `prompt_tokens`, which is
+    /// approximate, and from the bytes of the generated text.
     #[must_use]
     pub fn tokens(self, prompt_tokens: u64, answer_bytes: u64) -> Tokens {
-        // Embeddings have no output, and no server counts it.
+        // Embeddings have no output tokens, and no server counts any.
         let is_estimated = self.input.is_none() || (self.output.is_none() && answer_bytes > 0);
         Tokens {
             input: self.input.unwrap_or(prompt_tokens),
@@ -141,21 +141,21 @@ impl Counts {
     }
 }
 
-/// The fields of an answer or an event in which servers report usage.
+/// The fields of a response or an event in which servers report usage.
 pub const USAGE_FIELDS: [&str; 7] =
     ["usage", "usageMetadata", "x_groq", "meta", "message", "prompt_eval_count", "eval_count"];
 
-/// The token counts of an answer or an event, in the dialects of common servers; `None` if it has
-/// no plausible counts.
+/// Returns the token counts of a response or an event, in the dialects of common servers, or `None`
+/// if there are no plausible counts.
 pub fn counts_in(object: &Map<String, Value>) -> Option<Counts> {
     let places = [
         object.get("usage"),
-        // Google.
+        // Google's format.
         object.get("usageMetadata"),
         nested(object, "x_groq", "usage"),
-        // Cohere reports the tokens it bills.
+        // Cohere reports billed tokens.
         nested(object, "meta", "billed_units"),
-        // Anthropic, at the beginning of a stream.
+        // Anthropic's format at the beginning of a stream.
         nested(object, "message", "usage"),
     ];
     let mut places = places.into_iter().flatten().filter_map(Value::as_object);
@@ -167,8 +167,8 @@ fn nested<'o>(object: &'o Map<String, Value>, outer: &str, name: &str) -> Option
     object.get(outer)?.get(name)
 }
 
-/// The token counts of a usage object, with the names of any of the common APIs; `None` without
-/// plausible counts.
+/// Returns the token counts of a usage object that uses the names of any common API, or `None` if
+/// there are no plausible counts.
 fn counted(usage: &Map<String, Value>) -> Option<Counts> {
     let first = |names: &[&str]| {
         let named = names.iter().filter_map(|name| usage.get(*name));
@@ -181,7 +181,8 @@ fn counted(usage: &Map<String, Value>) -> Option<Counts> {
     let named = first(&["prompt_tokens", "promptTokenCount", "prompt_eval_count", "inputTokens"]);
     let input = match named {
         Some(input) => input?,
-        // Here cached tokens are counted in addition to the others, elsewhere they are included.
+        // In this format, cached tokens are counted in addition to the other input tokens;
+        // elsewhere they are included.
         None => match first(&["input_tokens"]) {
             Some(input) => input?.map(|input| {
                 let cached = ["cache_creation_input_tokens", "cache_read_input_tokens"];
@@ -206,7 +207,8 @@ fn counted(usage: &Map<String, Value>) -> Option<Counts> {
     (counts != Counts::default()).then_some(counts)
 }
 
-/// A count as a number or a string, or null for none; `None` if it is implausible.
+/// Parses a count given as a number or a string, or null for none; returns `None` if it is
+/// implausible.
 fn count(value: &Value) -> Option<Option<u64>> {
     let number = match value {
         Value::Null => return Some(None),

@@ -1,4 +1,4 @@
-//! Answers of many servers, and how they are interpreted.
+//! Responses of many servers, and how they are interpreted.
 
 use serde_json::json;
 
@@ -111,7 +111,7 @@ fn completion_is_converted_to_stream_events() {
     assert_eq!(usage["choices"], json!([]));
     assert_eq!(usage["usage"], json!({"prompt_tokens": 1}));
     assert_eq!(events[2], "data: [DONE]");
-    // Numbers stay as they are, and a text becomes a message.
+    // Numbers are unchanged, and a text becomes a message.
     let answer = br#"{"choices":[{"text":"a","logprobs":[1.10000000000000000001]}],"usage":null}"#;
     let events = events_of(answer).unwrap();
     let expected = "data: {\"choices\":[{\"logprobs\":[1.10000000000000000001],\"delta\":{\"role\":\"assistant\",\

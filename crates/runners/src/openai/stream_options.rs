@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::failure::Failure;
 use orrery_runtime as runtime;
 
-/// How long requests omit `stream_options` after a server has rejected them.
+/// How long requests omit `stream_options` after a server has rejected it.
 const REMEMBERED: Duration = Duration::from_secs(600);
 
 /// The `stream_options` of a request.
@@ -20,7 +20,7 @@ pub enum StreamOptions {
     AsSent,
     /// Only `include_usage`.
     UsageOnly,
-    /// None: the answer's tokens are estimated.
+    /// No options: the token usage is estimated.
     Omitted,
 }
 
@@ -44,11 +44,12 @@ impl Refusal {
     }
 }
 
-/// Sends a request with `stream_options`, and again with fewer if the server rejects them. Only a
-/// rejection of `include_usage` alone is remembered: a client's own options say nothing about other
-/// requests.
+/// Sends a request with `stream_options`, and again with fewer options if the server rejects them.
+/// Only a rejection of `include_usage` alone is remembered, because a client's own options do not
+/// affect other requests.
 ///
-/// # Errors [`Failure`]
+/// # Errors
+/// [`Failure`]
 pub async fn ask_with_options<T, F>(
     refusal: &Refusal,
     has_own_options: bool,
@@ -85,7 +86,7 @@ mod tests {
     use super::*;
     use orrery_domain::classify::ErrorClass;
 
-    /// The options sent to a server that accepts only these.
+    /// Returns the options sent to a server that accepts only these options.
     async fn asked(refusal: &Refusal, own: bool, taken: &[StreamOptions]) -> Vec<StreamOptions> {
         let asked = RefCell::new(Vec::new());
         let ask = |options| {

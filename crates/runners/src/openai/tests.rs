@@ -1,4 +1,4 @@
-//! The runner against servers that stream, refuse, break off and send garbage.
+//! The runner with servers that stream, reject requests, break off or send garbage.
 
 use std::time::Duration;
 
@@ -12,8 +12,9 @@ use crate::{RecordingProgress, test_call};
 use orrery_domain::classify::ErrorClass;
 use orrery_runtime::Tasks;
 
-/// Answers one request with `answer` and then closes or keeps the connection. Returns the request's
-/// body, and a signal that the client has gone.
+/// Starts a server that responds to one request with `answer` and then closes the connection or
+/// keeps it open. Returns the port, the request's body, and a signal that the client has
+/// disconnected.
 async fn server(
     answer: String,
     holds: bool,
@@ -116,7 +117,7 @@ async fn openai_chat_is_streamed_and_tokens_counted() {
     runner(port, Kind::Chat).run(heard.job(json!({"prompt": "Hi"}))).await.unwrap();
     let parts: Vec<_> = heard.parts.lock().unwrap().iter().map(Value::to_string).collect();
     assert_eq!(parts.concat().replace("\"\"", ""), "\"Hello\"");
-    // A conversation is sent unchanged; a server that does not stream is supported too.
+    // A conversation is sent unchanged; a server that does not support streaming works too.
     let messages = json!([{"role": "user", "content": "x"}]);
     let answer = r#"{"choices":[{"message":{"content":"y"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1}}"#;
     let (result, request) =
@@ -245,7 +246,8 @@ fn openai_each_kind_has_a_compilable_schema() {
     }
 }
 
-/// Each output of a stream of these events, and of the same answer as a whole.
+/// Compares the output of a stream of these events with the output of the same response sent as a
+/// whole.
 #[tokio::test]
 async fn openai_chat_output_carries_more_than_text() {
     let call = json!({"id": "c", "type": "function",

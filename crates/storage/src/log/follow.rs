@@ -1,9 +1,9 @@
-//! Reads the log while the writer appends to it, and retains segments for archiving.
+//! Reads the log while the writer appends to it, and retains segments until they are archived.
 //!
-//! Only published records are read: they are complete and durable. A segment is removed once the
-//! tree has all of its records and, while a chain of backups archives the log, the chain has them
-//! too. The bytes that wait for the chain are bounded: beyond the bound the chain is abandoned, and
-//! the service continues.
+//! Only published records are read, since they are complete and durable. A segment is removed once
+//! the tree contains all of its records and, while a chain of backups archives the log, the chain
+//! contains them too. The bytes that wait for the chain are limited. Beyond the limit, the chain is
+//! abandoned and the service continues.
 
 use std::fs;
 use std::io;
@@ -19,7 +19,7 @@ use crate::data_dir;
 use orrery_domain::ids::{Id, RequestId};
 use orrery_runtime::new_id;
 
-/// The file in the log's folder that records how far the log is archived.
+/// The file in the log's folder that records the archive position.
 const FILE: &str = "kept.json";
 
 /// How far a chain of backups has archived the log.
@@ -27,9 +27,9 @@ const FILE: &str = "kept.json";
 pub struct ArchivePosition {
     /// The chain's id. A chain never has two histories.
     pub chain: Uuid,
-    /// The chain has the records after this one …
+    /// The record after which the chain begins.
     pub from: u64,
-    /// … up to and including this one, durably.
+    /// The last record that the chain contains durably.
     pub through: u64,
 }
 
@@ -39,7 +39,7 @@ pub struct ArchiveState {
     pub position: Option<ArchivePosition>,
     /// Maximum bytes of segments that may wait for the chain.
     pub budget: Option<u64>,
-    /// Why the last chain was abandoned, until it is taken.
+    /// The reason why the last chain was abandoned, until it is taken.
     pub given_up: Option<String>,
 }
 
@@ -72,7 +72,7 @@ fn note(folder: &Path, kept: &ArchivePosition) -> io::Result<()> {
 }
 
 impl Segments {
-    /// How far the log is archived; `None` without a chain.
+    /// The archive position; `None` without a chain.
     pub fn archive_position(&self) -> Option<ArchivePosition> {
         self.held().archive.position.clone()
     }
@@ -82,18 +82,18 @@ impl Segments {
         self.held().archive.budget = Some(bytes);
     }
 
-    /// Why the last chain was abandoned; returned once.
+    /// Takes the reason why the last chain was abandoned. Returns it only once.
     pub fn take_archive_failure(&self) -> Option<String> {
         self.held().archive.given_up.take()
     }
 
-    /// Starts a chain after the last record, which `published` returns: no later record is removed
-    /// before the chain has it.
+    /// Starts a chain after the last record, whose number `published` returns. No later record is
+    /// removed before the chain contains it.
     pub fn start_archiving(&self, published: impl FnOnce() -> u64) -> io::Result<ArchivePosition> {
         let _alone = self.noting.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = {
             let mut held = self.held();
-            // Removal holds the same lock, and removes only records published earlier.
+            // Removal takes the same lock, and removes only records that were published earlier.
             let from = published();
             let chain = Uuid::from_bytes(new_id::<RequestId>().bytes());
             let kept = ArchivePosition { chain, from, through: from };
@@ -105,15 +105,15 @@ impl Segments {
         Ok(kept)
     }
 
-    /// Records that `chain` durably has the records up to `through`. Does nothing if another chain,
-    /// or none, is active by now.
+    /// Records that `chain` durably contains the records up to `through`. Does nothing if that
+    /// chain is no longer active.
     pub fn mark_archived(&self, chain: Uuid, through: u64) -> io::Result<()> {
         let _alone = self.noting.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(kept) = self.archive_position().filter(|kept| kept.chain == chain) else {
             return Ok(());
         };
         let kept = ArchivePosition { through, ..kept };
-        // Write the note first: it must cover everything that is removed because of it.
+        // Write the note first, because it must cover everything that is removed on its basis.
         note(&self.folder, &kept)?;
         let mut held = self.held();
         if held.archive.position.as_ref().is_some_and(|held| held.chain == chain) {
@@ -126,9 +126,10 @@ impl Segments {
     /// the chain.
     ///
     /// # Errors
-    /// If the disk fails; then a later start may find the chain again.
+    /// If the disk fails. A later start may then find the chain again.
     pub fn stop_archiving(&self, reason: Option<String>) -> io::Result<()> {
-        // A concurrent write of the note would recreate the file after its removal.
+        // Without this lock, a concurrent write of the note would recreate the file after its
+        // removal.
         let _alone = self.noting.lock().unwrap_or_else(PoisonError::into_inner);
         let mut held = self.held();
         if held.archive.position.take().is_some() {
@@ -145,7 +146,7 @@ impl Segments {
     /// As [`Segments::stop_archiving`], but logs a failure.
     pub fn give_up_archiving(&self, reason: Option<String>) {
         if let Err(error) = self.stop_archiving(reason) {
-            // The next start finds the log incomplete and abandons the chain again.
+            // The next start will find the log incomplete and abandon the chain again.
             tracing::error!(%error, "failed to remove the position of the log archive");
         }
     }
@@ -161,7 +162,7 @@ impl Segments {
             .sum()
     }
 
-    /// Abandons the chain if more bytes wait for it than allowed.
+    /// Abandons the chain if more bytes wait for it than the limit allows.
     pub(super) fn enforce_archive_budget(&self) {
         let (kept, budget) = {
             let archive = &self.held().archive;
@@ -176,8 +177,9 @@ impl Segments {
         }
     }
 
-    /// Passes the records after `after` to `take`, up to the published record `until`, in order;
-    /// stops early after the record that completes `most` bytes. Returns the last record passed.
+    /// Passes the records after `after` to `take`, in order, up to the published record `until`.
+    /// Stops early after the record that reaches a total of `most` bytes. Returns the last record
+    /// passed.
     ///
     /// # Errors
     /// If a record is missing or cannot be read, or if `take` fails.

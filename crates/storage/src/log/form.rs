@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Numbers are big-endian; records are padded with zeros to a multiple of eight bytes. A record's
-//! checksum starts from the segment's nonce and covers everything after it, so neither bytes of an
-//! earlier use of the file nor a value that looks like a record is mistaken for one.
+//! checksum starts from the segment's nonce and covers everything after it. So neither bytes from
+//! an earlier use of the file nor a value that looks like a record can be mistaken for a record.
 
 use std::io;
 
@@ -37,7 +37,7 @@ pub const RECORD_BYTES_MAX: u64 = 1 << 30;
 pub struct Header {
     pub store: StoreId,
     pub nonce: u32,
-    /// The number of its first record.
+    /// The number of the segment's first record.
     pub first: u64,
     /// The last record that was durably in the tree when the segment began.
     pub checkpoint: u64,
@@ -51,7 +51,7 @@ pub enum BadHeader {
 }
 
 impl Header {
-    /// Encodes it.
+    /// Encodes the header.
     pub fn encode(&self) -> [u8; HEADER] {
         let parts: [&[u8]; 7] = [
             &HEADER_MAGIC,
@@ -169,13 +169,13 @@ pub struct Record<'b> {
     pub time: Timestamp,
     /// The offset of the next record.
     pub end: usize,
-    /// Its size.
+    /// The record's size, in bytes.
     pub bytes: u64,
     rows: u32,
     body: &'b [u8],
 }
 
-/// The record at `at`; `None` if there is no complete one.
+/// Decodes the record at `at`. Returns `None` if there is no complete record.
 pub fn decode(bytes: &[u8], at: usize, nonce: u32) -> Option<Record<'_>> {
     let record = bytes.get(at..)?;
     if !record.starts_with(&RECORD_MAGIC) {
@@ -198,12 +198,13 @@ pub fn decode(bytes: &[u8], at: usize, nonce: u32) -> Option<Record<'_>> {
 }
 
 impl Record<'_> {
-    /// Its rows; `None` as for [`Record::entries`].
+    /// Returns the record's rows. `None` as for [`Record::entries`].
     pub fn rows(&self) -> Option<Rows> {
         Some(self.entries()?.into_iter().collect())
     }
 
-    /// Its rows in key order; `None` if they do not fill it exactly, which no release has written.
+    /// Returns the record's rows in key order. `None` if the rows do not fill the record exactly,
+    /// which no release has written.
     pub fn entries(&self) -> Option<Vec<Entry>> {
         let mut rows = Vec::new();
         let mut rest = self.body;
@@ -221,7 +222,7 @@ impl Record<'_> {
     }
 }
 
-/// Whether the bytes at `at` begin like a record: a torn write, or damage.
+/// Whether the bytes at `at` begin like a record, and so are a torn write or damage.
 pub fn looks_begun(bytes: &[u8], at: usize) -> bool {
     bytes.get(at..).is_some_and(|rest| rest.starts_with(&RECORD_MAGIC))
 }

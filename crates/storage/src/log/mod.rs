@@ -1,10 +1,10 @@
 //! The write-ahead log: each group of commits is one checksummed, numbered record, which is durable
-//! before any of it becomes visible.
+//! before any of its writes become visible.
 //!
 //! The log consists of segment files in `store/log`, each named by the number of its first record.
 //! The writer appends with one `pwrite` into space that was filled with zeros in advance, so that
-//! `fdatasync` need not update the file's length. Every start begins a new segment, so the first
-//! number of a segment proves the end of the previous one. A failed write or sync is final: the
+//! `fdatasync` need not update the file's length. Every start begins a new segment, and the first
+//! number of a segment proves where the previous segment ends. A failed write or sync is final: the
 //! caller must not use the log again.
 
 pub mod follow;
@@ -29,15 +29,15 @@ use orrery_runtime::shortage::with_descriptor;
 pub const FOLDER: &str = "log";
 /// The extension of segment files.
 const SUFFIX: &str = ".log";
-/// The extension of a segment that is being created; it is renamed once it is durable.
+/// The extension of a segment that is being created. The segment is renamed once it is durable.
 const HALF: &str = "half";
 /// The size of a segment, unless a single record needs more.
 pub const SEGMENT_BYTES: u64 = 16 * 1024 * 1024;
-/// Bytes filled with zeros in advance: the first time, and at most at once.
+/// Bytes filled with zeros in advance: in the first step, and at most per step.
 const ZEROS_FIRST: u64 = 256 * 1024;
 const ZEROS_BYTES_MAX: u64 = 2 * 1024 * 1024;
-/// Old segments kept for reuse without filling, since their blocks are allocated already. A
-/// checkpoint that falls behind frees as many at once.
+/// Maximum old segments kept for reuse. Their blocks are already allocated, so they need no
+/// filling. A checkpoint that has fallen behind frees this many at once.
 const SPARES: usize = 4;
 
 /// The segments of an open log, shared by the writer, which adds them, and the checkpoint, which
@@ -46,7 +46,7 @@ const SPARES: usize = 4;
 pub struct Segments {
     folder: PathBuf,
     held: Mutex<Held>,
-    /// Held while the archive position is written.
+    /// Locked while the archive position is written.
     noting: Mutex<()>,
 }
 
@@ -59,7 +59,7 @@ struct Held {
 }
 
 impl Segments {
-    /// The existing segments, oldest first.
+    /// Creates the list of existing segments, oldest first.
     pub fn new(folder: PathBuf, segments: Vec<(u64, u64)>) -> Self {
         let archive = ArchiveState::of(&folder);
         let held = Held { segments, spares: Vec::new(), archive };
@@ -75,8 +75,9 @@ impl Segments {
         self.held().segments.iter().map(|(_, bytes)| bytes).sum()
     }
 
-    /// Removes the segments whose records are all up to `applied`, except the last one and those
-    /// that a chain of backups lacks. Keeps some for reuse if `keep_spares`.
+    /// Removes the segments whose records are all up to `applied`, except the last segment and the
+    /// segments that a chain of backups still needs. If `keep_spares` is set, keeps some of the
+    /// files for reuse.
     pub fn remove_through(&self, applied: u64, keep_spares: bool) -> io::Result<()> {
         self.enforce_archive_budget();
         let mut held = self.held();
@@ -139,7 +140,7 @@ pub struct Log {
     capacity: u64,
     /// The number of the last record.
     number: u64,
-    /// Bytes written since the writer last reset this to zero.
+    /// Bytes written since the writer last reset this counter.
     pub since_freeze: u64,
     buffer: Vec<u8>,
 }
@@ -215,7 +216,7 @@ impl Log {
         Ok(())
     }
 
-    /// Whether the segment holds no record.
+    /// Whether the segment contains no records.
     pub const fn is_fresh(&self) -> bool {
         self.at == HEADER_BYTES
     }
@@ -243,7 +244,7 @@ struct Made {
     filled: u64,
 }
 
-/// Creates a segment: durable under its final name, then registered.
+/// Creates a segment: makes it durable under its final name, then registers it.
 fn make(
     segments: &Segments,
     store: StoreId,

@@ -1,4 +1,4 @@
-//! Reads the log: every complete record in order, and errors where a record is damaged.
+//! Reads the log: every complete record in order, and an error for each damaged record.
 
 use std::fs;
 use std::io;
@@ -12,11 +12,11 @@ use super::{first_of, path_of};
 pub enum Error {
     /// A segment's header cannot be read.
     Header { segment: u64 },
-    /// A newer release wrote it.
+    /// A newer release wrote the log.
     Newer { format: u32 },
     /// The segment belongs to another store.
     Foreign { segment: u64 },
-    /// The record `number` is damaged: `behind`, a later one, is complete.
+    /// The record `number` is damaged, but the later record `behind` is complete.
     Record { segment: u64, offset: u64, number: u64, behind: u64 },
     /// The records from `from` until `to` (exclusive) are missing.
     Gap { from: u64, to: u64 },
@@ -47,9 +47,10 @@ impl std::fmt::Display for Error {
 /// The result of reading a log.
 #[derive(Debug, Clone, Default)]
 pub struct Found {
-    /// The store that it belongs to; `None` if there is no segment.
+    /// The store to which the log belongs; `None` if there are no segments.
     pub store: Option<StoreId>,
-    /// The first number, and that of the last complete record (or the one before `first`).
+    /// The first record number, and the number of the last complete record (or `first` minus 1 if
+    /// there is none).
     pub first: u64,
     pub last: u64,
     /// The highest checkpoint in a header or record.
@@ -63,9 +64,9 @@ pub struct Found {
     pub segments: Vec<(u64, u64)>,
 }
 
-/// Passes every complete record to `take`, in order, up to the first error; with `go_on`, also
-/// those after it. Segments with records only up to `applied` are skipped: a crash may leave them,
-/// and nothing needs them. A missing folder is an empty log.
+/// Passes every complete record to `take`, in order, up to the first error. With `go_on`, also
+/// passes the records after errors. Segments that contain only records up to `applied` are skipped:
+/// a crash may leave such segments, and they are not needed. A missing folder is an empty log.
 pub fn read(
     folder: &Path,
     applied: u64,
@@ -129,7 +130,7 @@ fn read_segment(
                 (at, expected) = (record.end, expected + 1);
             }
             _ => {
-                // Not a record: the end, unless a later record is complete.
+                // This is not a record, so the log ends here, unless a later record is complete.
                 let Some(behind) = whole_behind(bytes, at, header.nonce, expected) else { break };
                 let error = Error::Record {
                     segment,
@@ -160,7 +161,7 @@ struct Behind {
     number: u64,
 }
 
-/// The first complete record after `at` with a number of at least `expected`.
+/// Returns the first complete record after `at` with a number of at least `expected`.
 fn whole_behind(bytes: &[u8], at: usize, nonce: u32, expected: u64) -> Option<Behind> {
     let places = (at..bytes.len()).step_by(ALIGN);
     let whole =

@@ -1,4 +1,4 @@
-//! The format of the log, and reading truncated or modified logs.
+//! Tests the format of the log, and reading truncated or modified logs.
 
 use proptest::prelude::*;
 
@@ -155,7 +155,7 @@ fn log_flipped_byte_before_a_valid_record_is_reported() {
         let path = path_of(folder.path(), first);
         let whole = fs::read(&path).unwrap();
         let length = usize::try_from(form::record_bytes(&rows[0])).unwrap();
-        // In the last segment, no record follows the last one.
+        // In the last segment, no record follows the last record.
         let records = if first == 1 { 5 } else { 4 };
         for at in (0..64 + records * length).step_by(3) {
             change(&path, at, |bytes| bytes[0] ^= 0x20);
@@ -202,7 +202,7 @@ fn log_old_segments_are_removed_or_recycled() {
     assert!(found.segments.len() < before && found.first <= 6, "{found:?}");
     assert_eq!(found.last, 7);
     assert!(rows.iter().all(|rows| *rows == big));
-    // Rolled into a file that held other records, none of which is read.
+    // The log rolls into a file that contained other records, none of which is read.
     log.roll(5, 0).unwrap();
     log.write(&Rows::from([row(2, None)]), 5, Timestamp::from_micros(1)).unwrap();
     let (rows, found) = all(folder.path(), false);

@@ -1,5 +1,5 @@
 //! Workflows and executions in the legacy format (`docs/spec/legacy.md`, "Legacy workflow" and
-//! "Execution record"), converted from the same views as the current ones.
+//! "Execution record"), converted from the same views as the current format.
 
 mod execution;
 #[cfg(test)]

@@ -16,7 +16,7 @@ fn definition_event_is_parsed_with_its_fields() {
     assert_eq!((step.id.as_str(), event.limit().as_secs()), ("ask", 60));
     assert_eq!(event.default, Some(json!({"approved": false})));
     assert!(plan.event("other").is_none());
-    // The link exists before the step starts: a step that refers to it does not wait.
+    // The link exists before the step starts, so a step that refers to it does not wait.
     let tell = plan.step("tell").unwrap();
     assert_eq!(plan.waits_for(tell).count(), 0);
 }

@@ -11,9 +11,9 @@ use crate::reference::Root;
 #[derive(Debug, Clone)]
 struct Shape {
     kind: usize,
-    /// The visible step that it refers to.
+    /// The visible step to which the step refers.
     refers: prop::sample::Index,
-    /// Whether it refers to, or depends on, arbitrary names.
+    /// Whether the step also refers to, or depends on, arbitrary names.
     strays: bool,
     depends: Option<prop::sample::Index>,
     blocks: [Vec<Shape>; 2],
@@ -112,8 +112,8 @@ fn definition_of(shapes: &[Shape]) -> Value {
     json!({"steps": write(shapes, &mut Vec::new(), &mut 0)})
 }
 
-/// Simulates a plan: `choose` picks the next of the steps that may start. A leaf step ends at once,
-/// any other when all steps inside it have ended.
+/// Simulates a plan: `choose` picks the next step among those that may start. A leaf step ends at
+/// once, any other step when all steps inside it have ended.
 fn run(plan: &Plan, mut choose: impl FnMut(usize) -> usize) {
     let mut started = HashSet::new();
     let mut done = HashSet::new();
@@ -128,7 +128,7 @@ fn run(plan: &Plan, mut choose: impl FnMut(usize) -> usize) {
         let step = ready[choose(ready.len())];
         invariant_references_have_ended(plan, step, &done);
         started.insert(step.position);
-        // Containers precede their nested steps, so one backward pass ends them all.
+        // Containers precede their nested steps, so a single backward pass ends all steps.
         for step in plan.steps().collect::<Vec<_>>().into_iter().rev() {
             let inner = step.kind.blocks();
             let mut inner = inner.iter().flat_map(|block| block.positions());

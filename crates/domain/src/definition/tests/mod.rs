@@ -1,4 +1,4 @@
-//! Definitions: the compiled plans, and the text of every problem.
+//! Definitions: the compiled plans, and the message of every problem.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -122,7 +122,7 @@ fn definition_from_specification_compiles() {
     let Kind::Model(draw) = &plan.step("draw").unwrap().kind else { panic!("no model") };
     assert_eq!(draw.slug, "openai/draw");
     assert_eq!(draw.fallback.as_ref().unwrap().slug, "caption");
-    // It is stored as text and compiled from that again.
+    // The definition is stored as JSON and compiled from it again.
     let again: Value = serde_json::from_str(&definition.to_string()).unwrap();
     assert_eq!(outline(&Plan::compile(Some(&again), &|_| true).unwrap()), outline(&plan));
 }

@@ -1,4 +1,4 @@
-//! Beginning steps: event dispatch, steps that are ready to start, and their attempts.
+//! Dispatches events, and begins the steps that are ready and their attempts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use crate::machine::Effect as ExecutionEffect;
 use crate::step::{self, Instance, Step};
 use crate::time::{Now, Timestamp};
 
-/// The change in progress for one event.
+/// A change in progress, caused by one event.
 pub(super) struct Change<'c> {
     pub(super) progress: &'c mut StepProgress,
     pub(super) execution: &'c mut Execution,
-    /// The timestamps of the change, and the time against which due times are compared.
+    /// The current time, for the timestamps of the change and for comparison with due times.
     pub(super) now: Now,
     pub(super) effects: &'c mut Vec<Effect>,
 }
@@ -91,7 +91,7 @@ impl Change<'_> {
         self.execution.status = Status::Processing;
         if self.execution.started_at.is_none() {
             // If steps are stored, the process has died since the start. Steps copied by a redrive
-            // began before it, so they do not count.
+            // do not count, since they began before the start.
             let is_redrive =
                 self.execution.workflow().is_some_and(|run| run.redriven_from.is_some());
             let begun = self.progress.steps.values().map(|step| step.started_at);
@@ -163,7 +163,8 @@ impl Change<'_> {
 
     // --- beginning ---
 
-    /// Opens a frame: begins its steps that are ready, given those that have already ended.
+    /// Opens a frame: begins each of its steps that is ready, given the steps that have already
+    /// ended.
     pub(super) fn open(&mut self, frame: Frame) {
         let plan = Arc::clone(&self.progress.plan);
         let instances = self.instances(&frame);
@@ -219,15 +220,15 @@ impl Change<'_> {
         let is_container = planned.kind.role() == Role::Contains;
         if is_new && is_container {
             step.due = planned.timeout.map(|timeout| now.steady.plus(timeout));
-            // The deadline must be stored for the case of a suspension.
+            // The deadline must be stored in case the execution is suspended.
             if step.due.is_some() {
                 self.progress.changed.insert(instance.clone());
             }
         }
         if let Some(due) = step.due {
             self.effects.push(Effect::SetTimer { instance: instance.clone(), until: due });
-            // The end of the wait or the next attempt is driven by the timer; a running child needs
-            // no new start.
+            // The timer drives the end of the wait or the next attempt; a running child needs no
+            // new start.
             if !is_container && step.running().is_none() {
                 return;
             }
@@ -248,8 +249,8 @@ impl Change<'_> {
         }
     }
 
-    /// Begins the next attempt, or resumes the one that was in flight when the process died, under
-    /// the same number.
+    /// Begins the next attempt, or resumes the attempt that was in flight when the process died,
+    /// under its old number.
     pub(super) fn begin_attempt(&mut self, instance: &Instance) {
         let plan = Arc::clone(&self.progress.plan);
         let now = self.now.wall;

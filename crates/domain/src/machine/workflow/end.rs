@@ -1,5 +1,5 @@
-//! Ending steps, the steps that contain them, and the execution; and starting the steps that wait
-//! for them.
+//! Ends steps, the steps that contain them, and the execution; and starts the steps that wait for
+//! an ended step.
 
 use std::sync::Arc;
 

@@ -1,12 +1,13 @@
 //! Workflows: executes the steps of a plan, each when its dependencies have ended.
 //!
-//! [`StepProgress`] is the state of an execution's steps. Only ended steps must outlive the
-//! process: the next steps follow from the plan and the ended steps, so a restored progress
-//! continues after them. The state machine decides when a step is ready and how its end affects the
-//! others; resolved references and the results of runs come in as events.
+//! [`StepProgress`] is the state of an execution's steps. Only ended steps must survive the
+//! process: the plan and the ended steps determine the next steps, so a restored progress continues
+//! after them. The state machine decides when a step is ready and how its end affects the others;
+//! resolved references and the results of runs arrive as events.
 //!
-//! A step that fails permanently fails the step that contains it, up to the execution, unless it
-//! (or an enclosing step) has `continue_on_error`. Steps in flight beside it are cancelled.
+//! A step that fails permanently fails the step that contains it, up to the execution, unless the
+//! step (or an enclosing step) has `continue_on_error`. Other steps in flight inside the failed
+//! step are cancelled.
 
 mod begin;
 mod end;
@@ -33,7 +34,8 @@ pub const ITEMS_MAX: u32 = 10_000;
 /// An event of a workflow execution.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// Its lane granted it a permit: for the first time, after a crash, or after a suspension.
+    /// The lane granted the execution a permit: for the first time, after a crash, or after a
+    /// suspension.
     Dispatched,
     /// The input of a model or HTTP step is resolved. `prediction` is the id of a model run.
     Resolved { instance: Instance, input: Payload, prediction: Option<ExecutionId> },
@@ -41,7 +43,7 @@ pub enum Event {
     Started { instance: Instance, attempt: u32 },
     /// The attempt returned an output. `attempt` is the fencing token.
     Succeeded { instance: Instance, attempt: u32, success: Success },
-    /// The attempt failed. `cost` is what it reported nevertheless.
+    /// The attempt failed. `cost` is the cost that it reported nevertheless.
     Failed { instance: Instance, attempt: u32, fault: Fault, cost: Usd, logs: Option<String> },
     /// The condition of a `choice` has been evaluated.
     Decided { instance: Instance, met: bool },
@@ -49,7 +51,7 @@ pub enum Event {
     MapOpened { instance: Instance, items: u32 },
     /// The end of a `wait` has been resolved.
     WaitUntil { instance: Instance, until: Timestamp },
-    /// The event that a `wait` waits for has arrived.
+    /// The event that a `wait` step waits for has arrived.
     Answered { instance: Instance, output: Payload, source: EventSource },
     /// The attempt of a workflow step is the execution `child`, which is about to be created.
     ChildStarted { instance: Instance, attempt: u32, child: ExecutionId },
@@ -64,21 +66,21 @@ pub enum Event {
     Due { instance: Instance },
     /// The output of the execution has been resolved.
     OutputResolved { output: Result<Payload, Fault> },
-    /// It has reached the maximum running time of a workflow.
+    /// The execution has reached the maximum running time of a workflow.
     TimedOut { cause: String },
     /// A cancel was requested.
     Cancelled,
-    /// Nothing runs and nothing is due soon: it is suspended and releases its permit. `ran_ms` is
-    /// its total running time.
+    /// Nothing is running or due soon: the execution is suspended and releases its permit. `ran_ms`
+    /// is its total running time.
     Suspended { until: Timestamp, ran_ms: u64 },
-    /// It was paused: no step starts.
+    /// The execution was paused: no steps start.
     Paused { by: String },
-    /// It was resumed. [`Event::Continued`] follows once that is committed.
+    /// The execution was resumed. [`Event::Continued`] follows once that is committed.
     Resumed,
     /// Begins the steps that became ready during the pause.
     Continued,
-    /// It is paused, and the step's attempt has not started to run: the step begins again after the
-    /// pause.
+    /// The execution is paused, and the step's attempt has not started running: the step begins
+    /// again after the pause.
     Held { instance: Instance },
 }
 
@@ -94,12 +96,12 @@ pub struct Success {
 /// An effect of an event.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
-    /// Affects the execution as a whole.
+    /// An effect on the execution as a whole.
     Execution(ExecutionEffect),
-    /// Durable: a model step has ended; it is written as a prediction of its own.
+    /// Durable: a model step has ended, and is written as a prediction of its own.
     Publish { instance: Instance },
-    /// Resolve the step's references, then run it or report its result. An attempt must wait for
-    /// the commit of everything before it.
+    /// Resolve the step's references, then run the step or report its result. An attempt must wait
+    /// for the commit of everything before it.
     Begin { instance: Instance, attempt: u32 },
     /// Durable: the child of the step is created.
     CreateChild { instance: Instance },
@@ -107,16 +109,16 @@ pub enum Effect {
     JoinOutputs { instance: Instance, item: Option<u32> },
     /// Resolve the output of the execution.
     ResolveOutput,
-    /// Volatile: report when this time is reached.
+    /// Volatile: send [`Event::Due`] at this time.
     SetTimer { instance: Instance, until: Timestamp },
-    /// Volatile: stop the step's run, if it still runs.
+    /// Volatile: stop the step's run, if it is still running.
     Stop { instance: Instance },
 }
 
 /// A list of steps in progress: the top level, a branch, or the steps of a map item.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Frame {
-    /// The step that contains them; `None` for the top level.
+    /// The step that contains the frame; `None` for the top level.
     owner: Option<Instance>,
     /// The index of the branch or the item.
     number: u32,
@@ -130,7 +132,7 @@ struct OpenFrame {
     unfinished: usize,
 }
 
-/// A running step that contains others.
+/// A running step that contains other steps.
 #[derive(Debug, Clone)]
 enum Container {
     /// Number of unfinished branches.
@@ -157,19 +159,19 @@ pub struct StepProgress {
     frames: HashMap<Frame, OpenFrame>,
     containers: HashMap<Instance, Container>,
     changed: BTreeSet<Instance>,
-    /// Members of `changed` that are kept in memory only until the next commit.
+    /// Members of `changed` that stay in memory only until the next commit.
     forgotten: BTreeSet<Instance>,
     is_pressing: bool,
     /// Steps that became ready while the execution was paused.
     held: BTreeSet<Instance>,
-    /// It was resumed, but its steps have not continued yet.
+    /// Whether the execution was resumed but its steps have not continued yet.
     is_resumed: bool,
-    /// The latest timestamp.
+    /// The latest timestamp of any change.
     stamped: Timestamp,
 }
 
 impl StepProgress {
-    /// Restores the progress from the stored steps; a new execution has none.
+    /// Restores the progress from the stored steps. A new execution has no stored steps.
     #[must_use]
     pub fn restore(plan: Arc<Plan>, steps: impl IntoIterator<Item = (Instance, Step)>) -> Self {
         let steps: BTreeMap<_, _> = steps.into_iter().collect();
@@ -207,7 +209,7 @@ impl StepProgress {
         self.steps.get(instance)
     }
 
-    /// All steps that have begun, except those of map items that have been joined.
+    /// All steps that have begun, except the steps of joined map items.
     pub fn steps(&self) -> impl Iterator<Item = (&Instance, &Step)> {
         self.steps.iter()
     }
@@ -227,13 +229,13 @@ impl StepProgress {
         }
     }
 
-    /// Whether a change must be durable before anything else is started.
+    /// Whether a change must be durable before another run starts.
     #[must_use]
     pub const fn must_commit(&self) -> bool {
         self.is_pressing
     }
 
-    /// Whether it was resumed since the last [`Event::Continued`].
+    /// Whether the execution has been resumed since the last [`Event::Continued`].
     #[must_use]
     pub const fn is_resumed(&self) -> bool {
         self.is_resumed
@@ -245,7 +247,8 @@ impl StepProgress {
         self.changed.iter().filter_map(|instance| Some((instance, self.steps.get(instance)?)))
     }
 
-    /// Called when the steps from [`StepProgress::changed`] are in the commit being made.
+    /// Clears the list of changed steps. Called when the steps from [`StepProgress::changed`] are
+    /// in the commit being made.
     pub fn forget_changed(&mut self) {
         self.is_pressing = false;
         for instance in std::mem::take(&mut self.changed) {
@@ -271,8 +274,8 @@ impl StepProgress {
     }
 }
 
-/// Whether a redrive can reuse an ended step: it has completed, was skipped, or its failure was
-/// tolerated.
+/// Whether a redrive can reuse an ended step: the step completed, was skipped, or failed with its
+/// failure tolerated.
 #[must_use]
 pub fn is_reusable(plan: &Plan, instance: &Instance, step: &Step) -> bool {
     match step.status {
@@ -284,8 +287,8 @@ pub fn is_reusable(plan: &Plan, instance: &Instance, step: &Step) -> bool {
     }
 }
 
-/// Extends the deadline of a step by the duration of a pause. False if the step has no deadline,
-/// but waits for a fixed time or its next attempt.
+/// Extends the deadline of a step by the duration of a pause. Returns false if the step has no
+/// deadline because it waits for a fixed time or its next attempt.
 pub fn shift_due(kind: &Kind, step: &mut Step, by: Duration) -> bool {
     let is_limit = match kind {
         Kind::Parallel(_) | Kind::Choice(_) | Kind::Map(_) => true,
@@ -328,7 +331,7 @@ fn has_fallback(kind: &Kind) -> bool {
     }
 }
 
-/// The model of an attempt; empty for an HTTP step.
+/// Returns the model of an attempt; empty for an HTTP step.
 fn model_of<'p>(plan: &'p Plan, instance: &Instance, is_fallback: bool) -> &'p str {
     match plan.at(instance.step).map(|step| &step.kind) {
         Some(Kind::Model(model)) => match &model.fallback {

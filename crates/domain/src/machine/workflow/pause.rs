@@ -43,7 +43,7 @@ impl Change<'_> {
         self.progress.is_resumed = true;
     }
 
-    /// Begins the held steps, and sets the timers of all others again.
+    /// Begins the held steps, and restarts the timers of all others.
     pub(super) fn continue_after_pause(&mut self) {
         if self.is_paused() {
             return;

@@ -60,7 +60,7 @@ impl Change<'_> {
         if !last.close(attempt, Outcome::Error, Some(failure), now.wall) {
             return;
         }
-        // The deadline of a child ends with it.
+        // The deadline of a child ends with the child.
         step.due = None;
         step.cost = step.cost.plus(cost);
         append_logs(&mut step.logs, logs);
@@ -100,7 +100,7 @@ impl Change<'_> {
         self.open(Frame { owner: Some(instance.clone()), number: taken });
     }
 
-    /// Marks the steps of a frame, and those inside them, as skipped.
+    /// Marks the steps of a frame, and all steps inside them, as skipped.
     pub(super) fn skip(&mut self, frame: &Frame) {
         let plan = Arc::clone(&self.progress.plan);
         for instance in self.instances(frame) {
@@ -175,8 +175,8 @@ impl Change<'_> {
         }
     }
 
-    /// Drops the steps of a joined item: they are durable or in the next commit, and nothing refers
-    /// to them anymore.
+    /// Drops the steps of a joined item. They are durable or in the next commit, and no reference
+    /// can reach them anymore.
     pub(super) fn evict_item(&mut self, map: &Instance, item: u32) {
         let mut items = map.items.clone();
         items.push(item);
@@ -241,7 +241,8 @@ impl Change<'_> {
         self.complete(instance, output);
     }
 
-    /// Records the child of an attempt; the step either waits for its end or ends at once.
+    /// Records the child that an attempt started. The step then either waits for the child's end or
+    /// ends at once.
     pub(super) fn start_child(&mut self, instance: &Instance, attempt: u32, child: ExecutionId) {
         let plan = Arc::clone(&self.progress.plan);
         let now = self.now;

@@ -7,7 +7,7 @@ use orrery_domain::machine::workflow::Event;
 use orrery_runtime as runtime;
 
 impl Actor {
-    /// The next scheduled wakeup, for which a single timer suffices.
+    /// Returns the next scheduled wakeup; a single timer is enough for all of them.
     pub(super) fn alarm(
         &self,
         is_busy: bool,
@@ -25,7 +25,7 @@ impl Actor {
         alarms.into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 
-    /// When the workflow times out if it keeps running from now on.
+    /// Returns the time at which the workflow times out if it keeps running from now on.
     pub(super) fn times_out_at(&self) -> Option<Instant> {
         let limit = self.inner.options.workflow_timeout.saturating_sub(self.running_time);
         runtime::monotonic_now().checked_add(limit)

@@ -1,7 +1,7 @@
-//! Workflow steps: the child is created in the commit that records its id, so each attempt has
-//! exactly one, and the step ends with the child's result.
+//! Steps that run workflows: the child is created in the commit that records its id, so each
+//! attempt has exactly one child, and the step ends with the child's result.
 //!
-//! While nothing else runs, the parent waits in memory for a short time without a permit, and is
+//! While nothing else runs, the parent stays in memory for a short time without a permit, and is
 //! then suspended until a child ends.
 
 use std::sync::Arc;
@@ -29,11 +29,11 @@ use orrery_domain::trace;
 use orrery_runtime::new_id;
 use orrery_storage::Commit;
 
-/// A child that its step is about to start.
+/// A child that a step is about to start.
 #[derive(Debug)]
 pub struct NewChild {
     pub id: ExecutionId,
-    /// The commit that creates it.
+    /// The commit that creates the child.
     pub commit: Commit,
 }
 
@@ -42,23 +42,23 @@ pub struct NewChild {
 pub struct Caller {
     pub organization: OrganizationId,
     pub key: KeyId,
-    /// The owner of the calling workflow; `None` if it is no longer known.
+    /// The owner of the calling workflow; `None` if the workflow no longer exists.
     pub owner: Option<OrganizationId>,
     pub parent: ParentStep,
-    /// The tree that counts the child.
+    /// The tree that the child counts toward.
     pub tree: Option<Arc<Tree>>,
     /// The span of the step's attempt.
     pub origin: Arc<trace::Origin>,
 }
 
-/// A child, or the reason why it cannot be created.
+/// A child, or the error that prevents its creation.
 pub type PreparedChild = Result<Result<NewChild, Failure>, Error>;
 
 /// The first result of an attempt at a workflow step.
 pub enum Begun {
-    /// There is no child yet; one is being prepared.
+    /// There is no child yet; the job prepares one.
     Job(Box<Job>, Event),
-    /// The child has ended, or cannot be created: the event that follows.
+    /// The child has ended, or cannot be created; carries the resulting event.
     Event(Event),
     /// The child is unfinished, or memory for its inputs is not available yet.
     Waits,
@@ -73,7 +73,7 @@ impl Actor {
         attempt: u32,
     ) -> Result<Begun, Error> {
         if let Some(child) = progress.step(&instance).and_then(|step| step.child) {
-            // Registered before the child is read, so that an end in between is not missed.
+            // Register the child before reading it, so that an end in between is not missed.
             self.children.insert(child, (instance, attempt));
             let ended = self.end_of_child(child).await?;
             return Ok(ended.map_or(Begun::Waits, Begun::Event));
@@ -100,10 +100,10 @@ impl Actor {
         }
     }
 
-    /// The event for a prepared child.
+    /// Returns the event for a prepared child.
     ///
     /// # Errors
-    /// [`Error`] if the child could not be prepared now.
+    /// [`Error`] if the child cannot be prepared at the moment.
     pub(super) fn child_event(
         &mut self,
         instance: Instance,
@@ -123,7 +123,7 @@ impl Actor {
         })
     }
 
-    /// Turns ended children into events of the steps that wait for them.
+    /// Converts ended children into events of the steps that wait for them.
     pub(super) async fn take_ended_children(&mut self) -> Result<Vec<Event>, Error> {
         let mut events = Vec::new();
         for child in std::mem::take(&mut self.ended_children) {
@@ -132,7 +132,8 @@ impl Actor {
         Ok(events)
     }
 
-    /// The event for a child's result; `None` if it is unfinished or no step waits for it.
+    /// Returns the event for a child's result, or `None` if the child is unfinished or no step is
+    /// waiting for it.
     async fn end_of_child(&mut self, child: ExecutionId) -> Result<Option<Event>, Error> {
         let Some((instance, attempt)) = self.children.get(&child).cloned() else { return Ok(None) };
         let key = rows::execution(self.organization, child);
@@ -159,7 +160,7 @@ impl Actor {
         }))
     }
 
-    /// The output of an ended child, or its failure as the step's failure.
+    /// Returns the output of an ended child, or its failure converted to a step failure.
     async fn outcome_of(
         &mut self,
         child: &Execution,

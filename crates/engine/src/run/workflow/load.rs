@@ -1,5 +1,5 @@
-//! Loads an execution: acquires memory, reads its stored state, and fails it if part of that is
-//! lost.
+//! Loads an execution: acquires memory, reads its stored state, and fails the execution if part of
+//! the state is lost.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -42,7 +42,7 @@ impl Inner {
             return self.cancel_unwanted(organization, id).await;
         }
         let Some(memory) = self.acquire_memory(active).await else { return Ok(()) };
-        // Executions that wait for memory hold none of the state from here on.
+        // Boxed, so that executions waiting for memory do not hold the state of the run.
         Box::pin(self.run_loaded(active, (organization, id), memory)).await
     }
 
@@ -76,7 +76,7 @@ impl Inner {
         };
         let mut state = active.state.lock().await;
         if result.is_err() {
-            // The memory may be ahead of the disk: the next task reads the state again.
+            // The state in memory may be ahead of the disk, so the next task reads it again.
             *state = None;
         } else if let Some(loaded) = state.as_mut() {
             loaded.progress = None;
@@ -84,8 +84,8 @@ impl Inner {
         result
     }
 
-    /// Loads the plan, the inputs and the stored steps. `None` if one of them is lost, which fails
-    /// the execution.
+    /// Loads the plan, the inputs and the stored steps. Returns `None` if any of them is lost,
+    /// which fails the execution.
     pub(super) async fn load_actor(
         self: &Arc<Self>,
         loaded: &mut LoadedExecution,
@@ -120,7 +120,7 @@ impl Inner {
         for (_, step) in
             steps.iter_mut().filter(|(at, step)| !at.items.is_empty() && step.status.is_final())
         {
-            // There can be many, and their inputs, attempts and logs are no longer needed.
+            // There can be many steps, and their inputs, attempts and logs are no longer needed.
             (step.input, step.attempts, step.logs) = (None, Vec::new(), None);
         }
         loaded.progress = Some(Box::new(StepProgress::restore(Arc::clone(&plan), steps)));
@@ -162,7 +162,8 @@ impl Inner {
         }))
     }
 
-    /// Loads the tree of an execution that is part of one or may start one, and its own share.
+    /// Loads the tree of an execution that is part of a tree or may start one, and the execution's
+    /// share in it.
     async fn load_tree(
         &self,
         execution: &Execution,

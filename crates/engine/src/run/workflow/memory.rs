@@ -1,17 +1,18 @@
-//! The memory budget of running workflows: one for the whole service, granted to organizations in
-//! turns.
+//! The memory budget for running workflows: one budget for the whole service, granted to
+//! organizations in turn.
 //!
 //! An execution's memory is estimated from its inputs and its plan before it is loaded. A large
 //! execution waits for its share without a permit and without its inputs in memory, and releases
-//! the share when it ends or is suspended. A small one takes its share without waiting:
-//! `engine.active` bounds the number of small executions, and a parent in memory never has to wait
-//! for the memory of a small child. The items of an open map count as soon as they are known.
+//! the share when it ends or is suspended. A small execution takes its share without waiting:
+//! `engine.active` bounds the number of small executions, and a parent in memory must never wait
+//! for the memory of a small child. The items of an open map count as soon as they have been
+//! resolved.
 //!
-//! Two more budgets, of half that size each, limit resolved templates, which can repeat a small
-//! input many times. One is for step calls: each waits for its share before its input is built,
-//! holds nothing while it waits, and keeps its share until it ends. The other is for results,
-//! outputs and map items while they are built and stored, and for the arguments of agent tools; its
-//! holders wait only for the disk.
+//! Two additional budgets, each half as large, limit resolved templates, which can repeat a small
+//! input many times. The first is for step calls: each call waits for its share before its input is
+//! built, holds nothing while it waits, and retains its share until it ends. The second is for
+//! results, outputs and map items while they are built and stored, and for the arguments of agent
+//! tools; while holding a share, they wait only for the disk.
 
 use std::sync::Arc;
 
@@ -32,9 +33,9 @@ use orrery_runtime::turns::{self, Turn, Turns};
 
 /// Base memory of any execution.
 const BASE_BYTES: usize = 16 * 1024;
-/// Minimum extra memory of an execution with a map, before its items are known.
+/// Minimum extra memory of an execution with a map, before its items have been resolved.
 const MAP_BYTES: usize = 1024 * 1024;
-/// Resolved values up to this size do not count.
+/// Resolved values up to this size are not counted.
 const SMALL: usize = 1024;
 /// Memory per byte of a resolved value.
 const BYTES_PER_RESOLVED: usize = 4;
@@ -44,8 +45,8 @@ const BYTES_PER_INPUT: usize = 8;
 const INPUT_PER_ITEM: usize = 4;
 /// Memory of one item in addition to its value and its steps.
 const ITEM_BYTES: usize = 256;
-/// An execution waits for at most the whole budget divided by this. Memory beyond that is counted
-/// when it opens its map.
+/// An execution waits for at most the total budget divided by this. Memory beyond that is counted
+/// when the execution opens its map.
 const SHARE_MAX: usize = 4;
 /// Memory of a step's state.
 const STEP_BYTES: usize = 768;
@@ -54,12 +55,12 @@ const STEP_BYTES: usize = 768;
 #[derive(Debug)]
 pub struct Memory {
     turn: Turn,
-    /// The part reserved for the items of maps that are not open yet.
+    /// The part reserved for the items of maps that have not been opened yet.
     for_items: usize,
 }
 
 impl Memory {
-    /// Counts the items of a map that opens, and takes any memory beyond the estimate at once.
+    /// Counts the items of a map that opens, and takes memory beyond the estimate without waiting.
     pub(super) fn open_map(&mut self, items: &[Value], steps: usize) {
         let held: usize =
             items.iter().map(|item| state_of(steps).saturating_add(held_by(item))).sum();
@@ -68,8 +69,8 @@ impl Memory {
     }
 }
 
-/// Estimates the memory of an execution before it is loaded: total bytes, and the part for map
-/// items. `input` and `values` are the bytes and the number of values of its inputs.
+/// Estimates the memory of an execution before it is loaded: the total bytes, and the part for map
+/// items. `input` is the number of bytes and `values` the number of values in its inputs.
 fn estimate(plan: Option<&Plan>, (input, values): (usize, usize)) -> (usize, usize) {
     let maps = plan.filter(|plan| plan.steps().any(|step| matches!(step.kind, Kind::Map(_))));
     let for_items = maps.map_or(0, |plan| {
@@ -80,19 +81,19 @@ fn estimate(plan: Option<&Plan>, (input, values): (usize, usize)) -> (usize, usi
     (inputs.saturating_add(for_items).saturating_add(BASE_BYTES), for_items)
 }
 
-/// Number of steps that run for each item of a map.
+/// Counts the steps that run for each item of a map.
 pub(super) fn steps_in_maps(plan: &Plan) -> usize {
     plan.steps().filter(|step| !plan.maps_around(step.position).is_empty()).count()
 }
 
-/// Memory of an item in addition to its value.
+/// Returns the memory of an item in addition to its value.
 const fn state_of(steps: usize) -> usize {
     ITEM_BYTES.saturating_add(STEP_BYTES.saturating_mul(steps))
 }
 
 impl Inner {
-    /// Waits for the memory of an execution before it is loaded. `None` if it was stopped in the
-    /// meantime.
+    /// Waits for the memory of an execution before it is loaded. Returns `None` if the execution
+    /// was stopped in the meantime.
     pub(super) async fn acquire_memory(&self, active: &ActiveExecution) -> Option<Memory> {
         let mut state = active.state.lock().await;
         let execution = &state.as_ref()?.execution;
@@ -119,7 +120,7 @@ impl Inner {
             return Some(Memory { turn, for_items });
         }
         if input > KEEP_BYTES_MAX {
-            // The inputs are read again later: many executions may be waiting.
+            // Drop the inputs and read them again later, because many executions may be waiting.
             *state = None;
         }
         drop(state);
@@ -140,15 +141,15 @@ impl Inner {
 }
 
 impl Engine {
-    /// Waits for a share of memory for a value that is built from a text of `bytes` and stored at
-    /// once. Its holder waits only for the disk.
+    /// Waits for a share of memory for a value that is built from `bytes` of text and stored at
+    /// once. The holder of the share waits only for the disk.
     pub async fn room_to_make(&self, organization: OrganizationId, bytes: usize) -> Option<Turn> {
         OptionFuture::from(room(&self.inner.resolving, organization, bytes)).await
     }
 }
 
-/// Waits for a share of a budget for a resolved value of `bytes`. `None` if the value is too small
-/// to count.
+/// Waits for a share of a budget for a resolved value of `bytes`. Returns `None` if the value is
+/// too small to count.
 pub(super) fn room(
     turns: &Arc<Turns>,
     organization: OrganizationId,
@@ -185,7 +186,8 @@ mod tests {
     use orrery_runtime::new_id;
     use orrery_storage::Commit;
 
-    /// Whatever a template makes much of waits for its part, the items of a map too.
+    /// Every value that a template can multiply waits for a memory share, including the items of a
+    /// map.
     #[test]
     fn memory_of_what_is_made_is_waited_for() {
         let many = json!(vec!["{{inputs.x}}"; 100]);

@@ -1,9 +1,9 @@
-//! Workflows: one task per running execution, which executes the plan's steps in order.
+//! Workflows: one task per running execution, which runs the plan's steps in order.
 //!
-//! It applies the state machine, answers its requests (such as the result of a condition or the
-//! items of a map), commits the ended steps, and only then starts the model runs and HTTP requests
-//! that follow. All of its other state can be derived from the committed rows: a crash costs only
-//! the runs in flight, which are repeated under the same attempt.
+//! The task applies the state machine, answers its requests (such as the result of a condition or
+//! the items of a map), commits the ended steps, and only then starts the model runs and HTTP
+//! requests that follow. All of its other state can be derived from the committed rows: a crash
+//! costs only the runs in flight, which are repeated under the same attempt number.
 //!
 //! ```text
 //! mod       the loop: events in, changes, commit, runs    view    the values that references see
@@ -60,13 +60,13 @@ struct Actor {
     inner: Arc<Inner>,
     id: ExecutionId,
     organization: OrganizationId,
-    /// The API key of the request.
+    /// The API key that created the execution.
     api_key: KeyId,
     trace: Trace,
-    /// The owner of the workflow; `None` if it is no longer known.
+    /// The owner of the workflow; `None` if the workflow no longer exists.
     owner: Option<OrganizationId>,
-    /// Another organization owns the workflow: step inputs are not kept, and step errors are
-    /// redacted.
+    /// Whether another organization owns the workflow. Step inputs are then not stored, and step
+    /// errors are redacted.
     is_foreign: bool,
     plan: Arc<Plan>,
     inputs: Arc<Value>,
@@ -75,7 +75,7 @@ struct Actor {
     items: HashMap<Instance, Arc<Vec<Value>>>,
     values: Values,
     budget: Arc<Budget>,
-    /// Attempts whose inputs have been granted memory.
+    /// Attempts whose inputs have a memory share.
     granted: Vec<(Instance, u32, Turn)>,
     /// Reservations of ended calls, held until a commit charges them.
     reservations: Vec<Reservation>,
@@ -85,57 +85,57 @@ struct Actor {
     admitted: BTreeSet<Instance>,
     /// Whether steps of the plan wait for events.
     has_events: bool,
-    /// An event may have arrived without a notification.
+    /// Whether an event may have arrived without a notification.
     may_have_events: bool,
     /// Nesting depth.
     depth: u32,
-    /// Its tree; `None` if it neither is in one nor starts one.
+    /// The execution's tree; `None` if it is neither part of a tree nor starts one.
     tree: Option<Arc<Tree>>,
-    /// The children that its steps wait for, with the step and attempt of each.
+    /// The children that steps are waiting for, with the step and attempt of each.
     children: HashMap<ExecutionId, (Instance, u32)>,
     /// Children that have ended since the last check.
     ended_children: Vec<ExecutionId>,
     /// Children that are about to be created.
     new_children: HashMap<Instance, NewChild>,
-    /// Last known pause state.
+    /// The last known pause state.
     is_paused: bool,
-    /// Blocked on children since.
+    /// The time since which the execution has only been waiting for children.
     waits_since: Option<Instant>,
-    /// The lane that it runs in.
+    /// The lane that the execution runs in.
     lane: String,
-    /// How it is parked, as last reported to the lane.
+    /// The parking state last reported to the lane.
     parking: Parking,
     timers: BTreeSet<(Timestamp, Instance)>,
-    /// Fires at the earliest wakeup.
+    /// Fires at the next scheduled wakeup.
     timer: Timer,
-    /// Whether its start is recorded on disk.
+    /// Whether the start of the execution is recorded on disk.
     is_marked: bool,
     begun: Instant,
     /// Total time with at least one run in flight.
     running_time: Duration,
 }
 
-/// Executions running longer than this are marked as started on disk; a faster one writes its own
-/// row only when it ends. After a crash, its step rows tell its progress. In tests, models take
-/// some tens of milliseconds.
+/// Executions that run longer than this are marked as started on disk; a faster execution writes
+/// its own row only when it ends. After a crash, the step rows show its progress. In tests, models
+/// take tens of milliseconds.
 const MARK_AFTER: Duration = Duration::from_millis(if cfg!(test) { 25 } else { 250 });
 
-/// What the run loop does next.
+/// The next action of the run loop.
 #[derive(Debug, PartialEq, Eq)]
 enum NextStep {
-    /// Wait for runs and timers.
+    /// Wait for the next wakeup.
     Wait,
     /// Release the execution, which has ended or was suspended.
     Release,
 }
 
-/// What woke the run loop.
+/// The event that woke the run loop.
 enum Wakeup {
     Reports(Vec<Report>),
     Timer,
     /// An event was sent, or a child ended.
     Event,
-    /// It has waited for children for too long.
+    /// The execution has waited for children for too long.
     Idle,
     Mark,
     TimedOut,
@@ -159,8 +159,8 @@ impl Actor {
                 if state.as_ref().is_none_or(|loaded| loaded.execution.status.is_final()) {
                     return Ok(());
                 }
-                // The state is out of the cell until it is committed: after an error it is read
-                // again.
+                // The state is taken out of the cell until it is committed, so that after an error
+                // it is read again.
                 let Some(mut loaded) = state.take() else { return Ok(()) };
                 // A child's end is recorded here, under this lock, before its timer is deleted.
                 // Otherwise an execution that is about to be suspended would miss it.
@@ -207,8 +207,8 @@ impl Actor {
         }
     }
 
-    /// Tells the lane when the execution starts or stops waiting only for model permits or
-    /// children. While it waits, it holds no permit itself.
+    /// Reports to the lane when the execution starts or stops waiting only for model permits or
+    /// children. While it waits, the execution holds no permit.
     fn update_parked(&mut self) {
         let parking = match (self.running.is_empty(), self.admitted.is_empty()) {
             (true, _) if self.waits_since.is_some() => Parking::ForOthers,
@@ -225,7 +225,7 @@ impl Actor {
     /// Waits for the first wakeup.
     async fn wait(&mut self, active: &ActiveExecution) -> Wakeup {
         let is_busy = !self.running.is_empty();
-        // Computed once: a timer that fires for something earlier must not extend the limit.
+        // Computed once, because a timer that fires for an earlier event must not extend the limit.
         let times_out_at = self.times_out_at().filter(|_| is_busy && !self.is_paused);
         loop {
             if active.stop.is_cancelled() {
@@ -239,7 +239,7 @@ impl Actor {
                 biased;
                 Some(first) = self.running.next(), if is_busy => {
                     let mut reports: Vec<Report> = first.into_iter().collect();
-                    // All reports that are ready by now share the commit.
+                    // All reports that are ready now share one commit.
                     while let Some(Some(next)) = self.running.next().now_or_never() {
                         reports.extend(next);
                     }
@@ -251,7 +251,7 @@ impl Actor {
                     return if is_stopped { Wakeup::Stopped } else { Wakeup::Event };
                 }
                 () = self.timer.rings(), if alarm.is_some() => {
-                    // The timer may have been set for something earlier that has been handled
+                    // The timer may have been set for an earlier wakeup that has been handled
                     // since.
                     let now = runtime::monotonic_now();
                     if let Some((_, wakeup)) = alarm.filter(|(at, _)| *at <= now) {
@@ -262,7 +262,8 @@ impl Actor {
         }
     }
 
-    /// Applies the events and everything that follows from them, commits, and starts new runs.
+    /// Applies the events and everything that follows from them, commits the changes, and starts
+    /// new runs.
     async fn advance(
         &mut self,
         loaded: &mut LoadedExecution,
@@ -287,7 +288,7 @@ impl Actor {
             // A step that has ended in the meantime starts nothing.
             self.new_children.clear();
         }
-        // Checked before the permit is released, under the lock that event senders hold.
+        // Checked before the permit is released, under the lock that senders of events also take.
         self.may_have_events |= jobs.is_empty() && self.running.is_empty();
         if !written.is_final() {
             for event in self.take_answers(progress).await? {
@@ -332,7 +333,7 @@ impl Actor {
         Ok(NextStep::Wait)
     }
 
-    /// Starts the attempts whose inputs have been granted memory, unless they have ended in the
+    /// Starts the attempts whose inputs have a memory share, unless their steps have ended in the
     /// meantime.
     async fn begin_granted(
         &mut self,
@@ -360,7 +361,8 @@ impl Actor {
         Ok(())
     }
 
-    /// The events, preceded by events sent to the execution and the results of its children.
+    /// Returns the events, preceded by events sent to the execution and the results of its
+    /// children.
     async fn with_sent_events(
         &mut self,
         execution: &Execution,
@@ -382,7 +384,7 @@ impl Actor {
         Ok(all)
     }
 
-    /// After a pause: takes back the attempts that have not started to run.
+    /// After a pause, withdraws the attempts that have not started to run.
     fn hold_waiting(&mut self, execution: &Execution, progress: &StepProgress) -> Vec<Event> {
         if self.is_paused || execution.paused().is_none() {
             return Vec::new();
@@ -470,7 +472,7 @@ impl Actor {
         Ok(())
     }
 
-    /// Returns the event of an idle execution: it is suspended if nothing is due soon.
+    /// Returns the event of an idle execution, which is suspended if nothing is due soon.
     fn idle(&mut self, execution: &Execution) -> Option<Event> {
         let ran_ms = u64::try_from(self.running_time.as_millis()).unwrap_or(u64::MAX);
         if execution.paused().is_some() && !execution.status.is_final() {
@@ -484,7 +486,7 @@ impl Actor {
             return None;
         }
         if !self.children.is_empty() {
-            // They may end soon.
+            // The children may end soon.
             let since = self.waits_since.get_or_insert_with(runtime::monotonic_now);
             if since.elapsed() < suspend_after {
                 return None;
@@ -495,7 +497,7 @@ impl Actor {
     }
 
     /// Starts a run unless its step has ended in the meantime. If the model has no free permit, the
-    /// run waits for one first.
+    /// run first waits for one.
     fn start(&mut self, execution: &mut Execution, progress: &mut StepProgress, job: Job) {
         let running = progress.step(job.instance()).and_then(|step| step.running());
         if running.is_none_or(|running| running.number != job.attempt()) {
@@ -506,7 +508,7 @@ impl Actor {
         if self.start_job(job) {
             let started = Event::Started { instance: instance.clone(), attempt };
             let now = self.inner.clock.reading();
-            // This only records the time.
+            // The event only records the time.
             let _no_effects = progress.apply(execution, started, now);
         }
         if let Some(step) = progress.step(&instance) {
@@ -520,7 +522,7 @@ impl Actor {
         self.stops.insert(instance, stop);
     }
 
-    /// A commit that records the bytes that the execution has produced.
+    /// Creates a commit that records the bytes that the execution has produced.
     fn commit(&mut self) -> Commit {
         let mut commit = Commit::new();
         let settled = std::mem::take(&mut self.reservations);
@@ -548,7 +550,7 @@ impl Actor {
     }
 }
 
-/// The step whose attempt an event starts.
+/// Returns the step whose attempt an event starts.
 fn started(event: &Event) -> Option<Instance> {
     let Event::Started { instance, .. } = event else { return None };
     Some(instance.clone())

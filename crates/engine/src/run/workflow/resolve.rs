@@ -1,7 +1,7 @@
-//! Answers to the requests of the state machine: the result of a condition, the items of a map, the
+//! Answers the requests of the state machine: the result of a condition, the items of a map, the
 //! end of a wait, the output of a step with nested steps, the output of the execution.
 //!
-//! All of them follow from committed state, so they are the same after a crash.
+//! All answers follow from committed state, so they are the same after a crash.
 
 use std::sync::Arc;
 
@@ -25,14 +25,15 @@ use orrery_domain::step::{Instance, Status};
 use orrery_domain::template::{RESOLVED_BYTES_MAX, Template};
 use orrery_runtime::turns::Turn;
 
-/// The result of a lookup: a [`Fault`] fails the step, an [`Error`] fails the whole run, which is
-/// retried.
+/// The result of a lookup: a [`Fault`] fails the step, and an [`Error`] fails the whole run, which
+/// is then retried.
 pub type StepResult<T> = Result<Result<T, Fault>, Error>;
 
-/// The error name of an unresolvable reference. The cause names references, but never their values.
+/// The error name of an unresolvable reference. The cause names references, but never includes
+/// their values.
 pub const REFERENCE_ERROR: &str = "ReferenceError";
 
-/// The error of an unresolvable reference.
+/// Returns the error of an unresolvable reference.
 pub fn unresolved(error: &reference::Error) -> Fault {
     Fault::new(REFERENCE_ERROR, ErrorClass::InvalidModelConfig, error.to_string())
 }
@@ -41,7 +42,7 @@ fn type_error(cause: impl Into<String>) -> Fault {
     Fault::new("StepFailed", ErrorClass::InvalidModelConfig, cause)
 }
 
-/// Data that is unreadable for good (a damaged file, an output that is nested too deeply) fails its
+/// Permanently unreadable data (a damaged file, an output that is nested too deeply) fails its
 /// step; a disk error does not.
 pub fn split_step_error<T>(result: Result<T, Error>) -> StepResult<T> {
     match result {
@@ -55,7 +56,7 @@ pub fn split_step_error<T>(result: Result<T, Error>) -> StepResult<T> {
 }
 
 impl Actor {
-    /// The result of a step that runs neither a model nor a request.
+    /// Returns the result of a step that runs neither a model nor a request.
     pub(super) async fn answer(
         &mut self,
         progress: &StepProgress,
@@ -97,7 +98,7 @@ impl Actor {
         Ok(event.unwrap_or_else(|fault| Event::StepInvalid { instance, fault }))
     }
 
-    /// The end of a wait.
+    /// Computes the end of a wait.
     fn wait_end(&self, wait: &Wait, view: &View, instance: &Instance) -> Result<Event, Fault> {
         let until = wait.end(view, self.inner.clock.reading());
         until.map(|until| Event::WaitUntil { instance: instance.clone(), until }).map_err(|error| {
@@ -110,7 +111,7 @@ impl Actor {
         })
     }
 
-    /// The event for a step to which an answer was sent.
+    /// Returns the event for a step that an answer was sent to.
     pub(super) async fn answer_of(&mut self, instance: &Instance) -> Result<Option<Event>, Error> {
         let plan = Arc::clone(&self.plan);
         let sent = self.inner.sent_event(&plan, self.id, instance).await?;
@@ -122,7 +123,7 @@ impl Actor {
         }))
     }
 
-    /// The answers sent to waiting steps, if any may have arrived.
+    /// Returns the answers sent to waiting steps, if any may have arrived.
     pub(super) async fn take_answers(
         &mut self,
         progress: &StepProgress,
@@ -144,14 +145,14 @@ impl Actor {
         Ok(answers)
     }
 
-    /// Resolves the items of a map and keeps them while the map is open.
+    /// Resolves the items of a map and stores them in memory while the map is open.
     async fn items_of(
         &mut self,
         map: &MapStep,
         view: &View,
         instance: &Instance,
     ) -> Result<Event, Fault> {
-        // Until they are counted as what the open map holds.
+        // Holds memory until the items are counted as part of the open map.
         let _room = self.room_to_resolve(map.items.bytes(view, RESOLVED_BYTES_MAX)).await;
         let items = map.items.resolve(view, RESOLVED_BYTES_MAX);
         let Value::Array(items) = items.map_err(|error| unresolved(&error))? else {
@@ -198,7 +199,7 @@ impl Actor {
         Ok(kept.map_err(|over| type_error(over.to_string())))
     }
 
-    /// The output of one item of a map, or of a step whose nested steps have ended.
+    /// Builds the output of one item of a map, or of a step whose nested steps have ended.
     pub(super) async fn join_outputs(
         &mut self,
         progress: &StepProgress,
@@ -284,7 +285,7 @@ impl Actor {
         self.store_text(text).await
     }
 
-    /// The event that ends an execution which can no longer make progress.
+    /// Returns the event that ends an execution that can no longer make progress.
     pub(super) fn standstill(&self, execution: &Execution) -> Option<Event> {
         if !self.timers.is_empty() || execution.paused().is_some() {
             return None;
@@ -320,18 +321,18 @@ impl Actor {
     }
 }
 
-/// Null, which stands for a missing output.
+/// Returns null, which stands for a missing output.
 fn null_output() -> Result<Payload, Error> {
     Payload::of(&()).map_err(|error| not_serializable("output", &error).into())
 }
 
-/// The output of the last step of a block.
+/// Returns the output of the last step of a block.
 fn last_output(progress: &StepProgress, block: &Block, items: &[u32]) -> Option<Payload> {
     let last = Instance { step: *block.positions().last()?, items: items.to_vec() };
     progress.step(&last)?.output.clone()
 }
 
-/// The output of each branch, which is that of its last step.
+/// Returns the output of each branch, which is the output of the branch's last step.
 fn outputs_of(
     progress: &StepProgress,
     parallel: &Parallel,
@@ -341,7 +342,7 @@ fn outputs_of(
     branches.map(|branch| last_output(progress, &branch.steps, &instance.items)).collect()
 }
 
-/// The output of the taken branch.
+/// Returns the output of the branch that was taken.
 fn output_of_taken(
     progress: &StepProgress,
     choice: &Choice,

@@ -1,7 +1,7 @@
-//! Runs: a model call or an HTTP request, from the resolved input to a report.
+//! Runs: a model call or an HTTP request, from the resolved input to the report.
 //!
-//! A run owns everything it needs; dropping it cancels it and releases its model permit. Nothing is
-//! retried or committed here.
+//! A run owns everything it needs; dropping it cancels it and releases its model permit. This
+//! module never retries or commits.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -43,10 +43,10 @@ use orrery_runners::request::{self, Prepared};
 use orrery_runtime::turns::Turn;
 use orrery_runtime::{new_id, turns};
 
-/// A run, or the wait for its permit.
+/// A run, or its wait for a permit.
 pub type Running = Pin<Box<dyn Future<Output = Report> + Send>>;
 
-/// The wait for memory.
+/// A wait for a memory share.
 type Taking = Pin<Box<dyn Future<Output = Turn> + Send>>;
 
 /// One attempt, ready to run.
@@ -74,7 +74,7 @@ enum Call {
     Model {
         slug: String,
         input: Value,
-        /// The step has a fallback model in case this one fails.
+        /// Whether the step has a fallback model.
         may_fall_back: bool,
         /// The cost of the step so far.
         spent: Usd,
@@ -89,9 +89,9 @@ enum Call {
     },
 }
 
-/// The input of a call as it is stored with its step.
+/// The input of a call as stored with its step.
 enum Shown {
-    /// A value whose secrets are still to be masked.
+    /// A value whose secrets have yet to be masked.
     Value(Value),
     /// A text without secrets.
     Text(Box<RawValue>),
@@ -108,7 +108,7 @@ pub enum Report {
     Ended {
         instance: Instance,
         attempt: u32,
-        /// An [`Error`] means that the output could not be stored now; the attempt is repeated.
+        /// An [`Error`] means that the output could not be stored; the attempt is repeated.
         outcome: Box<Result<Outcome, Error>>,
         /// The reservation for the call, held until its cost is charged.
         reservation: Option<Reservation>,
@@ -118,7 +118,7 @@ pub enum Report {
 /// The result of a run.
 type Outcome = Result<Success, Failed>;
 
-/// A failed run, and what it cost nevertheless.
+/// A failed run, and its cost despite the failure.
 #[derive(Debug)]
 pub struct Failed {
     fault: Fault,
@@ -143,8 +143,8 @@ impl Job {
 }
 
 impl Actor {
-    /// Turns a report into an event. A job whose permit was granted starts to run; an attempt whose
-    /// memory was granted is recorded.
+    /// Converts a report into an event. A job whose permit was granted starts to run; an attempt
+    /// whose memory was granted is recorded.
     ///
     /// # Errors
     /// [`Error`] if a run's output could not be stored.
@@ -183,7 +183,7 @@ impl Actor {
         }))
     }
 
-    /// Starts the run of a job. True if it runs at once; otherwise it first waits for a permit.
+    /// Starts a job. Returns true if it runs at once, and false if it first waits for a permit.
     pub(super) fn start_job(&mut self, job: Job) -> bool {
         let instance = job.instance.clone();
         let inner = Arc::clone(&self.inner);
@@ -221,7 +221,7 @@ impl Actor {
     }
 
     /// Resolves the input of an attempt into a job and its input event, or into its failure event.
-    /// `None` if it waits for memory; called again with the granted `room`.
+    /// Returns `None` if the attempt waits for memory; call again with the granted `room`.
     pub(super) async fn prepare(
         &mut self,
         progress: &StepProgress,
@@ -237,8 +237,8 @@ impl Actor {
         })
     }
 
-    /// The error as it is stored. If another organization owns the workflow, the cause is redacted,
-    /// because it may quote the owner's step, hosts or responses. The log has the full cause.
+    /// Returns the error as stored. If another organization owns the workflow, redacts the cause,
+    /// which may quote the owner's step, hosts or responses. The log contains the full cause.
     pub(super) fn redact_error(&self, instance: &Instance, fault: Fault) -> Fault {
         if !self.is_foreign || fault.name == REFERENCE_ERROR {
             return fault;
@@ -273,7 +273,7 @@ impl Actor {
             }
         };
         if room.is_some() {
-            // Measuring and building the input take time; let other tasks run first.
+            // Measuring and building the input takes time, so let other tasks run first.
             tokio::task::yield_now().await;
         }
         let key = instance.attempt_key(self.id, &planned.id, attempt);
@@ -336,8 +336,8 @@ impl Actor {
         }
     }
 
-    /// A share of the memory for the input of a call, if it needs one and it is free now; otherwise
-    /// the wait for it.
+    /// Returns a memory share for the input of a call if it needs one and it is free now; otherwise
+    /// a future that waits for it.
     fn room_now(
         &self,
         kind: &Kind,
@@ -355,7 +355,7 @@ impl Actor {
         self.push(instance, Box::pin(granted));
     }
 
-    /// The wait for a share of the memory for the input of a call, if it needs one.
+    /// Returns a future that waits for the memory share of a call's input, if it needs one.
     fn room_for(&self, kind: &Kind, is_fallback: bool, view: &dyn Scope) -> Option<Taking> {
         let bytes = match kind {
             Kind::Model(model) => params_of(model, is_fallback).1.bytes(view, RESOLVED_BYTES_MAX),
@@ -369,7 +369,7 @@ impl Actor {
     }
 }
 
-/// The call of a model, and its validated input.
+/// Builds the call to a model, with its validated input.
 async fn check_model(
     models: &dyn Models,
     model: &Model,
@@ -402,7 +402,7 @@ const fn request_of(http: &Http, is_fallback: bool) -> &Request {
     }
 }
 
-/// The model to run, and its input before validation.
+/// Returns the model to run, and its input before validation.
 fn resolve_model<'m>(
     model: &'m Model,
     is_fallback: bool,
@@ -577,8 +577,8 @@ impl Inner {
     }
 }
 
-/// The failure of a call that the balance cannot cover. It can be retried if the balance would
-/// suffice once other work has ended.
+/// Returns the failure of a call that the balance does not cover. The call can be retried if the
+/// balance would suffice once other work has ended.
 fn unpaid(error: Error) -> Result<Failure, Error> {
     let Error::Unpaid { balance, reserved, needed } = error else { return Err(error) };
     let class = match balance > Usd::ZERO && balance >= needed {

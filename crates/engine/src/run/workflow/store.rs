@@ -26,11 +26,11 @@ use orrery_storage::{Commit, Page};
 /// Page size.
 const PAGE: usize = 1000;
 
-/// What a commit contains in addition to the changed steps.
+/// The contents of a commit in addition to the changed steps.
 #[derive(Debug, Default)]
 pub struct PendingEffects {
     pub effects: Vec<machine::Effect>,
-    /// Ended model steps.
+    /// Model steps that have ended.
     pub published: Vec<Instance>,
     /// The commits that create the children of steps.
     pub children: Vec<Commit>,
@@ -41,12 +41,12 @@ impl PendingEffects {
         self.effects.is_empty() && self.published.is_empty() && self.children.is_empty()
     }
 
-    /// Whether it ends the execution.
+    /// Whether the commit ends the execution.
     pub fn is_final(&self) -> bool {
         is_final(&self.effects)
     }
 
-    /// The effects that must be part of a commit.
+    /// Selects the effects that must be part of a commit.
     fn of(effects: Vec<Effect>) -> Self {
         let mut written = Self::default();
         for effect in effects {
@@ -66,7 +66,7 @@ impl PendingEffects {
 }
 
 impl Inner {
-    /// Loads the plan and the inputs, or returns the error that they are lost.
+    /// Loads the plan and the inputs, or returns an error if they are lost.
     pub(super) async fn load_plan(
         &self,
         execution: &Execution,
@@ -89,7 +89,7 @@ impl Inner {
         })
     }
 
-    /// Adds up the cost of a workflow that ends without being loaded: until then, only its steps
+    /// Adds up the cost of a workflow that ends without being loaded; until it ends, only its steps
     /// record the cost. Returns the steps.
     pub(crate) async fn sum_cost(
         &self,
@@ -118,7 +118,7 @@ impl Inner {
         }
     }
 
-    /// Commits effects that occur outside of a running actor, such as a cancel.
+    /// Commits effects that occur while no actor is running, such as a cancellation.
     pub(crate) async fn write_progress(
         self: &Arc<Self>,
         commit: Commit,
@@ -130,8 +130,8 @@ impl Inner {
         self.commit_progress(commit, execution, progress, &written, true).await
     }
 
-    /// Commits the changed steps and `written`. `with_execution` forces writing the execution's own
-    /// row. `commit` may already contain more.
+    /// Commits the changed steps and `written`. `with_execution` forces the execution's own row to
+    /// be written. `commit` may already contain other changes.
     pub(super) async fn commit_progress(
         self: &Arc<Self>,
         mut commit: Commit,
@@ -140,7 +140,7 @@ impl Inner {
         written: &PendingEffects,
         with_execution: bool,
     ) -> Result<(), Error> {
-        // Before the record of the changed steps is cleared.
+        // Publish before the record of the changed steps is cleared.
         for instance in &written.published {
             self.publish(&mut commit, execution, progress, instance)?;
         }
@@ -172,7 +172,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Writes an ended model step as a prediction of its own.
+    /// Writes an ended model step as a separate prediction.
     fn publish(
         &self,
         commit: &mut Commit,
@@ -213,8 +213,8 @@ impl Inner {
             cost: step.cost,
             reserved: Usd::ZERO,
             webhook: None,
-            // The id dates from the wait for the model, and lists search for executions by the time
-            // in the id.
+            // The id was generated when the wait for the model began, and lists search for
+            // executions by the time in the id.
             created_at: id.made_at().min(step.started_at),
             started_at: step.attempts.first().map(|first| first.started_at),
             completed_at: step.completed_at,

@@ -1,7 +1,8 @@
-//! The values that references see: the inputs, the items of the enclosing maps, the ended steps.
+//! The values that references resolve to: the inputs, the items of the enclosing maps, the ended
+//! steps.
 //!
 //! Only values that a template refers to are read and parsed. Parsed outputs are cached up to a
-//! limit, so that a map does not parse the same large output for each item.
+//! limit, so that a map does not parse the same large output for every item.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -28,7 +29,7 @@ pub struct Values {
     bytes: u64,
 }
 
-/// The values that one template sees.
+/// The values that one template can refer to.
 #[derive(Debug)]
 pub struct View {
     id: ExecutionId,
@@ -51,7 +52,8 @@ struct StepView {
 }
 
 impl Actor {
-    /// The view of step `at`, inside the map items `items`, on the steps in `uses`.
+    /// Builds the view of step `at`, inside the map items `items`, with the outputs of the steps in
+    /// `uses`.
     pub(super) async fn view(
         &mut self,
         progress: &StepProgress,
@@ -87,7 +89,7 @@ impl Actor {
         }
         let mut around = plan.maps_around(at);
         if items.len() > around.len() {
-            // The output template of a map sees the map's own items.
+            // The output template of a map can refer to the map's own items.
             around.extend(plan.at(at));
         }
         let mut named = Vec::new();
@@ -106,7 +108,7 @@ impl Actor {
     }
 
     /// [`Actor::view`] for a step that sends a request: includes the current values of the secrets
-    /// that it refers to, which belong to the workflow's owner.
+    /// that the step refers to, which belong to the workflow's owner.
     pub(super) async fn view_with_secrets(
         &mut self,
         progress: &StepProgress,

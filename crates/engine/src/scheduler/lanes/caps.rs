@@ -1,8 +1,8 @@
-//! Caps of organizations across all lanes: which tickets are left on disk, and when their lanes are
-//! read again.
+//! Per-organization caps across all lanes: decides which tickets stay on disk, and when their lanes
+//! are read again.
 //!
-//! The counts are kept in `organizations`. Nothing is started here: a lane whose window has the
-//! tickets again takes its turn like any other.
+//! The counts themselves are in `organizations`. This module starts nothing: once the tickets are
+//! back in a lane's window, the lane takes its turn like any other.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ impl<T, G> Lanes<T, G> {
         self.schedule_lane(name);
     }
 
-    /// Counts an execution that is about to be accepted, within the queue limit of its
+    /// Counts an execution that is about to be accepted, subject to the queue limit of its
     /// organization. Each call is undone by [`Lanes::ended`].
     ///
     /// # Errors
@@ -38,12 +38,12 @@ impl<T, G> Lanes<T, G> {
         self.organizations.admit(organization, limit)
     }
 
-    /// Counts unfinished executions found at the start.
+    /// Counts unfinished executions found at startup.
     pub fn count_unfinished(&mut self, organization: OrganizationId, count: usize) {
         self.organizations.count_unfinished(organization, count);
     }
 
-    /// An execution of the organization has ended, or was not accepted after all.
+    /// Undoes the count of an execution that has ended or was not accepted after all.
     pub fn ended(&mut self, organization: OrganizationId) {
         self.organizations.ended(organization);
     }
@@ -53,7 +53,7 @@ impl<T, G> Lanes<T, G> {
         self.organizations.load(organization)
     }
 
-    /// Adds rows of the organization to the lane, oldest first; `more_from` says where the unread
+    /// Adds rows of the organization to the lane, oldest first; `more_from` is where the unread
     /// rows begin.
     pub fn refilled(
         &mut self,
@@ -70,8 +70,8 @@ impl<T, G> Lanes<T, G> {
         self.refilled.push(organization);
     }
 
-    /// The next read for an organization whose last read did not yield as many executions as it may
-    /// start.
+    /// Returns the next read for an organization whose last read yielded fewer executions than it
+    /// may start.
     pub(super) fn next_refilled(&mut self) -> Option<Next<T, G>> {
         for organization in std::mem::take(&mut self.refilled) {
             self.wake_organization(organization);
@@ -93,13 +93,13 @@ impl<T, G> Lanes<T, G> {
             has_left = true;
         }
         if has_left {
-            // They were ahead of the waiting steps.
+            // The dropped tickets were ahead of the waiting steps.
             self.wake_steps(name);
         }
     }
 
-    /// The next read of the lane: for the next organization that is below its cap. The others wait
-    /// until they are.
+    /// Returns the lane's next read, for the next organization that is below its cap. The other
+    /// organizations wait until they are below their caps.
     pub(super) fn next_refill(&mut self, name: &Arc<str>) -> Option<Next<T, G>> {
         while let Some(organization) = self.lanes.get_mut(name)?.take_turn_to_read() {
             if self.organizations.room_to_read(organization) > 0 {
@@ -119,21 +119,21 @@ impl<T, G> Lanes<T, G> {
         let from = lane.begin_refill(organization)?;
         let most = self.organizations.room(organization).min(lane.room_for_one());
         self.organizations.begin_reading(organization);
-        // Other work of the lane continues during the read.
+        // Other work in the lane continues during the read.
         self.schedule_lane(name);
         Some(Next::Refill { lane: Arc::clone(name), organization, from, most })
     }
 
-    /// Triggers reads of the lanes in which the organization waits, as many as it may start
-    /// executions.
+    /// Triggers reads of the lanes in which the organization waits, one for each execution that it
+    /// may start.
     pub(super) fn wake_organization(&mut self, organization: OrganizationId) {
         if self.organizations.wakes(organization) {
             self.woken.push_back(organization);
         }
     }
 
-    /// The next read for a waiting organization below its cap. A lane without a free permit reads
-    /// its rows later.
+    /// Returns the next read for a waiting organization that is below its cap. A lane without a
+    /// free permit reads its rows later.
     pub(super) fn next_woken(&mut self) -> Option<Next<T, G>> {
         while let Some(organization) = self.woken.front().copied() {
             let Some(name) = self.organizations.next_waiting(organization) else {

@@ -1,5 +1,5 @@
 //! Caps of organizations, tested against a model of the disk: no organization ever exceeds its cap,
-//! others are not blocked, and no work is left behind.
+//! others are not blocked, and no work is stranded.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -217,7 +217,8 @@ impl Fixture {
         self.lanes.forget(&name(row.0), row.1);
     }
 
-    /// Nobody waits in a lane with a place who runs fewer than their own places.
+    /// Asserts that no organization running fewer executions than its guaranteed permits is waiting
+    /// in a lane below its cap.
     pub(super) fn assert_own_places(&self, lane_cap: usize, own: usize) {
         let held = |row: &Row| self.paused.contains(row) || self.runs(row);
         for row in self.disk.iter().filter(|row| !held(row)) {
@@ -335,14 +336,14 @@ fn organization_at_its_cap_does_not_block_others_in_one_lane() {
     assert_eq!(owners, [organization(1), organization(2)]);
     let load = fixture.lanes.load_of(organization(1));
     assert_eq!(load, OrganizationLoad { running: 1, queued: 19 });
-    // Nothing is read again while nothing can start.
+    // Nothing is reread while nothing can start.
     let reads = fixture.reads;
     assert!(!fixture.step());
     for _ in 0..19 {
         fixture.finish(0);
         fixture.settle();
     }
-    // One read per start, however many executions wait.
+    // One read per start, regardless of how many executions wait.
     assert!(fixture.reads - reads <= 40, "{} reads", fixture.reads - reads);
     let own: Vec<_> = fixture.started.iter().filter(|row| row.2 == organization(1)).collect();
     assert!(own.len() >= 18 && own.is_sorted(), "{own:?}");
@@ -413,8 +414,8 @@ fn organization_cap_change_ends_nothing_when_lowered_and_starts_all_when_lifted(
     assert_eq!(fixture.running.len(), 4);
 }
 
-/// The lane that was read for the organization has none of its work left, only work of others: the
-/// next lane is read.
+/// All rows of the organization in the lane that was read have been cancelled; only other
+/// organizations' work is left, so the next lane is read.
 #[test]
 fn organization_continues_in_another_lane_when_read_rows_are_cancelled() {
     for is_in_window in [false, true] {
@@ -437,7 +438,7 @@ fn organization_continues_in_another_lane_when_read_rows_are_cancelled() {
     }
 }
 
-/// The lane's own next execution may not start: the waiting step is admitted at once.
+/// The lane's own next execution may not start, so the waiting step is admitted at once.
 #[test]
 fn organization_at_its_cap_does_not_delay_waiting_step() {
     let mut fixture = Fixture::new(1, 10, &[(1, 1)]);
@@ -478,7 +479,7 @@ fn organizations_take_turns_in_a_lane_despite_uneven_backlogs() {
     for _ in 0..WINDOW + 50 {
         fixture.submit(0, 1, false);
     }
-    // More than its share of the window: the rest is read for it alone.
+    // More than the organization's share of the window, so the rest must be read separately.
     const OTHERS: usize = SHARE + 4;
     for _ in 0..OTHERS {
         fixture.submit(0, 2, false);
@@ -536,7 +537,8 @@ fn waiting_steps_of_organizations_take_turns() {
     assert_eq!(admitted, [1, 4, 2, 3]);
 }
 
-/// After a restart with a backlog of one organization, a new execution of another one runs next.
+/// After a restart with a backlog of one organization, a new execution of another organization runs
+/// next.
 #[test]
 fn organization_new_after_a_start_does_not_wait_behind_backlog() {
     const BACKLOG: u32 = 5000;
@@ -552,7 +554,7 @@ fn organization_new_after_a_start_does_not_wait_behind_backlog() {
     }
     let owners: BTreeSet<_> = fixture.started.iter().map(|row| row.2).collect();
     assert_eq!(owners.len(), 5, "each of them in the first round");
-    // A backlog found at the start takes turns, too.
+    // A backlog found at startup takes turns as well.
     fixture.find_at_start(0, 6, 3);
     for _ in 0..6 {
         fixture.finish(0);
@@ -565,7 +567,7 @@ fn organization_new_after_a_start_does_not_wait_behind_backlog() {
     assert!(fixture.rows_read < WINDOW + 4 * runs, "{} rows for {runs} runs", fixture.rows_read);
 }
 
-/// The others never leave a gap in the window; rows on disk are run all the same.
+/// The other organizations never leave a gap in the window; the rows on disk still run.
 #[test]
 fn organization_with_rows_on_disk_is_not_starved_by_steady_load_of_others() {
     const ROWS: usize = 300;
@@ -582,7 +584,7 @@ fn organization_with_rows_on_disk_is_not_starved_by_steady_load_of_others() {
             }
         }
         fixture.settle();
-        // Each organization has a turn in each round.
+        // Each organization has one turn per round.
         let rounds = ROWS + 50;
         for _ in 0..rounds * (usize::from(OTHERS) + 1) {
             let ended = fixture.running[0].row.2;
@@ -600,7 +602,8 @@ fn organization_with_rows_on_disk_is_not_starved_by_steady_load_of_others() {
     }
 }
 
-/// Starting an execution of one organization does not reread the rows of others in the lane.
+/// Starting an execution of one organization does not reread the rows of other organizations in the
+/// lane.
 #[test]
 fn organization_at_its_cap_reads_no_rows_of_others() {
     let mut fixture = Fixture::new(2, 10, &[(2, 1)]);
@@ -639,8 +642,8 @@ fn organization_whose_attempt_is_resumed_does_not_overtake_others() {
     assert_eq!(fixture.started[3], first);
 }
 
-/// The end of an execution triggers a read only for its own organization, however many others wait
-/// at their caps.
+/// The end of an execution triggers a read only for its own organization, regardless of how many
+/// others wait at their caps.
 #[test]
 fn organizations_at_their_caps_are_not_polled_when_one_of_them_ends() {
     const ORGANIZATIONS: u8 = 250;

@@ -1,6 +1,6 @@
-//! One lane: the executions it holds in memory, and the state of each.
+//! One lane: its executions in memory, and the state of each.
 //!
-//! A row of the lane is in at most one state. A row in no state is only on disk, and its
+//! A row of the lane is in at most one state. A row without a state is only on disk, and its
 //! organization is in `stored`.
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -13,23 +13,23 @@ use orrery_domain::ids::{ExecutionId, OrganizationId};
 /// The state of an execution in the lane's memory.
 #[derive(Debug)]
 pub(super) enum MemberState<T> {
-    /// A commit that adds its row is in progress; the row may already be visible.
+    /// A commit that adds the execution's row is in progress; the row may already be visible.
     Reserved,
     /// Queued in the window.
     Waiting,
     Running(Run<T>),
-    /// Failed and waiting for its retry. Its row still exists.
+    /// Failed and waiting for its retry. The execution's row still exists.
     Paused(Ticket<T>),
 }
 
 /// A running execution.
 #[derive(Debug)]
 pub(super) struct Run<T> {
-    /// Dangling once the task has ended, for whatever reason.
+    /// Dangling once the task has ended for any reason.
     task: Weak<()>,
     organization: OrganizationId,
     parking: Parking,
-    /// Set if it was put back into this lane before it released its permit.
+    /// Set if the execution was put back into this lane before it released its permit.
     requeued: Option<Requeued<T>>,
 }
 
@@ -46,14 +46,15 @@ enum Requeued<T> {
     Enqueued(T),
 }
 
-/// What a running execution without a permit waits for.
+/// Whether a running execution holds a permit or waits without one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Parking {
-    /// Nothing: it holds a permit.
+    /// Not parked: the execution holds a permit.
     Not,
-    /// Model permits.
+    /// Waiting for model permits.
     ForModels,
-    /// Executions that it has started: it does not count against its organization's cap either.
+    /// Waiting for executions that it has started, so it does not count against its organization's
+    /// cap either.
     ForOthers,
 }
 
@@ -68,24 +69,26 @@ pub(super) struct Left {
 pub(super) struct Lane<T, G> {
     pub(super) cap: usize,
     pub(super) queue_limit: usize,
-    /// Whether an organization that runs nothing here may start one execution above the cap.
+    /// Whether an organization that runs nothing in this lane may start one execution above the
+    /// cap.
     pub(super) may_exceed: bool,
     /// Waiting steps, with their numbers.
     pub(super) waiting_steps: Lines<Option<OrganizationId>, (u64, G)>,
     /// The number of admitted steps.
     pub(super) admitted_steps: usize,
-    /// Whether a step was admitted last; steps and executions alternate while both wait.
+    /// Whether a step was admitted last; steps and executions alternate while both are waiting.
     pub(super) step_was_last: bool,
     members: HashMap<ExecutionId, MemberState<T>>,
     window: Lines<OrganizationId, Ticket<T>>,
     running: usize,
     running_of: HashMap<OrganizationId, usize>,
     paused: usize,
-    /// Everything accepted but not running: announced, in the window, paused, or on disk.
+    /// All accepted work that is not running: announced, in the window, paused, or on disk.
     queued: usize,
     /// Organizations with rows that are only on disk.
     stored: HashMap<OrganizationId, Stored>,
-    /// Those of them without a ticket in the window, in the order in which they are read.
+    /// Organizations in `stored` without a ticket in the window, in the order in which they are
+    /// read.
     to_read: VecDeque<OrganizationId>,
     refilling: Option<RefillInProgress>,
     pub(super) in_turn: bool,
@@ -95,9 +98,9 @@ pub(super) struct Lane<T, G> {
 /// The rows of an organization that are only on disk.
 #[derive(Debug)]
 struct Stored {
-    /// No row is older than this.
+    /// Lower bound: no row is older than this.
     from: ExecutionId,
-    /// Whether it is in `to_read`, or waits in `organizations` until it may run more.
+    /// Whether the organization is in `to_read`, or waits in `organizations` until it may run more.
     is_in_turn: bool,
 }
 
@@ -105,7 +108,7 @@ struct Stored {
 #[derive(Debug)]
 struct RefillInProgress {
     of: OrganizationId,
-    /// Rows that the read may have seen but that have since been deleted.
+    /// Rows that have been deleted since, but that the read may have seen.
     deleted: HashSet<ExecutionId>,
 }
 
@@ -142,7 +145,8 @@ impl<T, G> Lane<T, G> {
         self.next_among(|_| true).is_some()
     }
 
-    /// The organization that may start next among those that satisfy `may`, if the lane has a permit.
+    /// Returns the organization that may start next among those that satisfy `may`, if the lane has
+    /// a free permit.
     pub(super) fn next_among(
         &self,
         may: impl Fn(OrganizationId) -> bool,
@@ -152,7 +156,7 @@ impl<T, G> Lane<T, G> {
         waiting.find(|one| self.has_free_permit_for(*one) && may(*one))
     }
 
-    /// Whether an organization that waits in this lane satisfies `is_it`.
+    /// Whether an organization with queued work in this lane satisfies `is_it`.
     pub(super) fn has_one(&self, is_it: impl Fn(OrganizationId) -> bool) -> bool {
         self.window.keys().chain(self.to_read.iter().copied()).any(is_it)
     }
@@ -161,7 +165,7 @@ impl<T, G> Lane<T, G> {
         self.next_to_read().is_some()
     }
 
-    /// The position in `to_read` of the organization that is read next.
+    /// Returns the position in `to_read` of the organization to read next.
     fn next_to_read(&self) -> Option<usize> {
         if !self.may_refill() || !(self.may_exceed || self.has_free_permit()) {
             return None;
@@ -202,8 +206,8 @@ impl<T, G> Lane<T, G> {
         !is_stored && (self.window.len() < WINDOW || self.window.len_of(organization) < SHARE)
     }
 
-    /// How many rows of one organization to read at once: each organization has its share, however
-    /// full the window is.
+    /// Returns how many rows of one organization to read at once: each organization has its share,
+    /// even if the window is full.
     pub(super) fn room_for_one(&self) -> usize {
         WINDOW.saturating_sub(self.window.len()).max(SHARE)
     }
@@ -248,7 +252,7 @@ impl<T, G> Lane<T, G> {
             Some(MemberState::Running(run)) if run.requeued.is_none() => {
                 run.requeued = Some(Requeued::Reserved)
             }
-            // It is already in the lane: one row counts once.
+            // The execution is already in the lane; one row counts once.
             Some(
                 MemberState::Reserved
                 | MemberState::Waiting
@@ -292,7 +296,7 @@ impl<T, G> Lane<T, G> {
         self.push_back(ticket);
     }
 
-    /// Adds a counted ticket to the window, or leaves it on disk.
+    /// Adds an already counted ticket to the window, or leaves it on disk.
     fn push_back(&mut self, ticket: Ticket<T>) {
         if self.has_room(ticket.organization) {
             self.put_in_window(ticket);
@@ -302,14 +306,14 @@ impl<T, G> Lane<T, G> {
         }
     }
 
-    /// Sorted by age within its organization.
+    /// Puts a ticket into the window, sorted by age within its organization.
     fn put_in_window(&mut self, ticket: Ticket<T>) {
         let id = ticket.id;
         self.members.insert(id, MemberState::Waiting);
         self.window.insert(ticket.organization, ticket, |held| held.id > id);
     }
 
-    /// Counts rows of an organization that are only on disk, none older than `from`.
+    /// Counts rows of an organization that are only on disk and not older than `from`.
     pub(super) fn count_stored(
         &mut self,
         organization: OrganizationId,
@@ -339,24 +343,24 @@ impl<T, G> Lane<T, G> {
         }
     }
 
-    /// Schedules a read for an organization that waited elsewhere and may run more.
+    /// Schedules a read for an organization that was waiting at its cap and may now run more.
     pub(super) fn read_later(&mut self, organization: OrganizationId) {
         self.to_read.push_back(organization);
     }
 
-    /// Removes and returns the organization that is read next.
+    /// Removes and returns the organization to read next.
     pub(super) fn take_turn_to_read(&mut self) -> Option<OrganizationId> {
         self.next_to_read().and_then(|at| self.to_read.remove(at))
     }
 
-    /// Begins to read the rows of an organization; returns the first row.
+    /// Begins to read the rows of an organization; returns the row to start at.
     pub(super) fn begin_refill(&mut self, organization: OrganizationId) -> Option<ExecutionId> {
         let stored = self.stored.remove(&organization)?;
         self.refilling = Some(RefillInProgress { of: organization, deleted: HashSet::new() });
         Some(stored.from)
     }
 
-    /// Adds the rows read for an organization, oldest first; `more_from` says where the unread rows
+    /// Adds the rows read for an organization, oldest first; `more_from` is where the unread rows
     /// begin.
     pub(super) fn refilled(
         &mut self,
@@ -376,8 +380,8 @@ impl<T, G> Lane<T, G> {
         }
     }
 
-    /// Drops the tickets of an organization at its cap; their rows stay on disk. True if the
-    /// organization is in no read queue, in which case the caller records it.
+    /// Drops the tickets of an organization at its cap; their rows stay on disk. Returns true if
+    /// the organization is in no read queue; the caller must then record it.
     pub(super) fn put_back(&mut self, organization: OrganizationId) -> bool {
         let line = self.window.take(organization);
         let Some(from) = line.iter().map(|ticket| ticket.id).min() else { return false };
@@ -428,7 +432,8 @@ impl<T, G> Lane<T, G> {
         *self.running_of.entry(organization).or_default() += 1;
     }
 
-    /// Records what a running execution waits for. Returns its previous state if that changed.
+    /// Records what a running execution is waiting for. Returns its previous state if the state
+    /// changed.
     pub(super) fn park(&mut self, id: ExecutionId, parking: Parking) -> Option<Left> {
         let Some(MemberState::Running(run)) = self.members.get_mut(&id) else { return None };
         let before = std::mem::replace(&mut run.parking, parking);
@@ -452,12 +457,12 @@ impl<T, G> Lane<T, G> {
         Some(left)
     }
 
-    /// Releases the permit of a failed execution, which stays here until [`Lane::resume`].
+    /// Releases the permit of a failed execution, which stays in the lane until [`Lane::resume`].
     pub(super) fn pause(&mut self, ticket: Ticket<T>) -> Option<Left> {
         let Ticket { id, organization, .. } = ticket;
         let (left, again) = self.leave(id)?;
         match again {
-            // It is queued in the lane again, with its own turn.
+            // The execution is queued in the lane again and takes a new turn.
             Some(Requeued::Enqueued(payload)) => {
                 self.push_back(Ticket { id, organization, payload });
             }
@@ -499,7 +504,8 @@ impl<T, G> Lane<T, G> {
         }
     }
 
-    /// Removes a queued execution whose row was deleted. A running one is left to its release.
+    /// Removes a queued execution whose row was deleted. A running execution is left until its
+    /// permit is released.
     pub(super) fn forget(&mut self, id: ExecutionId) {
         match self.members.get_mut(&id) {
             None => {}
@@ -533,7 +539,7 @@ impl<T, G> Lane<T, G> {
 
     // --- consistency check ---
 
-    /// Running executions whose task ended without releasing the permit.
+    /// Returns running executions whose task ended without releasing the permit.
     pub(super) fn leaked(&self) -> impl Iterator<Item = (OrganizationId, ExecutionId)> {
         self.members.iter().filter_map(|(id, member)| match member {
             MemberState::Running(run) if run.task.strong_count() == 0 => {
@@ -546,7 +552,7 @@ impl<T, G> Lane<T, G> {
         })
     }
 
-    /// All running executions with their parking states.
+    /// Returns the states of all running executions.
     pub(super) fn runs(&self) -> impl Iterator<Item = Left> {
         self.members.values().filter_map(|member| match member {
             MemberState::Running(run) => {
@@ -556,7 +562,7 @@ impl<T, G> Lane<T, G> {
         })
     }
 
-    /// The number of executions in memory, or `None` if there are more rows on disk.
+    /// Returns the number of executions in memory, or `None` if there are more rows on disk.
     pub(super) fn complete_len(&self) -> Option<usize> {
         let is_whole = self.stored.is_empty() && self.refilling.is_none();
         is_whole.then_some(self.members.len())

@@ -1,5 +1,5 @@
-//! Round-robin queues: one first-in, first-out line per key (such as an organization), taking
-//! turns.
+//! Round-robin queues: one first-in, first-out line per key (such as an organization); the keys
+//! take turns.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -8,7 +8,7 @@ use std::hash::Hash;
 pub struct Lines<K, T> {
     /// No line is empty.
     lines: HashMap<K, VecDeque<T>>,
-    /// The keys that have a line, in the order of their turns.
+    /// The keys that have a line, in turn order.
     turns: VecDeque<K>,
     len: usize,
 }
@@ -28,12 +28,12 @@ impl<K: Copy + Eq + Hash, T> Lines<K, T> {
         self.len == 0
     }
 
-    /// The keys that have items, the next one first.
+    /// Returns the keys that have items, in turn order.
     pub fn keys(&self) -> impl Iterator<Item = K> {
         self.turns.iter().copied()
     }
 
-    /// The number of items of a key.
+    /// Returns the number of items of a key.
     pub fn len_of(&self, key: K) -> usize {
         self.lines.get(&key).map_or(0, VecDeque::len)
     }
@@ -42,7 +42,7 @@ impl<K: Copy + Eq + Hash, T> Lines<K, T> {
         self.insert(key, item, |_| false);
     }
 
-    /// Inserts an item before those in its line for which `is_behind` holds.
+    /// Inserts an item before the items in its line for which `is_behind` holds.
     pub fn insert(&mut self, key: K, item: T, is_behind: impl Fn(&T) -> bool) {
         self.len += 1;
         let line = self.lines.entry(key).or_insert_with(|| {
@@ -105,7 +105,7 @@ impl<K: Copy + Eq + Hash, T> Lines<K, T> {
         Some(removed)
     }
 
-    /// How many items would be taken before the one for which `is_it` holds.
+    /// Counts the items that would be taken before the one for which `is_it` holds.
     pub fn before(&self, is_it: impl Fn(&T) -> bool) -> Option<usize> {
         let lines = || self.turns.iter().filter_map(|key| self.lines.get(key)).enumerate();
         let (own, ahead) =

@@ -1,34 +1,36 @@
-//! Lanes: which execution runs next.
+//! Lanes: decide which execution runs next.
 //!
-//! Each model and each workflow has a lane with its own cap of running executions; permits are
+//! Each model and each workflow has a lane with its own cap on running executions; permits are
 //! granted to the lanes in turn. Within a lane, organizations take turns, each first in, first out.
 //! The rows of a lane are on disk, ordered by organization. Memory holds only a window with the
 //! first rows of each organization, so a backlog of a million rows takes no memory. When an
-//! organization has no ticket left in the window, its next rows are read, in turn with those of
-//! others; no read passes over rows of other organizations.
+//! organization has no ticket left in the window, its next rows are read, in turn with the other
+//! organizations; no read scans rows of other organizations.
 //!
-//! An execution enters a lane in one way: [`Lanes::reserve`] or [`Lanes::reserve_accepted`] before
-//! the commit that adds its row, and [`Lanes::enqueue`] in that commit's hook. In between, its row
-//! may be visible, so a refill skips it. [`Lanes::forget`] is called by the hook of a commit that
-//! deletes the row of an execution that is not running.
+//! There is one way into a lane: [`Lanes::reserve`] or [`Lanes::reserve_accepted`] before the
+//! commit that adds the execution's row, and [`Lanes::enqueue`] in that commit's hook. In between,
+//! the row may already be visible, so a refill skips it. The hook of a commit that deletes the row
+//! of an execution that is not running calls [`Lanes::forget`].
 //!
-//! Steps of running workflows wait in the lane of their model. They share its cap with the lane's
+//! Steps of running workflows wait in the lanes of their models. They share a lane's cap with its
 //! own executions, in turn with them, but do not count as running executions, since their workflow
 //! already holds a permit. A workflow that only waits for permits is parked: it does not count as a
 //! running execution until it continues.
 //!
 //! When all permits are taken, a lane that runs nothing may still start one execution, so stuck
-//! lanes never block an idle one. An organization that runs fewer than [`OWN_PLACES`] may start one
-//! too, in any lane below its cap, so that it never waits for other organizations. In a lane whose
-//! runner has permits of its own, an organization that runs nothing there starts one above the cap.
+//! lanes never block an idle one. An organization that runs fewer than [`OWN_PLACES`] executions
+//! may also start one, in any lane below its cap, so that it never waits for other organizations.
+//! In a lane whose runner has permits of its own, an organization that runs nothing there may start
+//! one execution above the cap.
 //!
 //! An organization may have a cap across all lanes. If it is at its cap when its turn comes, its
 //! tickets leave the window and their rows stay on disk until one of its executions releases its
-//! permit. The lanes in which it waits then take turns, and as many rows are read as it may start.
-//! An execution that only waits for executions that it has started does not count.
+//! permit. The lanes in which it waits then take turns, and only as many rows are read as it may
+//! start. An execution that only waits for executions that it has started does not count toward the
+//! cap.
 //!
-//! This module does no I/O and never waits: [`Lanes::next`] says what to do, and its caller does
-//! it.
+//! This module does no I/O and never blocks: [`Lanes::next`] returns the next action, and the
+//! caller performs it.
 
 mod caps;
 mod lane;
@@ -44,18 +46,20 @@ use self::lane::{Lane, Left};
 use self::organizations::Organizations;
 use orrery_domain::ids::{ExecutionId, OrganizationId};
 
-/// Maximum executions per lane that are queued in memory; the others are queued on disk.
+/// Maximum number of executions per lane that are queued in memory; further executions are queued
+/// on disk only.
 pub const WINDOW: usize = 256;
-/// Executions of one organization that may be queued in memory however many others are.
+/// The number of executions that each organization may have queued in memory, even if the window is
+/// full.
 pub const SHARE: usize = 16;
-/// Executions that one organization may always run, regardless of what others run; fewer if there are
-/// few permits.
+/// The number of executions that each organization may always run, regardless of what others run;
+/// fewer if there are few permits.
 pub const OWN_PLACES: usize = 16;
-/// Maximum executions of one lane that may wait for a retry. Beyond that, the lane starts no new
-/// ones, since they would probably fail for the same reason.
+/// Maximum number of executions per lane that may wait for a retry. Beyond that, the lane starts no
+/// new executions, since they would probably fail for the same reason.
 pub const PAUSED_MAX: usize = 1024;
 
-/// A queued execution. `T` is the data of the module's user.
+/// A queued execution. `T` is caller-defined data.
 #[derive(Debug)]
 pub struct Ticket<T> {
     pub id: ExecutionId,
@@ -68,8 +72,8 @@ pub struct Ticket<T> {
 pub enum Next<T, G> {
     /// Admit this waiting step; its lane has already counted it.
     AdmitStep { lane: Arc<str>, waiter: G },
-    /// Start this execution; its lane has already counted it as running. The task that runs it
-    /// keeps `task` for as long as it lives.
+    /// Start this execution; its lane has already counted it as running. The task that runs the
+    /// execution holds `task` for as long as it lives.
     Start { lane: Arc<str>, ticket: Ticket<T>, task: Arc<()> },
     /// Read up to `most` rows of this organization in this lane, starting at `from`, and pass them
     /// to [`Lanes::refilled`].
@@ -80,7 +84,7 @@ pub enum Next<T, G> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OrganizationLoad {
     pub running: usize,
-    /// Accepted, unfinished and not running.
+    /// Executions that are accepted, unfinished and not running.
     pub queued: usize,
 }
 
@@ -92,7 +96,7 @@ pub struct Load {
     pub cap: usize,
 }
 
-/// The lane is full; nothing was added.
+/// The queue is full; nothing was added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("queue full: {queued} executions queued")]
 pub struct Full {
@@ -104,31 +108,31 @@ pub struct Full {
 pub struct Lanes<T, G> {
     lanes: HashMap<Arc<str>, Lane<T, G>>,
     schedule: VecDeque<Arc<str>>,
-    /// Lanes that may start one although all permits are taken: they run nothing, or an organization
-    /// waits there that runs fewer than its own permits.
+    /// Lanes that may start one execution although all permits are taken: lanes that run nothing,
+    /// or in which an organization waits that runs fewer than its own permits.
     idle_schedule: VecDeque<Arc<str>>,
-    /// Organizations that run fewer than before and wait in some lane.
+    /// Organizations that run fewer executions than before and have work waiting in some lane.
     relieved: HashSet<OrganizationId>,
-    /// Lanes that may have room for a waiting step.
+    /// Lanes that may have a free permit for a waiting step.
     step_turn: VecDeque<Arc<str>>,
-    /// Organizations that wait in lanes and are below their caps again.
+    /// Organizations that have work waiting in lanes and are below their caps again.
     woken: VecDeque<OrganizationId>,
-    /// Organizations whose rows were just read: they are woken once that lane has started what it
-    /// can.
+    /// Organizations whose rows were just read; they are woken once the lane has started everything
+    /// it can.
     refilled: Vec<OrganizationId>,
     organizations: Organizations,
     last_waiter: u64,
     active: usize,
-    /// Parked executions: in memory, without a permit.
+    /// Number of parked executions: in memory, without a permit.
     parked: usize,
     active_cap: usize,
-    /// Starts are suspended, though steps are still admitted.
+    /// Whether starts are suspended; steps are still admitted.
     is_held: bool,
 }
 
 impl<T, G> Lanes<T, G> {
     /// Creates an empty set of lanes. At most `active_cap` executions run at once across all lanes,
-    /// plus one in each otherwise idle lane, and [`OWN_PLACES`] of each organization.
+    /// plus one in each otherwise idle lane, and up to [`OWN_PLACES`] of each organization.
     #[must_use]
     pub fn new(active_cap: usize) -> Self {
         Self {
@@ -159,8 +163,8 @@ impl<T, G> Lanes<T, G> {
         self.is_held
     }
 
-    /// Counts an execution on disk as running. The caller starts it in a task that keeps the
-    /// returned handle. `None` if the lane already has it in memory.
+    /// Counts an execution that is on disk as running. The caller starts it in a task that holds
+    /// the returned handle. Returns `None` if the lane already has the execution in memory.
     pub fn start_quarantined(
         &mut self,
         name: &str,
@@ -200,8 +204,8 @@ impl<T, G> Lanes<T, G> {
         Ok(())
     }
 
-    /// [`Lanes::reserve`] without a limit: work that was already accepted (the next model of a
-    /// chain, a timer) is never rejected.
+    /// Like [`Lanes::reserve`], but without a limit: work that was already accepted (the next model
+    /// of a chain, a timer) is never rejected.
     pub fn reserve_accepted(&mut self, name: &str, id: ExecutionId) {
         if let Some(lane) = self.lanes.get_mut(name) {
             lane.reserve(id);
@@ -223,7 +227,7 @@ impl<T, G> Lanes<T, G> {
         self.schedule_lane(name);
     }
 
-    /// Counts rows of an organization that are only on disk, none older than `from`. A count of 0
+    /// Counts rows of an organization that are only on disk and not older than `from`. A count of 0
     /// only makes the lane read the rows.
     pub fn count_stored(
         &mut self,
@@ -237,7 +241,7 @@ impl<T, G> Lanes<T, G> {
         self.schedule_lane(name);
     }
 
-    /// Whether a ticket enqueued now would be kept in memory, and its state with it.
+    /// Whether a ticket enqueued now would stay in memory together with its state.
     #[must_use]
     pub fn has_room(&self, name: &str, organization: OrganizationId) -> bool {
         self.lanes.get(name).is_some_and(|lane| lane.has_room(organization))
@@ -266,14 +270,15 @@ impl<T, G> Lanes<T, G> {
         if self.is_held {
             return None;
         }
-        // Organizations below their caps again are read before others take the permit. A lane that
-        // was due for an execution of its own may have had none that could start; its waiting steps
-        // are then admitted.
+        // Organizations that are below their caps again are read before others take the permit. A
+        // lane scheduled to start its own execution may have had none that could start; its waiting
+        // steps are then admitted.
         let next = self.next_woken().or_else(|| self.next_start());
         next.or_else(|| self.next_refilled()).or_else(|| self.next_step())
     }
 
-    /// Whether [`Lanes::next`] may return an action. False while everything added can only wait.
+    /// Whether [`Lanes::next`] may return an action. Returns false if everything that was added can
+    /// only wait.
     #[must_use]
     pub fn has_turns(&self) -> bool {
         let has_lanes = match self.is_full() {
@@ -295,7 +300,7 @@ impl<T, G> Lanes<T, G> {
                 return Some(next);
             }
         }
-        // No lane can start anything, so neither can these.
+        // No lane can start anything, so the idle lanes cannot either.
         for name in self.idle_schedule.drain(..) {
             if let Some(lane) = self.lanes.get_mut(&name) {
                 lane.in_idle_turn = false;
@@ -363,9 +368,9 @@ impl<T, G> Lanes<T, G> {
         self.schedule_lane(name);
     }
 
-    /// Records that a running execution only waits, for what `parking` says, or that it continues.
-    /// When it continues, it takes its permit back even if none is free, since what it waited for
-    /// is ready.
+    /// Records that a running execution is only waiting, for the condition given by `parking`, or
+    /// that it continues. An execution that continues takes its permit back even if no permit is
+    /// free, because its wait is over.
     pub fn park(&mut self, name: &str, id: ExecutionId, parking: Parking) {
         let Some(before) = self.lanes.get_mut(name).and_then(|lane| lane.park(id, parking)) else {
             return;
@@ -390,8 +395,8 @@ impl<T, G> Lanes<T, G> {
         }
     }
 
-    /// Removes a queued execution whose row was deleted because it was cancelled. A running one is
-    /// left to its release.
+    /// Removes a queued execution whose row was deleted because it was cancelled. A running
+    /// execution is left until its permit is released.
     pub fn forget(&mut self, name: &str, id: ExecutionId) {
         if let Some(lane) = self.lanes.get_mut(name) {
             lane.forget(id);
@@ -400,8 +405,8 @@ impl<T, G> Lanes<T, G> {
         self.schedule_lane(name);
     }
 
-    /// Removes a lane that is empty in memory and on disk. Clients can create any number of session
-    /// lanes.
+    /// Removes a lane that is empty in memory and on disk. Needed because clients can create any
+    /// number of session lanes.
     pub fn remove_unused(&mut self, name: &str) {
         if self.lanes.get(name).is_some_and(Lane::is_unused) {
             self.lanes.remove(name);
@@ -410,8 +415,8 @@ impl<T, G> Lanes<T, G> {
 
     // --- waiting steps ---
 
-    /// The next waiting step whose lane has room, unless it is the turn of the lane's own
-    /// executions.
+    /// Returns the next waiting step whose lane has a free permit, unless the lane's own executions
+    /// are next.
     fn next_step(&mut self) -> Option<Next<T, G>> {
         while let Some(name) = self.step_turn.pop_front() {
             let has_own_turn = !self.is_held && self.whose_turn(&name).is_some();
@@ -428,7 +433,8 @@ impl<T, G> Lanes<T, G> {
         None
     }
 
-    /// Admits a step at once if a permit is free and nothing waits for it. True if it was admitted.
+    /// Admits a step at once if a permit is free and nothing else is waiting for it. Returns
+    /// whether the step was admitted.
     pub fn try_acquire(&mut self, name: &str) -> bool {
         let Some(lane) = self.lanes.get_mut(name) else { return false };
         let is_free =
@@ -449,8 +455,8 @@ impl<T, G> Lanes<T, G> {
         if queued >= lane.queue_limit.max(1) { Err(Full { queued }) } else { Ok(()) }
     }
 
-    /// Adds a waiting step to the end of its organization's line, or before all others. Returns a
-    /// number for [`Lanes::cancel_wait`].
+    /// Adds a waiting step to the end of its organization's line, or in front of all others.
+    /// Returns a number for [`Lanes::cancel_wait`].
     pub fn enqueue_step(
         &mut self,
         name: &str,
@@ -489,31 +495,32 @@ impl<T, G> Lanes<T, G> {
 
     // --- inspection ---
 
-    /// The load of a lane.
+    /// Returns the load of a lane.
     #[must_use]
     pub fn load(&self, name: &str) -> Load {
         self.lanes.get(name).map_or_else(Load::default, Lane::load)
     }
 
-    /// The numbers of running and queued executions across all lanes.
+    /// Returns the numbers of running and queued executions across all lanes.
     #[must_use]
     pub fn totals(&self) -> (usize, usize) {
         (self.active + self.parked, self.lanes.values().map(Lane::queued).sum())
     }
 
-    /// The position of a queued execution, from 1; `None` if it is behind the window.
+    /// Returns the position of a queued execution, starting at 1, or `None` if it is beyond the
+    /// window.
     #[must_use]
     pub fn position(&self, name: &str, id: ExecutionId) -> Option<usize> {
         self.lanes.get(name)?.position(id)
     }
 
-    /// The names of all lanes.
+    /// Returns the names of all lanes.
     #[must_use]
     pub fn names(&self) -> Vec<Arc<str>> {
         self.lanes.keys().cloned().collect()
     }
 
-    /// All lanes with their load.
+    /// Returns all lanes with their load.
     #[must_use]
     pub fn loads(&self) -> Vec<(Arc<str>, Load)> {
         self.lanes.iter().map(|(name, lane)| (Arc::clone(name), lane.load())).collect()
@@ -521,8 +528,8 @@ impl<T, G> Lanes<T, G> {
 
     // --- consistency check ---
 
-    /// Running executions whose task ended without releasing its permit. There are none unless this
-    /// module has a bug.
+    /// Returns running executions whose task ended without releasing its permit. The result is
+    /// empty unless this module has a bug.
     #[must_use]
     pub fn leaked(&self) -> Vec<(Arc<str>, OrganizationId, ExecutionId)> {
         let lanes = self.lanes.iter();
@@ -532,7 +539,7 @@ impl<T, G> Lanes<T, G> {
         leaked.collect()
     }
 
-    /// Counts the permits again. True if the counts were wrong; they are corrected.
+    /// Recounts the permits and corrects wrong counts. Returns true if the counts were wrong.
     pub fn recount(&mut self) -> bool {
         let runs: Vec<Left> = self.lanes.values().flat_map(Lane::runs).collect();
         let parked = runs.iter().filter(|run| run.parking != Parking::Not).count();
@@ -543,8 +550,8 @@ impl<T, G> Lanes<T, G> {
         self.organizations.recount(runs.iter().map(yields)) || was_wrong
     }
 
-    /// The number of executions that the lane has in memory, or `None` if there are more rows on
-    /// disk.
+    /// Returns the number of executions that the lane has in memory, or `None` if there are more
+    /// rows on disk.
     #[must_use]
     pub fn complete_len(&self, name: &str) -> Option<usize> {
         self.lanes.get(name)?.complete_len()
@@ -560,7 +567,7 @@ impl<T, G> Lanes<T, G> {
         }
     }
 
-    /// Adds the lane to the end of the schedule if it has something to do and is not in it.
+    /// Adds the lane to the end of the schedule if it has something to do and is not scheduled yet.
     fn schedule_lane(&mut self, name: &str) {
         let Some((name, lane)) = self.lanes.get_key_value(name) else { return };
         if !(lane.can_start() || lane.wants_refill()) {

@@ -1,7 +1,7 @@
 //! Each organization's use of the lanes: its running and unfinished executions, and the lanes in
-//! which some of them stay on disk because the organization is at its cap.
+//! which its executions stay on disk because the organization is at its cap.
 //!
-//! Only organizations with entries here take memory.
+//! Only organizations with an entry take memory.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -12,20 +12,20 @@ use orrery_domain::ids::OrganizationId;
 
 #[derive(Debug, Default)]
 struct Organization {
-    /// Maximum running executions; `None` means no limit.
+    /// Maximum number of running executions; `None` means no limit.
     cap: Option<usize>,
     /// Running executions, including those that only wait for executions that they have started.
     placed: usize,
-    /// Those of them that only wait for executions that they have started; they do not count
+    /// Running executions that only wait for executions that they have started; they do not count
     /// against the cap.
     yielding: usize,
     /// Accepted, unfinished executions.
     unfinished: usize,
-    /// Lanes to read when it is below its cap, the longest waiting first.
+    /// Lanes to read when the organization is below its cap, the longest waiting first.
     waiting: VecDeque<Arc<str>>,
-    /// Whether it is already in the queue of woken organizations.
+    /// Whether the organization is already in the queue of woken organizations.
     is_woken: bool,
-    /// Number of lanes being read for it.
+    /// Number of lanes that are being read for the organization.
     reading: usize,
 }
 
@@ -64,14 +64,14 @@ impl Organizations {
         self.change(id, |one| one.cap = cap);
     }
 
-    /// How many more executions may start.
+    /// Returns how many more executions may start.
     pub(super) fn room(&self, id: OrganizationId) -> usize {
         let Some(one) = self.all.get(&id) else { return usize::MAX };
         one.cap.map_or(usize::MAX, |cap| cap.saturating_sub(one.running()))
     }
 
-    /// Whether fewer than `own` of its executions run, and at most as many again wait for those that they have
-    /// started.
+    /// Whether fewer than `own` of the organization's executions are running, and at most as many
+    /// again are waiting for executions that they have started.
     pub(super) fn runs_fewer(&self, id: OrganizationId, own: usize) -> bool {
         let Some(one) = self.all.get(&id) else { return own > 0 };
         one.running() < own && one.placed < own.saturating_mul(2)
@@ -130,8 +130,8 @@ impl Organizations {
         });
     }
 
-    /// Replaces the counts of running executions; true if they were wrong. Each item is a running
-    /// execution's organization and whether it yields.
+    /// Replaces the counts of running executions, and returns true if they were wrong. Each item is
+    /// a running execution's organization and whether it yields.
     pub(super) fn recount(
         &mut self,
         running: impl Iterator<Item = (OrganizationId, bool)>,
@@ -161,7 +161,7 @@ impl Organizations {
         self.change(id, |one| one.waiting.push_back(lane));
     }
 
-    /// How many more lanes are worth reading for it.
+    /// Returns how many more lanes to read for the organization.
     pub(super) fn room_to_read(&self, id: OrganizationId) -> usize {
         let reading = self.all.get(&id).map_or(0, |one| one.reading);
         self.room(id).saturating_sub(reading)
@@ -175,7 +175,8 @@ impl Organizations {
         self.change(id, |one| one.reading = one.reading.saturating_sub(1));
     }
 
-    /// Whether to wake the organization: it may run more, waits in a lane, and is not woken yet.
+    /// Whether to wake the organization: it may run more, has work waiting in a lane, and has not
+    /// been woken yet.
     pub(super) fn wakes(&mut self, id: OrganizationId) -> bool {
         if self.room_to_read(id) == 0 {
             return false;
@@ -186,8 +187,8 @@ impl Organizations {
         !std::mem::replace(&mut one.is_woken, true)
     }
 
-    /// The next lane to read for it. `None` if there is none or it is at its cap; it must then be
-    /// woken again.
+    /// Returns the next lane to read for the organization. Returns `None` if there is no such lane
+    /// or the organization is at its cap; it must then be woken again.
     pub(super) fn next_waiting(&mut self, id: OrganizationId) -> Option<Arc<str>> {
         let may_run = self.room_to_read(id) > 0;
         self.change(id, |one| {

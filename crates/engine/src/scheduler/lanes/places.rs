@@ -1,4 +1,5 @@
-//! Places that others cannot take: who starts one though all places are taken.
+//! Permits beyond the total: which lane or organization may start an execution although all permits
+//! are taken.
 
 use std::sync::Arc;
 
@@ -6,7 +7,8 @@ use super::{Lanes, Next, OWN_PLACES};
 use orrery_domain::ids::OrganizationId;
 
 impl<T, G> Lanes<T, G> {
-    /// What happens next though all places are taken. Everything else waits for a free one.
+    /// Returns the next start that is allowed although all permits are taken. All other work waits
+    /// for a free permit.
     pub(super) fn next_without_place(&mut self) -> Option<Next<T, G>> {
         loop {
             while let Some(name) = self.idle_schedule.pop_front() {
@@ -29,20 +31,21 @@ impl<T, G> Lanes<T, G> {
         }
     }
 
-    /// The organization that starts one next in a lane.
+    /// Returns the organization that may start the next execution in a lane.
     pub(super) fn whose_turn(&self, name: &str) -> Option<OrganizationId> {
         let lane = self.lanes.get(name)?;
         let needs_own = self.is_full() && !lane.is_idle();
         lane.next_among(|one| !needs_own || self.has_own_place(one))
     }
 
-    /// Whether an organization may start one though all places are taken.
+    /// Whether an organization may start an execution although all permits are taken.
     pub(super) fn has_own_place(&self, organization: OrganizationId) -> bool {
         let own = OWN_PLACES.min(self.active_cap.div_ceil(4));
         self.organizations.runs_fewer(organization, own)
     }
 
-    /// An organization runs or holds fewer than before: it may wait in lanes that nothing else wakes.
+    /// Records that an organization runs or holds fewer executions than before: its work may wait
+    /// in lanes that nothing else wakes.
     pub(super) fn relieve(&mut self, organization: OrganizationId) {
         let waits = self.organizations.load(organization).queued > 0;
         if waits && self.has_own_place(organization) {

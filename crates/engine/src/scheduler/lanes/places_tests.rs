@@ -1,9 +1,10 @@
-//! Places of its own that an organization has, however many others hold.
+//! Guaranteed permits of an organization, regardless of how many permits other organizations hold.
 
 use super::OWN_PLACES;
 use super::caps_tests::{Fixture, LANES, Running, name, organization};
 
-/// One organization holds all places, in lanes that others use too: each of the others has its own.
+/// One organization holds all permits, in lanes that others use too: each of the others still has
+/// its guaranteed permits.
 #[test]
 fn organization_has_places_of_its_own_however_many_others_hold() {
     const ACTIVE: usize = 64;
@@ -24,7 +25,7 @@ fn organization_has_places_of_its_own_however_many_others_hold() {
         assert_eq!(fixture.counted(organization(owner)), OWN_PLACES);
     }
     assert_eq!(fixture.counted(organization(1)), ACTIVE);
-    // What is left of them goes on in whichever lane it waits.
+    // The remaining executions of these organizations continue in every lane.
     for _ in 0..30 {
         for owner in [2, 3] {
             let own = |run: &Running| run.row.2 == organization(owner);
@@ -40,7 +41,8 @@ fn organization_has_places_of_its_own_however_many_others_hold() {
     assert_eq!(ended, 0, "all of theirs have run");
 }
 
-/// Executions that wait for others hold memory: an organization has as many beside its own places, no more.
+/// Executions that wait for others hold memory: beyond its guaranteed permits, an organization can
+/// have as many of these again, but no more.
 #[test]
 fn organization_has_few_that_wait_for_others_when_all_places_are_taken() {
     let mut fixture = Fixture::new(1000, 64, &[]);
@@ -63,7 +65,8 @@ fn organization_has_few_that_wait_for_others_when_all_places_are_taken() {
     fixture.invariants();
 }
 
-/// The next step of the lane's own and its guests take turns, also when others hold all places.
+/// The lane's own executions and its waiting steps take turns, even when other organizations hold
+/// all permits.
 #[test]
 fn organization_with_places_of_its_own_waits_behind_no_guests() {
     let mut fixture = Fixture::new(4, 4, &[]);

@@ -1,5 +1,5 @@
-//! Lanes, tested against a model of the disk: whatever is committed, started, cancelled, refilled,
-//! paused and requeued, each execution runs in one task at a time, in the order of its lane, within
+//! Lanes, tested against a model of the disk: after any sequence of commits, starts, cancellations,
+//! refills, pauses and requeues, each execution runs in one task at a time, in lane order, within
 //! the caps.
 
 use std::collections::BTreeSet;
@@ -29,11 +29,11 @@ struct Fixture {
     lanes: Lanes<(), u32>,
     /// Rows visible to readers.
     disk: BTreeSet<Member>,
-    /// Commits in progress, the oldest first.
+    /// Commits in progress, oldest first.
     committing: VecDeque<Member>,
     running: Vec<(Member, Arc<()>)>,
     paused: Vec<Member>,
-    /// In the order of their first start.
+    /// Executions in the order of their first start.
     started: Vec<Member>,
     refills: Vec<(usize, Vec<ExecutionId>, Option<ExecutionId>)>,
     /// Waiting steps: lane, number and name.
@@ -166,7 +166,7 @@ impl Fixture {
         }
     }
 
-    /// A running execution fails and waits for a retry.
+    /// Makes a running execution fail and wait for a retry.
     fn pause(&mut self, which: usize) {
         if let Some((lane, id)) = self.take_running(which) {
             self.lanes.pause(&name(lane), ticket(id));
@@ -189,7 +189,7 @@ impl Fixture {
         }
     }
 
-    /// A running execution is suspended and woken before it releases its permit.
+    /// Suspends a running execution and wakes it before it releases its permit.
     fn put_back(&mut self, which: usize) {
         let Some(member) = self.take_running(which) else { return };
         let (lane, id) = member;
@@ -236,7 +236,7 @@ impl Fixture {
         }
     }
 
-    /// Admitted steps no longer wait.
+    /// Removes admitted steps from the list of waiting steps.
     fn settle_steps(&mut self) {
         let admitted = &self.admitted;
         self.asking.retain(|(lane, _, waiter)| !admitted.contains(&(*lane, *waiter)));
@@ -259,7 +259,7 @@ impl Fixture {
         assert!(!self.lanes.recount(), "the places were counted wrong");
     }
 
-    /// Lets everything end.
+    /// Runs everything to its end.
     fn drain(&mut self) {
         for _ in 0..2000 {
             self.enqueue(false);
@@ -385,8 +385,8 @@ proptest! {
             }
         };
         settle(&mut fixture);
-        // Nothing ever ends here. Each stuck lane runs at least one execution, and what a lane runs
-        // beyond its first stays within the limit.
+        // No execution ends in this test. Each stuck lane runs at least one execution, and
+        // executions beyond the first of each lane stay within the limit.
         let idle = stuck.len();
         for lane in 0..idle {
             prop_assert!(fixture.running.iter().any(|((of, _), _)| *of == lane), "{lane} is starved");
@@ -473,7 +473,8 @@ fn lane_admits_steps_when_all_slots_are_taken() {
     assert_eq!(fixture.admitted.len(), 2);
 }
 
-/// An execution that is woken before it releases its permit waits for that, then for its turn.
+/// An execution that is woken before it releases its permit waits for the release, then for its
+/// turn.
 #[test]
 fn lane_ticket_requeued_during_release_runs_once_more() {
     let mut fixture = Fixture::new(1, 2, 2);
@@ -526,7 +527,7 @@ fn lane_finds_leaked_slots_of_dead_tasks() {
     assert_eq!(fixture.lanes.totals().0, 2);
 }
 
-/// A lane with too many failed executions starts nothing else until one of them resumes.
+/// A lane with too many failed executions starts no new ones until a failed execution resumes.
 #[test]
 fn lane_with_too_many_paused_tickets_starts_nothing_new() {
     let mut fixture = Fixture::new(1, 2, 2);

@@ -1,4 +1,4 @@
-//! Formats answers for OpenAI's clients: whole, or as chunks of a stream.
+//! Formats generated text for OpenAI clients: as a whole response, or as chunks of a stream.
 
 use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::token::LlamaToken;
@@ -11,10 +11,10 @@ use super::sampling::Likely;
 use super::thinking::{Divider, Split};
 use super::tools::{Call, Form};
 
-/// Models trained on other forms write calls in a block of JSON.
+/// Models trained on other formats write calls in a JSON code block.
 const FENCES: [&str; 2] = ["```json\n{", "```\n{"];
 
-/// The constant fields of all chunks of an answer.
+/// The constant fields of all chunks of a response.
 #[derive(Debug, Clone)]
 pub struct Frame {
     pub id: String,
@@ -23,19 +23,19 @@ pub struct Frame {
     pub model: String,
 }
 
-/// One choice of an answer, as its text arrives.
+/// One choice of a response, built as its text arrives.
 #[derive(Debug)]
 pub struct Choice {
     index: u32,
     reading: Calls,
     divider: Divider,
-    /// Text held back: it may be the beginning of calls, or is calls.
+    /// Text held back because it is, or may be the beginning of, calls.
     held: String,
     is_calls: bool,
     /// Whether the text has turned out not to start with calls.
     is_text: bool,
     has_begun: bool,
-    /// Collects the text of an answer that is returned whole.
+    /// Collects the text of a response that is returned whole.
     whole: Option<Whole>,
 }
 
@@ -47,7 +47,7 @@ struct Whole {
 }
 
 impl Frame {
-    /// A chunk of a stream.
+    /// Builds a chunk of a stream.
     fn chunk(&self, choices: &Value) -> Value {
         json!({
             "id": self.id,
@@ -58,7 +58,7 @@ impl Frame {
         })
     }
 
-    /// The final chunk, which contains only the usage.
+    /// Builds the final chunk, which contains only the usage.
     #[must_use]
     pub fn usage_chunk(&self, ends: &[End]) -> Value {
         let mut chunk = self.chunk(&json!([]));
@@ -66,7 +66,7 @@ impl Frame {
         chunk
     }
 
-    /// A completion returned whole.
+    /// Builds a completion that is returned whole.
     #[must_use]
     pub fn completion(&self, choices: Vec<Value>, ends: &[End]) -> Value {
         json!({
@@ -80,7 +80,7 @@ impl Frame {
     }
 }
 
-/// Total token usage; the prompt counts once.
+/// Adds up the token usage; the prompt counts once.
 fn usage(ends: &[End]) -> Value {
     let prompt = ends.iter().map(|end| end.prompt_tokens).max().unwrap_or(0);
     let cached = ends.iter().map(|end| end.cached_tokens).min().unwrap_or(0);
@@ -94,7 +94,7 @@ fn usage(ends: &[End]) -> Value {
 }
 
 impl Choice {
-    /// Choice `index` of a request; with `is_whole` its text is collected.
+    /// Creates choice `index` of a request; with `is_whole`, its text is collected.
     #[must_use]
     pub fn new(index: u32, reading: Reading, is_whole: bool) -> Self {
         Self {
@@ -109,7 +109,7 @@ impl Choice {
         }
     }
 
-    /// The chunk for a part, if there is anything to show yet.
+    /// Returns the chunk for a part, if there is anything to show yet.
     pub fn part(&mut self, model: &LlamaModel, frame: &Frame, part: Part) -> Option<Value> {
         let logprobs = part.logprobs.map(|logprobs| shown(model, &logprobs));
         let Split { reasoning, content: text } = self.take(&part.text);
@@ -129,14 +129,14 @@ impl Choice {
         Some(frame.chunk(&json!([choice])))
     }
 
-    /// Splits the next text and returns what can be shown.
+    /// Splits the next text and returns the part that can be shown.
     fn take(&mut self, text: &str) -> Split {
         let Split { reasoning, content } = self.divider.push(text);
         self.held.push_str(&content);
         Split { reasoning, content: self.showable() }
     }
 
-    /// The text that cannot be the beginning of a call.
+    /// Takes the text that cannot be the beginning of a call.
     fn showable(&mut self) -> String {
         let form = match self.reading {
             Calls::Text => return std::mem::take(&mut self.held),
@@ -176,7 +176,7 @@ impl Choice {
         std::mem::replace(&mut self.held, rest)
     }
 
-    /// The last chunks: calls or held text, and the finish reason.
+    /// Builds the last chunks: calls or held-back text, and the finish reason.
     pub fn end(&mut self, frame: &Frame, end: &End) -> Vec<Value> {
         let (Split { reasoning, content }, calls) = self.take_rest(end);
         let reason = reason(end, &calls);
@@ -197,7 +197,7 @@ impl Choice {
         chunks
     }
 
-    /// The whole choice.
+    /// Builds the whole choice.
     #[must_use]
     pub fn whole(mut self, frame: &Frame, end: &End) -> Value {
         let (rest, calls) = self.take_rest(end);
@@ -225,7 +225,7 @@ impl Choice {
         })
     }
 
-    /// The calls, and held text that turned out not to be a call.
+    /// Takes the calls, and the held-back text that turned out not to be a call.
     fn take_rest(&mut self, end: &End) -> (Split, Vec<Call>) {
         let Split { reasoning, content } = self.divider.end();
         self.held.push_str(&content);
@@ -241,7 +241,7 @@ impl Choice {
         }
         match form {
             Some(_) if !calls.is_empty() => {}
-            // A truncated call is neither a call nor an answer.
+            // A truncated call is neither a call nor text for the client.
             Some(form) if end.finish == Finish::Length && !is_text(form, &rest) => {}
             Some(form) => text.push_str(&native::unmarked(&form.unmarked(bare(&rest)))),
             None => text.push_str(&rest),
@@ -249,7 +249,7 @@ impl Choice {
         (Split { reasoning, content: text }, calls)
     }
 
-    /// A choice of a chunk; the first one names the role.
+    /// Builds a choice of a chunk; the first chunk states the role.
     fn begun(&mut self, mut delta: Value) -> Value {
         if !self.has_begun {
             self.has_begun = true;
@@ -259,7 +259,7 @@ impl Choice {
     }
 }
 
-/// Whether held text may be a JSON answer or a block of code.
+/// Whether held-back text may be a JSON response or a code block.
 fn is_text(form: Form, text: &str) -> bool {
     form.is_whole() && text.trim_start().starts_with([form.mark(), "`"].map(first_of))
 }
@@ -268,13 +268,13 @@ fn first_of(mark: &str) -> char {
     mark.chars().next().unwrap_or_default()
 }
 
-/// Strips the blanks and the tag that may precede bare calls.
+/// Strips leading whitespace and the optional tag before tool calls that have no markers.
 fn bare(text: &str) -> &str {
     let trimmed = text.trim_start();
     trimmed.strip_prefix(PYTHON).map_or(trimmed, str::trim_start)
 }
 
-/// The delta of a chunk.
+/// Builds the delta of a chunk.
 fn delta(content: String, reasoning: String) -> Value {
     let mut delta = json!({});
     if !reasoning.is_empty() {
@@ -295,7 +295,7 @@ fn reason(end: &End, calls: &[Call]) -> &'static str {
 }
 
 fn tool_call(frame: &Frame, choice: u32, index: usize, call: &Call) -> Value {
-    // Unique within a conversation, because the answer's id is.
+    // Unique within a conversation, because the response id is.
     let id = frame.id.trim_start_matches("chatcmpl-");
     json!({
         "id": format!("call_{id}_{choice}_{index}"),
@@ -310,7 +310,7 @@ fn add(object: &mut Value, name: &str, value: Value) {
     }
 }
 
-/// The log-probabilities of a token and its alternatives, in OpenAI's form.
+/// Formats the log-probabilities of a token and its alternatives as OpenAI's API does.
 fn shown(model: &LlamaModel, logprobs: &Logprobs) -> Value {
     let mut chosen = token(model, &logprobs.chosen);
     let top: Vec<Value> = logprobs.top.iter().map(|likely| token(model, likely)).collect();
@@ -323,7 +323,7 @@ fn token(model: &LlamaModel, likely: &Likely) -> Value {
     let bytes = model.vocab().token_to_piece(likely.token, true, None);
     json!({
         "token": String::from_utf8_lossy(&bytes),
-        // JSON has no infinity: OpenAI uses this value for tokens that are practically impossible.
+        // JSON has no infinity; OpenAI uses this value for tokens that are practically impossible.
         "logprob": likely.logprob.max(-9999.0),
         "bytes": bytes,
     })
@@ -334,7 +334,7 @@ mod tests {
     use super::*;
     use crate::llm::worker::thinking::Thinking;
 
-    /// What the client gets of a text: thinking, content, the names of calls.
+    /// Returns what the client receives for a text: thinking, content, and the names of calls.
     fn read(calls: Calls, text: &str, finish: Finish) -> (String, String, String) {
         let reading = Reading { calls, thinking: Thinking::Maybe };
         let mut choice = Choice::new(0, reading, false);

@@ -1,4 +1,4 @@
-//! Starts the process: enters the sandbox, loads the model, serves.
+//! Starts the process: enters the sandbox, loads the model, and serves requests.
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -23,22 +23,24 @@ use orrery_guard::sandbox::OwnMemory;
 use orrery_guard::{groups, sandbox};
 use orrery_runtime::memory;
 
-/// Threads that parse requests: prompts are tokenized in parallel with the model's work.
+/// Number of threads that parse requests: prompts are tokenized in parallel with the model's
+/// computation.
 const READERS: usize = 2;
 
 /// Stack size of each thread in bytes: llama.cpp splits words and parses grammars recursively.
 const STACK: usize = 64 * 1024 * 1024;
-/// Compute threads: one generates answers, one scores labels.
+/// Number of compute threads: one generates text, and one scores labels.
 const COMPUTERS: usize = 2;
 /// Memory of the stacks, in addition to the operator's limit.
 const STACKS: u64 = (STACK * (READERS + COMPUTERS)) as u64;
 
-/// The loading state: `None` while loading, then the model or why it failed.
+/// The loading state: `None` while loading, then the model or the load error.
 pub type State = Option<Result<Arc<Loaded>, String>>;
 
 /// Serves the model until the service closes the socket.
 ///
-/// # Errors When standard input is not a socket.
+/// # Errors
+/// Fails if standard input is not a socket.
 pub fn run(args: &WorkerArgs) -> io::Result<u8> {
     memory::keep_less()?;
     let (template, own) = match shut_in(args) {
@@ -76,8 +78,8 @@ pub fn run(args: &WorkerArgs) -> io::Result<u8> {
     Ok(0)
 }
 
-/// Gives up access to everything except the model's files. Returns the operator's chat template,
-/// and a view of the process's memory.
+/// Drops access to everything except the model's files. Returns the operator's chat template, and a
+/// view of the process's memory.
 fn shut_in(args: &WorkerArgs) -> io::Result<(Option<String>, OwnMemory)> {
     if let Some(group) = &args.group {
         groups::enter(group)?;
@@ -96,7 +98,7 @@ fn load(
     ready: &watch::Sender<State>,
 ) {
     let refuse = |reason: String| {
-        // Without a receiver the process is exiting.
+        // If the receiver was dropped, the process is exiting.
         let _unheard = ready.send(Some(Err(reason)));
     };
     let because = |what: &str| match log::last_error() {
@@ -154,8 +156,8 @@ fn load(
     });
 }
 
-/// Aborts the process if the work panics: it is useless without its loops, and the service starts
-/// another one.
+/// Aborts the process if the work panics: without its loops the process is useless, and the service
+/// starts a new one.
 fn or_abort(work: impl FnOnce()) {
     if std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_err() {
         std::process::abort();

@@ -1,14 +1,14 @@
-//! Rewrites conversations into the forms that chat templates expect. Templates differ in the roles,
-//! tool calls and message order that they accept, and many silently drop the rest.
+//! Rewrites conversations into the formats that chat templates expect. Templates differ in the
+//! roles, tool calls and message order that they accept, and many silently drop everything else.
 //!
-//! A [`Plan`] describes one such rewrite. A copy of the conversation with markers in place of its
-//! texts tests whether a template shows everything.
+//! A [`Plan`] describes such a rewrite. A copy of the conversation with markers instead of its
+//! texts is used to test whether a template renders all of it.
 
 use std::collections::VecDeque;
 
 use serde_json::{Map, Value, json};
 
-/// Limit of the search for a plan, in messages rendered.
+/// Limit on the search for a plan, in rendered messages.
 const MESSAGES_PROBED_MAX: usize = 100_000;
 /// Length of the call ids that some templates demand.
 const SHORT_ID: usize = 9;
@@ -18,17 +18,17 @@ const CALLS: &str = "tool_calls";
 const ID: &str = "tool_call_id";
 const ARGUMENTS: &str = "/function/arguments";
 
-/// Where system messages go.
+/// Where to put system messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum System {
     AsGiven,
-    /// Into one message at the beginning.
+    /// All in one message at the beginning.
     First,
     /// Before the first user message.
     User,
 }
 
-/// How the template learns of the tools.
+/// How the template receives the tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Listing {
     Variable,
@@ -42,11 +42,11 @@ enum Listing {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Finished {
     AsGiven,
-    /// The text of their message goes into a separate message.
+    /// The text of a message with calls goes into a separate message.
     TextApart,
     /// Each call in a separate message, followed by its result.
     OneByOne,
-    /// As texts of the assistant and the user.
+    /// As texts from the assistant and the user.
     Text,
 }
 
@@ -69,19 +69,19 @@ pub struct Dialogue {
     pub tools: Option<Vec<Value>>,
 }
 
-/// A conversation with markers in place of its texts.
+/// A conversation with markers instead of its texts.
 #[derive(Debug)]
 pub struct Probe {
     pub messages: Vec<Value>,
     pub tools: Vec<Value>,
-    /// Each marker, and a description of what it replaces.
+    /// Each marker, and a description of the text that it replaces.
     wanted: Vec<(String, String)>,
     /// The markers of arguments.
     arguments: Vec<String>,
 }
 
 impl Plan {
-    /// The plans for a conversation, from the least to the most rewritten.
+    /// Returns the plans for a conversation, from the least to the most rewriting.
     #[must_use]
     pub fn all(messages: &[Value], has_tools: bool, knows_tools: bool) -> Vec<Self> {
         let is = |role: &str| messages.iter().any(|message| message[ROLE] == role);
@@ -117,7 +117,7 @@ impl Plan {
                                     system: *system,
                                     merges,
                                 };
-                                // Plans with texts instead of calls lose the most.
+                                // Plans that write calls as texts lose the most information.
                                 let cost = 3 * a + 2 * b + c + d + e + usize::from(merges);
                                 plans.push((cost, plan));
                             }
@@ -184,7 +184,7 @@ impl Plan {
 }
 
 impl Probe {
-    /// The probe of a conversation.
+    /// Builds the probe of a conversation.
     #[must_use]
     pub fn of(messages: &[Value], tools: &[Value]) -> Self {
         let mut probe = Self {
@@ -230,14 +230,14 @@ impl Probe {
         marker
     }
 
-    /// Describes the first part that a prompt does not show.
+    /// Describes the first part of the conversation that a prompt omits.
     #[must_use]
     pub fn missing(&self, prompt: &str) -> Option<&str> {
         let lost = self.wanted.iter().find(|(marker, _)| !prompt.contains(marker));
         lost.map(|(_, what)| what.as_str())
     }
 
-    /// Whether a prompt shows the arguments of calls as JSON, rather than as a string of JSON or in
+    /// Whether a prompt renders the arguments of calls as JSON, rather than as a JSON string or in
     /// another notation.
     #[must_use]
     pub fn has_json_arguments(&self, prompt: &str) -> bool {
@@ -263,7 +263,7 @@ fn content(message: &Value) -> &str {
     message[CONTENT].as_str().unwrap_or_default()
 }
 
-/// Joins both texts as paragraphs.
+/// Joins two texts as paragraphs.
 fn joined(first: &str, second: &str) -> String {
     match (first.is_empty(), second.is_empty()) {
         (true, _) => second.to_owned(),

@@ -25,7 +25,7 @@ use super::watch::{Client, Step, Watch};
 use orrery_domain::json_object::whole_number;
 use orrery_runtime as runtime;
 
-/// Limits of one request: the number of texts, and their total tokens.
+/// Limits of one request: the number of texts, and their total number of tokens.
 const INPUTS_MAX: usize = 2048;
 const TOKENS_MAX: usize = 300_000;
 
@@ -38,7 +38,7 @@ pub struct Job {
     pub reply: oneshot::Sender<Result<Vec<Vec<f32>>, String>>,
 }
 
-/// The loop of one embedding model.
+/// The computation loop of an embedding model.
 #[derive(Debug)]
 pub struct Embedder<'m> {
     context: LlamaContext<'m>,
@@ -47,7 +47,7 @@ pub struct Embedder<'m> {
     watch: Arc<Watch>,
     sequences_max: usize,
     jobs: Receiver<Job>,
-    /// Requests in progress: each gets a batch in turn.
+    /// Requests in progress, each of which computes one batch per turn.
     turns: VecDeque<Turn>,
 }
 
@@ -59,9 +59,10 @@ struct Turn {
 }
 
 impl<'m> Embedder<'m> {
-    /// Creates a context for the model, and the sender of its jobs.
+    /// Creates a context for the model, and the sender for its jobs.
     ///
-    /// # Errors When llama.cpp cannot create the context.
+    /// # Errors
+    /// Fails if llama.cpp cannot create the context.
     pub fn new(
         model: &'m Arc<LlamaModel>,
         backend: &LlamaBackend,
@@ -69,7 +70,7 @@ impl<'m> Embedder<'m> {
         has_pooling: bool,
         watch: &Arc<Watch>,
     ) -> Result<(Self, SyncSender<Job>), LlamaContextLoadError> {
-        // Attention is bidirectional, so a text must fit into one batch.
+        // Attention is bidirectional, so each text must fit into one batch.
         let batch = limits.batch.max(limits.context);
         let pooling =
             if has_pooling { LlamaPoolingType::Unspecified } else { LlamaPoolingType::Mean };
@@ -94,7 +95,7 @@ impl<'m> Embedder<'m> {
         Ok((Self { context, batch, pace, watch, sequences_max, jobs, turns }, sender))
     }
 
-    /// Computes until all senders are gone.
+    /// Computes until all senders are dropped.
     pub fn run(&mut self) {
         loop {
             if self.turns.is_empty() {
@@ -119,7 +120,7 @@ impl<'m> Embedder<'m> {
         }
         let rest = turn.job.inputs.get(turn.vectors.len()..).unwrap_or_default();
         let now = rest.get(..self.fitting(rest)).unwrap_or_default().to_vec();
-        // A text cannot be interrupted, however long it is.
+        // Computing a text cannot be interrupted, regardless of its length.
         let work = self.watch.begin(Step::Vectors, &turn.job.client);
         let computed = self.compute(&now);
         drop(work);
@@ -133,12 +134,12 @@ impl<'m> Embedder<'m> {
         if turn.vectors.len() < turn.job.inputs.len() {
             self.turns.push_back(turn);
         } else {
-            // The caller may have gone away.
+            // The receiver may have been dropped.
             let _unheard = turn.job.reply.send(Ok(turn.vectors));
         }
     }
 
-    /// How many of these texts fit into one batch, at least one.
+    /// Returns how many of these texts fit into one batch, but at least one.
     fn fitting(&self, inputs: &[Vec<LlamaToken>]) -> usize {
         let mut tokens = 0;
         let fits = |input: &&Vec<LlamaToken>| {
@@ -166,7 +167,7 @@ impl<'m> Embedder<'m> {
     }
 }
 
-/// The vector scaled to length one.
+/// Returns the vector scaled to length one.
 fn unit(vector: &[f32]) -> Vec<f32> {
     let length = vector.iter().map(|part| f64::from(*part).powi(2)).sum::<f64>().sqrt();
     #[expect(clippy::cast_possible_truncation, reason = "the parts of a vector of length one")]
@@ -174,9 +175,10 @@ fn unit(vector: &[f32]) -> Vec<f32> {
     vector.iter().map(part).collect()
 }
 
-/// Parses a request: its texts as tokens, and whether the vectors are wanted in base64.
+/// Parses a request: its texts as tokens, and whether the vectors are requested in base64.
 ///
-/// # Errors What is wrong with the request.
+/// # Errors
+/// The fault in the request.
 pub fn read(
     body: &[u8],
     model: &LlamaModel,
@@ -259,7 +261,7 @@ fn unknown(id: i64, count: i32) -> Refusal {
     Refusal::of("input", message)
 }
 
-/// The answer to a request.
+/// Builds the response to a request.
 #[must_use]
 pub fn answer(name: &str, vectors: &[Vec<f32>], tokens: usize, is_base64: bool) -> Value {
     let shown = |vector: &Vec<f32>| {

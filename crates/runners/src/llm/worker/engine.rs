@@ -1,10 +1,10 @@
-//! The generation loop: all answers in progress share each batch, and new ones join at the next
-//! batch. A batch has one token of each answer being written, then as much of new prompts as fits,
-//! so that a long prompt does not block other answers.
+//! The generation loop: all active generations share each batch, and new requests join at the next
+//! batch. Each batch takes one token from every active generation, then fills the remaining space
+//! with prompt tokens of new requests, so that a long prompt does not block other generations.
 //!
-//! The loop never waits for a reader: an answer whose reader is behind pauses, and one whose reader
-//! is gone is dropped before the next batch. When the context is full, the most recently admitted
-//! answer is suspended and its tokens are recomputed later.
+//! The loop never waits for a reader: a generation whose reader falls behind pauses, and one whose
+//! reader has disconnected is dropped before the next batch. When the context is full, the most
+//! recently admitted generation is suspended and its tokens are recomputed later.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
@@ -31,25 +31,25 @@ use orrery_runtime as runtime;
 
 /// Maximum number of queued requests.
 pub const JOBS_MAX: usize = 1024;
-/// Maximum number of unread parts of an answer.
+/// Maximum number of unread parts of a response.
 pub const PARTS_MAX: usize = 64;
-/// The error of an answer whose grammar exceeds its time limit.
+/// The error of a generation whose grammar exceeds its time limit.
 const GRAMMAR_SLOW: &str =
     "the grammar of the schema takes too long for each token: simplify its patterns";
-/// Sleep while every reader is behind.
+/// Sleep time while every reader is behind.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// The size of the context.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Tokens shared by all answers.
+    /// Tokens shared by all generations.
     pub context: u32,
     pub threads: i32,
     pub parallel: u32,
     pub batch: u32,
 }
 
-/// A request, ready to be computed.
+/// A parsed request, ready to be computed.
 #[derive(Debug)]
 pub struct Job {
     /// Not empty, and shorter than the context.
@@ -57,11 +57,11 @@ pub struct Job {
     pub sampling: Sampling,
     pub max_tokens: usize,
     pub stops: Vec<String>,
-    /// Whether the text includes control tokens, which tool calls consist of.
+    /// Whether the text includes control tokens, which some tool calls consist of.
     pub shows_control: bool,
     /// Control tokens that are always included.
     pub shown: Arc<[LlamaToken]>,
-    /// How many of the likeliest tokens are returned at each position.
+    /// The number of most likely tokens to return at each position.
     pub logprobs: Option<usize>,
     pub client: Weak<Client>,
     pub reply: Sender<Event>,
@@ -90,33 +90,34 @@ pub struct Logprobs {
     pub top: Vec<Likely>,
 }
 
-/// How an answer ended.
+/// The end of a generation, with its token usage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct End {
     pub finish: Finish,
     pub prompt_tokens: usize,
-    /// How many of them were cached in the context.
+    /// The number of prompt tokens that were cached in the context.
     pub cached_tokens: usize,
     pub completion_tokens: usize,
 }
 
-/// The finish reason.
+/// The finish reason of a generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finish {
-    /// The model or a stop string ended it.
+    /// The model or a stop string ended the text.
     Stop,
-    /// It reached its token limit.
+    /// The text reached its token limit.
     Length,
 }
 
-/// An answer in progress.
+/// An active generation.
 #[derive(Debug)]
 pub struct Answer {
-    /// The prompt and the generated tokens. All but the last are computed or in the current batch.
+    /// The prompt and the generated tokens. All tokens but the last are computed or in the current
+    /// batch.
     pub tokens: Vec<LlamaToken>,
-    /// Tokens of the prompt that were cached at the start.
+    /// Number of prompt tokens that were cached at the start.
     pub cached_tokens: usize,
-    /// Admission order.
+    /// Position in the order of admission.
     pub admitted: u64,
     prompt_tokens: usize,
     written: usize,
@@ -143,7 +144,8 @@ impl Outbox {
         self.flush();
     }
 
-    /// Sends what the reader accepts. Returns whether nothing is left or the reader is gone.
+    /// Sends as much as the reader accepts. Returns true if nothing is left to send or the reader
+    /// has disconnected.
     fn flush(&mut self) -> bool {
         while let Some(event) = self.waiting.pop_front() {
             match self.reply.try_send(event) {
@@ -182,7 +184,7 @@ impl Answer {
     }
 }
 
-/// The loop of one model.
+/// The generation loop of one model.
 #[derive(Debug)]
 pub struct Engine<'m> {
     model: &'m LlamaModel,
@@ -194,14 +196,15 @@ pub struct Engine<'m> {
     slots: Slots,
     jobs: Receiver<Job>,
     waiting: VecDeque<Box<Answer>>,
-    /// Completed answers with slow readers.
+    /// Completed generations with slow readers.
     leaving: Vec<Outbox>,
 }
 
 impl<'m> Engine<'m> {
-    /// Creates a context for the model, and the sender of its jobs.
+    /// Creates a context for the model, and the sender for its jobs.
     ///
-    /// # Errors When llama.cpp cannot create the context.
+    /// # Errors
+    /// Fails if llama.cpp cannot create the context.
     pub fn new(
         model: &'m Arc<LlamaModel>,
         backend: &LlamaBackend,
@@ -237,7 +240,7 @@ impl<'m> Engine<'m> {
         Ok((engine, sender))
     }
 
-    /// Computes until all senders are gone.
+    /// Computes until all senders are dropped.
     pub fn run(&mut self) {
         while self.receive() {
             self.let_go();
@@ -258,8 +261,8 @@ impl<'m> Engine<'m> {
         }
     }
 
-    /// Receives new jobs; blocks if there is nothing to compute. Returns false when all senders are
-    /// gone.
+    /// Receives new jobs; blocks if there is nothing to compute. Returns false once all senders are
+    /// dropped.
     fn receive(&mut self) -> bool {
         let can_compute =
             self.slots.all.iter().any(|slot| {
@@ -286,7 +289,7 @@ impl<'m> Engine<'m> {
         true
     }
 
-    /// Flushes outboxes, and drops answers whose readers are gone.
+    /// Flushes outboxes, and drops generations whose readers have disconnected.
     fn let_go(&mut self) {
         self.waiting.retain(|answer| !answer.out.reply.is_closed());
         self.leaving.retain_mut(|out| !out.flush());
@@ -311,7 +314,7 @@ impl<'m> Engine<'m> {
         }
     }
 
-    /// Fills the batch. Returns the share of each sequence.
+    /// Fills the batch and returns the share of each sequence.
     fn plan(&mut self) -> Vec<Share> {
         loop {
             let plan = self.fill();
@@ -335,7 +338,7 @@ impl<'m> Engine<'m> {
         order.sort_unstable();
         let mut plan = Vec::new();
         let mut used = 0;
-        // Each answer being written gets its token in any case.
+        // Every active generation gets its token in any case.
         let most = self.pace.tokens().max(order.len());
         for (_, _, index) in order {
             let Some(slot) = self.slots.all.get(index) else { continue };
@@ -364,7 +367,7 @@ impl<'m> Engine<'m> {
         plan
     }
 
-    /// Makes room when the context is full. Returns whether something was evicted.
+    /// Frees space when the context is full. Returns whether something was evicted.
     fn give_way(&mut self) -> bool {
         if self.slots.forget_oldest(&mut self.context) {
             return true;
@@ -374,7 +377,7 @@ impl<'m> Engine<'m> {
         true
     }
 
-    /// Samples the next tokens from the computed batch.
+    /// Samples the next token of each sequence from the computed batch.
     fn take(&mut self, plan: &[Share]) {
         for share in plan {
             let Some(slot) = self.slots.all.get_mut(share.index) else { continue };
@@ -409,7 +412,7 @@ impl<'m> Engine<'m> {
         }
     }
 
-    /// Fails every answer in the batch: the state of the context is unknown.
+    /// Fails every generation in the batch, because the state of the context is unknown.
     fn fail(&mut self, reason: &str) {
         tracing::error!(%reason, "batch failed");
         for index in 0..self.slots.all.len() {
@@ -435,7 +438,7 @@ struct Share {
 }
 
 impl Answer {
-    /// Appends the next token. Returns how the answer ends, if it does: finished, or failed with a
+    /// Appends the next token. If the generation ends, returns how: finished, or failed with a
     /// reason.
     fn write(
         &mut self,

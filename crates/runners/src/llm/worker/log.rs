@@ -1,5 +1,5 @@
-//! Routes llama.cpp's log to standard error, and keeps its last error to explain why a model cannot
-//! be loaded.
+//! Routes llama.cpp's log to standard error, and stores its last error to explain why a model
+//! cannot be loaded.
 
 use std::io;
 use std::sync::{Mutex, PoisonError};
@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use tracing::Level;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Longest error reported, in characters.
+/// Maximum length of a reported error, in characters.
 const SHOWN_MAX: usize = 500;
 
 static LAST: Mutex<String> = Mutex::new(String::new());
@@ -25,7 +25,7 @@ pub fn set_up() {
     llama_cpp_2::send_logs_to_tracing(llama_cpp_2::LogOptions::default());
 }
 
-/// The last error on one line; `None` if there was none.
+/// Returns the last error on one line, or `None` if there was none.
 pub fn last_error() -> Option<String> {
     let last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
     let line: String = last.chars().take(SHOWN_MAX).collect();

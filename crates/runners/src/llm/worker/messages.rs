@@ -1,12 +1,13 @@
-//! Normalizes the messages of a request for chat templates.
+//! Normalizes the messages of a request before they are passed to a chat template.
 
 use serde_json::{Map, Value};
 
 use super::request::Refusal;
 
-/// Checks and normalizes messages.
+/// Validates and normalizes messages.
 ///
-/// # Errors The first invalid message.
+/// # Errors
+/// Names the first invalid message.
 pub fn plain(messages: Vec<Value>) -> Result<Vec<Value>, Refusal> {
     let messages = messages.into_iter().enumerate();
     let messages = messages.map(|(index, message)| plain_one(index, message));
@@ -15,7 +16,7 @@ pub fn plain(messages: Vec<Value>) -> Result<Vec<Value>, Refusal> {
     Ok(messages)
 }
 
-/// Normalizes a message: text parts joined, current role names, and no empty fields.
+/// Normalizes a message: joins text parts, applies current role names, and removes empty fields.
 fn plain_one(index: usize, mut message: Value) -> Result<Value, Refusal> {
     let param = |field: &str| format!("messages[{index}]{field}");
     let Some(fields) = message.as_object_mut() else {
@@ -30,7 +31,7 @@ fn plain_one(index: usize, mut message: Value) -> Result<Value, Refusal> {
     };
     let role = role.to_owned();
     fields.insert("role".to_owned(), role.into());
-    // Clients echo messages with every field that a message may have.
+    // Some clients echo messages with every field that a message may have.
     fields.retain(|name, value| match value {
         Value::Null => false,
         Value::Array(items) => !items.is_empty() || name == "content",
@@ -48,8 +49,7 @@ fn plain_one(index: usize, mut message: Value) -> Result<Value, Refusal> {
         let call = serde_json::json!([{"id": id, "type": "function", "function": call}]);
         fields.entry("tool_calls").or_insert(call);
     }
-    // Templates serialize the arguments of a call as JSON, so they get the object instead of its
-    // text.
+    // Templates serialize the arguments of a call as JSON, so pass the object instead of its text.
     let calls = fields.get_mut("tool_calls").and_then(Value::as_array_mut);
     for call in calls.into_iter().flatten() {
         let Some(arguments) = call.pointer_mut("/function/arguments") else { continue };
@@ -63,7 +63,7 @@ fn plain_one(index: usize, mut message: Value) -> Result<Value, Refusal> {
     Ok(message)
 }
 
-/// The text of a message, with its parts joined.
+/// Returns the text of a message, with its parts joined.
 fn text_of(content: Option<&Value>, param: &str) -> Result<String, Refusal> {
     let wrong = || Refusal::of(param, "content must be a text or a list of parts");
     let parts = match content {
@@ -90,7 +90,7 @@ fn text_of(content: Option<&Value>, param: &str) -> Result<String, Refusal> {
     Ok(text)
 }
 
-/// Adds the function name to each tool result, and call ids to the results of functions.
+/// Adds the function name to each tool result, and call ids to function results.
 fn name_results(messages: &mut [Value]) {
     let mut names: Map<String, Value> = Map::new();
     for message in messages {

@@ -1,9 +1,9 @@
-//! The process that runs one model (`orrery llm-worker …`): llama.cpp behind OpenAI's API, on a
-//! socket that is its standard input.
+//! The process that runs one model (`orrery llm-worker …`): llama.cpp behind OpenAI's API, on the
+//! socket that is the process's standard input.
 //!
-//! It enters its sandbox before it opens the model's file: it can read that file and its chat
-//! template, and nothing else. It ends with the service. llama.cpp may crash at any time; the
-//! process holds no state that is not in the service's store.
+//! It enters its sandbox before it opens the model's file: it can read only that file and its chat
+//! template. It exits when the service does. llama.cpp may crash at any time; the process holds no
+//! state that is not also in the service's store.
 
 #[cfg(feature = "llama")]
 mod answer;
@@ -54,15 +54,15 @@ use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 
-/// The exit code of a process that could not start; its last line gives the reason.
+/// Exit code of a process that could not start; its last line of output states the reason.
 pub const NOT_STARTED: u8 = 3;
-/// The exit code of a process that exited to abandon work that did not stop by itself; its last
-/// line gives the reason.
+/// Exit code of a process that exited to abandon work that did not stop by itself; its last line of
+/// output states the reason.
 pub const GIVEN_UP: u8 = 4;
-/// Answers once the model is loaded: 200, with a warning if it has a fault, or the reason for a
-/// failure.
+/// Responds once the model is loaded: with 200, including a warning if the model has a fault, or
+/// with the reason for a failure.
 pub const READY: &str = "/ready";
-/// Scores the labels of questions about one state.
+/// Scores the answer labels of questions about one state.
 pub const SCORE: &str = "/score";
 
 /// The settings of the process.
@@ -101,7 +101,7 @@ pub struct WorkerArgs {
 }
 
 impl WorkerArgs {
-    /// The command line for these settings.
+    /// Builds the command line for these settings.
     #[must_use]
     pub fn arguments(&self) -> Vec<OsString> {
         let mut arguments: Vec<OsString> = Vec::new();
@@ -126,7 +126,8 @@ impl WorkerArgs {
     }
 }
 
-/// Why this binary cannot run models on this machine, as a phrase that follows "the model 'x':".
+/// Returns an error if this binary cannot run models on this machine, as a phrase that follows "the
+/// model 'x':".
 #[must_use]
 pub fn unsupported() -> Option<&'static str> {
     if !cfg!(feature = "llama") {
@@ -145,17 +146,19 @@ pub fn unsupported() -> Option<&'static str> {
     None
 }
 
-/// Serves the model until the service ends it. Returns the exit code of the process.
+/// Serves the model until the service stops it, and returns the exit code of the process.
 ///
-/// # Errors When the socket breaks.
+/// # Errors
+/// Fails if the socket breaks.
 #[cfg(feature = "llama")]
 pub fn run(args: &WorkerArgs) -> io::Result<u8> {
     boot::run(args)
 }
 
-/// This build runs no models.
+/// This build does not support running models.
 ///
-/// # Errors Never.
+/// # Errors
+/// Never fails.
 #[cfg(not(feature = "llama"))]
 pub fn run(_args: &WorkerArgs) -> io::Result<u8> {
     Ok(NOT_STARTED)

@@ -1,12 +1,12 @@
-//! Parses tool calls in the native forms of model families whose output no grammar here constrains,
-//! and removes their markers from the text.
+//! Parses tool calls in the native formats of model families whose output is not constrained by a
+//! grammar here, and removes the markers from the text.
 
 use serde_json::{Map, Value};
 
 use super::python;
 use super::tools::{Call, Form};
 
-/// The markers that start such calls.
+/// The markers that start native calls.
 pub const MARKS: [&str; 13] = [
     "<function=",
     "<|tool_call|>",
@@ -23,20 +23,21 @@ pub const MARKS: [&str; 13] = [
     PYTHON,
 ];
 const DEEPSEEK: &str = "<｜tool▁calls▁begin｜>";
-/// LFM2 writes Python calls between these.
+/// LFM2 writes calls in Python notation between these markers.
 const LFM: &str = "<|tool_call_start|>";
-/// Llama 4 may write calls after this.
+/// Llama 4 may write calls after this marker.
 const LLAMA: &str = "<|python_start|>";
-/// Llama 3 writes this before calls, whether or not its template shows it.
+/// Llama 3 writes this marker before calls, even if its template does not show it.
 pub const PYTHON: &str = "<|python_tag|>";
 const DSML: &str = "<｜DSML｜";
-/// Maximum number of calls of one answer.
+/// Maximum number of calls in one response.
 const CALLS_MAX: usize = 32;
 
-/// A parser of one form; returns an empty list for text in another form.
+/// A parser of one format; returns an empty list for text in any other format.
 type Reader<'r> = &'r dyn Fn(&str) -> Vec<Call>;
 
-/// Parses the calls in a text that starts with a marker of any form, or with the one of `form`.
+/// Parses the calls in a text that starts with a marker of any format, or with the marker of
+/// `form`.
 #[must_use]
 pub fn calls(text: &str, form: Form) -> Vec<Call> {
     let readers: [Reader<'_>; 10] = [
@@ -57,7 +58,7 @@ pub fn calls(text: &str, form: Form) -> Vec<Call> {
     calls
 }
 
-/// Removes the markers from a text that turned out not to be calls.
+/// Removes the markers from a text that does not contain calls after all.
 #[must_use]
 pub fn unmarked(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
@@ -94,7 +95,7 @@ fn json(text: &str) -> Option<Value> {
     serde_json::Deserializer::from_str(text).into_iter::<Value>().next()?.ok()
 }
 
-/// JSON values separated by semicolons, as Llama writes several calls.
+/// Parses JSON values separated by semicolons, which is how Llama writes several calls.
 fn in_turn(text: &str) -> Vec<Value> {
     let mut values = Vec::new();
     let mut rest = Some(text);
@@ -107,7 +108,7 @@ fn in_turn(text: &str) -> Vec<Value> {
     values
 }
 
-/// The text as JSON if it is valid, otherwise as a string.
+/// Returns the text as JSON if it is valid JSON, and otherwise as a string.
 fn value(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|_text| text.into())
 }
@@ -116,7 +117,7 @@ fn value(text: &str) -> Value {
 fn functions(text: &str) -> Vec<Call> {
     let one = |part: &str| {
         let (name, body) = part.split_once('>')?;
-        // Without its end tag a call may lack arguments.
+        // A call without its end tag may lack arguments.
         let body = body.split_once("</function>")?.0.trim();
         if body.starts_with('{') {
             return call(name, &json(body)?);
@@ -181,7 +182,7 @@ fn named(text: &str) -> Vec<Call> {
 /// a call only if `may_be_name`.
 fn keyed(text: &str, may_be_name: bool) -> Vec<Call> {
     let one = |part: &str| {
-        // Without its end tag a call may lack arguments.
+        // A call without its end tag may lack arguments.
         let part = part.split_once("</tool_call>")?.0.trim();
         let end = part.find("<arg_key>").or(may_be_name.then_some(part.len()))?;
         let (name, body) = part.split_at_checked(end)?;
@@ -198,7 +199,7 @@ fn keyed(text: &str, may_be_name: bool) -> Vec<Call> {
     text.split("<tool_call>").skip(1).filter_map(one).collect()
 }
 
-/// Code blocks of JSON with the name and the arguments of a call.
+/// JSON code blocks that contain the name and the arguments of a call.
 fn fenced(text: &str) -> Vec<Call> {
     let one = |part: &str| {
         let value = json(part.strip_prefix("json").unwrap_or(part))?;
@@ -208,7 +209,7 @@ fn fenced(text: &str) -> Vec<Call> {
     text.split("```").skip(1).step_by(2).filter_map(one).collect()
 }
 
-/// The tokens around the parts of a call: start, separator between name and arguments, end.
+/// The tokens around the parts of a call: start, separator between name and arguments, and end.
 type Section = [&'static str; 3];
 const KIMI: Section = ["<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"];
 const DEEP: Section = ["<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"];
@@ -216,7 +217,7 @@ const DEEP: Section = ["<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<�
 fn sections(text: &str, [begin, between, end]: &Section) -> Vec<Call> {
     let one = |part: &str| {
         let (first, second) = part.split(end).next()?.split_once(between)?;
-        // DeepSeek R1 and V3: the type, then the name, then a block of JSON.
+        // DeepSeek R1 and V3: the type, then the name, then a JSON code block.
         let (name, arguments) = match second.split_once("```json") {
             Some((name, block)) => (name, block),
             None => (first, second),

@@ -1,13 +1,13 @@
-//! Adapts the number of tokens per step to the machine. A batch cannot be interrupted, so steps are
-//! kept short: an abandoned answer ends with its current step.
+//! Adapts the number of tokens per step to the speed of the machine. A batch cannot be interrupted,
+//! so steps are kept short: an abandoned generation ends with its current step.
 
 use std::time::Duration;
 
 /// Target time of a step.
 const STEP: Duration = Duration::from_millis(400);
-/// Tokens of the first step.
+/// Number of tokens in the first step.
 const FIRST: usize = 64;
-/// Smaller steps are hardly faster.
+/// Minimum number of tokens per step, because smaller steps are hardly faster.
 const LEAST: usize = 16;
 
 /// The size of the next step.
@@ -24,14 +24,14 @@ impl Pace {
         Self { tokens: FIRST.min(most), most }
     }
 
-    /// Tokens of the next step.
+    /// Returns the number of tokens of the next step.
     #[must_use]
     pub const fn tokens(self) -> usize {
         self.tokens
     }
 
-    /// Records the time of a step and resizes the next one, to at most twice as large. A quick step
-    /// smaller than allowed changes nothing.
+    /// Records the time of a step and resizes the next one, to at most twice as large. A fast step
+    /// that was smaller than allowed changes nothing.
     pub fn note(&mut self, tokens: usize, took: Duration) {
         if took <= STEP && tokens < self.tokens {
             return;

@@ -1,5 +1,5 @@
-//! Turns a request into jobs of the engine: the tokens of the prompt, the answer's grammar, and how
-//! its text is parsed.
+//! Turns a request into jobs for the engine: the tokens of the prompt, the grammar, and the rules
+//! for parsing the generated text.
 
 use std::sync::{Arc, Weak};
 
@@ -15,30 +15,31 @@ use super::thinking::{self, Thinking};
 use super::tools::{Form, Tools};
 use super::watch::{Step, Work};
 
-/// Longest word in bytes, for tokenizers that split words recursively: the stack is sized for it.
+/// Maximum length of a word in bytes, for tokenizers that split words recursively: the stack is
+/// sized for this length.
 const WORD_MAX: usize = 32 * 1024;
 
-/// How the text of an answer is parsed.
+/// The parsing rules for the generated text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reading {
     pub calls: Calls,
     pub thinking: Thinking,
 }
 
-/// Whether the text of an answer contains calls.
+/// Whether the generated text contains calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Calls {
-    /// No: it is text.
+    /// The text contains no calls.
     Text,
-    /// It may switch to calls.
+    /// The text may switch to calls.
     Maybe(Form),
-    /// It consists of calls.
+    /// The text consists of calls.
     Always(Form),
 }
 
 impl Reading {
-    /// How the answer to a request is parsed. Closes thinking that the prompt has opened, if the
-    /// answer's form leaves no room for it.
+    /// Determines how the generated text is parsed. Closes thinking that the prompt has opened, if
+    /// the required format does not allow it.
     fn of(chat: &Chat, form: Form, tools: &Tools<'_>, prompt: &mut String) -> Self {
         let calls = match chat.choice {
             _ if tools.is_empty() => Calls::Text,
@@ -48,7 +49,7 @@ impl Reading {
         let is_bound = chat.format.is_some() || matches!(calls, Calls::Always(_));
         let thinking = match thinking::begun_in(prompt) {
             Some(close) if is_bound => {
-                // A grammar applies from the first token: there is no room for thinking.
+                // A grammar applies from the first token, so thinking is not possible.
                 prompt.push_str(&format!("\n{close}\n\n"));
                 Thinking::Never
             }
@@ -60,7 +61,7 @@ impl Reading {
     }
 }
 
-/// A request, ready to be computed.
+/// A parsed request, ready to be computed.
 #[derive(Debug)]
 pub struct Prepared {
     pub jobs: Vec<(Job, Receiver<Event>)>,
@@ -69,7 +70,8 @@ pub struct Prepared {
 
 /// Prepares a request for a model with a context of `room` tokens.
 ///
-/// # Errors What is wrong with the request.
+/// # Errors
+/// The fault in the request.
 pub fn prepare(
     chat: &Chat,
     model: &Arc<LlamaModel>,
@@ -82,7 +84,7 @@ pub fn prepare(
     let mut prompt = template.render(&chat.messages, &tools, &chat.template_values, work)?;
     let reading = Reading::of(chat, template.tools, &tools, &mut prompt);
     let vocabulary = model.vocab();
-    // Do not repeat the first token if the template writes it itself.
+    // Omit the first token if the template writes it itself.
     let bos = vocabulary.bos();
     let bos = if bos.0 >= 0 { vocabulary.token_to_piece(bos, true, None) } else { Vec::new() };
     let begins = !bos.is_empty() && prompt.as_bytes().starts_with(&bos);
@@ -143,29 +145,29 @@ pub fn prepare(
     Ok(Prepared { jobs: (0..chat.answers).map(job).collect(), reading })
 }
 
-/// Tokenizer properties checked before tokenizing: it takes memory and, for some vocabularies,
-/// stack for each byte.
+/// Tokenizer properties that are checked before tokenizing, which takes memory and, for some
+/// vocabularies, stack space for each byte.
 #[derive(Debug, Clone, Copy)]
 pub struct Sizes {
     /// Length of the longest token, in bytes.
     longest: usize,
-    /// Whether words are split by recursion as deep as the word is long.
+    /// Whether words are split by recursion whose depth is the length of the word.
     nests: bool,
 }
 
 impl Sizes {
-    /// The properties of a model's vocabulary.
+    /// Reads the properties of a model's vocabulary.
     #[must_use]
     pub fn of(model: &LlamaModel) -> Self {
         let vocabulary = model.vocab();
         let length = |token| vocabulary.token_to_piece(token, true, None).len();
         let longest = vocabulary.tokens().map(length).max().unwrap_or(1).max(1);
-        // The name of byte-pair vocabularies.
+        // The name that llama.cpp gives to byte-pair vocabularies.
         let nests = model.meta_val_str("tokenizer.ggml.model").is_ok_and(|kind| kind == "gpt2");
         Self { longest, nests }
     }
 
-    /// The minimum number of tokens of a text.
+    /// Returns the minimum number of tokens of a text.
     #[must_use]
     pub const fn least_tokens(self, text: &str) -> usize {
         text.len() / self.longest
@@ -173,7 +175,8 @@ impl Sizes {
 
     /// Rejects a text with a word that is too long for this vocabulary.
     ///
-    /// # Errors Names the field `param`.
+    /// # Errors
+    /// Names the field `param`.
     pub fn check_words(self, param: &str, text: &str) -> Result<(), Refusal> {
         let is_long = |word: &str| word.len() > WORD_MAX;
         if self.nests && text.split(|letter: char| letter.is_ascii_whitespace()).any(is_long) {
@@ -187,7 +190,7 @@ impl Sizes {
     }
 }
 
-/// The error for a prompt and answer that exceed the context.
+/// Returns the error for a prompt and response that exceed the context.
 #[must_use]
 pub fn overflow(prompt: usize, wanted: usize, room: usize) -> Refusal {
     let message = format!(

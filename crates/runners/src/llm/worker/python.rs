@@ -1,4 +1,4 @@
-//! Parses tool calls in Python notation, as written by Llama 4, LFM2 and OLMo: `[f(city="Paris",
+//! Parses tool calls in Python notation, as Llama 4, LFM2 and OLMo write them: `[f(city="Paris",
 //! days=3), g()]`.
 
 use serde_json::{Map, Number, Value};
@@ -8,7 +8,7 @@ use super::tools::Call;
 /// Maximum nesting of lists and dictionaries.
 const DEPTH_MAX: usize = 64;
 
-/// Parses a text that is a list of calls; empty if it contains anything else.
+/// Parses a text that is a list of calls; returns an empty list if the text contains anything else.
 #[must_use]
 pub fn calls(text: &str) -> Vec<Call> {
     let mut reader = Reader { rest: text.trim() };
@@ -46,7 +46,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// Skips the mark if it comes next. Returns whether it did.
+    /// Skips the mark if it comes next, and returns whether it did.
     fn skip(&mut self, mark: &str) -> bool {
         let rest = self.rest.trim_start();
         let behind = rest.strip_prefix(mark);

@@ -1,4 +1,4 @@
-//! Parses a request: known fields are checked, and an invalid one is rejected by name before
+//! Parses a request: known fields are validated, and an invalid field is rejected by name before
 //! anything is computed. Unknown fields are ignored.
 
 use serde_json::{Map, Value};
@@ -7,10 +7,10 @@ use super::messages;
 use orrery_domain::json_object::whole_number;
 use orrery_wire::openai;
 
-/// Longest stop string in bytes, and the maximum number of stop strings.
+/// Maximum length of a stop string in bytes, and the maximum number of stop strings.
 const STOP_BYTES_MAX: usize = 1024;
 const STOPS_MAX: usize = 64;
-/// Maximum number of choices of one request.
+/// Maximum number of choices per request.
 const ANSWERS_MAX: u64 = 16;
 /// Maximum number of biased tokens.
 const BIASED_MAX: usize = 1024;
@@ -19,7 +19,7 @@ const TOOLS_MAX: usize = 128;
 /// Maximum size of a JSON Schema, and of all tools' schemas together, in bytes.
 const SCHEMA_BYTES_MAX: usize = 256 * 1024;
 
-/// Why a request is rejected, in OpenAI's form.
+/// The error for a rejected request, in OpenAI's format.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     pub status: u16,
@@ -29,7 +29,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// An invalid field.
+    /// Creates the error for an invalid field.
     #[must_use]
     pub fn of(param: &str, message: impl Into<String>) -> Self {
         Self {
@@ -40,13 +40,13 @@ impl Refusal {
         }
     }
 
-    /// An error that does not concern one field.
+    /// Creates an error that does not concern a particular field.
     #[must_use]
     pub fn because(status: u16, message: impl Into<String>) -> Self {
         Self { status, message: message.into(), param: None, code: None }
     }
 
-    /// The error as a JSON body.
+    /// Returns the error as a JSON body.
     #[must_use]
     pub fn body(&self) -> Vec<u8> {
         let body = openai::Error {
@@ -57,7 +57,7 @@ impl Refusal {
                 code: self.code.or(openai::code_of(self.status)),
             },
         };
-        // Only strings: serialization cannot fail.
+        // The body contains only strings, so serialization cannot fail.
         serde_json::to_vec(&body).unwrap_or_default()
     }
 }
@@ -69,7 +69,7 @@ pub struct Chat {
     pub tools: Vec<Tool>,
     pub choice: ToolChoice,
     pub has_parallel_calls: bool,
-    /// The format that the text must have.
+    /// The format that the response must have.
     pub format: Option<Format>,
     pub is_stream: bool,
     pub wants_usage: bool,
@@ -84,7 +84,7 @@ pub struct Chat {
     pub template_values: Map<String, Value>,
 }
 
-/// The JSON Schema of an answer.
+/// The JSON Schema of a response.
 #[derive(Debug)]
 pub struct Format {
     pub schema: Value,
@@ -96,25 +96,25 @@ pub struct Format {
 #[derive(Debug, Clone)]
 pub struct Tool {
     pub name: String,
-    /// The JSON Schema of its arguments.
+    /// The JSON Schema of the tool's arguments.
     pub parameters: Value,
     /// Whether a schema that cannot be enforced is an error.
     pub is_strict: bool,
-    /// The place of the schema in the request.
+    /// The location of the schema in the request.
     pub place: String,
-    /// The tool as received.
+    /// The tool exactly as received.
     pub given: Value,
 }
 
-/// Whether tools are called.
+/// Whether the model must call tools.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToolChoice {
     /// The model decides.
     Auto,
     None,
-    /// At least one.
+    /// The model must call at least one tool.
     Required,
-    /// This one.
+    /// The model must call this tool.
     Named(String),
 }
 
@@ -130,7 +130,7 @@ pub struct Numbers {
     pub repeat_penalty: f32,
 }
 
-/// The fields of a request; the accessors check them and name them in errors.
+/// The fields of a request; the accessors validate them and name them in errors.
 struct Fields<'f>(&'f Map<String, Value>);
 
 impl Fields<'_> {
@@ -170,7 +170,8 @@ impl Fields<'_> {
 impl Chat {
     /// Parses a request.
     ///
-    /// # Errors The first invalid field.
+    /// # Errors
+    /// Names the first invalid field.
     pub fn read(body: &[u8]) -> Result<Self, Refusal> {
         let fields: Map<String, Value> = serde_json::from_slice(body)
             .map_err(|error| Refusal::because(400, format!("the body is not JSON: {error}")))?;
@@ -195,7 +196,7 @@ impl Chat {
             let message = || Refusal::of("seed", "seed must be a whole number");
             let whole = whole_number::<u64>(seed)
                 .or_else(|| whole_number::<i64>(seed).map(i64::cast_unsigned));
-            // Mix both halves.
+            // Combine the upper and lower halves.
             whole.map(|seed| (seed ^ (seed >> 32)) & u64::from(u32::MAX)).ok_or_else(message)
         });
         let seed = seed.transpose()?.and_then(|seed| u32::try_from(seed).ok());
@@ -383,7 +384,7 @@ fn bias(fields: &Fields<'_>) -> Result<Vec<(i32, f32)>, Refusal> {
         let token = token.parse::<i32>().ok().filter(|token| *token >= 0)?;
         let bias = bias.as_f64().filter(|bias| (-100.0..=100.0).contains(bias))?;
         #[expect(clippy::cast_possible_truncation, reason = "a bias of at most 100")]
-        // As in OpenAI's API, the extremes ban a token or allow only it.
+        // As in OpenAI's API, the extreme values ban a token or allow only that token.
         let bias = if bias <= -100.0 { f32::NEG_INFINITY } else { bias as f32 };
         Some((token, bias))
     };

@@ -1,5 +1,5 @@
-//! Samples the next token: llama.cpp's samplers in the order of its own server, and the grammar
-//! that constrains an answer.
+//! Samples the next token with llama.cpp's samplers, in the order of its own server, and with the
+//! grammar that constrains the generation.
 
 use std::time::Duration;
 
@@ -13,9 +13,10 @@ use llama_cpp_2::token::logit_bias::LlamaLogitBias;
 
 use orrery_runtime as runtime;
 
-/// Total time limit of one answer's grammar: no other answer is computed meanwhile.
+/// Total time limit for the grammar of one generation; no other generation advances while a grammar
+/// is evaluated.
 const GRAMMAR_TIME_MAX: Duration = Duration::from_secs(20);
-/// Window of the penalties, in tokens.
+/// Number of latest tokens to which the penalties apply.
 const PENALTY_WINDOW: i32 = 64;
 /// The name of a grammar's first rule.
 pub const ROOT: &str = "root";
@@ -23,10 +24,10 @@ pub const ROOT: &str = "root";
 /// The sampling parameters of a request.
 #[derive(Debug, Clone)]
 pub struct Sampling {
-    /// 0: always the most likely token.
+    /// 0 means always the most likely token.
     pub temperature: f32,
     pub top_p: f32,
-    /// 0: all tokens.
+    /// 0 means all tokens.
     pub top_k: i32,
     pub min_p: f32,
     pub presence_penalty: f32,
@@ -38,12 +39,12 @@ pub struct Sampling {
     pub grammar: Option<Bound>,
 }
 
-/// The grammar of an answer.
+/// A grammar that constrains a generation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grammar {
     /// GBNF, with [`ROOT`] as its first rule.
     pub text: String,
-    /// What activates it; `None`: active from the beginning.
+    /// The trigger that activates the grammar; `None` means that it is active from the beginning.
     pub trigger: Option<Trigger>,
 }
 
@@ -54,12 +55,12 @@ pub struct Bound {
     trigger: Option<Trigger>,
 }
 
-/// What activates a grammar.
+/// A trigger that activates a grammar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trigger {
-    /// These words, anywhere.
+    /// This text, anywhere.
     Mark(&'static str),
-    /// The beginning, if it is an object whose first key is `name`.
+    /// The beginning of the text, if it is an object whose first key is `name`.
     Named,
 }
 
@@ -71,8 +72,8 @@ struct Awaiting {
 }
 
 impl Awaiting {
-    /// Adds a token. Returns whether it completes the trigger; `None` if the trigger can no longer
-    /// occur.
+    /// Adds a token, and returns whether it completes the trigger, or `None` if the trigger can no
+    /// longer occur.
     fn add(&mut self, token: LlamaToken, piece: &[u8]) -> Option<bool> {
         self.window.push((token, piece.to_vec()));
         match self.trigger {
@@ -107,23 +108,23 @@ impl Awaiting {
     }
 }
 
-/// Samples the tokens of one answer.
+/// Samples the tokens of one generation.
 #[derive(Debug)]
 pub struct Sampler {
     chain: LlamaSampler,
     grammar: Option<LlamaSampler>,
     /// Set until the grammar is active.
     awaiting: Option<Awaiting>,
-    /// Time spent in the grammar so far.
+    /// Time spent evaluating the grammar so far.
     grammar_time: Duration,
 }
 
-/// Why no token follows.
+/// The condition that ends sampling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Halt {
     /// The grammar allows no further token.
     GrammarEnds,
-    /// The grammar has used up [`GRAMMAR_TIME_MAX`], during which other answers wait.
+    /// The grammar has used up [`GRAMMAR_TIME_MAX`].
     GrammarSlow,
 }
 
@@ -131,12 +132,12 @@ pub enum Halt {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Likely {
     pub token: LlamaToken,
-    /// The natural logarithm of its probability.
+    /// The natural logarithm of the token's probability.
     pub logprob: f32,
 }
 
 impl Grammar {
-    /// Parses the grammar; `None` if llama.cpp rejects it.
+    /// Parses the grammar; returns `None` if llama.cpp rejects it.
     #[must_use]
     pub fn read(&self, model: &LlamaModel) -> Option<Bound> {
         let sampler = LlamaSampler::grammar(model, &self.text, ROOT).ok()?;
@@ -145,7 +146,7 @@ impl Grammar {
 }
 
 impl Sampler {
-    /// Creates the sampler of a request.
+    /// Creates the sampler for a request.
     pub fn new(model: &LlamaModel, sampling: Sampling) -> Self {
         let vocabulary = model.n_vocab();
         let mut chain = Vec::new();
@@ -201,19 +202,20 @@ impl Sampler {
 
     /// Samples the token that follows output `index` of the last batch.
     ///
-    /// # Errors [`Halt`]
+    /// # Errors
+    /// [`Halt`]
     pub fn sample(&mut self, context: &LlamaContext<'_>, index: i32) -> Result<LlamaToken, Halt> {
         let grammar = match &mut self.grammar {
             Some(grammar) if self.awaiting.is_none() => grammar,
-            // Sampling also accepts the token.
+            // `sample` also accepts the token.
             Some(_) | None => return Ok(self.chain.sample(context, index)),
         };
         let begun = runtime::monotonic_now();
         let mut candidates = context.token_data_array_ith(index);
         candidates.apply_sampler(&mut self.chain);
         let mut chosen = candidates.selected_token();
-        // Check the chosen token first; the grammar filters all tokens only if that one does not
-        // match.
+        // Check the chosen token first; the grammar filters all tokens only if the chosen one does
+        // not match.
         if !chosen.is_some_and(|token| allows(grammar, token)) {
             let mut candidates = context.token_data_array_ith(index);
             candidates.apply_sampler(grammar);
@@ -237,7 +239,7 @@ impl Sampler {
 
 impl Sampler {
     /// Records a generated token while a grammar awaits its trigger. A mark that starts inside a
-    /// token does not activate the grammar; the text is parsed at its end all the same.
+    /// token does not activate the grammar, but the text is still parsed at its end.
     pub fn note(&mut self, token: LlamaToken, piece: &[u8]) {
         let Some(awaiting) = &mut self.awaiting else { return };
         let has_come = awaiting.add(token, piece);
@@ -262,7 +264,7 @@ fn allows(grammar: &mut LlamaSampler, token: LlamaToken) -> bool {
     one.data.first().is_some_and(|candidate| candidate.logit().is_finite())
 }
 
-/// The log-probabilities of a token and of the `most` likeliest, before sampling.
+/// Returns the log-probabilities of a token and of the `most` likeliest tokens, before sampling.
 pub fn likelihoods(
     context: &LlamaContext<'_>,
     index: i32,

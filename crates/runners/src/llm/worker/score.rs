@@ -1,10 +1,10 @@
-//! Scoring: the probabilities of the option labels of a question as the next token, for many
-//! questions about one state.
+//! Scoring: the probabilities of a question's option labels as the next token, for many questions
+//! about one state.
 //!
-//! Each request gets its own context, on a thread beside the one that generates answers. The state
-//! is computed once, in batches of a fixed size. Each question is a suffix computed in its own
-//! batches, so its result depends only on the state and the question, bit for bit. Nothing is
-//! sampled or cached.
+//! Each request has its own context, on a separate thread from the one that generates text. The
+//! state is computed once, in batches of a fixed size. Each question is a suffix that is computed
+//! in separate batches, so its result depends only on the state and the question, bit for bit.
+//! Nothing is sampled or cached.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -29,41 +29,41 @@ use super::watch::{Watch, Work};
 
 /// Maximum number of queued requests.
 const JOBS_MAX: usize = 64;
-/// Maximum number of questions of a request, and of labels of a question.
+/// Maximum number of questions per request, and of labels per question.
 const QUESTIONS_MAX: usize = 256;
 const LABELS_MAX: usize = 26;
-/// Sequence ids: the state, and each of the two orders.
+/// Sequence ids: the state, and one for each of the two orders.
 const STATE: i32 = 0;
 const ORDERS: [i32; 2] = [1, 2];
-/// Tokens per step, after which a disconnected caller is noticed. Independent of time, so that
-/// scores are reproducible.
+/// Tokens per step; a disconnected caller is noticed after each step. It does not depend on time,
+/// so that scores are reproducible.
 const STEP: usize = 64;
 /// The context size is rounded up to a multiple of this many tokens.
 const CONTEXT_STEP: usize = 256;
 /// Placeholder for the user's message while the template is split around it.
 const MARK: &str = "orrery-state-and-question";
 
-/// The tokens of each label, from `A` on: all spellings with surrounding white space.
+/// The tokens of each label, starting with `A`: all spellings with surrounding whitespace.
 #[derive(Debug)]
 pub struct Labels {
     tokens: Vec<Vec<LlamaToken>>,
 }
 
-/// A request, ready to be computed.
+/// A parsed request, ready to be computed.
 #[derive(Debug)]
 pub struct Job {
-    /// The common beginning of all questions; not empty.
+    /// The common prefix of all questions; not empty.
     prefix: Vec<LlamaToken>,
     questions: Vec<Suffix>,
     reply: oneshot::Sender<Result<Vec<Scores>, String>>,
 }
 
-/// A question as it follows the state.
+/// A question in the form in which it follows the state.
 #[derive(Debug)]
 struct Suffix {
-    /// The common beginning of both orders.
+    /// The common prefix of both orders.
     shared: Vec<LlamaToken>,
-    /// Neither is empty.
+    /// The rest of each order; neither is empty.
     orders: [Vec<LlamaToken>; 2],
     labels: usize,
 }
@@ -71,7 +71,7 @@ struct Suffix {
 /// The log-probabilities of a question's labels relative to each other, for each order.
 type Scores = [Vec<f64>; 2];
 
-/// A request as sent by the service.
+/// A request from the service.
 #[derive(Debug, Deserialize)]
 struct Body {
     /// The instructions.
@@ -82,9 +82,9 @@ struct Body {
 
 #[derive(Debug, Deserialize)]
 struct Asked {
-    /// The common beginning of both orders.
+    /// The common prefix of both orders.
     question: String,
-    /// The options in one order and in the other.
+    /// The options in each of the two orders.
     orders: [String; 2],
     labels: usize,
 }
@@ -100,7 +100,7 @@ pub struct Scorer<'m> {
     jobs: Receiver<Job>,
 }
 
-/// A token of a batch: its position, its sequences, and the order whose labels are read after it.
+/// A token in a batch: its position, its sequences, and the order whose labels are read after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Entry {
     token: LlamaToken,
@@ -110,7 +110,7 @@ struct Entry {
 }
 
 impl Labels {
-    /// The labels of a model's vocabulary.
+    /// Finds the labels in a model's vocabulary.
     #[must_use]
     pub fn of(model: &LlamaModel) -> Self {
         let vocabulary = model.vocab();
@@ -132,8 +132,8 @@ impl Labels {
         self.tokens.get(..count).is_some_and(|all| all.iter().all(|one| !one.is_empty()))
     }
 
-    /// The log-probabilities of the first `count` labels relative to each other; `None` if the
-    /// model computes no finite numbers.
+    /// Returns the log-probabilities of the first `count` labels relative to each other, or `None`
+    /// if the model computes values that are not finite.
     fn scores(&self, logits: &[f32], count: usize) -> Option<Vec<f64>> {
         let logit = |token: &LlamaToken| {
             let place = usize::try_from(token.0).ok()?;
@@ -150,14 +150,14 @@ impl Labels {
     }
 }
 
-/// The log-sum-exp of logarithms.
+/// Computes the log-sum-exp of logarithms.
 fn log_sum(logarithms: &[f64]) -> f64 {
     let most = logarithms.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     most + logarithms.iter().map(|one| (one - most).exp()).sum::<f64>().ln()
 }
 
 impl<'m> Scorer<'m> {
-    /// Creates the scorer and the sender of its jobs.
+    /// Creates the scorer and the sender for its jobs.
     #[must_use]
     pub fn new(
         model: &'m LlamaModel,
@@ -170,12 +170,12 @@ impl<'m> Scorer<'m> {
         (Self { model, backend, labels, limits, watch, jobs }, sender)
     }
 
-    /// Computes until all senders are gone.
+    /// Computes until all senders are dropped.
     pub fn run(&self) {
         while let Ok(job) = self.jobs.recv() {
             let Job { prefix, questions, reply } = job;
             let scores = self.score(&prefix, &questions, &reply);
-            // The caller may have gone away.
+            // The receiver may have been dropped.
             let _unheard = reply.send(scores);
         }
     }
@@ -186,7 +186,7 @@ impl<'m> Scorer<'m> {
         questions: &[Suffix],
         reply: &oneshot::Sender<Result<Vec<Scores>, String>>,
     ) -> Result<Vec<Scores>, String> {
-        // The two orders of a question cannot share a recurrent state, only copy it.
+        // The two orders of a question can only copy a recurrent state, not share it.
         let can_share = !self.model.is_recurrent() && !self.model.is_hybrid();
         let own = questions.iter().map(|question| question.tokens(can_share)).max();
         let size = (prefix.len() + own.unwrap_or(0)).next_multiple_of(CONTEXT_STEP);
@@ -215,14 +215,15 @@ impl<'m> Scorer<'m> {
 }
 
 impl Suffix {
-    /// The number of tokens that it takes in the context.
+    /// Returns the number of tokens that the question takes in the context.
     fn tokens(&self, can_share: bool) -> usize {
         let times = if can_share { 1 } else { ORDERS.len() };
         self.shared.len() * times + self.orders.iter().map(Vec::len).sum::<usize>()
     }
 
-    /// Its tokens after a prefix of `from` tokens. The order of the two does not depend on which
-    /// one was given, so that a question with reversed options is computed identically.
+    /// Returns the question's tokens after a prefix of `from` tokens. The sequence of the two
+    /// orders does not depend on which was given first, so that a question with reversed options is
+    /// computed identically.
     fn entries(&self, from: usize, can_share: bool) -> Vec<Entry> {
         let mut entries = Vec::with_capacity(self.tokens(can_share));
         let mut add = |tokens: &[LlamaToken], at: usize, sequences: &'static [i32]| {
@@ -258,7 +259,7 @@ impl Suffix {
     }
 }
 
-/// A request being computed.
+/// A request that is being computed.
 struct Computing<'c, 'm> {
     context: LlamaContext<'m>,
     batch: LlamaBatch<'static>,
@@ -280,7 +281,7 @@ impl Computing<'_, '_> {
         entries.chunks(self.step).try_for_each(|part| self.decode(part))
     }
 
-    /// The scores of a question after a prefix of this many tokens.
+    /// Computes the scores of a question after a prefix of this many tokens.
     fn answer(
         &mut self,
         prefix: usize,
@@ -340,7 +341,7 @@ pub enum Read {
     Job {
         job: Job,
         scores: oneshot::Receiver<Result<Vec<Scores>, String>>,
-        /// Tokens of everything computed, with the state counted once.
+        /// Total number of tokens computed, with the state counted once.
         tokens: usize,
     },
     /// The vocabulary has no token for a label.
@@ -349,7 +350,8 @@ pub enum Read {
 
 /// Parses a request.
 ///
-/// # Errors What is wrong with it; `param` names the question.
+/// # Errors
+/// The fault in the request; `param` names the question.
 pub fn read(body: &[u8], texts: Texts<'_>, labels: &Labels, work: &Work) -> Result<Read, Refusal> {
     let body: Body = serde_json::from_slice(body)
         .map_err(|error| Refusal::because(400, format!("the body is not a request: {error}")))?;
@@ -364,7 +366,7 @@ pub fn read(body: &[u8], texts: Texts<'_>, labels: &Labels, work: &Work) -> Resu
     let (head, tail) = around(texts.template, &body.system, work)?;
     let Texts { model, sizes, room, .. } = texts;
     let vocabulary = model.vocab();
-    // Do not repeat the first token if the template writes it itself.
+    // Omit the first token if the template writes it itself.
     let bos = vocabulary.bos();
     let bos = if bos.0 >= 0 { vocabulary.token_to_piece(bos, true, None) } else { Vec::new() };
     let begins = !bos.is_empty() && head.as_bytes().starts_with(&bos);
@@ -409,10 +411,10 @@ pub fn read(body: &[u8], texts: Texts<'_>, labels: &Labels, work: &Work) -> Resu
     Ok(Read::Job { job: Job { prefix, questions, reply }, scores, tokens })
 }
 
-/// The text that the chat template writes before and after the user's message. If a template has no
-/// system role, the instructions precede the message.
+/// Returns the text that the chat template writes before and after the user's message. If a
+/// template has no system role, the instructions precede the message.
 fn around(template: &ChatTemplate, system: &str, work: &Work) -> Result<(String, String), Refusal> {
-    // Models that can think before they answer must answer at once.
+    // Models that can think before answering must answer at once.
     let values: Map<String, Value> =
         [("enable_thinking".to_owned(), false.into())].into_iter().collect();
     let render = |messages: Value| {
@@ -437,7 +439,7 @@ fn around(template: &ChatTemplate, system: &str, work: &Work) -> Result<(String,
     Ok((head.to_owned(), tail.to_owned()))
 }
 
-/// The response; without scores, labels have no tokens.
+/// Builds the response; `None` means that the labels have no tokens.
 #[must_use]
 pub fn answer(scores: Option<&[Scores]>, tokens: usize) -> Value {
     json!({
@@ -458,7 +460,7 @@ mod tests {
         Suffix { shared: tokens(&[1, 2]), orders: [tokens(given), tokens(reversed)], labels: 2 }
     }
 
-    /// Token, position, sequences and order of each entry.
+    /// Returns the token, position, sequences and order of each entry.
     fn shown(entries: &[Entry]) -> Vec<(i32, usize, &[i32], Option<usize>)> {
         entries.iter().map(|one| (one.token.0, one.at, one.sequences, one.order)).collect()
     }

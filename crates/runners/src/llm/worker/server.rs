@@ -1,5 +1,5 @@
-//! Serves OpenAI's API on a socket over HTTP/2, in which each answer is a stream of its own. A
-//! client that drops a stream cancels its answer.
+//! Serves OpenAI's API on a socket over HTTP/2, with a separate stream for each response. A client
+//! that drops a stream cancels the generation.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -35,11 +35,11 @@ use orrery_domain::chat::Operation;
 use orrery_domain::ids::ExecutionId;
 use orrery_runtime::{self as runtime, Clock, Tasks};
 
-/// Largest request in bytes: the service's own limit plus the fields that it adds.
+/// Maximum size of a request in bytes: the service's own limit plus the fields that it adds.
 const REQUEST_MAX: usize = 65 * 1024 * 1024;
 /// Maximum number of concurrent requests.
 const STREAMS_MAX: u32 = 4096;
-/// Send buffer of an answer, in bytes.
+/// Send buffer size of a response, in bytes.
 const SEND_BUFFER: usize = 64 * 1024;
 /// Maximum number of unsent chunks of a stream.
 const CHUNKS_MAX: usize = 16;
@@ -57,7 +57,7 @@ pub struct Loaded {
     work: Work,
 }
 
-/// Its purpose.
+/// The model's task: generating text or computing embeddings.
 #[derive(Debug)]
 enum Work {
     Chat(Box<Chat>),
@@ -74,7 +74,7 @@ pub struct Chat {
 }
 
 impl Loaded {
-    /// A generating model.
+    /// Creates a model that generates text.
     #[must_use]
     pub fn chat(
         name: String,
@@ -86,7 +86,7 @@ impl Loaded {
         Self::new(name, model, limits, Work::Chat(Box::new(chat)), watch)
     }
 
-    /// An embedding model.
+    /// Creates an embedding model.
     #[must_use]
     pub fn embeddings(
         name: String,
@@ -111,7 +111,7 @@ impl Loaded {
         Self { name, model, room, sizes, clock, tasks, watch, work }
     }
 
-    /// A fault that does not keep the model from answering.
+    /// Returns a fault that does not prevent the model from responding.
     fn warning(&self) -> Option<String> {
         match &self.work {
             Work::Chat(chat) => chat.template.warning.clone(),
@@ -133,7 +133,8 @@ type Answer = Response<BoxBody<Bytes, Infallible>>;
 
 /// Serves until the peer closes the connection.
 ///
-/// # Errors When the connection breaks.
+/// # Errors
+/// Fails if the connection breaks.
 pub async fn serve(socket: UnixStream, state: watch::Receiver<State>) -> std::io::Result<()> {
     let service = service_fn(|request: Request<Incoming>| {
         let state = state.clone();
@@ -168,7 +169,7 @@ async fn answer(request: Request<Incoming>, mut state: watch::Receiver<State>) -
         Ok(body) => body.to_bytes(),
         Err(_cut) => return refused(&Refusal::because(413, "the request is too large")),
     };
-    // Dropped with this future when the service drops the request.
+    // Dropped together with this future when the service drops the request.
     let client = Client::new();
     let answer = async {
         match &loaded.work {
@@ -233,7 +234,7 @@ async fn chat(loaded: Arc<Loaded>, body: Bytes, client: &Arc<Client>) -> Result<
     Ok(json(StatusCode::OK, &frame.completion(choices, &ends)))
 }
 
-/// Collects one whole answer.
+/// Collects one whole response.
 async fn whole_answer(
     loaded: &Loaded,
     frame: &Frame,
@@ -253,7 +254,7 @@ async fn whole_answer(
     Ok((choice.whole(frame, &end), end))
 }
 
-/// The choices of a streamed answer.
+/// The choices of a streamed response.
 struct Streamed {
     frame: Frame,
     reading: Reading,
@@ -276,13 +277,13 @@ async fn stream(
         biased;
         ends = futures_util::future::join_all(answers) => ends,
         refusal = client.refused() => {
-            // The reader may have gone away.
+            // The receiver may have been dropped.
             let _unheard = chunks.send(failure(&refusal)).await;
             return;
         }
     };
     let ends: Option<Vec<End>> = ends.into_iter().collect();
-    // Without all ends, the client is gone or has received the error.
+    // If some ends are missing, the client has disconnected or has received the error.
     let Some(ends) = ends else { return };
     let usage = wants_usage.then(|| event(&frame.usage_chunk(&ends)));
     for last in usage.into_iter().chain([Bytes::from_static(b"data: [DONE]\n\n")]) {
@@ -292,7 +293,7 @@ async fn stream(
     }
 }
 
-/// Streams one choice; `None` if it does not complete.
+/// Streams one choice; returns `None` if it does not complete.
 async fn one(
     loaded: &Loaded,
     frame: &Frame,
@@ -301,7 +302,7 @@ async fn one(
     chunks: &mpsc::Sender<Bytes>,
 ) -> Option<End> {
     loop {
-        // A client that goes away drops the event receiver, and with it the answer.
+        // When a client disconnects, the event receiver is dropped, and with it the generation.
         let next = tokio::select! {
             biased;
             () = chunks.closed() => return None,
@@ -394,7 +395,7 @@ fn panicked() -> Refusal {
     Refusal::because(500, "the request could not be read")
 }
 
-/// The event of a failed stream.
+/// Returns the event of a failed stream.
 fn failure(refusal: &Refusal) -> Bytes {
     [b"data: ", refusal.body().as_slice(), b"\n\n"].concat().into()
 }

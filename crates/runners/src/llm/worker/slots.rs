@@ -1,6 +1,6 @@
-//! The KV cache of the model's context: the tokens of each sequence, the answer using it, and the
-//! room left. Tokens of completed answers stay cached until the room is needed, so that a continued
-//! conversation, or one with the same beginning, is not recomputed.
+//! The KV cache of the model's context: the tokens of each sequence, the generation that uses it,
+//! and the free space. Tokens of completed generations stay cached until the space is needed, so
+//! that a continued conversation, or one with the same beginning, is not recomputed.
 
 use llama_cpp_2::context::LlamaContext;
 use llama_cpp_2::token::LlamaToken;
@@ -13,23 +13,23 @@ const COPY_MIN: usize = 16;
 /// One sequence.
 #[derive(Debug)]
 pub struct Slot {
-    /// Its sequence number in llama.cpp.
+    /// The sequence number in llama.cpp.
     pub id: i32,
-    /// The tokens that the context holds for it.
+    /// The tokens that the context stores for the sequence.
     pub cached: Vec<LlamaToken>,
     pub answer: Option<Box<Answer>>,
-    /// How many of its tokens are shared with another sequence, and which.
+    /// The number of leading tokens shared with another sequence, and the index of that sequence.
     shared: (usize, usize),
     last_used: u64,
 }
 
 impl Slot {
-    /// The number of tokens that it does not share.
+    /// Returns the number of tokens that the sequence does not share.
     fn own(&self) -> usize {
         self.cached.len().saturating_sub(self.shared.0)
     }
 
-    /// The number of tokens that its answer needs now, besides those it shares.
+    /// Returns the number of tokens that the generation needs now, excluding shared tokens.
     fn needed(&self) -> usize {
         let answer = self.answer.as_ref().map_or(0, |answer| answer.tokens.len());
         answer.saturating_sub(self.shared.0)
@@ -42,7 +42,7 @@ pub struct Slots {
     pub all: Vec<Slot>,
     /// Capacity of the context, in tokens.
     room: usize,
-    /// Whether a sequence can be truncated; recurrent models do not allow it.
+    /// Whether a sequence can be truncated; recurrent models do not support this.
     can_cut: bool,
     clock: u64,
 }
@@ -57,13 +57,13 @@ impl Slots {
         Self { all: (0..count).map(slot).collect(), room, can_cut, clock: 0 }
     }
 
-    /// Whether any sequence has an answer.
+    /// Whether any sequence has an active generation.
     #[must_use]
     pub fn is_active(&self) -> bool {
         self.all.iter().any(|slot| slot.answer.is_some())
     }
 
-    /// Assigns the answer to a free sequence if there is room; otherwise returns it.
+    /// Assigns the generation to a free sequence if there is enough space; otherwise returns it.
     pub fn admit(
         &mut self,
         context: &mut LlamaContext<'_>,
@@ -74,7 +74,7 @@ impl Slots {
         let others: usize = self.all.iter().map(Slot::needed).sum();
         let active = self.all.iter().filter(|slot| slot.answer.is_some()).count();
         let needed = (answer.tokens.len() + 1).saturating_sub(from_other);
-        // Keep some room for the progress of each active answer.
+        // Reserve some space for the progress of each active generation.
         if active > 0 && others + needed + active * COPY_MIN > self.room {
             return Err(answer);
         }
@@ -93,8 +93,8 @@ impl Slots {
         Ok(())
     }
 
-    /// The best free sequence for these tokens, the sequence whose prefix it reuses, and the length
-    /// of that prefix.
+    /// Returns the best free sequence for these tokens, the sequence whose prefix it reuses, and
+    /// the length of that prefix.
     fn place(&self, tokens: &[LlamaToken]) -> Option<(usize, usize, usize)> {
         // The last token is always computed, because its output is sampled.
         let most = tokens.len().saturating_sub(1);
@@ -124,8 +124,8 @@ impl Slots {
         Some((oldest.0, donor.0, of_donor))
     }
 
-    /// Makes room for this many more tokens by evicting cached sequences. Returns whether that was
-    /// enough.
+    /// Frees space for this many more tokens by evicting cached sequences. Returns whether that
+    /// freed enough.
     pub fn make_room(&mut self, context: &mut LlamaContext<'_>, more: usize) -> bool {
         while self.used() + more > self.room {
             if !self.forget_oldest(context) {
@@ -144,7 +144,7 @@ impl Slots {
         true
     }
 
-    /// Takes back the most recently admitted answer, unless it is the only one.
+    /// Removes and returns the most recently admitted generation, unless it is the only one.
     pub fn take_youngest(&mut self, context: &mut LlamaContext<'_>) -> Option<Box<Answer>> {
         let active = self.all.iter().enumerate().filter_map(|(index, slot)| {
             slot.answer.as_ref().map(|answer| (answer.admitted, index))
@@ -158,7 +158,7 @@ impl Slots {
         answer
     }
 
-    /// Removes a completed answer; its tokens stay cached.
+    /// Removes a completed generation; its tokens stay cached.
     pub fn release(&mut self, index: usize) -> Option<Box<Answer>> {
         self.clock += 1;
         let slot = self.all.get_mut(index)?;
@@ -166,7 +166,7 @@ impl Slots {
         slot.answer.take()
     }
 
-    /// Clears everything: after an error the state of the context is unknown.
+    /// Clears all sequences, because the state of the context is unknown after an error.
     pub fn clear(&mut self, context: &mut LlamaContext<'_>) {
         context.clear_kv_cache();
         for slot in &mut self.all {
@@ -196,7 +196,7 @@ impl Slots {
         slot.cached.truncate(keep);
         slot.shared.0 = slot.shared.0.min(keep);
         for other in self.all.iter_mut().filter(|other| other.shared.1 == index) {
-            // From there on, the tokens it shared are now its own.
+            // Tokens from there on are no longer shared.
             other.shared.0 = other.shared.0.min(keep);
         }
     }

@@ -1,9 +1,9 @@
-//! Chat templates: Jinja supplied with the model, written for Python, rendered with the Python
-//! functions that such templates use. A template that cannot be parsed is replaced by ChatML, with
+//! Chat templates: Jinja templates supplied with the model and written for Python, rendered with
+//! the Python functions that they use. A template that cannot be parsed is replaced by ChatML, with
 //! a warning.
 //!
-//! A conversation is rewritten until the template shows all of it; otherwise it is rejected.
-//! [`watch`](super::watch) bounds memory and time.
+//! A conversation is rewritten until the template renders all of it; if no rewrite succeeds, the
+//! conversation is rejected. [`watch`](super::watch) limits memory and time.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -24,19 +24,19 @@ use super::watch::{Step, Work};
 use crate::rendering;
 use orrery_runtime::Clock;
 
-/// Splits the text of a control token inside a message, so that it stays text. A noncharacter,
-/// which valid text does not contain.
+/// Splits the text of a control token inside a message, so that it is tokenized as plain text. It
+/// is a noncharacter, which valid text does not contain.
 pub const SPLIT: char = '\u{FDD0}';
 /// Size limit of the compiled regex of all control tokens, in bytes.
 const CONTROLS_SIZE_MAX: usize = 64 * 1024 * 1024;
-/// Matches likely control tokens, if the regex of the actual ones is too large.
+/// Matches likely control tokens, used if the regex of the actual ones is too large.
 const CONTROLS_GUESSED: &str = r"<[^<>\s]{1,64}>|\[/?[A-Z_]{1,64}\]";
-/// Tags used in training by Hugging Face; they render as nothing.
+/// Tags that Hugging Face uses in training; they render as nothing.
 const GENERATION: &str = r"\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}";
 
 /// Instruction limit for rendering one conversation.
 const FUEL_MAX: u64 = 50_000_000;
-/// Longest prompt, in bytes.
+/// Maximum length of a prompt, in bytes.
 const PROMPT_MAX: usize = 16 * 1024 * 1024;
 const NAME: &str = "chat";
 /// The template of a model that has none.
@@ -48,10 +48,10 @@ const CHATML: &str = "{% for message in messages %}<|im_start|>{{ message.role }
 #[derive(Debug)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
-    /// The BOS and EOS tokens, as the template writes them.
+    /// The BOS and EOS tokens, as written by the template.
     bos: String,
     eos: String,
-    /// How the model writes tool calls.
+    /// The format in which the model writes tool calls.
     pub tools: Form,
     /// Whether the template itself lists the tools.
     knows_tools: bool,
@@ -59,12 +59,12 @@ pub struct ChatTemplate {
     controls: Option<Regex>,
     /// The control tokens that mark thinking.
     pub thinking: Arc<[LlamaToken]>,
-    /// Why ChatML is used instead.
+    /// The fault in the model's own template, if ChatML is used instead.
     pub warning: Option<String>,
 }
 
 impl ChatTemplate {
-    /// The operator's template, otherwise the model's, otherwise ChatML.
+    /// Selects the operator's template, or else the model's template, or else ChatML.
     #[must_use]
     pub fn of_model(model: &LlamaModel, given: Option<&str>) -> Self {
         let vocabulary = model.vocab();
@@ -99,7 +99,7 @@ impl ChatTemplate {
         let source = without_training_tags(source);
         if let Err(error) = environment.add_template_owned(NAME, source) {
             warning = Some(format!("its chat template cannot be read ({error}): ChatML is used"));
-            // A test makes sure that it is valid.
+            // A test ensures that this template is valid.
             let _read = environment.add_template(NAME, CHATML);
             (tools, knows_tools) = (Form::Tagged, false);
         }
@@ -110,10 +110,11 @@ impl ChatTemplate {
         Self { environment, bos, eos, tools, knows_tools, controls, thinking, warning }
     }
 
-    /// Renders the prompt of a conversation; [`SPLIT`] divides the texts of control tokens inside
+    /// Renders the prompt of a conversation; [`SPLIT`] splits the texts of control tokens inside
     /// the conversation.
     ///
-    /// # Errors The template's own error, or what it does not show.
+    /// # Errors
+    /// The template's own error, or the part of the conversation that it omits.
     pub fn render(
         &self,
         messages: &[Value],
@@ -135,7 +136,7 @@ impl ChatTemplate {
         prompt.map_err(|reason| Refusal::of("messages", reason))
     }
 
-    /// Finds a rewrite of the conversation that the template shows completely.
+    /// Finds a rewrite of the conversation that the template renders completely.
     fn plan(
         &self,
         messages: &[Value],
@@ -200,7 +201,7 @@ impl ChatTemplate {
         Ok(prompt)
     }
 
-    /// The value with all control tokens in its texts split.
+    /// Returns the value with all control tokens in its texts split.
     fn guarded(&self, value: &Value) -> Value {
         let Some(controls) = &self.controls else { return value.clone() };
         match value {
@@ -224,8 +225,8 @@ fn without_training_tags(source: String) -> String {
     tags.into_owned()
 }
 
-/// A regex of the texts of control tokens. Thinking tags are excluded: they are harmless, and
-/// templates look for them.
+/// Builds a regex that matches the texts of control tokens. Thinking tags are excluded: they are
+/// harmless, and templates search for them.
 fn controls_of(texts: impl Iterator<Item = String>) -> Option<Regex> {
     let is_control = |text: &String| text.len() > 1 && !text.to_ascii_lowercase().contains("think");
     let texts: Vec<String> = texts.filter(is_control).map(|text| regex::escape(&text)).collect();
@@ -251,7 +252,7 @@ fn split(controls: &Regex, text: &str) -> String {
     safe
 }
 
-/// The environment of functions that templates know from Python.
+/// Creates an environment with the functions that templates expect from Python.
 fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_fuel(Some(FUEL_MAX));
@@ -267,7 +268,7 @@ fn environment() -> Environment<'static> {
     environment.add_function("strftime_now", move |format: String| {
         let now = chrono::DateTime::from_timestamp_micros(clock.now().micros());
         let mut text = String::new();
-        // An unknown format letter gives an empty text.
+        // An unknown format specifier yields an empty text.
         match write!(text, "{}", now.unwrap_or_default().format(&format)) {
             Ok(()) => text,
             Err(_unknown) => String::new(),
@@ -277,7 +278,7 @@ fn environment() -> Environment<'static> {
     environment
 }
 
-/// JSON as Python writes it, without HTML escapes.
+/// Serializes JSON as Python does, without HTML escapes.
 fn to_json(value: &minijinja::Value, options: Kwargs) -> Result<String, Error> {
     let indent: Option<usize> = options.get("indent")?;
     // Python's other options have no effect here.
@@ -301,7 +302,7 @@ fn to_json(value: &minijinja::Value, options: Kwargs) -> Result<String, Error> {
     String::from_utf8(text).map_err(|error| wrong(&error))
 }
 
-/// Writes a blank after each comma and colon.
+/// Writes a space after each comma and colon.
 struct Spaced;
 
 impl serde_json::ser::Formatter for Spaced {

@@ -1,5 +1,5 @@
-//! Chat templates: features used by real ones, and twenty conversations through the templates of
-//! known families (`tests/templates/`).
+//! Chat templates: features that real templates use, and twenty conversations rendered with the
+//! templates of known families (`tests/templates/`).
 
 use serde_json::json;
 
@@ -63,7 +63,7 @@ fn prompt(template: &ChatTemplate, given: &Value, has_tools: bool) -> Result<Str
     template.render(&all, &tools, &Map::new(), &work).map_err(|refusal| refusal.message)
 }
 
-/// The output of a template, whether or not it shows the conversation.
+/// Returns the output of a template, even if it omits part of the conversation.
 fn written(source: &str, messages: &Value) -> Result<String, String> {
     let messages = messages.as_array().unwrap().clone();
     template(source).write(Dialogue { messages, tools: None }, &Map::new())
@@ -80,8 +80,8 @@ fn result(number: u32, content: &Value) -> Value {
     json!({"role": "tool", "tool_call_id": call(number)["id"], "content": content})
 }
 
-/// Conversations, and whether tools come with them. Each text that must be shown is a letter,
-/// digits and the letter again.
+/// Returns conversations, and whether each of them comes with tools. Each text that must be
+/// rendered is a letter, digits and the same letter again.
 #[expect(clippy::too_many_lines, reason = "a table")]
 fn conversations() -> Vec<(&'static str, bool, Value)> {
     let user = json!({"role": "user", "content": "U1U"});
@@ -219,7 +219,7 @@ fn template_renders_calls_in_its_own_form() {
         ("kimi", "<|tool_call_argument_begin|>{\"city\": \"A1A\"}<|tool_call_end|>"),
         ("mistral_small", "[TOOL_CALLS]get_weather[ARGS]{\"city\": \"A1A\"}[TOOL_CALLS]"),
         ("deepseek_v3", "get_weather\n```json\n{\"city\":\"A1A\"}\n```"),
-        // The template has no form for calls.
+        // The template has no syntax for calls.
         ("gemma2", "<tool_call>\n{\"name\":\"get_weather\",\"arguments\":{\"city\":\"A1A\"}}"),
     ] {
         let prompt = prompt(&shape(name), &calls, true).unwrap();
@@ -277,7 +277,7 @@ fn template_ignores_control_tokens_in_messages() {
     let prompt = prompt(&template, &given, true).unwrap();
     assert!(prompt.replace(SPLIT, "").contains(hostile), "{prompt}");
     let own = prompt.matches("<|im_end|>").count();
-    // The template's own: one per message, one of them for the tools.
+    // The template's own markers: one per message, including one for the tools.
     assert_eq!((own, prompt.contains("[INST]")), (4, false), "{prompt:?}");
 }
 
@@ -414,7 +414,7 @@ const FAMILIES: &[(&str, &str)] = &[
 
 /// The rendering of a conversation by a template.
 struct Shown {
-    /// The plan used.
+    /// The plan that was used.
     plan: String,
     prompt: String,
 }
@@ -429,13 +429,14 @@ fn shown(template: &ChatTemplate, what: &str) -> Shown {
     Shown { plan, prompt: prompt(template, &given, has_tools).unwrap() }
 }
 
-/// The words for the first matching part of a plan.
+/// Returns the words for the first matching part of a plan.
 fn rewritten(template: &ChatTemplate, what: &str, words: &[(&str, &'static str)]) -> &'static str {
     let Shown { plan, .. } = shown(template, what);
     words.iter().find(|(part, _)| plan.contains(part)).unwrap().1
 }
 
-/// The thinking tag that a template knows, and whether it keeps earlier thinking.
+/// Returns the thinking tag that a template knows, and whether the template retains earlier
+/// thinking.
 fn thought(source: &str) -> String {
     let known = thinking::TAGS.iter().find(|(open, _)| source.contains(open));
     let mark = match known {

@@ -1,19 +1,18 @@
-//! Assembles the text of an answer from its tokens: whole characters only, and nothing from a stop
-//! string on.
+//! Assembles generated text from its tokens: only whole characters, up to the first stop string.
 
-/// The result of adding a piece.
+/// The result of adding the bytes of a token.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Taken {
     /// More text, possibly empty.
     Text(String),
-    /// The rest of the text: a stop string was found.
+    /// The end of the text, because a stop string was found.
     Stopped(String),
 }
 
-/// Text not yet returned.
+/// Text that has not been returned yet.
 #[derive(Debug, Default)]
 pub struct Text {
-    /// An incomplete character.
+    /// The bytes of an incomplete character.
     bytes: Vec<u8>,
     /// Text that may be the beginning of a stop string.
     held: String,
@@ -21,7 +20,8 @@ pub struct Text {
 }
 
 impl Text {
-    /// Starts empty; the text ends before any of `stops`, none of which is empty.
+    /// Creates an empty text that ends before the first occurrence of any of `stops`, none of which
+    /// may be empty.
     #[must_use]
     pub fn new(stops: Vec<String>) -> Self {
         Self { stops, ..Self::default() }
@@ -41,7 +41,7 @@ impl Text {
         Taken::Text(std::mem::replace(&mut self.held, rest))
     }
 
-    /// The remaining text at the end.
+    /// Returns the remaining text at the end.
     #[must_use]
     pub fn rest(&mut self) -> String {
         self.decode(true);
@@ -74,7 +74,7 @@ impl Text {
     }
 }
 
-/// Length of the longest suffix of `text` that is a prefix of `stop`, in bytes.
+/// Returns the length of the longest suffix of `text` that is a prefix of `stop`, in bytes.
 fn beginning(text: &str, stop: &str) -> usize {
     let longest = text.len().min(stop.len().saturating_sub(1));
     let is_beginning = |length: &usize| {
@@ -88,7 +88,7 @@ fn beginning(text: &str, stop: &str) -> usize {
 mod tests {
     use super::*;
 
-    /// The text of these pieces, and whether a stop string ended it.
+    /// Returns the text of these pieces, and whether a stop string ended it.
     fn text(pieces: &[&[u8]], stops: &[&str]) -> (Vec<String>, bool) {
         let mut text = Text::new(stops.iter().map(|stop| (*stop).to_owned()).collect());
         let mut out = Vec::new();

@@ -1,5 +1,5 @@
-//! Separates the thinking in a model's answer: the text between tags, the first of which may be in
-//! the prompt.
+//! Separates thinking from the rest of a model's response: the text between tags, the first of
+//! which may be in the prompt.
 
 /// The tags around thinking.
 pub const TAGS: [(&str, &str); 7] = [
@@ -11,31 +11,31 @@ pub const TAGS: [(&str, &str); 7] = [
     ("<|START_THINKING|>", "<|END_THINKING|>"),
     ("<|channel|>analysis<|message|>", "<|end|>"),
 ];
-/// Headers that a model writes before its answer.
+/// Headers that a model writes before its actual response.
 const HEADERS: [&str; 2] =
     ["<|start|>assistant<|channel|>final<|message|>", "<|channel|>final<|message|>"];
-/// The tokens of [`TAGS`] and [`HEADERS`] that are not tags by themselves.
+/// Tokens that occur in [`TAGS`] and [`HEADERS`] but are not tags by themselves.
 const PARTS: [&str; 4] = ["<|channel|>", "<|message|>", "<|start|>", "<|end|>"];
 
-/// Whether an answer can contain thinking.
+/// Whether a response can contain thinking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Thinking {
-    /// No: a grammar constrains it.
+    /// The response contains no thinking, because a grammar constrains it.
     Never,
-    /// It may start with thinking.
+    /// The response may start with thinking.
     Maybe,
-    /// The prompt has opened it; this tag closes it.
+    /// The prompt has opened thinking; this tag closes it.
     Begun(&'static str),
 }
 
-/// A part of an answer.
+/// A part of a response.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Split {
     pub reasoning: String,
     pub content: String,
 }
 
-/// Splits an answer as its text arrives.
+/// Splits a response as its text arrives.
 #[derive(Debug)]
 pub struct Divider {
     state: State,
@@ -61,7 +61,7 @@ pub fn is_part(token: &str) -> bool {
     PARTS.contains(&token) || TAGS.iter().any(|(open, close)| [open, close].contains(&&token))
 }
 
-/// The tag that closes thinking opened in a prompt.
+/// Returns the tag that closes thinking opened in a prompt.
 #[must_use]
 pub fn begun_in(prompt: &str) -> Option<&'static str> {
     let prompt = prompt.trim_end();
@@ -69,7 +69,7 @@ pub fn begun_in(prompt: &str) -> Option<&'static str> {
 }
 
 impl Divider {
-    /// Starts at the beginning of an answer.
+    /// Creates a divider at the beginning of a response.
     #[must_use]
     pub const fn new(thinking: Thinking) -> Self {
         let state = match thinking {
@@ -80,7 +80,7 @@ impl Divider {
         Self { state, held: String::new() }
     }
 
-    /// Adds text. Returns what is certain.
+    /// Adds text, and returns the parts that are certain.
     pub fn push(&mut self, text: &str) -> Split {
         self.held.push_str(text);
         let mut split = Split::default();
@@ -88,7 +88,7 @@ impl Divider {
         split
     }
 
-    /// Returns the rest at the end of the answer.
+    /// Returns the rest at the end of the response.
     pub fn end(&mut self) -> Split {
         let rest = std::mem::take(&mut self.held);
         match self.state {
@@ -104,7 +104,7 @@ impl Divider {
         }
     }
 
-    /// Returns what is certain in `split`. Returns whether there may be more.
+    /// Moves the parts that are certain to `split`. Returns whether there may be more.
     fn step(&mut self, split: &mut Split) -> bool {
         match self.state {
             State::Content => {
@@ -154,7 +154,7 @@ impl Divider {
             self.state = State::Start { is_behind: true };
             return true;
         }
-        // The end may be the beginning of the tag, or the blanks before it.
+        // The end of the text may be the beginning of the tag, or the whitespace before it.
         let most = self.held.len().min(close.len() - 1);
         let ends = |length: &usize| {
             self.held.get(self.held.len() - length..).is_some_and(|end| close.starts_with(end))

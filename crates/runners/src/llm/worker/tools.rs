@@ -1,7 +1,9 @@
-//! Tools: how a model learns of them, the grammar of its calls, and parsing the calls in its text.
+//! Tools: how a model receives them, the grammar of tool calls, and parsing the calls in the
+//! generated text.
 //!
-//! Models write calls in different forms; the chat template shows which. If the template does not
-//! support tools, a system message describes them in the most widely learned form.
+//! Models write calls in different formats; the chat template shows which format a model uses. If
+//! the template does not support tools, a system message describes them in the format that most
+//! models know.
 
 use serde_json::{Value, json};
 
@@ -9,13 +11,13 @@ use super::grammar::{Rules, literal};
 use super::request::{Refusal, Tool, ToolChoice};
 use super::sampling::{Grammar, ROOT, Trigger};
 
-/// Maximum number of calls of one answer.
+/// Maximum number of calls in one response.
 const CALLS_MAX: usize = 32;
 
-/// How the templates of Llama 3.1 and 3.2 show calls.
+/// How the templates of Llama 3.1 and 3.2 write calls.
 const LLAMA: [&str; 2] = ["<|python_tag|>", "\"parameters\": dictionary of argument name"];
 
-/// The form in which a model writes calls.
+/// The format in which a model writes calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// `<tool_call>{"name": …, "arguments": …}</tool_call>`: Hermes, Qwen and others.
@@ -28,22 +30,22 @@ pub enum Form {
     Args,
     /// Required calls use the family's own tokens, all others [`Form::Tagged`].
     Family(Family),
-    /// `<|tool_call_start|>[…]<|tool_call_end|>`: LFM2; a required call is JSON between these
+    /// `<|tool_call_start|>[…]<|tool_call_end|>`: LFM2; required calls are JSON between these
     /// tokens.
     Lfm,
-    /// `[name(key=value)]` and nothing else: Llama 4. A required call has the form [`Form::Bare`].
+    /// `[name(key=value)]` and nothing else: Llama 4. Required calls use [`Form::Bare`].
     Python,
-    /// In a tag, but not as JSON: Qwen3-Coder, GLM. A required call has the form [`Form::Tagged`].
+    /// In tags, but not as JSON: Qwen3-Coder, GLM. Required calls use [`Form::Tagged`].
     Free,
 }
 
-/// How a family writes required calls: the texts around all calls, and around the name and the
-/// arguments of each.
+/// How a model family writes required calls: the texts around all calls, and around the name and
+/// the arguments of each call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Family {
     all: [&'static str; 2],
     call: [&'static str; 3],
-    /// The number of the call follows its name.
+    /// Whether the number of the call follows its name.
     is_numbered: bool,
     is_single: bool,
 }
@@ -55,7 +57,7 @@ impl Family {
         is_numbered: false,
         is_single: false,
     };
-    /// Before V3.1.
+    /// DeepSeek before V3.1.
     const DEEPSEEK_BLOCK: Self = Self {
         call: [
             "<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
@@ -87,7 +89,7 @@ impl Family {
         is_single: false,
     };
 
-    /// The family that a chat template shows.
+    /// Returns the family that a chat template indicates.
     fn of_template(source: &str) -> Option<Self> {
         let has = |text: &str| source.contains(text);
         if has("[TOOL_CALLS]") && has("[ARGS]") {
@@ -103,7 +105,7 @@ impl Family {
         }
     }
 
-    /// A tool call whose arguments are an expression.
+    /// Returns the expression of a tool call whose arguments match an expression.
     fn call(&self, name: &str, arguments: &str) -> String {
         let [begin, between, end] = self.call;
         let begin = if self.is_numbered {
@@ -116,7 +118,7 @@ impl Family {
         format!("{begin} ws {arguments}{end}")
     }
 
-    /// One call and up to `more` further ones.
+    /// Returns the expression of one call and up to `more` further calls.
     fn all(&self, one: &str, more: usize) -> String {
         let more = if self.is_single || more == 0 {
             String::new()
@@ -135,11 +137,11 @@ impl Family {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
     pub name: String,
-    /// JSON text.
+    /// The arguments as JSON text.
     pub arguments: String,
 }
 
-/// The tools of a request, and whether they are called.
+/// The tools of a request, and whether they must be called.
 #[derive(Debug)]
 pub struct Tools<'r> {
     tools: Vec<&'r Tool>,
@@ -148,7 +150,7 @@ pub struct Tools<'r> {
 }
 
 impl Form {
-    /// The form that a chat template shows.
+    /// Returns the format that a chat template indicates.
     #[must_use]
     pub fn of_template(source: &str) -> Self {
         if source.contains("[TOOL_CALLS]") {
@@ -178,7 +180,7 @@ impl Form {
         }
     }
 
-    /// The marker that starts a call.
+    /// Returns the marker that starts a call.
     #[must_use]
     pub const fn mark(self) -> &'static str {
         match self {
@@ -189,13 +191,13 @@ impl Form {
         }
     }
 
-    /// Whether calls make up either the whole text or none of it.
+    /// Whether a text consists either entirely of calls or contains none.
     #[must_use]
     pub const fn is_whole(self) -> bool {
         matches!(self, Self::Bare | Self::Python)
     }
 
-    /// Removes the markers from a text that turned out not to be calls.
+    /// Removes the markers from a text that does not contain calls after all.
     #[must_use]
     pub fn unmarked(self, text: &str) -> String {
         match self {
@@ -212,14 +214,14 @@ impl Form {
     pub fn calls(self, text: &str) -> Vec<Call> {
         let call = |value: &Value| {
             let name = value.get("name")?.as_str()?.to_owned();
-            // Some models mix up the forms.
+            // Some models mix up the formats.
             let arguments = value.get("arguments").or_else(|| value.get("parameters"));
             let arguments = arguments.cloned().unwrap_or_else(|| json!({}));
             Some(Call { name, arguments: arguments.to_string() })
         };
         let rest = text.trim_start();
         match self {
-            // `native` parses them.
+            // The module `native` parses this format.
             Self::Args => Vec::new(),
             Self::Tagged | Self::Family(_) | Self::Lfm | Self::Free => rest
                 .split(self.mark())
@@ -243,7 +245,7 @@ impl Form {
 }
 
 impl<'r> Tools<'r> {
-    /// The tools that an answer may call.
+    /// Creates the set of tools that the model may call.
     #[must_use]
     pub fn new(tools: &'r [Tool], choice: &'r ToolChoice, is_many: bool) -> Self {
         let may_call = |tool: &&Tool| match choice {
@@ -254,28 +256,29 @@ impl<'r> Tools<'r> {
         Self { tools: tools.iter().filter(may_call).collect(), choice, is_many }
     }
 
-    /// No tools.
+    /// Creates an empty set of tools.
     #[must_use]
     pub const fn none() -> Tools<'static> {
         Tools { tools: Vec::new(), choice: &ToolChoice::None, is_many: false }
     }
 
-    /// Whether there are none.
+    /// Whether there are no tools.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.tools.is_empty()
     }
 
-    /// The tools as received.
+    /// Returns the tools exactly as received.
     #[must_use]
     pub fn given(&self) -> Vec<Value> {
         self.tools.iter().map(|tool| tool.given.clone()).collect()
     }
 
-    /// The grammar of their calls. A tool whose schema cannot be enforced accepts any object,
-    /// unless it is strict. `check` is called repeatedly and may abort.
+    /// Adds the grammar of the tools' calls. A tool whose schema cannot be enforced accepts any
+    /// object, unless it is strict. `check` is called repeatedly and may abort.
     ///
-    /// # Errors What is wrong with the schema of a strict tool, or the error of `check`.
+    /// # Errors
+    /// The fault in the schema of a strict tool, or the error of `check`.
     pub fn grammar(
         &self,
         form: Form,
@@ -344,7 +347,7 @@ impl<'r> Tools<'r> {
     }
 }
 
-/// Describes tools to a model whose template does not.
+/// Describes tools to a model whose template does not support them.
 #[must_use]
 pub fn instruction(tools: &[Value]) -> String {
     let lines: Vec<String> = tools.iter().map(Value::to_string).collect();

@@ -1,10 +1,10 @@
-//! Watches the work on requests. Templates, grammars and tokenizers compute on values of any size
-//! in calls that cannot be interrupted: doubling a text, searching a long list, sampling a token
-//! under a grammar.
+//! Monitors the work on requests. Templates, grammars and tokenizers process values of any size in
+//! calls that cannot be interrupted: doubling a text, searching a long list, sampling a token under
+//! a grammar.
 //!
-//! Work that takes too much memory or time is rejected, and work without a caller is abandoned. If
-//! it does not stop by itself, this process exits; the service starts another one and repeats the
-//! other requests.
+//! Work that takes too much memory or time is rejected, and work whose caller has disconnected is
+//! abandoned. If the work does not stop by itself, this process exits; the service then starts a
+//! new process and repeats the other requests.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -17,20 +17,21 @@ use super::request::Refusal;
 use orrery_guard::sandbox::OwnMemory;
 use orrery_runtime::monotonic_now;
 
-/// Memory growth limit of one step, in bytes.
+/// Maximum memory growth of one step, in bytes.
 const MEMORY_MAX: u64 = 512 * MIB;
 /// Time limit for rendering the templates of a request, and for building the grammar of its
 /// schemas.
 const READING_MAX: Duration = Duration::from_secs(30);
 /// Time limit for sampling one token under a grammar.
 const TOKEN_MAX: Duration = Duration::from_secs(20);
-/// Time for a refusal to reach the service before the process exits.
+/// Time allowed for an error response to reach the service before the process exits.
 const SENDING: Duration = Duration::from_millis(100);
 /// Polling interval.
 const LOOK: Duration = Duration::from_millis(5);
 const MIB: u64 = 1024 * 1024;
 
-/// A waiting caller. When the last reference is dropped, nobody waits any more.
+/// A caller that waits for a response. When the last reference is dropped, the caller has
+/// disconnected.
 #[derive(Debug)]
 pub struct Client {
     refusal: watch::Sender<Option<Refusal>>,
@@ -43,7 +44,7 @@ impl Client {
         Arc::new(Self { refusal: watch::Sender::new(None) })
     }
 
-    /// Waits until the work on the request is rejected.
+    /// Waits until the work on the request is rejected, and returns the error.
     pub async fn refused(&self) -> Refusal {
         let mut refusal = self.refusal.subscribe();
         let found = refusal.wait_for(Option::is_some).await.ok().and_then(|found| found.clone());
@@ -70,8 +71,9 @@ pub enum Step {
 }
 
 impl Step {
-    /// Grace period to stop by itself. Exiting interrupts the streams of other clients, so steps
-    /// bounded by their input get more time than those that a template or schema can prolong.
+    /// Grace period for the work to stop by itself. An exit interrupts the streams of other
+    /// clients, so steps that are bounded by their input get more time than those that a template
+    /// or schema can prolong.
     const fn stopping_max(self) -> Duration {
         match self {
             Self::Reading => Duration::from_secs(10),
@@ -103,11 +105,11 @@ struct Entry {
     since: Instant,
     /// Data size of the process at the start of the step, in bytes.
     data: u64,
-    /// When the caller went away.
+    /// When the caller disconnected.
     left: Option<Instant>,
 }
 
-/// Work on a request; ends when dropped.
+/// Work on a request; it ends when this is dropped.
 #[derive(Debug)]
 pub struct Work {
     watch: Arc<Watch>,
@@ -124,15 +126,16 @@ impl Work {
         }
     }
 
-    /// The caller.
+    /// Returns the caller.
     #[must_use]
     pub const fn client(&self) -> &Weak<Client> {
         &self.client
     }
 
-    /// Whether to continue.
+    /// Checks whether to continue.
     ///
-    /// # Errors The caller disconnected, or the step has taken too long.
+    /// # Errors
+    /// The caller has disconnected, or the step has taken too long.
     pub fn check(&self) -> Result<(), Refusal> {
         if self.client.strong_count() == 0 {
             return Err(Refusal::because(500, "the caller disconnected"));
@@ -157,7 +160,7 @@ impl Running {
 }
 
 impl Watch {
-    /// Creates a watch that measures memory there.
+    /// Creates a watch that measures memory with `memory`.
     #[must_use]
     pub fn new(memory: Option<OwnMemory>) -> Arc<Self> {
         Arc::new(Self { memory, running: Mutex::default(), begun: Condvar::new() })
@@ -177,7 +180,7 @@ impl Watch {
         work
     }
 
-    /// Watches for the life of the process; needs its own thread.
+    /// Watches for as long as the process lives; needs a separate thread.
     pub fn run(&self) {
         loop {
             let none = |running: &mut Running| running.all.is_empty();
@@ -195,7 +198,7 @@ impl Watch {
         }
     }
 
-    /// The first work that must stop and does not: the reason, and its caller.
+    /// Returns the first work that must stop but does not: the reason, and its caller.
     fn look(&self) -> Option<(Refusal, Weak<Client>)> {
         let (data, now) = (self.data(), monotonic_now());
         let mut running = self.lock();
@@ -206,7 +209,7 @@ impl Watch {
                 let is_over = now.saturating_duration_since(left) > entry.step.stopping_max();
                 return is_over.then(|| (Refusal::because(500, message), Weak::new()));
             }
-            // It still has time to stop by itself.
+            // The work still has time to stop by itself.
             let time = now.saturating_duration_since(entry.since);
             let time = time.saturating_sub(entry.step.stopping_max());
             let refusal = exceeded(entry.step, data.saturating_sub(entry.data), time)?;
@@ -214,7 +217,7 @@ impl Watch {
         })
     }
 
-    /// Runs `make` without counting its memory as that of the steps in progress.
+    /// Runs `make` without counting its memory toward the steps in progress.
     pub fn set_aside<T>(&self, make: impl FnOnce() -> T) -> T {
         let before = self.data();
         let made = make();
@@ -234,7 +237,8 @@ impl Watch {
     }
 }
 
-/// The refusal of a step that has taken this many bytes and this long, if a limit is exceeded.
+/// Returns the error for a step that has taken this many bytes and this long, if a limit is
+/// exceeded.
 fn exceeded(step: Step, bytes: u64, time: Duration) -> Option<Refusal> {
     let (what, status, most) = match step {
         Step::Reading | Step::Vectors => return None,
@@ -257,7 +261,7 @@ fn exceeded(step: Step, bytes: u64, time: Duration) -> Option<Refusal> {
 pub mod tests {
     use super::*;
 
-    /// Work for a caller who waits as long as this value is kept.
+    /// Creates work whose caller waits until the returned client is dropped.
     pub fn work() -> (Arc<Client>, Work) {
         let client = Client::new();
         let work = Watch::new(None).begin(Step::Reading, &Arc::downgrade(&client));
@@ -290,7 +294,7 @@ pub mod tests {
         assert!(work.watch.look().is_none());
         drop(client);
         assert!(work.check().is_err());
-        // It has a grace period.
+        // The work still has time to stop by itself.
         assert!(work.watch.look().is_none());
         work.watch.lock().of(work.number).unwrap().left =
             monotonic_now().checked_sub(Step::Template.stopping_max() + LOOK);

@@ -1,4 +1,4 @@
-//! Events sent to steps: before and while they wait, and after they have ended.
+//! Events sent to steps: before the steps wait, while they wait, and after they have ended.
 
 use std::sync::Arc;
 
@@ -7,14 +7,14 @@ use crate::definition::Step as PlannedStep;
 use crate::machine::workflow::Event;
 use crate::step::{self, EventSource, Instance};
 
-/// The answer to an event: the same each time, so that outputs can be compared.
+/// The answer to an event. It is the same each time, so that outputs can be compared.
 pub(super) fn answer(instance: Instance) -> Event {
     let output = payload(&format!("answer of {instance:?}"));
     Event::Answered { instance, output, source: EventSource::Api }
 }
 
 impl Machine {
-    /// Sends the event of a step, whether or not it waits. Only the first one counts.
+    /// Sends the event of a step, whether or not the step is waiting. Only the first event counts.
     pub(super) fn send(&mut self, which: usize) {
         let plan = Arc::clone(&self.plan);
         let of = |step: &PlannedStep| Instance::of(step.position);
@@ -29,7 +29,7 @@ impl Machine {
         }
     }
 
-    /// Sends an event that a step waits for. False if there is none.
+    /// Sends an event that a step waits for. Returns false if no step waits.
     pub(super) fn send_awaited(&mut self) -> bool {
         let plan = Arc::clone(&self.plan);
         let awaited = plan.events().position(|(step, _)| self.waits(&Instance::of(step.position)));
@@ -39,7 +39,7 @@ impl Machine {
         })
     }
 
-    /// Takes the answers that arrived just before the process died.
+    /// Delivers the answers that arrived just before the process died.
     pub(super) fn take_answers(&mut self) {
         for instance in self.sent.clone() {
             if self.waits(&instance) {

@@ -36,14 +36,14 @@ struct Machine {
     execution: Execution,
     progress: StepProgress,
     now: Timestamp,
-    /// The state that would be read after a crash.
+    /// The steps on disk, as they would be read after a crash.
     disk: BTreeMap<Instance, Step>,
     stored: Execution,
-    /// Running attempts, and stopped ones, whose reports are stale.
+    /// Running attempts, and stopped attempts, whose reports are stale.
     runs: BTreeMap<Instance, u32>,
     stopped: Vec<(Instance, u32)>,
     timers: BTreeSet<(Timestamp, Instance)>,
-    /// The steps whose event was sent, perhaps before they began. Survives a crash.
+    /// The steps whose event has been sent, perhaps before they began. Survives a crash.
     sent: BTreeSet<Instance>,
     /// The children created so far, by attempt, and which of them have ended or been abandoned.
     /// Survives a crash.
@@ -97,7 +97,7 @@ impl Machine {
         let mut machine = Self {
             disk: kept.collect(),
             is_lucky: true,
-            // Published predictions stay; the other execution was charged for them.
+            // Published predictions remain, because the failed execution was charged for them.
             published: failed.published.clone(),
             ..Self::new(failed.seed, Arc::clone(&failed.plan))
         };
@@ -121,8 +121,7 @@ impl Machine {
         machine
     }
 
-    /// Applies an event and everything that follows from it, then commits and starts runs like the
-    /// executor.
+    /// Applies an event and its consequences, then commits and starts runs as the executor does.
     fn happen(&mut self, event: Event) {
         let mut events = std::collections::VecDeque::from([event]);
         let mut starts = Vec::new();
@@ -237,10 +236,10 @@ impl Machine {
                     starts.push((instance.clone(), attempt));
                 }
                 if self.progress.step(&instance).unwrap().child.is_some() {
-                    // It was created before the process died.
+                    // The child was created before the process died.
                     return None;
                 }
-                // The same after a crash, so that outputs can be compared.
+                // The child's id is the same after a crash, so that outputs can be compared.
                 let chance = u128::from(fate(self.seed, "child", &instance, attempt));
                 let child = ExecutionId::from((1 << 100 | chance).to_be_bytes());
                 Event::ChildStarted { instance, attempt, child }
@@ -303,7 +302,7 @@ impl Machine {
         }
     }
 
-    /// Repeats a report, or sends one that is no longer expected.
+    /// Repeats a report, or sends a report that is no longer expected.
     fn report_late(&mut self, which: usize) {
         if let Some((instance, attempt)) =
             self.stopped.get(which % self.stopped.len().max(1)).cloned()
@@ -353,7 +352,7 @@ impl Machine {
         self.take_answers();
     }
 
-    /// Lets everything come to its end.
+    /// Processes events until everything has ended.
     fn live_on(&mut self) {
         for _ in 0..20_000 {
             if self.execution.status.is_final() {
@@ -484,7 +483,7 @@ impl Machine {
         }
     }
 
-    /// A running child has one step that waits for it, or is about to be cancelled.
+    /// A running child has exactly one step that waits for it, or is about to be cancelled.
     fn invariant_no_child_is_orphaned(&self) {
         for ((instance, attempt), child) in &self.children {
             let step = self.disk.get(instance).expect("its creation is in the step's commit");
@@ -614,7 +613,7 @@ proptest! {
         dice in prop::collection::vec(any::<u8>(), 0..60),
         acts in acts(),
     ) {
-        // No timeouts: what they cut off depends on the timing.
+        // Without timeouts, because which steps they cut off depends on the timing.
         let plan = plan(&dice, false);
         let mut straight = Machine::new(seed, Arc::clone(&plan));
         straight.live_on();
@@ -660,7 +659,7 @@ proptest! {
         }
     }
 
-    /// Suspended during a wait and woken, it continues as if it had stayed in memory.
+    /// If it is suspended during a wait and woken, it continues as if it had stayed in memory.
     #[test]
     fn workflow_machine_is_suspended_and_resumed(
         seed: u64,

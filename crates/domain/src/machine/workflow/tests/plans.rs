@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 
 use crate::definition::Plan;
 
-/// Bytes that determine the shape of a plan; zeros once they are used up.
+/// The bytes that determine the shape of a plan; zeros once they are used up.
 struct Dice<'d> {
     bytes: std::slice::Iter<'d, u8>,
     /// Whether steps have timeouts.
     deadlines: bool,
-    /// The number of maps around the next step: inside a map, no step waits for an event.
+    /// The number of maps around the next step. Inside a map, no step waits for an event.
     maps: usize,
 }
 

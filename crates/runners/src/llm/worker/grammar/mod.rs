@@ -1,9 +1,9 @@
-//! Compiles JSON Schemas to grammars (GBNF) that constrain llama.cpp's output.
+//! Compiles JSON Schemas into grammars (GBNF) that constrain llama.cpp's output.
 //!
 //! llama.cpp's own converter omits what it cannot express, takes cubic time for optional
-//! properties, and does not terminate for some schemas of 3 KB. Here each place of a schema becomes
-//! one rule: references share their rules and may be recursive, alternatives are flattened to avoid
-//! left recursion, and the cost of a schema is counted before llama.cpp sees the grammar.
+//! properties, and does not terminate for some schemas of 3 KB. Here, each location in a schema
+//! becomes one rule: references share their rules and may be recursive, alternatives are flattened
+//! to avoid left recursion, and the cost of a schema is computed before llama.cpp sees the grammar.
 
 mod numbers;
 mod objects;
@@ -18,18 +18,18 @@ use serde_json::{Map, Value};
 use self::places::{Choices, Leaf};
 pub use self::strings::literal;
 
-/// Cost limit over all schemas of a request: one unit per subschema, property, value and
-/// written-out repetition.
+/// Cost limit over all schemas of a request: one unit per subschema, property, value and expanded
+/// repetition.
 const COST_MAX: usize = 20_000;
-/// Approximate limit on copied parts of schemas in bytes: alternatives and `allOf` repeat adjacent
-/// keywords.
+/// Approximate limit on the copied parts of schemas in bytes: alternatives and `allOf` repeat
+/// adjacent keywords.
 const COPIED_MAX: usize = 64 * 1024 * 1024;
-/// Largest grammar, in bytes.
+/// Maximum size of a grammar, in bytes.
 const BYTES_MAX: usize = 2 * 1024 * 1024;
-/// The largest `maxItems` or similar bound that a grammar counts; larger ones are ignored, because
-/// no answer is that long. A larger `minItems` or `minLength` is rejected.
+/// The largest `maxItems` or similar bound that a grammar enforces; larger bounds are ignored,
+/// because no generated text is that long. A larger `minItems` or `minLength` is rejected.
 const REPEATED_MAX: u64 = 200_000;
-/// Repetitions up to this count are written plainly; larger ones are built from blocks.
+/// Repetitions up to this count are written out; larger ones are built from blocks.
 const REPEATED_PLAINLY: u64 = 64;
 
 /// Predefined rules.
@@ -48,7 +48,7 @@ array ::= "[" ws ( value ( "," ws value )* ws )? "]"
 value ::= object | array | string | number | boolean | null
 "#;
 
-/// Why a schema cannot be enforced, and the place of the fault.
+/// The keyword or value that cannot be enforced, and its location.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{why} (at {place})")]
 pub struct Error {
@@ -81,10 +81,11 @@ impl Default for Rules {
 }
 
 impl Rules {
-    /// Adds the rules of a schema. Returns the expression for a matching value. With `is_strict`,
-    /// keywords that no grammar can express are errors.
+    /// Adds the rules of a schema, and returns the expression for a matching value. With
+    /// `is_strict`, keywords that no grammar can express are errors.
     ///
-    /// # Errors [`Error`]; nothing is added then.
+    /// # Errors
+    /// [`Error`]; in this case, nothing is added.
     pub fn schema(&mut self, schema: &Value, is_strict: bool) -> Result<String, Error> {
         let (bytes, cost, copied) = (self.text.len(), self.cost, self.copied);
         let mut builder = Builder {
@@ -102,7 +103,7 @@ impl Rules {
         built
     }
 
-    /// Adds a rule. Returns its name.
+    /// Adds a rule and returns its name.
     pub fn add(&mut self, expression: &str) -> String {
         let name = self.name();
         self.define(&name, expression);
@@ -119,7 +120,7 @@ impl Rules {
         let _written = writeln!(self.text, "{name} ::= {expression}");
     }
 
-    /// The grammar, with `root` as its first rule.
+    /// Returns the grammar, with `root` as its first rule.
     #[must_use]
     pub fn text(mut self, root: &str, expression: &str) -> String {
         self.define(root, expression);
@@ -132,16 +133,16 @@ struct Builder<'r, 's> {
     rules: &'r mut Rules,
     root: &'s Value,
     is_strict: bool,
-    /// Rule names by place.
+    /// Rule names by location in the schema.
     named: HashMap<String, String>,
-    /// Places with a name whose rule is not built yet.
+    /// Locations that have a rule name but no rule yet.
     queue: Vec<(String, Leaf)>,
 }
 
 impl Builder<'_, '_> {
     fn build(&mut self) -> Result<String, Error> {
         let root = self.value(self.root, "")?;
-        // Iterative, because references may nest deeply.
+        // Iterative rather than recursive, because references may nest deeply.
         while let Some((name, leaf)) = self.queue.pop() {
             let expression = self.leaf(&leaf)?;
             self.rules.define(&name, &expression);
@@ -152,7 +153,7 @@ impl Builder<'_, '_> {
         Ok(root)
     }
 
-    /// Adds to the cost.
+    /// Adds `units` to the cost.
     fn spend(&mut self, units: usize, place: &str) -> Result<(), Error> {
         self.rules.cost = self.rules.cost.saturating_add(units);
         if self.rules.cost > COST_MAX { Err(too_large(place)) } else { Ok(()) }
@@ -164,7 +165,7 @@ impl Builder<'_, '_> {
         if self.rules.copied > COPIED_MAX { Err(too_large(place)) } else { Ok(()) }
     }
 
-    /// The expression for a value that matches a schema.
+    /// Returns the expression for a value that matches a schema.
     fn value(&mut self, schema: &Value, place: &str) -> Result<String, Error> {
         let Choices { leaves, literals, .. } = self.choices(schema, place)?;
         let mut all = Vec::new();
@@ -184,7 +185,7 @@ impl Builder<'_, '_> {
         }
     }
 
-    /// The rule of a place.
+    /// Returns the name of the rule for a location.
     fn named(&mut self, leaf: Leaf) -> String {
         if let Some(primitive) = leaf.primitive() {
             return primitive.to_owned();
@@ -221,7 +222,7 @@ impl Builder<'_, '_> {
         let first = tuple.and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
         let rest = match schema.get("items") {
             Some(items) if !items.is_array() => Some(items),
-            // A tuple gets only its listed items; more would be permitted but useless.
+            // A tuple has only its listed items; additional items would be allowed but useless.
             _ if first.is_empty() => Some(&Value::Bool(true)),
             _ => schema.get("additionalItems").filter(|rest| rest.is_object()),
         };
@@ -251,7 +252,8 @@ impl Builder<'_, '_> {
         Ok(format!("\"[\" ws {inside} \"]\""))
     }
 
-    /// Comma-separated items with trailing blanks; `goes_on` if other items precede.
+    /// Returns comma-separated items with trailing whitespace; `goes_on` means that other items
+    /// precede them.
     fn list(
         &mut self,
         item: &str,
@@ -269,7 +271,8 @@ impl Builder<'_, '_> {
         Ok(if least == 0 { format!("( {all} )?") } else { all })
     }
 
-    /// A repeated rule. Large counts are built from blocks: about twice their square root in rules.
+    /// Repeats a rule. Large counts are built from blocks, which takes about twice the square root
+    /// of the count in rules.
     fn repeated(
         &mut self,
         rule: &str,
@@ -303,7 +306,7 @@ impl Builder<'_, '_> {
     }
 }
 
-/// Approximate memory of fields, in bytes.
+/// Estimates the memory of fields, in bytes.
 fn bytes_of(fields: &Fields) -> usize {
     const FIELD: usize = 128;
     fields.iter().map(|(name, value)| FIELD + name.len() + bytes_within(value)).sum()

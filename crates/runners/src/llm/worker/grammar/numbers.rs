@@ -1,4 +1,4 @@
-//! Grammars of bounded numbers, digit by digit.
+//! Grammars of bounded numbers, built digit by digit.
 
 use serde_json::Value;
 
@@ -7,14 +7,14 @@ use super::places::Leaf;
 
 /// Minimum extent of a half-open range.
 const OPEN: f64 = 999_999_999_999.0;
-/// Larger bounds are ignored: numbers without bounds have at most 16 digits and stay below.
+/// Larger bounds are ignored: unbounded numbers have at most 16 digits and stay below this value.
 const BOUND_MAX: f64 = 1e16;
-/// Bounded numbers may have as many decimal places as their bounds, but at least `DECIMALS` and at
-/// most this many.
+/// The maximum number of decimal places of bounded numbers: as many as their bounds have, but at
+/// least `DECIMALS` and at most this many.
 const DECIMALS_MAX: u32 = 6;
 const DECIMALS: u32 = 4;
-/// Largest bound, scaled to a whole number, that is written digit by digit. If more decimal places
-/// would exceed it, the grammar has no numbers with that many.
+/// Maximum bound, scaled to an integer, that is written digit by digit. If more decimal places
+/// would exceed it, the grammar excludes numbers with that many.
 const SCALED_MAX: f64 = 1e18;
 
 /// The bounds of a leaf.
@@ -25,14 +25,14 @@ struct Bounds {
     is_below: bool,
 }
 
-/// The expression for a whole number.
+/// Returns the expression for an integer.
 pub(super) fn integer(leaf: &Leaf) -> Result<String, Error> {
     let Some(bounds) = bounds(leaf)? else { return Ok("integer".to_owned()) };
     let all = bounds.scaled(0);
     if all.is_empty() { Err(none_fits(leaf)) } else { Ok(format!("( {} )", all.join(" | "))) }
 }
 
-/// The expression for a number.
+/// Returns the expression for a number.
 pub(super) fn number(leaf: &Leaf) -> Result<String, Error> {
     let Some(bounds) = bounds(leaf)? else { return Ok("number".to_owned()) };
     let given = [bounds.least, bounds.most].into_iter().flatten().map(decimals).max().unwrap_or(0);
@@ -80,7 +80,7 @@ fn bounds(leaf: &Leaf) -> Result<Option<Bounds>, Error> {
     Ok(Some(Bounds { least, most, is_above, is_below }))
 }
 
-/// The decimal places of a number.
+/// Counts the decimal places of a number.
 fn decimals(number: f64) -> u32 {
     let text = format!("{number}");
     let behind = text.split_once('.').map_or(0, |(_, behind)| behind.len());
@@ -88,7 +88,7 @@ fn decimals(number: f64) -> u32 {
 }
 
 impl Bounds {
-    /// The numbers with this many decimal places.
+    /// Returns expressions for the numbers with this many decimal places.
     fn scaled(&self, places: u32) -> Vec<String> {
         let factor = 10_f64.powi(places.cast_signed());
         let of = |bound: f64| {
@@ -121,8 +121,8 @@ impl Bounds {
     }
 }
 
-/// The non-negative whole numbers from `low` to `high`, with a decimal point before the last
-/// `places` digits.
+/// Returns expressions for the non-negative integers from `low` to `high`, with a decimal point
+/// before the last `places` digits.
 fn natural(low: f64, high: f64, places: u32) -> Vec<String> {
     let mut all = Vec::new();
     if high < low {
@@ -142,8 +142,8 @@ fn natural(low: f64, high: f64, places: u32) -> Vec<String> {
     all
 }
 
-/// The digit strings from one number to another of the same length, with a decimal point before the
-/// last `places` digits.
+/// Returns an expression for the digit strings from one number to another of the same length, with
+/// a decimal point before the last `places` digits.
 fn between(from: &[char], to: &[char], places: usize) -> String {
     let ([a, low @ ..], [b, high @ ..]) = (from, to) else { return String::new() };
     let point = if places > 0 && from.len() == places { "\".\" " } else { "" };
@@ -169,13 +169,13 @@ fn between(from: &[char], to: &[char], places: usize) -> String {
     format!("{point}( {} )", all.join(" | "))
 }
 
-/// The digit before or after this one.
+/// Returns the digit before or after this one.
 fn next(digit: char, step: i32) -> char {
     let code = u32::from(digit).saturating_add_signed(step);
     char::from_u32(code).unwrap_or(digit)
 }
 
-/// This many arbitrary digits.
+/// Returns an expression for this many arbitrary digits.
 fn any(digits: usize, places: usize) -> String {
     if places > 0 && digits >= places {
         let whole = digits - places;

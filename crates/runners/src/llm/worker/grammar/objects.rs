@@ -1,4 +1,4 @@
-//! Grammars of objects: properties in schema order, each once, with one rule per property.
+//! Grammars of objects: properties in schema order, each at most once, with one rule per property.
 
 use std::collections::HashSet;
 
@@ -8,13 +8,13 @@ use super::places::Leaf;
 use super::strings::{literal, other_than};
 use super::{Builder, Error};
 
-/// Maximum number of optional properties of one object. Each is an alternative that is tried for
-/// every token.
+/// Maximum number of optional properties of one object. Each optional property is an alternative
+/// that is tried for every token.
 const OPTIONAL_MAX: usize = 512;
-/// Longest name that additional properties are kept distinct from, in characters.
+/// Maximum length in characters of a declared name that additional properties must differ from.
 const NAME_MAX: usize = 128;
 
-/// A property.
+/// A property of an object.
 struct Member {
     pair: String,
     is_required: bool,
@@ -22,14 +22,14 @@ struct Member {
 
 /// The rules for the rest of an object.
 struct Rest {
-    /// After another property.
+    /// The rule that applies after a property.
     after: String,
-    /// Before any property.
+    /// The rule that applies before any property.
     first: String,
 }
 
 impl Builder<'_, '_> {
-    /// The expression for an object.
+    /// Returns the expression for an object.
     pub(super) fn object(&mut self, leaf: &Leaf) -> Result<String, Error> {
         let Leaf { schema, place } = leaf;
         let (least, most) = leaf.bounds("minProperties", "maxProperties")?;
@@ -37,7 +37,7 @@ impl Builder<'_, '_> {
         let further = match schema.get("additionalProperties") {
             Some(Value::Bool(false)) => None,
             Some(further) => Some(further),
-            // Additional properties would be permitted but useless.
+            // Additional properties would be allowed but useless.
             None => schema.get("properties").is_none().then_some(&Value::Bool(true)),
         };
         let further = match further {
@@ -59,7 +59,7 @@ impl Builder<'_, '_> {
         Ok(format!("\"{{\" ws {first} ws \"}}\""))
     }
 
-    /// The pairs of named properties, including required ones without a schema.
+    /// Returns the pairs of named properties, including required properties without a schema.
     fn members(&mut self, leaf: &Leaf) -> Result<Vec<Member>, Error> {
         let Leaf { schema, place } = leaf;
         let described = match schema.get("properties") {
@@ -104,7 +104,7 @@ impl Builder<'_, '_> {
         self.rules.add(&format!("{name} ws \":\" ws {value}"))
     }
 
-    /// The pair of an additional property; `None` if there can be none.
+    /// Returns the pair of an additional property, or `None` if there can be none.
     fn further(&mut self, leaf: &Leaf, schema: &Value) -> Result<Option<String>, Error> {
         let names = leaf.schema.get("properties").and_then(Value::as_object);
         let names: Vec<&str> = names.into_iter().flatten().map(|(name, _)| name.as_str()).collect();

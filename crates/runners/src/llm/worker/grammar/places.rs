@@ -1,4 +1,4 @@
-//! Resolves what a schema permits at one place: follows references, merges `allOf`, flattens
+//! Resolves what a schema allows at one location: follows references, merges `allOf`, and flattens
 //! alternatives.
 
 use std::borrow::Cow;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{Builder, Error, Fields};
 
-/// Maximum nesting of references, alternatives and `allOf` at one place.
+/// Maximum nesting of references, alternatives and `allOf` at one location.
 const IN_PLACE_MAX: usize = 200;
 
 /// Keywords that do not constrain values.
@@ -50,7 +50,7 @@ const UNAPPLIED: [&str; 15] = [
     "uniqueItems",
     "multipleOf",
 ];
-/// Keywords that imply a type if none is named.
+/// Keywords that imply a type if the schema specifies none.
 const TELLING: [(&str, &[&str]); 4] = [
     ("object", &["properties", "additionalProperties", "required", "minProperties"]),
     ("array", &["items", "prefixItems", "minItems", "maxItems"]),
@@ -58,25 +58,25 @@ const TELLING: [(&str, &[&str]); 4] = [
     ("number", &["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"]),
 ];
 
-/// A schema with at most one type, without references and alternatives.
+/// A schema with at most one type and without references or alternatives.
 #[derive(Debug, Clone)]
 pub(super) struct Leaf {
     pub schema: Fields,
-    /// Its place in the schema: a JSON pointer or another unique identifier.
+    /// The location in the schema: a JSON pointer or another unique identifier.
     pub place: String,
 }
 
-/// The values that a place permits.
+/// The values that a schema allows at a location.
 #[derive(Debug, Default)]
 pub(super) struct Choices {
     pub leaves: Vec<Leaf>,
     /// The JSON of literal values.
     pub literals: Vec<String>,
-    /// References already followed, so that each is followed once.
+    /// References already followed, so that none is followed twice.
     followed: HashSet<String>,
 }
 
-/// The place being resolved, and the choices found so far.
+/// The location being resolved, and the choices found so far.
 struct At<'f> {
     place: &'f str,
     /// Nesting depth of references, alternatives and `allOf`.
@@ -85,14 +85,14 @@ struct At<'f> {
 }
 
 impl At<'_> {
-    /// A nested place that adds to the same choices.
+    /// Returns a nested location that adds to the same choices.
     fn within<'f>(&'f mut self, place: &'f str) -> At<'f> {
         At { place, depth: self.depth + 1, found: self.found }
     }
 }
 
 impl Leaf {
-    /// Its type; `None`: any.
+    /// Returns the type; `None` means any type.
     pub fn kind(&self) -> Option<&str> {
         if let Some(kind) = self.schema.get("type") {
             return kind.as_str();
@@ -101,7 +101,7 @@ impl Leaf {
         TELLING.iter().find(|(_, keywords)| tells(keywords)).map(|(kind, _)| *kind)
     }
 
-    /// The predefined rule, if nothing but the type is given.
+    /// Returns the predefined rule if the schema specifies nothing but the type.
     pub fn primitive(&self) -> Option<&'static str> {
         let is_said = |name: &String| name != "type" && !is_annotation(name);
         if self.schema.keys().any(is_said) {
@@ -112,7 +112,7 @@ impl Leaf {
         rules.into_iter().find(|rule| kind == rule)
     }
 
-    /// A minimum and a maximum count.
+    /// Parses a minimum and a maximum count.
     pub fn bounds(&self, least: &str, most: &str) -> Result<(u64, Option<u64>), Error> {
         let count = |name: &str| match self.schema.get(name) {
             None | Some(Value::Null) => Ok(None),
@@ -143,7 +143,7 @@ fn is_annotation(name: &str) -> bool {
 }
 
 impl Builder<'_, '_> {
-    /// What a schema permits.
+    /// Returns the values that a schema allows.
     pub(super) fn choices(&mut self, schema: &Value, place: &str) -> Result<Choices, Error> {
         let mut found = Choices::default();
         self.choose(schema, At { place, depth: 0, found: &mut found })?;
@@ -277,7 +277,7 @@ impl Builder<'_, '_> {
         let is_alone = beside.keys().all(|name| is_annotation(name) || name == "type");
         for (index, part) in parts.iter().enumerate() {
             let of_part = format!("{place}/{keyword}/{index}");
-            // A type beside alternatives only repeats theirs.
+            // A type beside alternatives only repeats the types in them.
             if is_alone && (part.get("type").is_some() || !beside.contains_key("type")) {
                 self.choose(part, at.within(&of_part))?;
             } else {
@@ -334,7 +334,7 @@ impl Builder<'_, '_> {
 }
 
 impl<'s> Builder<'_, 's> {
-    /// The subschema that a reference points to, by JSON pointer or anchor.
+    /// Returns the subschema that a reference points to, by JSON pointer or anchor.
     fn target(&self, reference: &str) -> Option<&'s Value> {
         let root = self.root;
         let own = root.get("$id").or(root.get("id")).and_then(Value::as_str);
@@ -365,7 +365,7 @@ fn anchored<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
     }
 }
 
-/// The conjunction of two leaf schemas; `None` if no value matches both.
+/// Returns the conjunction of two leaf schemas, or `None` if no value matches both.
 fn both(first: &Fields, second: &Fields, place: &str) -> Result<Option<Fields>, Error> {
     let mut all = first.clone();
     for (name, value) in second {
@@ -382,7 +382,7 @@ fn both(first: &Fields, second: &Fields, place: &str) -> Result<Option<Fields>, 
     Ok(Some(all))
 }
 
-/// The conjunction of two values of a keyword.
+/// Returns the conjunction of two values of a keyword.
 fn merged(name: &str, a: &Value, b: &Value, place: &str) -> Result<Option<Value>, Error> {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let larger = a.as_f64() > b.as_f64();

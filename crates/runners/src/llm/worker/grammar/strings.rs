@@ -9,9 +9,9 @@ use super::places::Leaf;
 use super::{Builder, Error, REPEATED_PLAINLY};
 
 /// Maximum size of a pattern in characters, with repetitions expanded. The cost per token can grow
-/// quadratically with it.
+/// quadratically with the size.
 const PATTERN_CHARS_MAX: u64 = 512;
-/// The formats that are enforced. Others are ignored, as JSON Schema permits.
+/// The enforced formats. Other formats are ignored, as JSON Schema allows.
 const FORMATS: [(&str, &str); 10] = [
     ("date", DATE),
     ("time", TIME),
@@ -35,7 +35,7 @@ const TIME: &str = "^([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]([.][0-9]{1,6})?(Z|
 const OCTET: &str = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
 
 impl Builder<'_, '_> {
-    /// The expression for a string.
+    /// Returns the expression for a string.
     pub(super) fn string(&mut self, leaf: &Leaf) -> Result<String, Error> {
         let Leaf { schema, place } = leaf;
         let (least, most) = leaf.bounds("minLength", "maxLength")?;
@@ -120,14 +120,14 @@ impl Builder<'_, '_> {
         Ok(pattern)
     }
 
-    /// The expression for a string with a pattern.
+    /// Returns the expression for a string with a pattern.
     fn pattern(&mut self, pattern: &Hir, place: &str) -> Result<String, Error> {
         let inside = self.matching(pattern, Ends { is_first: true, is_last: true }, place)?;
         Ok(format!("\"\\\"\" {inside} \"\\\"\""))
     }
 
-    /// The expression for text matched by a part of a pattern. At the pattern's ends arbitrary text
-    /// may surround it unless it is anchored.
+    /// Returns the expression for text that a part of a pattern matches. Unless the pattern is
+    /// anchored, arbitrary text may precede and follow the match.
     fn matching(&mut self, part: &Hir, ends: Ends, place: &str) -> Result<String, Error> {
         let before = if ends.is_first { "char* " } else { "" };
         let behind = if ends.is_last { " char*" } else { "" };
@@ -193,7 +193,7 @@ impl Builder<'_, '_> {
         self.repeated(&rule, repetition.min.into(), repetition.max.map(u64::from), place)
     }
 
-    /// A character class, in JSON string notation.
+    /// Returns the expression for a character class, in JSON string notation.
     fn class(&mut self, class: &Class, place: &str) -> Result<String, Error> {
         let unsupported = || Error::new(place, "a pattern has a class without characters");
         let Class::Unicode(class) = class else { return Err(unsupported()) };
@@ -203,7 +203,7 @@ impl Builder<'_, '_> {
     }
 }
 
-/// Whether a part is at the ends of its pattern.
+/// Whether a part is at the beginning or the end of its pattern.
 #[derive(Debug, Clone, Copy, Default)]
 struct Ends {
     is_first: bool,
@@ -218,7 +218,7 @@ fn of_format(format: &str) -> Option<String> {
     Some(pattern.replace("IP", OCTET))
 }
 
-/// The number of characters that an expression describes, with repetitions expanded.
+/// Counts the characters that an expression describes, with repetitions expanded.
 fn described(expression: &Hir) -> u64 {
     let all = |parts: &[Hir]| parts.iter().map(described).fold(0, u64::saturating_add);
     match expression.kind() {
@@ -237,14 +237,14 @@ fn described(expression: &Hir) -> u64 {
     }
 }
 
-/// The minimum and maximum length of a text that matches an expression as a whole; no maximum if
-/// arbitrary text may surround the match.
+/// Returns the minimum and maximum length of a text that matches an expression; there is no maximum
+/// if arbitrary text may surround the match.
 fn lengths(expression: &Hir) -> (u64, Option<u64>) {
     let (least, most) = chars(expression);
     (least, most.filter(|_| is_anchored(expression)))
 }
 
-/// Whether it is anchored at both ends.
+/// Whether the expression is anchored at both ends.
 fn is_anchored(expression: &Hir) -> bool {
     match expression.kind() {
         HirKind::Capture(group) => is_anchored(&group.sub),
@@ -261,7 +261,7 @@ fn is_anchored(expression: &Hir) -> bool {
     }
 }
 
-/// The minimum and maximum number of characters that an expression describes.
+/// Returns the minimum and maximum number of characters that an expression describes.
 fn chars(expression: &Hir) -> (u64, Option<u64>) {
     let times = |length: Option<u64>, times: Option<u32>| {
         if length == Some(0) { length } else { length?.checked_mul(times?.into()) }
@@ -289,8 +289,8 @@ fn chars(expression: &Hir) -> (u64, Option<u64>) {
     }
 }
 
-/// The JSON notations of the characters of a class. Control characters without a short escape are
-/// omitted.
+/// Returns the JSON notations of the characters in a class. Control characters without a short
+/// escape are omitted.
 fn in_json(class: &ClassUnicode) -> Vec<String> {
     let has = |letter: char| {
         class.ranges().iter().any(|range| (range.start()..=range.end()).contains(&letter))
@@ -337,7 +337,7 @@ fn in_json(class: &ClassUnicode) -> Vec<String> {
     all
 }
 
-/// An alternation whose branches may be empty.
+/// Returns an alternation whose branches may be empty.
 fn any_of(mut all: Vec<String>) -> String {
     let count = all.len();
     all.retain(|one| !one.is_empty());
@@ -350,12 +350,12 @@ fn any_of(mut all: Vec<String>) -> String {
     }
 }
 
-/// The JSON of a string without its quotation marks.
+/// Returns a JSON string without its quotation marks.
 fn inner(json: &str) -> &str {
     json.get(1..json.len().saturating_sub(1)).unwrap_or_default()
 }
 
-/// A quoted literal.
+/// Returns a quoted literal.
 #[must_use]
 pub fn literal(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
@@ -372,7 +372,7 @@ pub fn literal(text: &str) -> String {
     quoted
 }
 
-/// An alternation of texts as a prefix tree, so that each shared letter is tried once.
+/// Returns an alternation of texts as a prefix tree, so that each shared letter is tried once.
 pub(super) fn one_of(mut texts: Vec<String>) -> String {
     texts.sort_unstable();
     texts.dedup();
@@ -391,7 +391,8 @@ fn branches(texts: &[&str]) -> String {
             );
             continue;
         };
-        // The texts are sorted: the common prefix of the first and the last is common to all.
+        // The texts are sorted, so the common prefix of the first and the last text is common to
+        // all.
         let pairs = first.chars().zip(last.chars());
         let common: usize = pairs.take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8()).sum();
         let begin = first.get(..common).unwrap_or_default();
@@ -401,7 +402,7 @@ fn branches(texts: &[&str]) -> String {
     any_of(all)
 }
 
-/// The JSON of a name that differs from all of these.
+/// Returns an expression for the JSON of a name that differs from all of these.
 pub(super) fn other_than(names: &[&str]) -> String {
     let mut names: Vec<String> =
         names.iter().map(|name| inner(&Value::from(*name).to_string()).to_owned()).collect();

@@ -26,7 +26,7 @@ impl Reader {
         self.rule("root", &letters, 0).contains(&letters.len())
     }
 
-    /// The positions where a match of a rule from `from` may end.
+    /// Returns the positions where a match of a rule that starts at `from` may end.
     fn rule(&self, name: &str, text: &[char], from: usize) -> HashSet<usize> {
         let expression: Vec<char> =
             self.rules.get(name).unwrap_or_else(|| panic!("{name}")).chars().collect();
@@ -165,7 +165,7 @@ impl Reader {
     }
 }
 
-/// A letter of a literal or class.
+/// Parses a letter of a literal or class.
 fn letter(expression: &[char], at: &mut usize) -> char {
     let first = expression[*at];
     *at += 1;
@@ -185,7 +185,7 @@ fn letter(expression: &[char], at: &mut usize) -> char {
     };
     let hex: String = expression[*at..*at + digits].iter().collect();
     *at += digits;
-    // Bounds of ranges that are not characters.
+    // Range bounds that are not valid characters.
     let code = u32::from_str_radix(&hex, 16).unwrap();
     char::from_u32(code).unwrap_or(if code < 0xE000 { '\u{D7FF}' } else { char::MAX })
 }
@@ -407,7 +407,7 @@ fn grammar_enforces_lengths_and_bounds() {
         &[r#""ab""#, r#""a\n\u00e9""#, r#""é月""#, r#""🌙🌙🌙""#],
         &[r#""a""#, r#""abcd""#, r#""é""#, r#""🌙🌙🌙🌙""#],
     );
-    // Lengths beside a pattern count characters too.
+    // Lengths beside a pattern also count characters.
     for pattern in ["^[é月🌙]+$", "^é?月{1,2}$", "^(é月|🌙月é)$"] {
         let schema = json!({"pattern": pattern, "minLength": 1, "maxLength": 3});
         check(schema, &[r#""é月""#], &[r#""é月🌙é""#, r#""""#]);
@@ -488,7 +488,7 @@ fn grammar_rejects_unsatisfiable_schemas_with_their_place() {
         assert!(said.contains(why) && said.ends_with("(at /items)"), "{said}");
     }
     assert!(grammar(&json!(false), false).is_err());
-    // Only strict schemas ask for what no grammar can enforce.
+    // Keywords that no grammar can enforce are errors only in strict schemas.
     for more in [
         json!({"uniqueItems": true}),
         json!({"contains": {"const": 1}}),
@@ -499,7 +499,7 @@ fn grammar_rejects_unsatisfiable_schemas_with_their_place() {
     }
 }
 
-/// Each of these exhausted the memory or a processor in llama.cpp's converter.
+/// Each of these schemas exhausted the memory or a CPU in llama.cpp's converter.
 #[test]
 fn grammar_of_hostile_schema_is_small_or_rejected() {
     let chain = |keyword: &str, width: usize| {
