@@ -1,5 +1,5 @@
-//! A missing folder of payloads or files: full backups and log archiving fail without its content,
-//! and the next run includes everything.
+//! Tests with a missing folder of payloads or files: full backups and log archiving fail without
+//! its contents, and the next run includes them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -73,7 +73,8 @@ impl Fixture {
         Listed::of(&folder_of(&self.log(), chain)).unwrap()
     }
 
-    /// Both fail and name the folder, and nothing is marked as archived.
+    /// Checks that backup and log archiving fail with an error that contains the folder's path, and
+    /// that nothing is marked as archived.
     async fn refuses(&self, away: &Path) {
         let before = self.place.store.archive_position();
         let errors = [self.archive().await.unwrap_err(), self.backup().await.unwrap_err()];
@@ -88,7 +89,7 @@ impl Fixture {
         assert_eq!(self.listed().files, []);
     }
 
-    /// Both succeed and include the payload and the file.
+    /// Checks that backup and log archiving succeed and include the payload and the file.
     async fn has_everything(&self) {
         let part = self.archive().await.unwrap().unwrap();
         assert_eq!(part.damaged, 0);
@@ -115,7 +116,7 @@ async fn backup_and_log_archive_wait_for_unmounted_folder() {
         let place = fixture.data().join(name);
         fs::rename(&place, &away).unwrap();
         fixture.refuses(&place).await;
-        // An empty mount point, and another folder in its place.
+        // The place of the folder is an empty mount point, or contains another folder.
         fs::create_dir(&place).unwrap();
         fixture.refuses(&place).await;
         fs::create_dir(place.join("ab")).unwrap();

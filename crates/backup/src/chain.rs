@@ -1,9 +1,9 @@
 //! The folder of a chain: the files of the log archive, each named by its first and last record,
 //! and a note for each scheduled backup that the chain follows.
 //!
-//! A file is renamed to its final name once it is complete and durable. With the notes, old log can
-//! be deleted without reading backups: a file is deleted when every remaining backup contains all
-//! of its records.
+//! A file is renamed to its final name once it is complete and durable. Thanks to the notes, old
+//! log files can be deleted without reading backups: a file is deleted when every remaining backup
+//! contains all of its records.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Write};
@@ -23,29 +23,29 @@ use orrery_storage::export::{read_change, write_change};
 pub const LOG: &str = "log";
 const FILE: &str = ".log";
 const BASE: &str = ".base";
-/// The maximum number of rows read back for a group.
+/// Maximum number of rows accepted when reading a group back.
 const ROWS_MAX: u32 = 1 << 27;
 
-/// The content of a chain's folder.
+/// The contents of a chain's folder.
 #[derive(Debug, Default)]
 pub struct Listed {
-    /// Oldest first.
+    /// The files, oldest first.
     pub files: Vec<Named>,
     /// The last record and the name of each backup that the chain follows.
     pub bases: Vec<(u64, String)>,
 }
 
-/// A file of the log archive, described by its name.
+/// A file of the log archive, described by its file name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Named {
     pub first: u64,
     pub last: u64,
-    /// When its last record was written.
+    /// The time at which the file's last record was written.
     pub last_at: Timestamp,
     pub path: PathBuf,
 }
 
-/// The folder of a chain.
+/// Returns the folder of a chain.
 pub fn folder_of(log: &Path, chain: Uuid) -> PathBuf {
     log.join(chain.to_string())
 }
@@ -60,14 +60,14 @@ impl Named {
     }
 }
 
-/// The file name for these records.
+/// Returns the file name for these records.
 pub fn name_of(range: &Range) -> String {
     let Range { first, last, last_at, .. } = range;
     format!("{first:020}-{last:020}-{}{FILE}", last_at.micros())
 }
 
 impl Listed {
-    /// Lists `folder`; empty if it does not exist.
+    /// Lists `folder`. Returns an empty list if it does not exist.
     pub fn of(folder: &Path) -> io::Result<Self> {
         let mut listed = Self::default();
         let entries = match fs::read_dir(folder) {
@@ -89,14 +89,14 @@ impl Listed {
         Ok(listed)
     }
 
-    /// The last record covered by any file or backup; 0 if there are none.
+    /// Returns the last record covered by any file or backup; 0 if there are none.
     pub fn reach(&self) -> u64 {
         let files = self.files.last().map_or(0, |file| file.last);
         files.max(self.bases.last().map_or(0, |(record, _)| *record))
     }
 }
 
-/// Notes that the chain follows the scheduled backup `name` in `folder`.
+/// Writes a note that the chain follows the scheduled backup `name` in `folder`.
 ///
 /// # Errors
 /// If the disk fails.
@@ -112,7 +112,7 @@ pub fn note_base(folder: &Path, point: &Point, name: &str) -> io::Result<()> {
     [&chain, &log, folder].into_iter().try_for_each(|folder| File::open(folder)?.sync_all())
 }
 
-/// Whether the chain follows a backup that still exists in `folder`.
+/// Returns whether the chain follows a backup that still exists in `folder`.
 ///
 /// # Errors
 /// If the disk cannot be read.
@@ -121,11 +121,11 @@ pub fn has_base(folder: &Path, chain: Uuid) -> io::Result<bool> {
     Ok(listed.bases.iter().any(|(_, name)| folder.join(name).is_file()))
 }
 
-/// Deletes the log archive that no scheduled backup in `folder` needs any more. The chain `current`
-/// may have no backup yet. Returns the number of deleted files.
+/// Deletes the files of the log archive that no scheduled backup in `folder` needs any more. The
+/// chain `current` is kept even if it has no backup yet. Returns the number of deleted files.
 ///
 /// # Errors
-/// If the disk fails; the remaining log then has no gap.
+/// If the disk fails. The remaining log has no gap even then.
 pub fn prune(folder: &Path, current: Option<Uuid>) -> io::Result<usize> {
     let chains = match fs::read_dir(folder.join(LOG)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
@@ -147,7 +147,7 @@ pub fn prune(folder: &Path, current: Option<Uuid>) -> io::Result<usize> {
             None if current == Some(chain) => 0,
             None => u64::MAX,
         };
-        // Oldest first, so that what remains never has a gap.
+        // Deletes the oldest files first, so that the remaining log never has a gap.
         for file in listed.files.iter().filter(|file| file.last <= needed_behind) {
             fs::remove_file(&file.path)?;
             deleted += 1;
@@ -168,7 +168,7 @@ pub fn write_group(out: &mut dyn Write, group: Group) -> io::Result<()> {
     group.rows.into_iter().try_for_each(|change| write_change(out, &change))
 }
 
-/// Reads the next group; `None` at the end.
+/// Reads the next group; returns `None` at the end.
 pub fn read_group(from: &mut dyn Read) -> io::Result<Option<Group>> {
     let mut head = Vec::with_capacity(20);
     from.take(20).read_to_end(&mut head)?;
@@ -199,16 +199,18 @@ pub fn read_group(from: &mut dyn Read) -> io::Result<Option<Group>> {
 #[derive(Debug)]
 pub struct Checked {
     pub range: Range,
-    /// The latest time of the commits that count; the minimum time if none does.
+    /// The time of the latest commit after the record `after`; the minimum time if there is no such
+    /// commit.
     pub latest: Timestamp,
-    /// Bytes before compression.
+    /// Size in bytes before compression.
     pub bytes: u64,
-    /// Items that were missing or damaged when it was written.
+    /// Items that were missing or damaged when the file was written.
     pub damaged: Vec<String>,
 }
 
-/// Reads a whole file of the log archive and checks every checksum, every commit, and that its
-/// numbers have no gap. Only commits after the record `after` count for the latest time.
+/// Reads a whole file of the log archive and checks every checksum, every commit, and that the
+/// numbers of the commits have no gap. Only commits after the record `after` count for the latest
+/// time.
 pub fn check_file(
     path: &Path,
     keys: &Keys,
@@ -257,7 +259,7 @@ pub fn check_file(
     Ok(Checked { range, latest, bytes: summary.bytes, damaged: summary.damaged })
 }
 
-/// Passes every entry of a file of the log archive, as [`read::read`] does.
+/// Passes every entry of a file of the log archive to `visit`, like [`read::read`].
 pub fn read_file(
     path: &Path,
     keys: &Keys,
@@ -274,7 +276,7 @@ pub fn read_file(
     read::read(encryption::open(BufReader::new(file), keys).map_err(named)?, visit).map_err(named)
 }
 
-/// The error for an unexpected entry.
+/// Returns the error for an unexpected entry.
 pub fn foreign() -> io::Error {
     io::Error::other("it is not part of a log archive")
 }

@@ -1,5 +1,5 @@
-//! Checks a store: that every row is readable, and that every payload file and file content that a
-//! row names exists and is unchanged.
+//! Checks a store: every row must be readable, and every payload file and file contents that a row
+//! refers to must exist and be unchanged.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
@@ -17,7 +17,7 @@ use orrery_storage::key;
 use orrery_storage::record::decode;
 use orrery_storage::{Key, Record, Row, Table};
 
-/// The maximum number of faults in a report.
+/// Maximum number of faults in a report.
 const FAULTS_MAX: usize = 100;
 /// The first byte of a record.
 const RECORD: u8 = 1;
@@ -28,13 +28,13 @@ pub struct Report {
     pub rows: u64,
     pub payloads: u64,
     pub files: u64,
-    /// Bytes of payloads and files read.
+    /// Number of bytes of payloads and files that were read.
     pub bytes: u64,
     /// The first hundred faults, as sentences.
     pub faults: Vec<String>,
-    /// Rows by table, for a store that does not open.
+    /// Number of rows by table, for a store that does not open.
     pub tables: BTreeMap<String, u64>,
-    /// Damage that was repaired.
+    /// Descriptions of repaired damage.
     pub notes: Vec<String>,
 }
 
@@ -46,8 +46,8 @@ impl Report {
     }
 }
 
-/// Reads everything in the store, continuing after unreadable parts. Changes nothing. Blocks; call
-/// it on its own thread, in a process that does nothing else with the store.
+/// Reads the whole store, continuing after unreadable parts. Changes nothing. Blocks; call it on
+/// its own thread, in a process that does not use the store otherwise.
 ///
 /// # Errors
 /// If a file cannot be read; all other problems are in the report.
@@ -65,8 +65,8 @@ pub fn check_store(place: &Source, progress: &mut dyn FnMut(u64)) -> Result<Repo
     Ok(report)
 }
 
-/// Checks rows and the payloads and contents that they name, until `bytes_max` bytes of these were
-/// read. Changes nothing. Blocks.
+/// Checks rows and the payloads and file contents that they refer to, until `bytes_max` bytes of
+/// payloads and contents have been read. Changes nothing. Blocks.
 #[must_use]
 pub fn check_rows(place: &Source, rows: &[Row], bytes_max: u64) -> Report {
     let mut report = Report::default();
@@ -80,7 +80,8 @@ pub fn check_rows(place: &Source, rows: &[Row], bytes_max: u64) -> Report {
     report
 }
 
-/// Checks one row and what it names; contents in `digests` were checked before.
+/// Checks one row and the data that it refers to. File contents in `digests` have been checked
+/// before.
 fn check_row(
     place: &Source,
     key: &Key,
@@ -101,7 +102,7 @@ fn check_row(
     if value.first() != Some(&RECORD) || table == Table::Meta as u8 {
         return;
     }
-    // Counters and ids may begin with the same byte; whatever is not JSON is not a record.
+    // Counters and ids may start with the same byte; a value that is not JSON is not a record.
     let parsed = value.get(1..).and_then(|text| serde_json::from_slice::<Value>(text).ok());
     let Some(record) = parsed else {
         if value.get(1) == Some(&b'{') {
@@ -125,7 +126,7 @@ fn check_row(
     }
 }
 
-/// Checks every payload file that the record names.
+/// Checks every payload file that the record refers to.
 fn check_payloads(place: &Source, record: &Value, of: &str, report: &mut Report) {
     match record {
         Value::Object(fields) => {

@@ -20,21 +20,22 @@ use orrery_runtime::regular_file;
 
 /// The prefix of an age file.
 const MAGIC: &[u8] = b"age-encryption.org/";
-/// scrypt's cost as a power of two: 2^16 blocks of 1 KiB.
+/// scrypt's cost as a power of two: 2^16 blocks of 1 KiB each.
 const WORK_FACTOR: u8 = if cfg!(test) { 4 } else { 16 };
-/// The maximum cost accepted when opening a backup: 1 GiB.
+/// Maximum cost accepted when opening a backup: 1 GiB.
 const WORK_FACTOR_MAX: u8 = 20;
-/// The maximum size of an identity file, in bytes.
+/// Maximum size of an identity file, in bytes.
 const IDENTITIES_MAX: u64 = 1024 * 1024;
 /// The prefix of an identity.
 const IDENTITY: &str = "AGE-SECRET-KEY-1";
 
-/// How backups are encrypted.
+/// The encryption of backups.
 #[derive(Clone)]
 pub enum Encryption {
-    /// No encryption.
+    /// Backups are not encrypted.
     Off,
-    /// For the holders of these keys. The service that writes such a backup cannot read it back.
+    /// Backups are encrypted for the holders of these keys. The service that writes such a backup
+    /// cannot read it back.
     Recipients(Vec<x25519::Recipient>),
     Passphrase(Secret),
 }
@@ -50,7 +51,8 @@ impl fmt::Debug for Encryption {
 }
 
 impl Encryption {
-    /// From the configuration: recipients, else a passphrase, else off.
+    /// Creates the encryption from the configuration: recipients if there are any, otherwise the
+    /// passphrase, otherwise off.
     ///
     /// # Errors
     /// [`Error::Refused`] for an invalid recipient.
@@ -67,22 +69,22 @@ impl Encryption {
         Ok(if recipients.is_empty() { Self::Off } else { Self::Recipients(recipients) })
     }
 
-    /// Whether backups are unencrypted.
+    /// Returns whether backups are unencrypted.
     #[must_use]
     pub const fn is_off(&self) -> bool {
         matches!(self, Self::Off)
     }
 
-    /// Whether the writer of a backup can read it.
+    /// Returns whether the writer of a backup can read it.
     #[must_use]
     pub const fn can_read_back(&self) -> bool {
         !matches!(self, Self::Recipients(_))
     }
 
-    /// A writer that encrypts to `out`.
+    /// Returns a writer that encrypts to `out`.
     ///
     /// # Errors
-    /// If `out` does not accept the header.
+    /// If the header cannot be written to `out`.
     pub fn writer<W: Write>(&self, out: W) -> io::Result<Encrypting<W>> {
         let out = Digesting { out, hash: Sha256::new() };
         let encryptor = match self {
@@ -100,7 +102,7 @@ impl Encryption {
         Ok(Encrypting(Inner::Age(encryptor.wrap_output(out)?)))
     }
 
-    /// The keys that open its files, if available.
+    /// Returns the keys that open the backups written with this encryption, if available.
     pub(super) fn own_keys(&self) -> Option<Keys> {
         match self {
             Self::Off => Some(Keys::none()),
@@ -111,12 +113,12 @@ impl Encryption {
         }
     }
 
-    /// Verifies a backup that was just written by reading it from the disk: all of it if the keys
-    /// are available, otherwise its bytes against `digest`. `written` is its expected content, if
-    /// known.
+    /// Verifies a backup that was just written by reading it from the disk. If the keys are
+    /// available, its contents are read; otherwise, its bytes are compared with `digest`. `written`
+    /// is the expected summary, if known.
     ///
     /// # Errors
-    /// [`Error`] if the file is not what was written.
+    /// [`Error`] if the file differs from the written data.
     pub fn read_back(
         &self,
         file: File,
@@ -135,14 +137,14 @@ impl Encryption {
     }
 }
 
-/// Whether a file has the bytes that were written to it.
+/// Returns whether a file contains the bytes that were written to it, by their digest.
 pub(super) fn has_digest(mut file: File, digest: [u8; 32]) -> io::Result<bool> {
     let mut hash = Sha256::new();
     io::copy(&mut file, &mut hash)?;
     Ok(hash.finalize()[..] == digest[..])
 }
 
-/// The error for a file that failed its verification.
+/// Returns the error for a file that failed its verification.
 pub(super) fn not_written() -> Error {
     Error::Damaged("the file on disk differs from what was written to it".to_owned())
 }
@@ -151,7 +153,7 @@ fn secret_string(secret: &Secret) -> SecretString {
     SecretString::from(secret.expose().to_owned())
 }
 
-/// Encrypts what is written, and hashes the output.
+/// A writer that encrypts its input, and hashes the output.
 pub struct Encrypting<W: Write>(Inner<W>);
 
 enum Inner<W: Write> {
@@ -166,7 +168,8 @@ impl<W: Write> fmt::Debug for Encrypting<W> {
 }
 
 impl<W: Write> Encrypting<W> {
-    /// Writes the end. Returns the underlying writer, and the SHA-256 of all of its input.
+    /// Writes the end of the file. Returns the underlying writer, and the SHA-256 of all bytes
+    /// written to it.
     ///
     /// # Errors
     /// If the underlying writer fails.
@@ -216,7 +219,7 @@ impl<W: Write> Write for Digesting<W> {
 pub struct Keys {
     identities: Vec<Box<dyn age::Identity + Send>>,
     is_passphrase: bool,
-    /// Their origin, for error messages.
+    /// The source of the keys, for error messages.
     source: String,
 }
 
@@ -227,13 +230,13 @@ impl fmt::Debug for Keys {
 }
 
 impl Keys {
-    /// No keys: only unencrypted backups can be read.
+    /// Returns no keys: only unencrypted backups can be read.
     #[must_use]
     pub const fn none() -> Self {
         Self { identities: Vec::new(), is_passphrase: false, source: String::new() }
     }
 
-    /// A passphrase from `source`.
+    /// Returns the key for a passphrase from `source`.
     #[must_use]
     pub fn of_passphrase(passphrase: &Secret, source: &str) -> Self {
         let mut identity = scrypt::Identity::new(secret_string(passphrase));
@@ -251,10 +254,11 @@ impl Keys {
         Ok(Self::of_passphrase(&passphrase, &path.display().to_string()))
     }
 
-    /// Reads identities from a file as written by `age-keygen`: one per line, `#` begins a comment.
+    /// Reads identities from a file in the format of `age-keygen`: one per line, with comments
+    /// after `#`.
     ///
     /// # Errors
-    /// [`Error::Refused`] if there is none, with a message that contains no key.
+    /// [`Error::Refused`] if the file has none, with a message that contains no key.
     pub fn in_identity_file(path: &Path) -> Result<Self, Error> {
         let source = path.display().to_string();
         let unreadable =
@@ -280,10 +284,11 @@ impl Keys {
     }
 }
 
-/// The plain bytes of a backup, whether encrypted or not.
+/// Returns a reader of the decrypted bytes of a backup, which may also be unencrypted.
 ///
 /// # Errors
-/// [`Error::Refused`] if the keys do not open it; [`Error::Damaged`] if its header is broken.
+/// [`Error::Refused`] if the keys do not open the backup; [`Error::Damaged`] if its header is
+/// damaged.
 pub fn open<'r>(mut from: impl BufRead + 'r, keys: &Keys) -> Result<Box<dyn Read + 'r>, Error> {
     let mut head = Vec::new();
     from.by_ref().take(MAGIC.len() as u64).read_to_end(&mut head)?;
@@ -326,17 +331,17 @@ pub fn open<'r>(mut from: impl BufRead + 'r, keys: &Keys) -> Result<Box<dyn Read
     }
 }
 
-/// Whether a backup is encrypted, by its first bytes.
+/// Returns whether a backup is encrypted, judged by its first bytes.
 ///
 /// # Errors
-/// If it cannot be read.
+/// If the file cannot be read.
 pub fn is_encrypted(path: &Path) -> io::Result<bool> {
     let mut head = Vec::new();
     regular_file::open(path)?.take(MAGIC.len() as u64).read_to_end(&mut head)?;
     Ok(head == MAGIC)
 }
 
-/// The plain bytes, with understandable errors.
+/// A reader of the decrypted bytes, with readable error messages.
 struct Decrypting<R>(StreamReader<R>);
 
 impl<R: Read> Read for Decrypting<R> {

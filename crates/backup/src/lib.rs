@@ -1,12 +1,12 @@
-//! Backups: everything in a data folder as one file, written while the service runs, and checked
-//! before anything is restored from it.
+//! Backups: all data of a data folder in one file, written while the service runs, and checked
+//! before a restore writes anything.
 //!
 //! The file is a tar archive compressed with zstd, so that common tools can read it:
 //!
 //! ```text
 //! orrery-backup.json     the format and the release that wrote it
 //! rows/00000000 …        the rows of the store
-//! changes/00000000 …     rows changed meanwhile; applied after the others
+//! changes/00000000 …     rows that changed during the export; applied after the others
 //! payloads/ID            payloads too large for a row
 //! files/SHA-256          contents of files
 //! records/00000000 …     groups of commits: in a file of the log archive, instead of rows
@@ -16,7 +16,8 @@
 //!
 //! Next to the backups, `log/CHAIN/FIRST-LAST-TIME.log` are the files of the log archive
 //! ([`mod@log_archive`]): each contains the commits FIRST to LAST and the payloads and files that
-//! they refer to, in the same format. A restore applies them on top of a backup ([`replay`]).
+//! they refer to, in the same format. A restore applies these files on top of a backup
+//! ([`replay`]).
 //!
 //! A file may be encrypted as a whole: see [`encryption`].
 //!
@@ -66,16 +67,16 @@ const SEAL: &str = "seal.key";
 const SEAL_NEXT: &str = "seal.key.next";
 const TLS: &str = "tls/";
 
-/// An error of writing, reading or restoring a backup.
+/// An error while writing, reading or restoring a backup.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The file is not a backup, or is damaged.
+    /// The file is not a backup, or it is damaged.
     #[error("{0}")]
     Damaged(String),
     /// The target is not empty, or the request cannot be fulfilled.
     #[error("{0}")]
     Refused(String),
-    /// The chain of the log archive cannot continue.
+    /// The chain of the log archive cannot be continued.
     #[error("{0}")]
     Chain(String),
     #[error(transparent)]
@@ -86,43 +87,43 @@ pub enum Error {
     Files(#[from] orrery_records::files::Error),
 }
 
-/// The first entry.
+/// The first entry of a backup.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Head {
     format: u32,
-    /// The format of the store.
+    /// The format version of the store.
     store_format: u32,
-    /// The release that wrote it.
+    /// The release that wrote the backup.
     version: String,
     created_at: String,
 }
 
-/// The content of a backup.
+/// Summary of a backup's contents.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
     pub version: String,
-    /// The store's format, as read from the head of a backup.
+    /// The store's format version, as read from the head of a backup.
     #[serde(skip)]
     pub store_format: u32,
     pub created_at: String,
-    /// Rows read, including those that changed meanwhile.
+    /// Number of rows read, including rows that changed during the export.
     pub rows: u64,
     pub changes: u64,
     pub payloads: u64,
     pub files: u64,
-    /// Bytes before compression.
+    /// Size in bytes before compression.
     pub bytes: u64,
-    /// Payloads and files that were missing or damaged when the backup was made, as sentences.
-    /// Readable damaged ones are included as they were.
+    /// Descriptions of payloads and files that were missing or damaged when the backup was made.
+    /// Damaged but readable ones are included in their damaged state.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub damaged: Vec<String>,
-    /// Of a backup; `None` for releases before the log archive.
+    /// The position of a backup in the log; `None` for releases before the log archive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub point: Option<Point>,
-    /// Of a file of the log archive.
+    /// The records in a file of the log archive; `None` for a backup.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub range: Option<Range>,
-    /// Of the entries before the end: the name, length and content of each.
+    /// Hash of the name, length and contents of each entry before the end.
     pub sha256: String,
 }
 
@@ -130,12 +131,12 @@ pub struct Summary {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Point {
     pub store: Uuid,
-    /// The chain that archives the log after it.
+    /// The chain that archives the log after the backup.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chain: Option<Uuid>,
-    /// The last log record that it contains.
+    /// The last log record that the backup contains.
     pub record: u64,
-    /// The time of the backup, in microseconds; no commit in it is later.
+    /// The time of the backup, in microseconds; no commit in the backup is later.
     pub at: Timestamp,
 }
 
@@ -146,14 +147,14 @@ pub struct Range {
     pub chain: Uuid,
     pub first: u64,
     pub last: u64,
-    /// When the last one was written, in microseconds.
+    /// The time at which the last record was written, in microseconds.
     pub last_at: Timestamp,
 }
 
-/// The maximum number of damaged items listed in a backup; with more the backup fails.
+/// Maximum number of damaged items listed in a backup; with more damaged items, the backup fails.
 const DAMAGED_MAX: usize = 5000;
 
-/// The list entry for damaged content.
+/// Returns the list entry for damaged file contents.
 fn damaged_content(digest: orrery_domain::file::Digest) -> String {
     format!("the content {digest} is damaged")
 }

@@ -1,10 +1,11 @@
 //! Archives the log: writes the commits since the last run, with the payloads and files that they
 //! refer to, as the next file of the chain next to the backups.
 //!
-//! The store is not scanned, so the cost depends only on what was written. A file is written under
-//! a temporary name, synced, read back, renamed, and only then marked as archived. Until then, the
-//! store removes neither that log nor those payloads and files. A crash in between leaves a file
-//! that the next run adopts if its last commit is the one that the store has under that number.
+//! The store is not scanned, so the cost depends only on the amount of new data. A file is written
+//! under a temporary name, synced, read back, renamed, and only then marked as archived. Until
+//! then, the store does not remove the file's commits from its log, nor the payloads and files that
+//! they refer to. A crash before the mark leaves a file that the next run adopts if its last commit
+//! matches the store's commit with the same number.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
@@ -24,9 +25,9 @@ use orrery_records::files;
 use orrery_storage::faults::Point;
 use orrery_storage::{ArchivePosition, Claim, Group, Store, claim_of, claimed_by, payload_in};
 
-/// Bytes of log per file; the rest goes into the next one.
+/// Maximum size of log per file, in bytes; the rest is written to the next file.
 const FILE_BYTES: u64 = 64 * 1024 * 1024;
-/// The name of a file that is being written.
+/// The temporary name of a file that is being written.
 const PART: &str = "next.part";
 
 /// A file written to the log archive.
@@ -34,17 +35,18 @@ const PART: &str = "next.part";
 pub struct Part {
     pub first: u64,
     pub last: u64,
-    /// Compressed.
+    /// Compressed size in bytes.
     pub bytes: u64,
-    /// Payloads and files that were missing or damaged.
+    /// Number of payloads and files that were missing or damaged.
     pub damaged: usize,
 }
 
-/// Writes the log that the chain lacks, up to [`FILE_BYTES`], as its next file in `log`. `None` if
-/// it lacks nothing, or there is no chain. Blocks; call it on its own thread.
+/// Writes the log that the chain lacks, up to [`FILE_BYTES`], as the chain's next file in `log`.
+/// Returns `None` if the chain is complete, or there is no chain. Blocks; call it on its own
+/// thread.
 ///
 /// # Errors
-/// [`Error::Chain`] if the chain cannot continue and must be abandoned. After other errors, the
+/// [`Error::Chain`] if the chain cannot be continued and must be abandoned. After other errors, the
 /// next run may succeed.
 pub fn archive_log(
     place: &Source,
@@ -88,7 +90,7 @@ pub fn archive_log(
     Ok(Some(Part { first, last, bytes, damaged }))
 }
 
-/// The last record in the chain; adopts a file that a crash left unmarked.
+/// Returns the last record in the chain; adopts a file that a crash left unmarked.
 fn take_up(store: &Store, kept: &ArchivePosition, listed: &Listed) -> Result<u64, Error> {
     let through = kept.through;
     let reach = listed.reach().max(kept.from);
@@ -102,7 +104,7 @@ fn take_up(store: &Store, kept: &ArchivePosition, listed: &Listed) -> Result<u64
     match ahead[..] {
         [] => Ok(through),
         [file] if file.first == through.saturating_add(1) => {
-            // It has its final name, so it is complete; only the mark is missing.
+            // The file has its final name, so it is complete; only the mark is missing.
             if !is_ours(store, file) {
                 return Err(other_history(file));
             }
@@ -121,7 +123,7 @@ fn other_history(file: &Named) -> Error {
     ))
 }
 
-/// Whether the last record of a file is the one that the store has under that number.
+/// Returns whether the last record of a file matches the store's record with the same number.
 fn is_ours(store: &Store, file: &Named) -> bool {
     if file.last > store.last_record() {
         return false;
@@ -135,7 +137,7 @@ fn is_ours(store: &Store, file: &Named) -> bool {
     read.is_ok() && time == Some(file.last_at)
 }
 
-/// The content of the next file.
+/// The contents of the next file.
 struct Next<'a> {
     place: &'a Source,
     kept: &'a ArchivePosition,
@@ -143,7 +145,7 @@ struct Next<'a> {
     until: u64,
 }
 
-/// Payloads and files that commits refer to.
+/// Payloads and files that the commits refer to.
 #[derive(Default)]
 struct Referred {
     payloads: BTreeMap<PayloadId, Option<Claim>>,
@@ -164,7 +166,7 @@ impl Referred {
 }
 
 impl Next<'_> {
-    /// Writes a file and reads it back; returns its content, and how much of that is damaged.
+    /// Writes a file and reads it back. Returns its record range, and the number of damaged items.
     fn write(
         &self,
         part: &Path,
@@ -177,7 +179,7 @@ impl Next<'_> {
         let (out, range, damaged) = self.fill(Archive::begin(out, now, &mut nothing)?)?;
         let (out, digest) = out.finish()?;
         out.into_inner().into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
-        // A file that cannot be read back archives nothing.
+        // A file that cannot be read back does not count as archived.
         let is_good = match encryption.own_keys() {
             Some(keys) => check_file(part, &keys, self.after, &mut |_| {})?.range == range,
             None => encryption::has_digest(File::open(part)?, digest)?,

@@ -1,5 +1,5 @@
-//! The log archive: a restore to any commit yields the state of that commit; a crash at any step of
-//! archiving leaves no gap; missing, modified or foreign files are refused.
+//! Tests of the log archive: a restore to any commit yields the state of that commit; a crash at
+//! any step of archiving leaves no gap; missing, modified or foreign files are refused.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -81,7 +81,7 @@ impl Fixture {
         self.place.store.commit(commit).await.unwrap();
     }
 
-    /// A full backup that the chain follows; starts a chain if there is none.
+    /// Makes a full backup that the chain follows; starts a chain if there is none.
     async fn backup(&self, name: &str) -> PathBuf {
         if self.place.store.archive_position().is_none() {
             self.place.store.start_archiving().unwrap();
@@ -117,7 +117,7 @@ impl Fixture {
         Listed::of(&chain::folder_of(&self.backups().join(LOG), chain)).unwrap()
     }
 
-    /// The time of the last commit.
+    /// Returns the time of the last commit.
     fn now(&self) -> Timestamp {
         let store = &self.place.store;
         let mut time = None;
@@ -140,7 +140,8 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     tokio::task::spawn_blocking(work).await.unwrap()
 }
 
-/// All rows except the store's own, and except the audit log, to which each restore adds an entry.
+/// Returns all rows except the store's own, and except the audit log, to which each restore adds an
+/// entry.
 async fn rows(store: &Store) -> Rows {
     let page = Page { prefix: Key::from_bytes(&[]), after: None, before: None, limit: 10_000 };
     let rows = store.page(page).await.unwrap();
@@ -148,7 +149,7 @@ async fn rows(store: &Store) -> Rows {
     rows.into_iter().filter(|(key, _)| !beside.contains(&key.as_bytes()[0])).collect()
 }
 
-/// The names of all files below a folder, except those of a store.
+/// Returns the names of all files below a folder, except files of a store.
 fn files_in(folder: &Path) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for entry in fs::read_dir(folder).into_iter().flatten() {
@@ -191,7 +192,7 @@ async fn restored_with(file: &Path, keys: Keys, replay: Replay) -> Result<Restor
 }
 
 impl Restored {
-    /// Its rows, after checking that exactly the files that they name exist.
+    /// Returns the restored rows, after checking that exactly the files that they refer to exist.
     async fn rows(&self) -> Rows {
         let data = self.folder.path().join("data");
         let place = open(&data);
@@ -216,7 +217,7 @@ fn replay(fixture: &Fixture) -> Replay {
 enum Act {
     Put(u64, usize),
     Delete(u64),
-    /// Claims or releases a payload of an owner.
+    /// Claims or releases a payload for an owner.
     Payload(u8),
     Archive,
     Backup,
@@ -235,7 +236,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     prop::collection::vec(act, 5..30)
 }
 
-/// A history, and all rows after each of its commits.
+/// A history, with all rows after each commit.
 struct History {
     fixture: Fixture,
     first: PathBuf,
@@ -341,7 +342,7 @@ async fn restore_rebuilds_damaged_store_from_backup_and_log() {
     let expected = rows(&fixture.place.store).await;
     let live = fixture.folder.path().join("wreck");
     copy_folder(&fixture.data(), &live);
-    // No tree at all, the worst case.
+    // No tree at all is the worst case.
     fs::remove_file(live.join("store/db")).unwrap();
     let options = Options { folder: live.clone(), inline_bytes: 10 };
     Store::open(&options).unwrap_err();
@@ -354,11 +355,12 @@ async fn restore_rebuilds_damaged_store_from_backup_and_log() {
     let reached = all.reached.unwrap();
     assert_eq!((reached.files, reached.notes), (1, Vec::new()));
 
-    // Without the log archive, there is a gap before the live log; that of another store is
+    // Without the log archive, there is a gap before the live log. The live log of another store is
     // refused.
     let file = fixture.listed().files.remove(0);
     fs::remove_file(&file.path).unwrap();
-    // Its own log still reaches back here, since nothing was removed from it yet.
+    // The store's own log still contains all commits since the backup, since nothing was removed
+    // from it yet.
     assert_eq!(restored(&backup, with_live).await.unwrap().rows().await, expected);
     let other = Fixture::new();
     other.put(0, b"x").await;
@@ -369,7 +371,7 @@ async fn restore_rebuilds_damaged_store_from_backup_and_log() {
     assert!(refused.contains("belongs to another store than the backup"), "{refused}");
 }
 
-/// Four commits after a backup, each in its own file of the log archive.
+/// Makes four commits after a backup, each in its own file of the log archive.
 async fn archived() -> (Fixture, PathBuf, Vec<Timestamp>) {
     let fixture = Fixture::new();
     let backup = fixture.backup("one.backup").await;
@@ -422,7 +424,7 @@ async fn restore_refuses_log_with_gap_damage_or_foreign_file() {
     assert!(hole.contains(&format!("the commits {from} to {to} are missing")), "{hole}");
     let behind = refused(Some(moments[2])).await.unwrap();
     assert!(behind.contains("has a gap"), "{behind}");
-    // The requested time is before it.
+    // The requested time is before the gap.
     let before = moments[0].before(Duration::from_micros(1)).unwrap();
     assert_eq!(refused(Some(before)).await, None);
     fs::rename(&away, &files[1].path).unwrap();
@@ -433,7 +435,8 @@ async fn restore_refuses_log_with_gap_damage_or_foreign_file() {
         flipped[at] ^= 1;
         fs::write(&files[2].path, &flipped).unwrap();
         match refused(None).await {
-            // A modified format number cannot be distinguished from that of another release.
+            // A modified format number cannot be distinguished from the format number of another
+            // release.
             Some(message) => assert!(
                 ["incomplete or damaged", "was written by release"]
                     .iter()
@@ -448,7 +451,7 @@ async fn restore_refuses_log_with_gap_damage_or_foreign_file() {
             ),
         }
     }
-    // Another file of the same chain under its name, and one of another chain.
+    // Under the file's name there is another file of the same chain, or a file of another chain.
     fs::copy(&files[3].path, &files[2].path).unwrap();
     let renamed = refused(None).await.unwrap();
     assert!(renamed.contains("someone renamed or added a file of the log"), "{renamed}");
@@ -496,7 +499,7 @@ async fn log_archive_crash_at_any_step_leaves_no_gap() {
         let place = open_without_checkpoints(&image.path().join("data"));
         fixture = Fixture { folder: image, place };
         let turn = fixture.archive().await.unwrap_or_else(|error| panic!("{at} {step:?}: {error}"));
-        // A file that already had its final name is adopted, not written again.
+        // A file that already had its final name is adopted rather than written again.
         assert_eq!(turn.is_none(), step >= Step::ArchiveNote, "{at} {step:?}");
         fixture.put(7, b"goes on").await;
         fixture.archive().await.unwrap().unwrap();
@@ -531,7 +534,7 @@ async fn log_archive_ends_on_rollback_and_is_pruned_with_backups() {
     fixture.archive().await.unwrap();
     let backups = fixture.backups();
     assert_eq!((fixture.listed().files.len(), prune(&backups, Some(chain)).unwrap()), (4, 0));
-    // The first backup is deleted, and with it the log that only it needs.
+    // When the first backup is deleted, the log that only this backup needs is deleted, too.
     fs::remove_file(&first).unwrap();
     assert_eq!(prune(&backups, Some(chain)).unwrap(), 3);
     let expected = rows(&fixture.place.store).await;
@@ -548,7 +551,7 @@ async fn log_archive_ends_on_rollback_and_is_pruned_with_backups() {
     assert!(matches!(error, Error::Chain(_)), "{error}");
     assert!(error.to_string().contains("older copy of the store"), "{error}");
     fixture.place.store.stop_archiving(None);
-    // The next chain has a new id; the other stays with its backup.
+    // The next chain has a new id; the other chain is kept with its backup.
     fixture.backup("3.backup").await;
     let next = fixture.place.store.archive_position().unwrap().chain;
     assert_ne!(next, chain);

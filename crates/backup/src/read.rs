@@ -1,4 +1,4 @@
-//! Reads a backup entry by entry, and checks its checksum at the end.
+//! Reads a backup entry by entry, and verifies its checksum at the end.
 
 use std::io::{self, BufReader, Cursor, Read};
 
@@ -11,10 +11,10 @@ use orrery_domain::ids::PayloadId;
 use orrery_storage as storage;
 use orrery_storage::export::read_change;
 
-/// The maximum size of entries read into memory: the head and the end.
+/// Maximum size of entries that are read into memory: the head and the end.
 const SMALL: u64 = 2 * 1024 * 1024;
 
-/// One entry.
+/// An entry of a backup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Entry {
     /// Rows in key order.
@@ -64,7 +64,8 @@ impl Entry {
 /// Reads a whole backup and checks every entry, row and checksum. Changes nothing.
 ///
 /// # Errors
-/// [`Error::Damaged`] if it is not a complete backup, or from a newer release; [`Error::Disk`].
+/// [`Error::Damaged`] if the file is not a complete backup, or is from a newer release;
+/// [`Error::Disk`].
 pub fn verify(from: impl Read, progress: &mut dyn FnMut(u64)) -> Result<Summary, Error> {
     let mut bytes = 0;
     let mut other = Vec::new();
@@ -91,7 +92,7 @@ pub fn verify(from: impl Read, progress: &mut dyn FnMut(u64)) -> Result<Summary,
         progress(bytes);
         Ok(())
     })?;
-    // Damage that existed when the backup was made is listed in it.
+    // The backup lists damage that existed when it was made.
     let is_listed = |digest: &Digest| summary.damaged.contains(&damaged_content(*digest));
     match other.iter().find(|digest| !is_listed(digest)) {
         None => Ok(summary),
@@ -101,12 +102,12 @@ pub fn verify(from: impl Read, progress: &mut dyn FnMut(u64)) -> Result<Summary,
     }
 }
 
-/// The error for a file of the log archive in place of a backup.
+/// Returns the error for a file of the log archive that was given instead of a backup.
 pub(super) fn not_alone() -> io::Error {
     io::Error::other("it is a file of the log archive: give the backup that it follows instead")
 }
 
-/// The length of a content, and whether its bytes match its digest.
+/// Returns the length of file contents, and whether the bytes match their digest.
 pub(super) fn check_content(digest: Digest, content: &mut dyn Read) -> io::Result<(u64, bool)> {
     use sha2::{Digest as _, Sha256};
     let mut hash = Sha256::new();
@@ -117,7 +118,7 @@ pub(super) fn check_content(digest: Digest, content: &mut dyn Read) -> io::Resul
 /// The magic number of the compressed archive.
 const ZSTD: [u8; 4] = [0x28, 0xB5, 0x2F, 0xFD];
 
-/// Passes every entry to `visit`. The backup is valid only if this returns `Ok`.
+/// Passes every entry to `visit`. The backup is valid only if this function returns `Ok`.
 ///
 /// # Errors
 /// [`Error::Damaged`], and any error of `visit`.
@@ -168,7 +169,7 @@ pub fn read(
     }
     let mut summary: Summary = ended.ok_or_else(|| damaged("it is cut off".to_owned()))?;
     summary.store_format = store_format.unwrap_or_default();
-    // To the very end, since the compressed stream has its own checksum.
+    // Reads to the very end, since the compressed stream has its own checksum.
     io::copy(&mut archive.into_inner(), &mut io::sink()).map_err(unreadable)?;
     Ok(summary)
 }
@@ -195,7 +196,7 @@ fn small<T: serde::de::DeserializeOwned>(content: &mut dyn Read, length: u64) ->
     Ok(serde_json::from_slice(&text)?)
 }
 
-/// An entry that is hashed as it is read.
+/// A reader that hashes an entry as it reads it.
 struct Summing<'s, R> {
     content: R,
     sum: &'s mut Sum,

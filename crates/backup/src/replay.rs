@@ -1,9 +1,9 @@
-//! Replays the log archive on top of a backup: first checks all of the files needed, then applies
-//! them, up to a time or to the end.
+//! Replays the log archive on top of a backup: first checks all required files, then applies them,
+//! up to a given time or to the end.
 //!
-//! The log ends with the chain, or, given the data folder of a damaged store, with that store's own
-//! log. A commit's time is when it was written, by the machine's clock; the first commit later than
-//! the requested time ends the replay.
+//! The log ends with the chain or, if the data folder of a damaged store is given, with that
+//! store's own log. A commit's time is the time at which it was written, by the machine's clock;
+//! the first commit later than the requested time ends the replay.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
@@ -23,28 +23,28 @@ use orrery_records::files;
 use orrery_runtime::regular_file;
 use orrery_storage::{Group, Page, claimed_by, payload_in, read_live_log};
 
-/// What to apply on top of a backup; by default nothing.
+/// The log to apply on top of a backup; by default none.
 #[derive(Debug, Clone, Default)]
 pub struct Replay {
     /// The folder of chains next to the backup.
     pub log: Option<PathBuf>,
-    /// The data folder of a damaged store, whose own log follows the chain.
+    /// The data folder of a damaged store, whose own log is applied after the chain.
     pub live: Option<PathBuf>,
-    /// Apply no commit later than this; `None` for all.
+    /// Commits later than this time are not applied; `None` applies all.
     pub until: Option<Timestamp>,
 }
 
-/// The end of a replay.
+/// The point that a replay has reached.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Reached {
     /// The last log record applied, and its time.
     pub record: u64,
     pub at: String,
-    /// Files of the log archive read.
+    /// Number of files of the log archive that were read.
     pub files: usize,
-    /// Records applied after the backup.
+    /// Number of records applied after the backup.
     pub records: u64,
-    /// What is incomplete, as sentences.
+    /// Descriptions of incomplete parts.
     pub notes: Vec<String>,
 }
 
@@ -56,19 +56,19 @@ pub struct Plan {
     live: Option<PathBuf>,
     until: Option<Timestamp>,
     notes: Vec<String>,
-    /// The last available record, and the time of the last one in the files.
+    /// The last available record, and the time of the last record in the files.
     pub last: u64,
     pub last_at: Timestamp,
-    /// The latest time of any record up to there, which is later than `last_at` if the clock was
-    /// set back. A replay up to this time applies all of them.
+    /// The latest time of any record up to `last`, which is later than `last_at` if the clock was
+    /// set back. A replay up to this time applies all records.
     latest: Timestamp,
-    /// Uncompressed bytes of the files.
+    /// Uncompressed size of the files, in bytes.
     bytes: u64,
 }
 
 impl Plan {
-    /// Handles missing commits up to `next`: the replay may end before the gap if the requested
-    /// time says so, for example after a message like this one.
+    /// Handles missing commits before `next`. The replay may end before the gap if the requested
+    /// time is before it; the error message suggests such a time.
     fn stop_at_hole(&mut self, next: u64) -> Result<(), Error> {
         let [from, to] = [self.last.saturating_add(1), next.saturating_sub(1)];
         let at = self.latest;
@@ -90,19 +90,19 @@ impl Plan {
         Self { point, files, live, until, notes, last, last_at, latest: last_at, bytes: 0 }
     }
 
-    /// The number of files in the plan.
+    /// Returns the number of files in the plan.
     #[must_use]
     pub fn files(&self) -> usize {
         self.files.len()
     }
 
-    /// Their uncompressed bytes.
+    /// Returns the uncompressed size of the files, in bytes.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// What is incomplete, as sentences.
+    /// Returns descriptions of incomplete parts.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
@@ -110,10 +110,11 @@ impl Plan {
 }
 
 impl Replay {
-    /// Checks that the log after a backup has no gap, as far as it is needed.
+    /// Checks that the required part of the log after a backup has no gap.
     ///
     /// # Errors
-    /// [`Error::Refused`] if it has, naming what is missing; [`Error::Damaged`]; [`Error::Disk`].
+    /// [`Error::Refused`] if the log has a gap, with the missing commits; [`Error::Damaged`];
+    /// [`Error::Disk`].
     pub fn plan(
         &self,
         backup: &Summary,
@@ -148,8 +149,8 @@ impl Replay {
         Ok(plan)
     }
 
-    /// Checks the chain's files; returns whether they contain all that is wanted, or what is before
-    /// a gap.
+    /// Checks the chain's files. Returns whether the plan is complete: the files reach the
+    /// requested time, or end at a gap.
     fn plan_chain(
         &self,
         plan: &mut Plan,
@@ -222,8 +223,8 @@ fn plan_live(plan: &mut Plan, point: &Point, live: &Path) -> Result<(), Error> {
 }
 
 impl Plan {
-    /// Applies the log to the store of `rows`, whose data folder is `data`. `None` if there is
-    /// nothing to apply.
+    /// Applies the log to the store of `rows`, whose data folder is `data`. Returns `None` if there
+    /// is nothing to apply.
     pub(super) fn apply(
         &self,
         data: &Path,
@@ -266,7 +267,7 @@ impl Plan {
     }
 }
 
-/// A store to which the log is applied.
+/// The target to which the log is applied.
 struct Applying<'a, 's> {
     data: &'a Path,
     rows: &'a mut Importing<'s>,
@@ -276,11 +277,11 @@ struct Applying<'a, 's> {
     last: u64,
     at: Timestamp,
     is_done: bool,
-    /// Payloads claimed or released since files were last written.
+    /// Payloads that were claimed or released since files were last written.
     payloads: BTreeMap<PayloadId, bool>,
-    /// Contents that gained a reference since then.
+    /// File contents that gained a reference since then.
     contents: HashSet<Digest>,
-    /// Contents that lost a reference.
+    /// File contents that lost a reference.
     dropped: HashSet<Digest>,
     notes: Vec<String>,
 }
@@ -358,7 +359,7 @@ impl Applying<'_, '_> {
                 noted.insert(digest);
             }
         }
-        // Two rows of the source may map to one key here; the put one wins.
+        // Two rows of the source may map to the same key; the put overrides the deletion.
         let (put, deleted): (Vec<_>, Vec<_>) =
             group.rows.into_iter().partition(|(_, value)| value.is_some());
         deleted.into_iter().chain(put).try_for_each(|change| self.rows.add(change))
@@ -390,7 +391,7 @@ impl Applying<'_, '_> {
         Ok(())
     }
 
-    /// Deletes the contents without references.
+    /// Deletes the file contents that have no references.
     fn drop_contents(&mut self) -> io::Result<()> {
         let runtime = tokio::runtime::Handle::current();
         for digest in std::mem::take(&mut self.dropped) {

@@ -1,5 +1,6 @@
-//! Plans over a log archive whose machine had its clock set back: commits in the backup itself end
-//! no replay early, and the time named in a message about a gap leads up to that gap.
+//! Tests of plans over a log archive whose machine had its clock set back: commits in the backup
+//! itself do not end a replay early, and a replay up to the time in a message about a gap reaches
+//! that gap.
 
 use tempfile::TempDir;
 use uuid::Uuid;
@@ -16,7 +17,7 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_micros(second * 1_000_000)
 }
 
-/// Writes the file of the commits from `first` on, with these times in seconds.
+/// Writes a file of commits from `first` on, with these times in seconds.
 fn add_file(log: &Path, first: u64, seconds: &[i64]) {
     let mut chunk = Vec::new();
     for (number, second) in (first..).zip(seconds) {
@@ -36,7 +37,7 @@ fn add_file(log: &Path, first: u64, seconds: &[i64]) {
     fs::write(folder.join(name_of(&range)), bytes).unwrap();
 }
 
-/// The plan for a backup with the commits 1 and 2, taken at second 12.
+/// Returns the plan for a backup with the commits 1 and 2, taken at second 12.
 fn planned(log: &TempDir, until: Option<Timestamp>) -> Result<Plan, Error> {
     let point = Point { store: STORE, chain: Some(CHAIN), record: 2, at: at(12) };
     let backup = Summary { point: Some(point), ..Summary::default() };
@@ -73,7 +74,7 @@ fn replay_plan_names_time_that_leads_to_gap() {
     let plan = planned(&log, Some(until.end_of_millisecond())).unwrap();
     assert_eq!((plan.files(), plan.last), (2, 4));
     assert!(plan.notes()[0].contains("the commits 5 to 5 are missing"), "{:?}", plan.notes());
-    // The requested time ends before the gap, or is after it.
+    // The requested time is before the gap, or after it.
     assert_eq!(planned(&log, Some(at(13))).unwrap().files(), 1);
     assert!(matches!(planned(&log, Some(at(31))), Err(Error::Refused(_))));
 }

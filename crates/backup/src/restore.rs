@@ -1,5 +1,5 @@
-//! Restores a backup into a folder, and rewrites a store to reclaim disk space. Both build the new
-//! store next to the old one, and move it into place when it is complete.
+//! Restores a backup into a folder, and rewrites a store to reclaim disk space. Both operations
+//! build the new store in a temporary folder, and move it into place when it is complete.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, BufReader, Read, Seek};
@@ -15,11 +15,11 @@ use orrery_records::audit::{self, Actor};
 use orrery_storage::export::{Change, is_own, read_change};
 use orrery_storage::{self as storage, Commit, Key, Options, Page, Store, Table, held_back};
 
-/// The folder in which a restore is built, within its target.
+/// The temporary folder of a restore, inside its target.
 const PART: &str = "restore.part";
-/// The folder in which a rewritten store is built.
+/// The temporary folder of a rewritten store.
 const COMPACT: &str = "compact.part";
-/// Bytes of rows per commit.
+/// Size of the rows per commit, in bytes.
 const COMMIT_BYTES: usize = 512 * 1024;
 /// The entries of a data folder that a restore creates.
 pub(super) const PLACES: [&str; 6] = ["payloads", "files", "tls", SEAL, SEAL_NEXT, "store"];
@@ -43,13 +43,14 @@ pub fn restore(
 }
 
 /// Restores `file`, decrypted with `keys` if necessary, into `folder`, which must not contain a
-/// store, and replays the log archive as `replay` says. The backup is read twice: nothing is
-/// written before all of it was checked. Unfinished executions and webhooks are held back from
-/// `now` on until they are resumed. Blocks; within a runtime, call it on its own thread.
+/// store, and replays the log archive according to `replay`. The backup is read twice: nothing is
+/// written before the whole backup has been checked. Unfinished executions and webhooks are held
+/// back from `now` on until the operator resumes them. Blocks; within a runtime, call it on its own
+/// thread.
 ///
 /// # Errors
 /// [`Error::Refused`] if the target is not empty; [`Error::Damaged`]; [`Error::Disk`],
-/// [`Error::Storage`]: then the folder is unchanged.
+/// [`Error::Storage`]. On error, the folder is unchanged.
 pub fn restore_until(
     mut file: File,
     keys: &Keys,
@@ -71,14 +72,14 @@ pub fn restore_until(
     file.rewind()?;
     let plain = encryption::open(BufReader::new(file), keys)?;
     make(folder)?;
-    // It may have existed and been accessible to others.
+    // The folder may have existed and been accessible to others.
     fs::set_permissions(folder, Permissions::from_mode(0o700))?;
     let part = folder.join(PART);
     remove_folder(&part)?;
     make(&part)?;
     let restored = fill(plain, &part, inline_bytes, (now, &plan, keys), progress);
     let restored = restored.and_then(|restored| {
-        // The store last: a folder without one is not a data folder yet.
+        // The store is moved last: a folder without a store is not a data folder yet.
         for place in PLACES {
             if part.join(place).exists() {
                 fs::rename(part.join(place), folder.join(place))?;
@@ -140,12 +141,13 @@ fn fill(
 /// smaller. No other process may use the folder. Blocks; within a runtime, call it on its own
 /// thread. Returns the store's size before and after, in bytes.
 ///
-/// Keys are written first, without values, so that the tree gets its leaves while they are small.
-/// Then each value is written once. Otherwise every leaf would be rewritten several times as it
-/// grows, which can leave up to half of a store as garbage.
+/// Keys are written first, without values, so that the tree's leaves are created while they are
+/// small. Then each value is written once. Otherwise every leaf would be rewritten several times as
+/// it grows, and up to half of the new store could be garbage.
 ///
 /// # Errors
-/// [`Error::Storage`] if a service uses it, [`Error::Disk`]: then the store is unchanged.
+/// [`Error::Storage`] if a service uses the store; [`Error::Disk`]. On error, the store is
+/// unchanged.
 pub fn compact(
     folder: &Path,
     inline_bytes: usize,
@@ -159,7 +161,7 @@ pub fn compact(
     remove_folder(&part)?;
     make(&part)?;
     let copied = copy_rows(&old, &part, inline_bytes, progress);
-    // Keeps the folder locked.
+    // This clone keeps the folder locked.
     let lock = old.clone();
     close(old)?;
     let swapped = copied.and_then(|()| {
@@ -176,7 +178,7 @@ pub fn compact(
     swapped
 }
 
-/// Copies the rows of `old` into a new store in `part`: their keys, then their values.
+/// Copies the rows of `old` into a new store in `part`: first the keys, then the values.
 fn copy_rows(
     old: &Store,
     part: &Path,
@@ -189,11 +191,11 @@ fn copy_rows(
         let mut rows = Importing { total, ..Importing::into(&new, |key| key) };
         let exported = old.export(&mut |(key, value)| {
             match value {
-                // The store's own metadata must be correct at once.
+                // The store's own metadata must be correct from the start.
                 Some(_) if is_of_keys && !is_meta(&key) => {
                     rows.add((key, Some(Vec::new())))?;
                 }
-                // Already written.
+                // A row without a value has already been written.
                 Some(value) if value.is_empty() => {}
                 value => rows.add((key, value))?,
             }
@@ -202,7 +204,7 @@ fn copy_rows(
         });
         let copied = exported.and_then(|_exported| rows.flush());
         total = rows.total;
-        // A closed store has everything in its tree.
+        // Closing a store moves all its data into the tree.
         close(new)?;
         copied?;
     }
@@ -218,9 +220,9 @@ pub(super) struct Importing<'s> {
     pub store: &'s Store,
     pub commit: Commit,
     pub bytes: usize,
-    /// Bytes of all rows so far.
+    /// Total size of all rows so far, in bytes.
     pub total: u64,
-    /// Maps the key of a row.
+    /// Maps the key of a row to its key in this store.
     place: fn(Key) -> Key,
 }
 
@@ -253,7 +255,8 @@ impl<'s> Importing<'s> {
     }
 }
 
-/// Records in the store which backup it comes from, and that it is paused if any row is held back.
+/// Records the origin of the store in its audit log, and marks the store as paused if any row is
+/// held back.
 fn note(store: &Store, summary: &Summary, now: Timestamp) -> io::Result<()> {
     let Summary { created_at, version, rows, changes, files, sha256, .. } = summary;
     let subject = format!(
@@ -279,7 +282,7 @@ pub(super) fn close(store: Store) -> io::Result<()> {
     Ok(())
 }
 
-/// The path of a content in a data folder.
+/// Returns the path of file contents in a data folder.
 pub(super) fn content_path(data: &Path, digest: Digest) -> PathBuf {
     let name = digest.to_string();
     data.join("files").join(name.get(..2).unwrap_or_default()).join(name)

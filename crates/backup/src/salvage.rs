@@ -1,5 +1,5 @@
-//! Salvage: copies everything readable of a damaged data folder into a new one, and lists what is
-//! lost. The damaged folder is only read.
+//! Salvage: copies all readable data of a damaged data folder into a new one, and lists the losses.
+//! The damaged folder is only read.
 
 use std::fs;
 use std::io;
@@ -10,7 +10,7 @@ use super::restore::{Importing, PLACES, STORE, close, make, remove_folder};
 use super::{Error, Report};
 use orrery_storage::{Options, Store, salvage as reading};
 
-/// The temporary folder, within the new one, in which a tree is rebuilt.
+/// The temporary folder in which a tree is rebuilt, inside the new data folder.
 const PART: &str = "salvage.part";
 
 impl Report {
@@ -22,11 +22,12 @@ impl Report {
     }
 }
 
-/// Reads a store that no longer opens and reports its damage. Rebuilds its tree in a temporary
-/// folder next to it, so it needs as much free disk space. Blocks; call it on its own thread.
+/// Reads a store that no longer opens and reports its damage. Rebuilds the store's tree in a
+/// temporary folder next to it, which takes as much disk space as the store. Blocks; call it on its
+/// own thread.
 ///
 /// # Errors
-/// [`Error::Storage`] if a service uses it; [`Error::Disk`].
+/// [`Error::Storage`] if a service uses the store; [`Error::Disk`].
 pub fn check_damaged(data: &Path, progress: &mut dyn FnMut(u64)) -> Result<Report, Error> {
     let scratch = tempfile::tempdir_in(data)?;
     let mut report = Report::default();
@@ -37,13 +38,13 @@ pub fn check_damaged(data: &Path, progress: &mut dyn FnMut(u64)) -> Result<Repor
     })?;
     report.keep(wreck);
     if report.faults.is_empty() && report.notes.is_empty() {
-        // It does not open, although each part is readable.
+        // The store does not open, although each part is readable.
         report.faults.push("every row can be read, but the parts are inconsistent".to_owned());
     }
     Ok(report)
 }
 
-/// Writes everything readable in the data folder `data` into the new data folder `into`: rows,
+/// Copies all readable data from the data folder `data` into the new data folder `into`: rows,
 /// payloads, files, keys. Files are hard-linked if both folders are on one disk. Blocks; within a
 /// runtime, call it on its own thread.
 ///

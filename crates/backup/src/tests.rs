@@ -1,5 +1,5 @@
-//! Backups of a real folder: complete, truncated at every length, modified at any byte, restored
-//! and checked.
+//! Tests of backups of a real folder: complete, truncated at every length, modified at any byte,
+//! restored and checked.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -20,7 +20,7 @@ fn open(folder: &Path) -> Source {
     Source { store, files }
 }
 
-/// A folder with rows, a payload file, a key and an authority.
+/// Creates a folder with rows, a payload file, a key and an authority.
 pub(super) async fn world(folder: &TempDir) -> Source {
     let place = open(folder.path());
     Sealer::open(folder.path()).unwrap();
@@ -121,14 +121,14 @@ async fn restore_refuses_truncated_or_changed_backup() {
     assert!(verify(&[][..], &mut |_| {}).is_err());
 }
 
-/// A handcrafted archive with a valid end.
+/// Returns a handcrafted archive with a valid end.
 fn forged(entries: &[(&str, &[u8])]) -> Vec<u8> {
     let mut tar = tar::Builder::new(zstd::Encoder::new(Vec::new(), 1).unwrap());
     let mut sum = Sum::default();
     let mut add = |name: &str, content: &[u8]| {
         let mut header = tar::Header::new_ustar();
         header.set_size(content.len() as u64);
-        // Set the bytes directly: the library would refuse some of these names.
+        // Sets the bytes directly: the library would refuse some of these names.
         header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
         header.set_cksum();
         tar.append(&header, content).unwrap();
@@ -252,8 +252,8 @@ async fn salvage_recovers_contents_of_damaged_folder() {
     assert_eq!((report.faults, report.payloads), (Vec::<String>::new(), 1));
 }
 
-/// A store with a history: every row was written three times, in random order, and half of them are
-/// deleted.
+/// The store has a history: every row was written three times, in random order, and half of the
+/// rows are deleted.
 #[tokio::test(flavor = "multi_thread")]
 async fn compact_shrinks_store() {
     const ROWS: u64 = 600;

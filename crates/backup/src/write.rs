@@ -1,4 +1,4 @@
-//! Writes a backup: rows, changes made meanwhile, files, end.
+//! Writes a backup: rows, rows changed during the export, files, end.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -18,15 +18,15 @@ use orrery_runtime::regular_file;
 use orrery_storage::export::{Change, write_change};
 use orrery_storage::{self as storage, Claim, Store};
 
-/// Bytes of rows per entry.
+/// Size of the rows per entry, in bytes.
 pub(super) const CHUNK: usize = 4 * 1024 * 1024;
-/// zstd's own default: the usual balance of speed and size.
+/// zstd's default level, a balance of speed and size.
 const LEVEL: i32 = 3;
 
 /// The source of a backup.
 #[derive(Debug, Clone)]
 pub struct Source {
-    /// Its folder also contains the seal key and the self-signed authority.
+    /// The store, whose folder also contains the seal key and the self-signed authority.
     pub store: Store,
     pub files: Files,
 }
@@ -36,12 +36,12 @@ pub struct Source {
 pub struct Progress {
     pub rows: u64,
     pub files: u64,
-    /// Bytes before compression.
+    /// Bytes processed so far, before compression.
     pub bytes: u64,
 }
 
 /// Writes a backup of a consistent state while the service runs. Blocks; call it on its own thread.
-/// The caller keeps the files of `place` pinned. Returns `out`, and a summary of what was written.
+/// The caller must keep the files of `place` pinned. Returns `out`, and a summary of the backup.
 ///
 /// # Errors
 /// [`Error`]; the output is then not a valid backup.
@@ -57,7 +57,8 @@ pub fn write<W: Write>(
     let mut last = None;
     let mut refers_to_contents = false;
     let exported = place.store.export(&mut |change| {
-        // Rows arrive in key order; the first one out of order was written meanwhile.
+        // Rows arrive in key order; the first row that is out of order was written during the
+        // export.
         let is_next = last.as_ref().is_none_or(|last| change.0 > *last);
         rows.is_behind |= !is_next || change.1.is_none();
         last = Some(change.0.clone());
@@ -89,8 +90,8 @@ pub fn write<W: Write>(
     archive.end()
 }
 
-/// Adds every content. With `is_needed`, the store refers to some: the folder must be in place
-/// before and after listing.
+/// Adds all file contents. `is_needed` means that the store refers to some of them: the folder must
+/// then be in place before and after listing.
 fn add_contents<W: Write>(
     archive: &mut Archive<'_, W>,
     files: &Files,
@@ -106,7 +107,7 @@ fn add_contents<W: Write>(
     Ok(())
 }
 
-/// The files of a folder by name; none if it does not exist.
+/// Returns the files of a folder by name; none if the folder does not exist.
 fn plain_files(folder: &Path) -> io::Result<Vec<(String, PathBuf)>> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -128,7 +129,7 @@ struct Rows<'a, 'p, W: Write> {
     archive: &'a mut Archive<'p, W>,
     chunk: Vec<u8>,
     number: u64,
-    /// Whether the changes made meanwhile have begun.
+    /// Whether the rows changed during the export have started.
     is_behind: bool,
 }
 
@@ -148,7 +149,7 @@ impl<W: Write> Rows<'_, '_, W> {
         if self.chunk.len() >= CHUNK { self.flush_as(self.is_behind) } else { Ok(()) }
     }
 
-    /// The remainder belongs to what was added last.
+    /// Writes the remaining rows as an entry of the same kind as the last one.
     fn flush(&mut self) -> io::Result<()> {
         self.flush_as(self.archive.summary.changes > 0)
     }
@@ -174,7 +175,7 @@ pub(super) struct Archive<'p, W: Write> {
 }
 
 impl<'p, W: Write> Archive<'p, W> {
-    /// Starts with the head entry.
+    /// Starts an archive with the head entry.
     pub fn begin(
         out: W,
         now: Timestamp,
@@ -207,8 +208,8 @@ impl<'p, W: Write> Archive<'p, W> {
         self.add(name, length, file)
     }
 
-    /// Adds a payload of `store`: complete, or listed as damaged. A missing one is only listed.
-    /// Fails while the folder of payload files is not in place.
+    /// Adds a payload of `store`. A damaged payload is also listed as damaged, and a missing one is
+    /// only listed. Fails while the folder of payload files is not in place.
     pub fn add_payload(
         &mut self,
         id: PayloadId,
@@ -230,8 +231,8 @@ impl<'p, W: Write> Archive<'p, W> {
         self.add_bytes(&format!("{PAYLOADS}{id}"), &bytes)
     }
 
-    /// Adds a content of `files`; one that cannot be read completely is padded with zeros and
-    /// listed. Fails while the folder of contents is not in place.
+    /// Adds file contents from `files`. Contents that cannot be read completely are padded with
+    /// zeros and listed as damaged. Fails while the folder of contents is not in place.
     pub fn add_content(&mut self, digest: Digest, path: &Path, files: &Files) -> io::Result<()> {
         let file = match File::open(path) {
             Ok(file) => file,
@@ -293,7 +294,8 @@ impl<'p, W: Write> Archive<'p, W> {
 }
 
 /// Returns the error if it concerns the file itself: unreadable blocks, or a missing file, which
-/// `check_lost` must confirm. Any other error is transient, and nothing is listed for it.
+/// `check_lost` must confirm. Any other error is transient and returned as an error, so that
+/// nothing is listed for it.
 fn damage(error: io::Error, check_lost: impl FnOnce() -> io::Result<()>) -> io::Result<io::Error> {
     if error.kind() == io::ErrorKind::NotFound {
         check_lost()?;
@@ -302,12 +304,12 @@ fn damage(error: io::Error, check_lost: impl FnOnce() -> io::Result<()>) -> io::
     if is_unreadable(&error) { Ok(error) } else { Err(error) }
 }
 
-/// Whether the disk could not read a block.
+/// Returns whether the disk could not read a block.
 fn is_unreadable(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error())
 }
 
-/// A content of known length, with zeros for what cannot be read.
+/// A reader of file contents of known length, which returns zeros for unreadable parts.
 struct Content {
     file: File,
     left: u64,
@@ -323,7 +325,7 @@ impl Read for Content {
             count => count?,
         };
         let count = if count == 0 {
-            // The disk returns no more; the checksum will show the damage.
+            // The file has no more bytes; the checksum will show the damage.
             buffer.fill(0);
             most
         } else {
@@ -335,7 +337,8 @@ impl Read for Content {
     }
 }
 
-/// A content that is hashed as it is read. Fails if it is shorter than announced.
+/// A reader that hashes file contents as it reads them. It fails if they are shorter than
+/// announced.
 struct Summed<'s, R> {
     content: io::Take<R>,
     sum: &'s mut Sum,

@@ -1,5 +1,5 @@
-//! The section `[agent]`: its models, its limits, and the MCP servers that give it more tools. The
-//! table of each server is read as strictly as a section.
+//! The section `[agent]`: its models, its limits, and the MCP servers that provide additional
+//! tools. The table of each server is read as strictly as a section.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,22 +14,23 @@ const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// The largest cost limit of an exchange, in US dollars.
+/// Upper limit of the configured cost limit of an exchange, in US dollars.
 const COST_MAX: f64 = 1_000_000.0;
-/// The largest plausible context, in tokens.
+/// Largest accepted context size, in tokens.
 const CONTEXT_MAX: u32 = 100_000_000;
 /// Maximum number of MCP servers.
 const SERVERS_MAX: usize = 16;
-/// Characters of a server's name.
+/// Maximum length of a server's name, in characters.
 const NAME_MAX: usize = 24;
-/// The smallest address space in which a program can start, and the largest plausible one.
+/// Range of a program's address space limit: the smallest in which a program can start, and the
+/// largest plausible value.
 const MEMORY_MIN: u64 = 64 * 1024 * 1024;
 const MEMORY_MAX: u64 = 1 << 50;
 /// Expected form of a table in `mcp_servers`.
 const SERVER: &str = "a table such as { name = \"search\", url = \"https://search.lan/mcp\" }";
 const KEYS: &str = "name, url, headers, command, directory, env, writable, memory_bytes and allow";
 
-/// Reads the section; paths are relative to `folder`.
+/// Reads the section. Relative paths are resolved against `folder`.
 pub(super) fn agent(section: &mut Section<'_>, folder: &Path) -> Agent {
     let servers = section.get("mcp_servers", Vec::new(), list(|value| server(value, folder)));
     for (index, server) in servers.iter().enumerate() {
@@ -54,7 +55,7 @@ pub(super) fn agent(section: &mut Section<'_>, folder: &Path) -> Agent {
     }
 }
 
-/// The keys of a server's table that are present.
+/// The keys that are present in a server's table.
 #[derive(Default)]
 struct Keys {
     name: Option<String>,
@@ -66,8 +67,8 @@ struct Keys {
     writable: Vec<PathBuf>,
     memory_bytes: Option<u64>,
     allow: Option<Vec<String>>,
-    /// A key that only applies to servers with a `url`, and one that only applies to servers with a
-    /// `command`.
+    /// A key that applies only to servers with a `url`, and a key that applies only to servers with
+    /// a `command`.
     of_url: Option<&'static str>,
     of_command: Option<&'static str>,
 }
@@ -128,7 +129,7 @@ fn server(value: &Value<'_>, folder: &Path) -> Parsed<McpServer> {
     Ok(McpServer { name, transport, allow: keys.allow })
 }
 
-/// A name that is valid as a prefix of tool names.
+/// Parses a name that is valid as a prefix of tool names.
 fn name(value: &Value<'_>) -> Parsed<String> {
     let text = values::string(value)?;
     let is_good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';

@@ -1,7 +1,7 @@
 //! Detects secrets in configurations and manifests that other users can read.
 //!
-//! A key's name, or a password in a URL, marks a secret, so new keys need no annotation. References
-//! such as `${file:…}` are not secrets.
+//! Secrets are recognized by the key's name or by a password in a URL, so new keys need no
+//! annotation. References such as `${file:…}` are not secrets.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -16,12 +16,12 @@ const OTHERS: u32 = 0o007;
 /// Words in a key's name that mark a secret.
 const WORDS: [&str; 8] =
     ["key", "apikey", "token", "secret", "password", "passphrase", "authorization", "cookie"];
-/// Exceptions: keys that name a file.
+/// Exceptions: keys whose value is a file's path.
 const PATHS: [&str; 1] = ["tls.private_key"];
 /// Maximum depth of nested tables.
 const DEPTH_MAX: usize = 16;
 
-/// The warning about secrets in the file at `path` that other users can read.
+/// Returns a warning if the file at `path` contains secrets and other users can read it.
 #[must_use]
 pub fn warning(path: &Path) -> Option<String> {
     let mode = std::fs::metadata(path).ok()?.mode() & 0o777;
@@ -67,7 +67,7 @@ fn look_at(value: &DeValue<'_>, name: &str, path: &str, depth: usize, found: &mu
     }
 }
 
-/// Whether a text is itself a secret, rather than a reference to one.
+/// Returns whether a string is a secret, as opposed to a reference to one.
 fn is_secret(name: &str, path: &str, text: &str) -> bool {
     let refers = text.is_empty() || text.contains("${") || text.contains("{{");
     if refers || PATHS.contains(&path) {
@@ -87,7 +87,7 @@ mod tests {
 
     use super::*;
 
-    /// The warning for a file with this text and mode.
+    /// Returns the warning for a file with this text and mode.
     fn said(text: &str, mode: u32) -> Option<String> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("config.toml");

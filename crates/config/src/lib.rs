@@ -31,15 +31,16 @@ use ipnet::IpNet;
 use self::reader::read_file;
 pub use self::secret::Secret;
 
-/// The largest configuration file, in bytes.
+/// Maximum size of the configuration file, in bytes.
 pub const FILE_BYTES_MAX: u64 = 1024 * 1024;
-/// The largest port of the base host that leaves ports for the other hosts and the metrics.
+/// The largest port of the base host that leaves room for the ports of the other hosts and the
+/// metrics.
 pub const FIRST_PORT_MAX: u16 = u16::MAX - sections::HOSTS;
 
 /// All options of the service. `None` means that a feature is off.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// Folder of everything that the service writes.
+    /// The folder for all data that the service writes.
     pub data_dir: PathBuf,
     /// Folder of the model manifests, one TOML file per model.
     pub models_dir: PathBuf,
@@ -63,9 +64,10 @@ pub struct Config {
     pub metrics: Metrics,
     pub log: Log,
     pub telemetry: Telemetry,
-    /// This program, which is also started as the guard of models' workers. Not set by files.
+    /// The path of this program, which is also started as the guard of models' workers. Not set by
+    /// files.
     pub program: PathBuf,
-    /// The file that this was read from, for reloads. Not set by files.
+    /// The file from which the configuration was read, for reloads. Not set by files.
     pub file: Option<PathBuf>,
     /// Whether the operator accepts missing or removed files, for this start. Not set by files.
     pub accept_loss: bool,
@@ -82,7 +84,7 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// The hosts with their names in the configuration, in display order.
+    /// Returns the hosts with their names in the configuration, in display order.
     #[must_use]
     pub fn named(&self) -> [(&'static str, &Host); 5] {
         [
@@ -95,20 +97,21 @@ impl Hosts {
     }
 }
 
-/// The addresses of a host, and the base URL of links to it.
+/// The addresses of a host, and the base URL for links to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
     /// At least one address.
     pub listen: Vec<SocketAddr>,
-    /// Absolute, without a trailing slash.
+    /// An absolute URL without a trailing slash.
     pub public_url: String,
 }
 
-/// How connections are encrypted.
+/// The encryption of connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tls {
     pub mode: TlsMode,
-    /// Additional names for the self-signed certificate, besides localhost and the machine's own.
+    /// Additional names for the self-signed certificate, besides `localhost` and the machine's host
+    /// name.
     pub names: Vec<String>,
 }
 
@@ -119,14 +122,14 @@ pub enum TlsMode {
     Auto,
     /// Self-signed everywhere.
     SelfSigned,
-    /// The operator's own, in PEM files.
+    /// The operator's certificate, in PEM files.
     Files { certificate: PathBuf, private_key: PathBuf },
     /// Plain HTTP everywhere.
     Off,
 }
 
 impl Tls {
-    /// Whether a listener on `address` speaks TLS.
+    /// Returns whether a listener on `address` uses TLS.
     #[must_use]
     pub fn encrypts(&self, address: &SocketAddr) -> bool {
         match self.mode {
@@ -137,43 +140,43 @@ impl Tls {
     }
 }
 
-/// Limits on requests of clients.
+/// Limits on clients' requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// The largest request body, in bytes; larger ones get 413.
+    /// The largest request body, in bytes. Larger bodies are refused with 413.
     pub body_bytes: usize,
-    /// How long `POST /v1/prediction/run` waits for the result.
+    /// Maximum time that `POST /v1/prediction/run` waits for the result.
     pub sync_wait: Duration,
     /// Time limit for the head of a request.
     pub header_timeout: Duration,
-    /// Time limit without a byte of a body.
+    /// Maximum time between two bytes of a body.
     pub body_timeout: Duration,
     /// Time limit for a whole body that is held in memory; files are exempt.
     pub body_total_timeout: Duration,
-    /// Minimum average rate of a body, in bytes per second, after a head start of `body_timeout`.
+    /// Minimum average rate of a body, in bytes per second, after a grace period of `body_timeout`.
     pub body_min_rate: usize,
-    /// Bytes of request and response bodies in memory, over all hosts.
+    /// Maximum memory for request and response bodies over all hosts, in bytes.
     pub bodies_in_flight: usize,
-    /// Bytes that the answers to outgoing requests may take in memory.
+    /// Maximum memory for responses to outgoing requests, in bytes.
     pub answers_in_flight: usize,
-    /// Requests in flight, over all hosts.
+    /// Maximum number of requests in flight, over all hosts.
     pub requests_in_flight: usize,
-    /// How long a client may accept no byte of its response.
+    /// Maximum time during which a client accepts no byte of its response.
     pub write_timeout: Duration,
-    /// Lifetime of a connection without a request.
+    /// Maximum time that a connection stays open without a request.
     pub keep_alive: Duration,
-    /// Open connections over all hosts.
+    /// Maximum number of open connections, over all hosts.
     pub connections: usize,
-    /// Bytes of the data folder's disk that new work leaves free; `None`: depends on the disk's
+    /// Bytes of the data folder's disk that new work must leave free; `None`: depends on the disk's
     /// size.
     pub disk_reserve: Option<u64>,
-    /// Open connections per address.
+    /// Maximum number of open connections per address.
     pub connections_per_address: usize,
     /// Request rate per key.
     pub rate: Option<Rate>,
-    /// Tokens of chat and embeddings per key and day (UTC); `None`: no limit.
+    /// Maximum number of chat and embedding tokens per key and day (UTC); `None`: no limit.
     pub tokens_per_day: Option<u64>,
-    /// Bytes of memory for all language models of this machine; `None`: its free memory.
+    /// Memory for all language models of this machine, in bytes; `None`: all free memory.
     pub model_memory_bytes: Option<u64>,
 }
 
@@ -187,23 +190,25 @@ pub struct Rate {
 /// Limits of the engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Engine {
-    /// Executions held in memory at one time; the rest wait on disk.
+    /// Maximum number of executions held in memory; the others wait on disk.
     pub active: usize,
     /// Time limit of a workflow.
     pub workflow_timeout: Duration,
-    /// How long a shutdown waits for running work.
+    /// Maximum time that a shutdown waits for running work.
     pub shutdown_grace: Duration,
-    /// Total bytes of inputs and outputs of one execution.
+    /// Maximum total size of the inputs and outputs of one execution, in bytes.
     pub execution_bytes: u64,
-    /// Stored bytes of inputs and outputs of one organization; `None`: half of the disk.
+    /// Maximum size of an organization's stored inputs and outputs, in bytes; `None`: half of the
+    /// disk.
     pub organization_bytes: Option<u64>,
-    /// Executions that one execution may start, directly and indirectly.
+    /// Maximum number of executions that one execution may start, directly and indirectly.
     pub descendants: u64,
-    /// Bytes of those executions on disk.
+    /// Maximum size of all these executions on disk, in bytes.
     pub tree_bytes: u64,
-    /// Bytes of memory of all running workflows.
+    /// Maximum memory of all running workflows, in bytes.
     pub workflow_memory: usize,
-    /// The largest payload stored in the store itself, in bytes; larger ones are files.
+    /// The largest payload that is stored in the store itself, in bytes; larger payloads are stored
+    /// as files.
     pub payload_inline_bytes: usize,
 }
 
@@ -213,14 +218,14 @@ pub struct Retention {
     pub executions: Duration,
     pub payloads: Duration,
     pub deliveries: Duration,
-    /// Sessions of the agent without messages.
+    /// Retention of agent sessions, counted from the last message.
     pub sessions: Duration,
 }
 
-/// How webhooks are delivered.
+/// Delivery of webhooks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Webhooks {
-    /// Delays before the second attempt, the third, and so on.
+    /// Delays before the second attempt, the third attempt, and so on.
     pub schedule: Vec<Duration>,
     /// Time limit of one attempt.
     pub timeout: Duration,
@@ -228,20 +233,20 @@ pub struct Webhooks {
     pub redelivery_cooldown: Duration,
     /// Whether `X-Webhook-Secret` carries the secret itself.
     pub send_plain_secret: bool,
-    /// Attempts in flight over all receivers.
+    /// Maximum number of attempts in flight, over all receivers.
     pub in_flight: usize,
-    /// Attempts in flight to one receiver (scheme, host and port).
+    /// Maximum number of attempts in flight to one receiver (scheme, host and port).
     pub in_flight_per_receiver: usize,
-    /// Failures in a row that open a receiver's circuit.
+    /// Number of consecutive failures that open a receiver's circuit.
     pub circuit_failures: u32,
-    /// How long an open circuit waits before its probe.
+    /// Time that a circuit stays open before a probe.
     pub circuit_open: Duration,
     /// Time without a successful delivery after which a webhook endpoint is disabled.
     pub disable_endpoint_after: Duration,
 }
 
-/// Addresses that URLs from clients may reach. `allow` wins over `deny`, `deny` over the built-in
-/// rules.
+/// Addresses that URLs from clients may reach. `allow` overrides `deny`, and `deny` overrides the
+/// built-in rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Egress {
     pub allow: Vec<IpNet>,
@@ -260,18 +265,18 @@ pub struct Files {
     pub retention: Duration,
 }
 
-/// The balance.
+/// Settings of organizations' balances.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Billing {
     pub enabled: bool,
-    /// Whether work that the balance cannot pay is refused.
+    /// Whether work that the balance does not cover is refused.
     pub enforce: bool,
 }
 
 /// The dashboard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dashboard {
-    /// Lifetime of a session without a request.
+    /// Maximum time between two requests of a session.
     pub session_idle: Duration,
     /// Maximum lifetime of a session.
     pub session_max: Duration,
@@ -282,21 +287,21 @@ pub struct Dashboard {
 /// The chat router.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Router {
-    /// Upstream for model ids that are not local, with its `/v1` and without a trailing slash;
-    /// `None`: such ids do not exist.
+    /// Upstream for model ids that are not local, including `/v1`, without a trailing slash;
+    /// `None`: such ids are unknown.
     pub upstream_url: Option<String>,
     pub upstream_key: Option<Secret>,
     /// Fraction added to each price: 0.05 adds 5 %.
     pub platform_fee: f64,
-    /// Prices of the upstream's models, each model once.
+    /// Prices of the upstream's models, at most one per model.
     pub prices: Vec<ModelPrice>,
-    /// Whether the history keeps models' answers.
+    /// Whether the history stores models' answers.
     pub keep_content: bool,
     /// Time limit for resolving, connecting and the TLS handshake together.
     pub connect_timeout: Duration,
-    /// Time limit for the first byte of an answer.
+    /// Time limit for the first byte of a response.
     pub first_byte_timeout: Duration,
-    /// Time limit for a pause within an answer.
+    /// Time limit for a pause within a response.
     pub idle_timeout: Duration,
     /// Time for which the upstream's list of models is cached.
     pub catalog_ttl: Duration,
@@ -316,7 +321,7 @@ pub struct ModelPrice {
 pub struct Decisions {
     /// Aliases of decision models, with their chat models.
     pub aliases: Vec<(String, String)>,
-    /// Samples of a question if the model gives no probabilities.
+    /// Number of samples per question if the model returns no probabilities.
     pub samples: u32,
 }
 
@@ -325,17 +330,17 @@ pub struct Decisions {
 pub struct Agent {
     /// The agent's chat model; `None`: the agent takes no prompts.
     pub model: Option<String>,
-    /// The model for mode `eco`; `None`: the same one.
+    /// The model for mode `eco`; `None`: `model`.
     pub eco_model: Option<String>,
     /// The model id that clients see.
     pub model_id: String,
     /// Time limit of an exchange.
     pub timeout: Duration,
-    /// Answers and tool calls of one exchange.
+    /// Maximum number of model responses and tool calls in one exchange.
     pub max_steps: u32,
     /// Maximum cost of an exchange, in US dollars; `None`: no limit.
     pub max_cost: Option<f64>,
-    /// Context size, in tokens, of a model that this box does not run.
+    /// Context size, in tokens, of a model that does not run on this box.
     pub context_tokens: u32,
     /// Servers with additional tools; their names are unique.
     pub mcp_servers: Vec<McpServer>,
@@ -351,7 +356,7 @@ pub struct McpServer {
     pub allow: Option<Vec<String>>,
 }
 
-/// How to connect to a server.
+/// The connection to a server.
 #[derive(Debug, Clone, PartialEq)]
 pub enum McpTransport {
     /// Streamable HTTP.
@@ -362,9 +367,9 @@ pub enum McpTransport {
         command: Vec<String>,
         directory: PathBuf,
         env: Vec<(String, Secret)>,
-        /// Folders that it may write to, besides its own.
+        /// Folders that the program may write to, besides its own.
         writable: Vec<PathBuf>,
-        /// Its address space limit.
+        /// The program's address space limit, in bytes.
         memory_bytes: Option<u64>,
     },
 }
@@ -376,21 +381,22 @@ pub struct Backup {
     /// Number of backups to keep.
     pub keep: usize,
     pub folder: PathBuf,
-    /// Public keys of age (`age1…`) whose holders can read backups; empty: see `passphrase`.
+    /// Public keys of age (`age1…`). The holders of the matching secret keys can read backups.
+    /// Empty: `passphrase` applies.
     pub recipients: Vec<String>,
-    /// Encrypts backups if there are no recipients; `None`: they are not encrypted.
+    /// Encrypts backups if there are no recipients; `None`: backups are not encrypted.
     pub passphrase: Option<Secret>,
     /// Interval of the log archive.
     pub log: Option<Duration>,
-    /// Maximum bytes of log that wait to be archived.
+    /// Maximum size of the log that waits to be archived, in bytes.
     pub log_budget: u64,
-    /// Program to run after each backup, with its arguments; empty: none.
+    /// Program to run after each backup, with its arguments; empty: no program.
     pub after: Vec<String>,
-    /// Time limit of that program.
+    /// Time limit of the `after` program.
     pub after_timeout: Duration,
 }
 
-/// The file of the audit log for log shippers.
+/// The file to which the audit log is written for log shippers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Audit {
     pub folder: PathBuf,
@@ -417,7 +423,7 @@ pub struct Cors {
 /// The Prometheus endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Metrics {
-    /// Empty: off.
+    /// Addresses of the endpoint. Empty: off.
     pub listen: Vec<SocketAddr>,
 }
 
@@ -444,7 +450,7 @@ pub struct Log {
 /// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
-    /// Text on a terminal, otherwise JSON.
+    /// Text on a terminal, JSON otherwise.
     Auto,
     Text,
     Json,
@@ -454,7 +460,7 @@ impl LogFormat {
     /// All formats.
     pub const ALL: [Self; 3] = [Self::Auto, Self::Text, Self::Json];
 
-    /// The spelling in the configuration.
+    /// Returns the format's name in the configuration.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -468,9 +474,9 @@ impl LogFormat {
 /// One error in a configuration file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub struct Error {
-    /// From 1; 0 if the error concerns the whole file.
+    /// Line number, from 1; 0 if the error concerns the whole file.
     pub line: usize,
-    /// From 1, in characters; 0 if the error concerns the whole file.
+    /// Column in characters, from 1; 0 if the error concerns the whole file.
     pub column: usize,
     pub message: String,
 }
@@ -499,7 +505,8 @@ pub fn absolute(path: &Path) -> PathBuf {
 }
 
 impl Config {
-    /// The configuration without a file: data in `./orrery-data`, all hosts on loopback ports.
+    /// Returns the configuration that applies without a file: data in `./orrery-data`, all hosts on
+    /// loopback ports.
     #[must_use]
     pub fn defaults() -> Self {
         let (config, errors, _known) =
@@ -508,8 +515,8 @@ impl Config {
         config
     }
 
-    /// The configuration without a file on another address or with another port of the base host,
-    /// which the ports of the other hosts and of the metrics follow.
+    /// Returns the configuration that applies without a file, on another address or with another
+    /// port for the base host. The ports of the other hosts and of the metrics follow that port.
     #[must_use]
     pub fn defaults_on(address: Option<IpAddr>, first_port: Option<u16>) -> Self {
         let defaults = sections::Defaults::listening_on(address, first_port);
@@ -517,7 +524,7 @@ impl Config {
         config
     }
 
-    /// The configuration of an installed service whose file is unknown.
+    /// Returns the configuration of an installed service whose file is unknown.
     #[must_use]
     pub fn for_installed() -> Self {
         let defaults = sections::Defaults::with_a_file();
@@ -525,7 +532,8 @@ impl Config {
         config
     }
 
-    /// Reads the file at `path`. Relative paths in it start at its folder.
+    /// Reads the file at `path`. Relative paths in the file are resolved against the directory that
+    /// contains it.
     ///
     /// # Errors
     /// All errors of the file, in the order of its lines.
@@ -534,8 +542,9 @@ impl Config {
         if errors.is_empty() { Ok(config) } else { Err(errors) }
     }
 
-    /// Reads the file at `path` as far as possible; defaults replace invalid values. For `orrery
-    /// check`, which continues after errors; never serve a configuration with errors.
+    /// Reads the file at `path` as far as possible; defaults replace invalid values. This is for
+    /// `orrery check`, which continues after errors. The service must not run with a configuration
+    /// that has errors.
     #[must_use]
     pub fn examine(path: &Path) -> (Self, Vec<Error>) {
         secret::hide_from_programs(path);

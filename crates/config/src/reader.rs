@@ -1,8 +1,8 @@
 //! Strict reader of TOML files, table by table: the configuration and the manifests.
 //!
-//! Callers request each key by name and type. Every key that was not requested is an error with its
-//! line and the nearest key of the same table. Errors never stop the reading: a default replaces
-//! the value, so that one pass finds all errors of a file.
+//! Callers request each key by name and type. Every key that no caller requested is an error,
+//! reported with its line and the most similar key of the same table. Errors do not stop the
+//! reader: a default replaces the invalid value, so that one pass finds all errors of a file.
 
 use std::cell::{Cell, RefCell};
 use std::io::Read as _;
@@ -16,7 +16,7 @@ use super::Error;
 use orrery_domain::spelling::nearest;
 use orrery_runtime::regular_file;
 
-/// An invalid value and its byte range in the file.
+/// An error about a value, with the value's byte range in the file.
 #[derive(Debug)]
 pub struct Problem {
     pub at: Range<usize>,
@@ -30,7 +30,7 @@ pub type Parsed<T> = Result<T, Vec<Problem>>;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Known {
     pub path: String,
-    /// Whether omitting it means a default rather than "off".
+    /// Whether omitting the key selects a default rather than "off".
     pub has_default: bool,
 }
 
@@ -42,7 +42,7 @@ pub struct Reader<'t> {
     is_broken: Cell<bool>,
     errors: RefCell<Vec<Error>>,
     known: RefCell<Vec<Known>>,
-    /// Tables that were requested.
+    /// The tables that were requested.
     sections: RefCell<Vec<String>>,
     unknown: RefCell<Vec<Unknown>>,
 }
@@ -53,7 +53,7 @@ struct Unknown {
     at: Range<usize>,
     table: String,
     name: String,
-    /// The nearest key of the same table.
+    /// The most similar key of the same table.
     near: Option<&'static str>,
     /// The keys of the table.
     names: Vec<&'static str>,
@@ -75,7 +75,7 @@ impl<'t> Reader<'t> {
     }
 
     /// Parses the document. If the text is not valid TOML, records all syntax errors and returns an
-    /// empty document: continuing with a broken one would only add misleading errors.
+    /// empty document: reading an incomplete document would only add misleading errors.
     pub fn document(&self) -> DeTable<'t> {
         let (document, errors) = DeTable::parse_recoverable(self.text);
         if errors.is_empty() {
@@ -150,7 +150,8 @@ fn join(table: &str, name: &str) -> String {
     if table.is_empty() { name.to_owned() } else { format!("{table}.{name}") }
 }
 
-/// One table of the file; also if the file omits it, so that defaults are read in the same way.
+/// One table of the file. If the file omits the table, the section is empty, so that defaults are
+/// read in the same way.
 #[derive(Debug)]
 pub struct Section<'r> {
     reader: &'r Reader<'r>,
@@ -184,7 +185,7 @@ impl<'r> Section<'r> {
         Self { reader, path, table, at, names: Vec::new(), refused: Vec::new(), is_open: false }
     }
 
-    /// The value of `name`, or `default` if it is absent or invalid.
+    /// Returns the value of `name`, or `default` if it is absent or invalid.
     pub fn get<T>(
         &mut self,
         name: &'static str,
@@ -194,7 +195,7 @@ impl<'r> Section<'r> {
         self.read(name, true, parse).unwrap_or(default)
     }
 
-    /// The value of `name`; `None` if it is absent or invalid.
+    /// Returns the value of `name`; `None` if it is absent or invalid.
     pub fn optional<T>(
         &mut self,
         name: &'static str,
@@ -203,7 +204,7 @@ impl<'r> Section<'r> {
         self.read(name, false, parse)
     }
 
-    /// The value of the required key `name`; `None` if it is absent or invalid.
+    /// Returns the value of the required key `name`; `None` if it is absent or invalid.
     pub fn required<T>(
         &mut self,
         name: &'static str,
@@ -214,7 +215,7 @@ impl<'r> Section<'r> {
         value
     }
 
-    /// The table `name`, read with `read`; an absent table is read as an empty one.
+    /// Reads the table `name` with `read`; an absent table is read as an empty one.
     pub fn section<T>(
         &mut self,
         name: &'static str,
@@ -225,7 +226,7 @@ impl<'r> Section<'r> {
         Section::new(self.reader, self.join(name), table, self.span(name)).run(read)
     }
 
-    /// The table `name`, read with `read` if it is present.
+    /// Reads the table `name` with `read` if it is present.
     pub fn optional_section<T>(
         &mut self,
         name: &'static str,
@@ -237,7 +238,7 @@ impl<'r> Section<'r> {
         Section::new(self.reader, self.join(name), Some(table), Some(value.span())).run(read)
     }
 
-    /// The required table `name`, read with `read`.
+    /// Reads the required table `name` with `read`.
     pub fn required_section<T>(
         &mut self,
         name: &'static str,
@@ -255,7 +256,7 @@ impl<'r> Section<'r> {
         }
     }
 
-    /// Refuses `name`, and everything in it, with `reason`.
+    /// Refuses `name`, and all keys in it, with `reason`.
     pub fn refuse(&mut self, name: &'static str, reason: &str) {
         if self.span(name).is_some() {
             self.error(name, format!("`{}`: {reason}", self.join(name)));
@@ -263,12 +264,12 @@ impl<'r> Section<'r> {
         self.refused.push(name);
     }
 
-    /// Allows unrequested keys, if the table itself is not understood.
+    /// Allows unrequested keys, for a table whose kind is unknown.
     pub const fn ignore_others(&mut self) {
         self.is_open = true;
     }
 
-    /// The byte range of the value of `name`, if present.
+    /// Returns the byte range of the value of `name`, if present.
     pub fn span(&self, name: &str) -> Option<Range<usize>> {
         self.find(name).map(Spanned::span)
     }
@@ -360,7 +361,7 @@ impl<'r> Section<'r> {
 /// Reads the text of a file of at most `limit` bytes.
 ///
 /// # Errors
-/// A sentence that names the file and the problem.
+/// A sentence with the file's path and the problem.
 pub fn read_file(path: &Path, limit: u64) -> Result<String, String> {
     let shown = path.display();
     let file = regular_file::open(path).map_err(|error| format!("cannot open {shown}: {error}"))?;
@@ -374,7 +375,8 @@ pub fn read_file(path: &Path, limit: u64) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|error| format!("{shown} is not UTF-8: {error}"))
 }
 
-/// Line and column of a byte offset in `text`, both from 1, the column in characters.
+/// Returns the line and column of a byte offset in `text`. Both start at 1; the column is in
+/// characters.
 fn line_column(text: &str, offset: usize) -> (usize, usize) {
     let before = text.get(..offset).unwrap_or(text);
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);

@@ -1,4 +1,4 @@
-//! The section `[router]`: the upstream for chat models that this box does not run, and prices.
+//! The section `[router]`: the upstream for chat models that this box does not run, and its prices.
 //! Each table in the list of prices is read as strictly as a section.
 
 use std::path::Path;
@@ -15,13 +15,13 @@ const DAY: Duration = Duration::from_secs(86_400);
 
 /// The largest fee: ten times the price.
 const FEE_MAX: f64 = 10.0;
-/// The largest price of a million tokens, in US dollars.
+/// The largest price of one million tokens, in US dollars.
 const PRICE_MAX: f64 = 1_000_000.0;
 /// Expected form of a table in `prices`.
 const PRICE: &str = "a table such as { model = \"openai/gpt-x\", per_million_input_tokens = 2.5, \
                      per_million_output_tokens = 10.0 }";
 
-/// Reads the section; a secret's path is relative to `folder`.
+/// Reads the section. A secret's path is resolved against `folder`.
 pub(super) fn router(section: &mut Section<'_>, folder: &Path) -> Router {
     let time = || duration(MILLISECOND..=HOUR);
     let upstream_url = section.optional("upstream_url", web_address);
@@ -50,7 +50,7 @@ pub(super) fn router(section: &mut Section<'_>, folder: &Path) -> Router {
     }
 }
 
-/// A key that can be sent in a header.
+/// Parses a key that can be sent in a header.
 fn key(value: &Value<'_>, folder: &Path) -> Parsed<Secret> {
     let key = values::secret(folder)(value)?;
     let is_good = |byte: u8| byte.is_ascii_graphic();

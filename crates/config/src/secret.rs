@@ -1,4 +1,4 @@
-//! Secrets of the configuration and the manifests: read from files or the environment, never
+//! Secrets of the configuration and the manifests, read from files or the environment and never
 //! printed.
 
 use std::collections::BTreeSet;
@@ -9,24 +9,25 @@ use std::sync::{Mutex, PoisonError};
 
 use super::reader::read_file;
 
-/// The largest secret, in bytes.
+/// Maximum size of a secret, in bytes.
 const BYTES_MAX: u64 = 64 * 1024;
 
-/// Permission bits that expose a secret file: any for everyone, and writing for the group. The
-/// group may read, because that is how a file owned by root reaches the service's user.
+/// Permission bits that expose a secret file: any access by others, and write access by the group.
+/// Read access by the group is allowed: a file owned by root is readable by the service's user
+/// through its group.
 const FORBIDDEN_MODE: u32 = 0o027;
 
-/// The permission bit that lets everyone write.
+/// The permission bit that grants write access to others.
 const CHANGED_BY_OTHERS: u32 = 0o002;
-/// The bit of a folder that prevents users from removing files of others.
+/// The bit of a folder that prevents users from removing other users' files.
 const STICKY: u32 = 0o1000;
 
-/// A text that must not appear in logs or answers.
+/// A string that must not appear in logs or responses.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// The text itself, for the code that sends it.
+    /// Returns the secret itself, for the code that sends it.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
@@ -53,7 +54,7 @@ pub fn hide_from_programs(path: &Path) {
     PRIVATE.lock().unwrap_or_else(PoisonError::into_inner).insert(super::absolute(path));
 }
 
-/// The files that models' programs may not open, of all services in this process.
+/// Returns the files that models' programs may not open, of all services in this process.
 #[must_use]
 pub fn hidden_from_programs() -> Vec<PathBuf> {
     PRIVATE.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
@@ -109,7 +110,7 @@ pub fn changeable_by_others(path: &Path) -> Option<String> {
 /// `path`; `None` if they cannot.
 #[must_use]
 pub fn replaceable_by_others(path: &Path) -> Option<String> {
-    // In a folder with the sticky bit, users can only remove their own files.
+    // In a folder with the sticky bit, users can remove only their own files.
     let is_sticky = |folder: &Path| {
         std::fs::metadata(folder).is_ok_and(|metadata| metadata.mode() & STICKY != 0)
     };
@@ -118,10 +119,10 @@ pub fn replaceable_by_others(path: &Path) -> Option<String> {
 }
 
 /// Replaces each `${file:PATH}`, `${env:NAME}` and `${credential:NAME}` in `text`. Relative paths
-/// start at `folder`.
+/// are resolved against `folder`.
 ///
 /// # Errors
-/// A sentence without any secret, for a malformed or unresolvable reference.
+/// A sentence about the malformed or unresolvable reference, which contains no secret.
 pub fn expand(text: &str, folder: &Path) -> Result<Secret, String> {
     let mut result = String::new();
     let mut rest = text;
@@ -147,7 +148,7 @@ pub fn expand(text: &str, folder: &Path) -> Result<Secret, String> {
     Ok(Secret(result))
 }
 
-/// A credential passed by systemd (`LoadCredential=`).
+/// Reads a credential passed by systemd (`LoadCredential=`).
 fn credential(name: &str) -> Result<Secret, String> {
     let folder = std::env::var_os("CREDENTIALS_DIRECTORY");
     let folder = folder.ok_or_else(|| {

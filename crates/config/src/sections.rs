@@ -1,7 +1,7 @@
-//! All sections with their keys, ranges and defaults: the only place that defines defaults.
+//! All sections with their keys, ranges and defaults. Defaults are defined only here.
 //!
 //! `Config::defaults` reads an empty file with this code, so that a default and its check cannot
-//! diverge. Constraints between several keys are also checked here, after they are read.
+//! diverge. This module also checks constraints between keys after it has read them.
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
@@ -37,7 +37,7 @@ const MIB: u64 = 1024 * KIB;
 const GIB: u64 = 1024 * MIB;
 const TIB: u64 = 1024 * GIB;
 
-/// Port of the metrics of a service on the usual ports.
+/// Port of the metrics of a service on the default ports.
 const METRICS_PORT: u16 = 9464;
 /// Number of hosts, each with its own port.
 pub(super) const HOSTS: u16 = 5;
@@ -52,16 +52,17 @@ pub(super) struct Defaults {
     models_dir: &'static str,
     /// The address of every host.
     address: IpAddr,
-    /// The port of the base host; the others follow in the order of [`Hosts::named`].
+    /// The port of the base host; the other hosts' ports follow in the order of [`Hosts::named`].
     first_port: u16,
     metrics_port: u16,
     allow: &'static [&'static str],
-    /// The machine's name, for links to a host that listens on all addresses.
+    /// The machine's host name, for links to a host that listens on all addresses.
     pub(super) machine: String,
 }
 
 impl Defaults {
-    /// For trying the service: everything on loopback and under the working folder.
+    /// Returns the defaults for trying the service: everything on loopback and under the working
+    /// folder.
     pub(super) fn without_a_file() -> Self {
         Self {
             data_dir: "orrery-data",
@@ -74,9 +75,9 @@ impl Defaults {
         }
     }
 
-    /// The same on other addresses. The metrics port follows the hosts' ports if those are moved,
-    /// and client URLs may reach loopback addresses only while the hosts are not reachable from
-    /// other machines.
+    /// Returns the same defaults on other addresses. If the hosts' ports are moved, the metrics
+    /// port follows them. Client URLs may reach loopback addresses only while the hosts are not
+    /// reachable from other machines.
     pub(super) fn listening_on(address: Option<IpAddr>, first_port: Option<u16>) -> Self {
         let here = Self::without_a_file();
         let address = address.unwrap_or(here.address);
@@ -89,7 +90,7 @@ impl Defaults {
         }
     }
 
-    /// For a service on a network.
+    /// Returns the defaults for a service on a network.
     pub(super) fn with_a_file() -> Self {
         Self {
             data_dir: "/var/lib/orrery",
@@ -103,9 +104,9 @@ impl Defaults {
     }
 }
 
-/// Reads `text`; relative paths, including those of the defaults, start at `folder`, and all paths
-/// of the result are absolute. Returns the configuration (with defaults for invalid values), the
-/// errors, and all known keys.
+/// Reads `text`. Relative paths, including those of the defaults, are resolved against `folder`,
+/// and all paths of the result are absolute. Returns the configuration (with defaults for invalid
+/// values), the errors, and all known keys.
 pub(super) fn read(
     text: &str,
     folder: &Path,
@@ -184,7 +185,7 @@ fn everything(root: &mut Section<'_>, folder: &Path, defaults: &Defaults) -> Con
     }
 }
 
-/// The addresses of one listener, and where they are configured.
+/// The addresses of one listener, and the key that configures them.
 struct Listener {
     name: &'static str,
     addresses: Vec<SocketAddr>,
@@ -246,8 +247,8 @@ fn refuse_shared_addresses(root: &Section<'_>, taken: &[Listener]) {
     }
 }
 
-/// Whether two listeners conflict. Port 0 means any free port, and the IPv6 wildcard also takes
-/// IPv4 connections.
+/// Returns whether two listeners conflict. Port 0 means any free port, and the IPv6 wildcard also
+/// accepts IPv4 connections.
 fn overlap(one: &SocketAddr, other: &SocketAddr) -> bool {
     let covers = |wide: &SocketAddr, narrow: &SocketAddr| {
         wide.ip().is_unspecified() && (wide.is_ipv6() || narrow.is_ipv4())
@@ -257,7 +258,8 @@ fn overlap(one: &SocketAddr, other: &SocketAddr) -> bool {
         && (one.ip() == other.ip() || covers(one, other) || covers(other, one))
 }
 
-/// The default base URL of links: the first address, or the machine's name if that is a wildcard.
+/// Returns the default base URL of links: the first address, or the machine's host name if that
+/// address is a wildcard.
 fn public_url(listen: &[SocketAddr], tls: &Tls, machine: &str) -> String {
     let Some(first) = listen.first() else { return String::new() };
     let host = match first.ip() {
@@ -272,7 +274,7 @@ fn public_url(listen: &[SocketAddr], tls: &Tls, machine: &str) -> String {
     }
 }
 
-/// The kernel's name of this machine; `localhost` if it has none.
+/// Returns the host name that the kernel has for this machine; `localhost` if it has none.
 fn machine_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let name = name.trim();
@@ -346,7 +348,8 @@ fn limits(section: &mut Section<'_>) -> Limits {
     }
 }
 
-/// One client alone may hold half of the budget, which must suffice for one body.
+/// Reads `bodies_in_flight`. A single client may hold half of the budget, which must suffice for
+/// one body.
 fn bodies_in_flight(section: &mut Section<'_>, body_bytes: usize) -> usize {
     let least = body_bytes.saturating_mul(2);
     let default = least.max(256 * 1024 * 1024);

@@ -1,4 +1,4 @@
-//! Tests that the example file is accurate, and that each kind of mistake is found with its
+//! Tests that the example file is accurate, and that each kind of error is reported with its
 //! position.
 
 use std::collections::BTreeSet;
@@ -21,7 +21,7 @@ fn good(text: &str) -> Config {
     config
 }
 
-/// The errors of `text`, one per line, as `LINE:COLUMN message`.
+/// Returns the errors of `text`, one per line, as `LINE:COLUMN message`.
 fn errors(text: &str) -> String {
     let (_, errors, _) = read(text, Path::new("/etc/orrery"), &defaults());
     let lines: Vec<String> =
@@ -29,7 +29,7 @@ fn errors(text: &str) -> String {
     lines.join("\n")
 }
 
-/// The paths of all keys in a TOML text, as the reader names them.
+/// Returns the paths of all keys in a TOML text, as the reader spells them.
 fn paths(text: &str) -> BTreeSet<String> {
     fn collect(prefix: &str, table: &toml::Table, into: &mut BTreeSet<String>) {
         for (key, value) in table {
@@ -48,7 +48,7 @@ fn paths(text: &str) -> BTreeSet<String> {
     found
 }
 
-/// The example with every disabled option enabled.
+/// Returns the example file with every disabled option enabled.
 fn example_with_options() -> String {
     let switched_on = |line: &str| match line.strip_prefix('#') {
         Some(key) if key.starts_with(|first: char| first.is_ascii_lowercase()) => key.to_owned(),
@@ -267,7 +267,7 @@ fn config_of_mcp_server_names_expected_form() {
     }
 }
 
-/// SDKs wait ten minutes for an answer, and send the request again when a proxy gives up before that.
+/// SDKs wait ten minutes for a response, and retry the request if a proxy gives up earlier.
 #[test]
 fn config_router_waits_as_long_as_clients_by_default() {
     let minutes = |minutes: u64| Duration::from_secs(minutes * 60);

@@ -1,8 +1,8 @@
 //! Parsers for the values in configuration and manifests: durations, sizes, addresses, networks,
 //! and lists of them.
 //!
-//! Each function converts one TOML value into a validated Rust value, or explains in a sentence
-//! what was expected and what was found.
+//! Each function converts one TOML value to a validated Rust value, or returns a sentence that
+//! states the expected and the actual value.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -20,18 +20,18 @@ use super::reader::{Parsed, Problem};
 use super::secret::{self, Secret};
 use orrery_domain::time::{span, span_text};
 
-/// The longest list in a file.
+/// Maximum length of a list.
 const LIST_MAX: usize = 1024;
 
 /// A TOML value with its position in the file.
 pub type Value<'v> = Spanned<DeValue<'v>>;
 
-/// `true` or `false`.
+/// Parses `true` or `false`.
 pub fn flag(value: &Value<'_>) -> Parsed<bool> {
     value.get_ref().as_bool().ok_or_else(|| wrong(value, "true or false"))
 }
 
-/// A non-empty text.
+/// Parses a non-empty string.
 pub fn text(value: &Value<'_>) -> Parsed<String> {
     match value.get_ref().as_str() {
         Some(text) if !text.is_empty() => Ok(text.to_owned()),
@@ -39,7 +39,7 @@ pub fn text(value: &Value<'_>) -> Parsed<String> {
     }
 }
 
-/// A whole number in `range`.
+/// Parses an integer in `range`.
 pub fn whole<T>(range: RangeInclusive<T>) -> impl Fn(&Value<'_>) -> Parsed<T>
 where
     T: TryFrom<i64> + PartialOrd + std::fmt::Display + Copy,
@@ -54,13 +54,13 @@ where
     }
 }
 
-/// A whole number of at least 1.
+/// Parses an integer of at least 1.
 pub fn positive(value: &Value<'_>) -> Parsed<NonZeroU32> {
     let number = whole(1..=u32::MAX)(value)?;
     NonZeroU32::new(number).ok_or_else(|| wrong(value, "a whole number from 1"))
 }
 
-/// A number in `range`, with or without a fraction.
+/// Parses a number in `range`, with or without a fraction.
 pub fn number(range: RangeInclusive<f64>) -> impl Fn(&Value<'_>) -> Parsed<f64> {
     move |value| {
         let float = value.get_ref().as_float().and_then(|float| float.as_str().parse().ok());
@@ -72,7 +72,7 @@ pub fn number(range: RangeInclusive<f64>) -> impl Fn(&Value<'_>) -> Parsed<f64> 
     }
 }
 
-/// Bytes: a whole number, or text such as `"100MiB"`, in `range`.
+/// Parses a size in bytes in `range`: an integer, or a string such as `"100MiB"`.
 pub fn size(range: RangeInclusive<u64>) -> impl Fn(&Value<'_>) -> Parsed<u64> {
     move |value| {
         let bytes = match value.get_ref().as_str() {
@@ -87,7 +87,7 @@ pub fn size(range: RangeInclusive<u64>) -> impl Fn(&Value<'_>) -> Parsed<u64> {
     }
 }
 
-/// Bytes held in memory, in `range`.
+/// Parses a size in memory, in bytes, in `range`.
 pub fn memory_size(range: RangeInclusive<u64>) -> impl Fn(&Value<'_>) -> Parsed<usize> {
     move |value| {
         let bytes = size(range.clone())(value)?;
@@ -95,7 +95,7 @@ pub fn memory_size(range: RangeInclusive<u64>) -> impl Fn(&Value<'_>) -> Parsed<
     }
 }
 
-/// A duration such as `"300ms"`, `"10s"` or `"2h"`, in `range`.
+/// Parses a duration in `range`, such as `"300ms"`, `"10s"` or `"2h"`.
 pub fn duration(range: RangeInclusive<Duration>) -> impl Fn(&Value<'_>) -> Parsed<Duration> {
     move |value| {
         let span = value.get_ref().as_str().and_then(span);
@@ -110,12 +110,12 @@ pub fn duration(range: RangeInclusive<Duration>) -> impl Fn(&Value<'_>) -> Parse
     }
 }
 
-/// A path; a relative path starts at `folder`.
+/// Parses a path. A relative path is resolved against `folder`.
 pub fn path(folder: &Path) -> impl Fn(&Value<'_>) -> Parsed<PathBuf> {
     move |value| text(value).map(|path| folder.join(path))
 }
 
-/// One address such as `"0.0.0.0:8443"`, or a list of them.
+/// Parses one address such as `"0.0.0.0:8443"`, or a list of addresses.
 pub fn addresses(value: &Value<'_>) -> Parsed<Vec<SocketAddr>> {
     match value.get_ref().as_array() {
         Some(_) => list(address)(value),
@@ -123,7 +123,7 @@ pub fn addresses(value: &Value<'_>) -> Parsed<Vec<SocketAddr>> {
     }
 }
 
-/// One address, or a list of at least one.
+/// Parses one address, or a list of at least one.
 pub fn some_addresses(value: &Value<'_>) -> Parsed<Vec<SocketAddr>> {
     match addresses(value)? {
         none if none.is_empty() => Err(wrong(value, "at least one address")),
@@ -131,7 +131,7 @@ pub fn some_addresses(value: &Value<'_>) -> Parsed<Vec<SocketAddr>> {
     }
 }
 
-/// A list whose elements are parsed by `element`.
+/// Parses a list with elements parsed by `element`.
 pub fn list<T>(element: impl Fn(&Value<'_>) -> Parsed<T>) -> impl Fn(&Value<'_>) -> Parsed<Vec<T>> {
     move |value| {
         let array = value.get_ref().as_array().ok_or_else(|| wrong(value, "a list"))?;
@@ -150,7 +150,7 @@ pub fn list<T>(element: impl Fn(&Value<'_>) -> Parsed<T>) -> impl Fn(&Value<'_>)
     }
 }
 
-/// One element parsed by `element`, or a list of at least one.
+/// Parses one element with `element`, or a list of at least one.
 pub fn one_or_more<T>(
     element: impl Fn(&Value<'_>) -> Parsed<T>,
 ) -> impl Fn(&Value<'_>) -> Parsed<Vec<T>> {
@@ -161,7 +161,7 @@ pub fn one_or_more<T>(
     }
 }
 
-/// A public key of age, as printed by `age-keygen`.
+/// Parses a public key of age, as printed by `age-keygen`.
 pub fn recipient(value: &Value<'_>) -> Parsed<String> {
     let text = value.get_ref().as_str().unwrap_or_default();
     if text.parse::<age::x25519::Recipient>().is_ok() {
@@ -176,7 +176,7 @@ pub fn recipient(value: &Value<'_>) -> Parsed<String> {
     Err(wrong(value, "a public key of age (age1…)"))
 }
 
-/// A network such as `"10.0.0.0/8"`, or one address.
+/// Parses a network such as `"10.0.0.0/8"`, or a single address.
 pub fn network(value: &Value<'_>) -> Parsed<IpNet> {
     let text = value.get_ref().as_str().unwrap_or_default();
     let network = text.parse::<IpNet>().ok().map(|network| network.trunc());
@@ -185,8 +185,8 @@ pub fn network(value: &Value<'_>) -> Parsed<IpNet> {
         .ok_or_else(|| wrong(value, "a network such as \"10.0.0.0/8\" or one address"))
 }
 
-/// An absolute http or https URL without user, query and fragment; returned without a trailing
-/// slash.
+/// Parses an absolute http or https URL without user, query and fragment. Returns it without a
+/// trailing slash.
 pub fn web_address(value: &Value<'_>) -> Parsed<String> {
     let good = |url: &url::Url| {
         matches!(url.scheme(), "http" | "https")
@@ -204,7 +204,7 @@ pub fn web_address(value: &Value<'_>) -> Parsed<String> {
     }
 }
 
-/// `"*"`, or an origin as browsers send it: only scheme, host and port.
+/// Parses `"*"`, or an origin as browsers send it: only scheme, host and port.
 pub fn origin(value: &Value<'_>) -> Parsed<String> {
     let text = value.get_ref().as_str().unwrap_or_default();
     let is_origin =
@@ -215,7 +215,7 @@ pub fn origin(value: &Value<'_>) -> Parsed<String> {
     Err(wrong(value, "an origin such as \"https://app.example\", or \"*\""))
 }
 
-/// A host name or an address, as in a certificate.
+/// Parses a host name or an address, as in a certificate.
 pub fn host_name(value: &Value<'_>) -> Parsed<String> {
     let text = value.get_ref().as_str().unwrap_or_default();
     let is_label = |label: &str| {
@@ -230,8 +230,8 @@ pub fn host_name(value: &Value<'_>) -> Parsed<String> {
     Err(wrong(value, "a host name such as \"box.lan\" or an IP address"))
 }
 
-/// A log level, optionally with levels for parts of the service. Other crates cannot be named:
-/// their detailed logs contain network data, including keys.
+/// Parses a log level, optionally with levels for parts of the service. Levels of other crates are
+/// rejected: their detailed logs contain network data, including keys.
 pub fn log_level(value: &Value<'_>) -> Parsed<String> {
     let is_level =
         |text: &str| matches!(text, "off" | "error" | "warn" | "info" | "debug" | "trace");
@@ -255,18 +255,18 @@ pub fn log_level(value: &Value<'_>) -> Parsed<String> {
     }
 }
 
-/// Any text, including an empty one.
+/// Parses any string, including an empty one.
 pub fn string(value: &Value<'_>) -> Parsed<String> {
     value.get_ref().as_str().map(str::to_owned).ok_or_else(|| wrong(value, "a text"))
 }
 
-/// A text parsed by `T`, whose error explains the expected form.
+/// Parses a string as a `T`. The error of `T` explains the expected form.
 pub fn parsed<T: FromStr<Err: fmt::Display>>(value: &Value<'_>) -> Parsed<T> {
     let text = value.get_ref().as_str().ok_or_else(|| wrong(value, "a text"))?;
     text.parse().map_err(|error: T::Err| problem(value, error.to_string()))
 }
 
-/// One of `all`, in the spelling of `spell`.
+/// Parses the name of one of `all`, as spelled by `spell`.
 pub fn one_of<T: Copy>(
     all: &'static [T],
     spell: impl Fn(T) -> &'static str,
@@ -280,7 +280,7 @@ pub fn one_of<T: Copy>(
     }
 }
 
-/// An absolute http or https URL.
+/// Parses an absolute http or https URL.
 pub fn url(value: &Value<'_>) -> Parsed<String> {
     let is_web = |url: &url::Url| {
         matches!(url.scheme(), "http" | "https") && url.has_host() && url.port() != Some(0)
@@ -290,7 +290,7 @@ pub fn url(value: &Value<'_>) -> Parsed<String> {
     text.map(str::to_owned).ok_or_else(|| wrong(value, "an absolute http or https URL"))
 }
 
-/// A table with keys chosen by the operator; `entry` parses each key with its value.
+/// Parses a table with keys chosen by the operator; `entry` parses each key with its value.
 pub fn map<T>(
     entry: impl Fn(&str, &Value<'_>) -> Parsed<T>,
 ) -> impl Fn(&Value<'_>) -> Parsed<Vec<T>> {
@@ -308,7 +308,7 @@ pub fn map<T>(
     }
 }
 
-/// A table of headers, each of which `entry` parses. Header names are case-insensitive.
+/// Parses a table of headers with `entry`. Header names are case-insensitive.
 pub fn headers<T>(
     entry: impl Fn(&str, &Value<'_>) -> Parsed<T>,
 ) -> impl Fn(&Value<'_>) -> Parsed<Vec<T>> {
@@ -328,7 +328,7 @@ pub fn headers<T>(
     }
 }
 
-/// An HTTP header of a map: its name, and its value with `${file:…}` and `${env:…}` replaced.
+/// Parses one header of a table: its name, and its value with `${file:…}` and `${env:…}` expanded.
 pub fn header(folder: &Path) -> impl Fn(&str, &Value<'_>) -> Parsed<(String, Secret)> {
     move |name, value| {
         let secret = secret(folder)(value)?;
@@ -344,7 +344,7 @@ pub fn header(folder: &Path) -> impl Fn(&str, &Value<'_>) -> Parsed<(String, Sec
     }
 }
 
-/// Any value as JSON. TOML has dates and numbers that JSON does not have.
+/// Converts any value to JSON. TOML has dates and numbers that JSON does not have.
 pub fn json(value: &Value<'_>) -> Parsed<serde_json::Value> {
     let none = |what: &str| wrong(value, &format!("a value that JSON supports, such as {what}"));
     Ok(match value.get_ref() {
@@ -365,7 +365,7 @@ pub fn json(value: &Value<'_>) -> Parsed<serde_json::Value> {
     })
 }
 
-/// A text with `${file:…}` and `${env:…}` replaced; paths start at `folder`.
+/// Parses a string and expands `${file:…}` and `${env:…}`. Paths are resolved against `folder`.
 pub fn secret(folder: &Path) -> impl Fn(&Value<'_>) -> Parsed<Secret> {
     move |value| {
         let text = value.get_ref().as_str().ok_or_else(|| wrong(value, "a text"))?;
@@ -373,7 +373,8 @@ pub fn secret(folder: &Path) -> impl Fn(&Value<'_>) -> Parsed<Secret> {
     }
 }
 
-/// The value at a JSON pointer within `value`, as far as the pointer can be followed.
+/// Returns the value at a JSON pointer within `value`, or the deepest value that the pointer
+/// reaches.
 #[must_use]
 pub fn within<'a, 'v>(value: &'a Value<'v>, pointer: &str) -> &'a Value<'v> {
     let mut place = value;
@@ -388,7 +389,7 @@ pub fn within<'a, 'v>(value: &'a Value<'v>, pointer: &str) -> &'a Value<'v> {
     place
 }
 
-/// The error for a value that is not `expected`.
+/// Returns the error for a value that is not `expected`.
 pub fn wrong(value: &Value<'_>, expected: &str) -> Vec<Problem> {
     let found = match value.get_ref() {
         DeValue::String(text) => format!("{:?}", text.chars().take(80).collect::<String>()),
@@ -402,7 +403,7 @@ pub fn wrong(value: &Value<'_>, expected: &str) -> Vec<Problem> {
     problem(value, format!("expected {expected}, found {found}"))
 }
 
-/// An error at `value`.
+/// Returns an error at `value`.
 pub fn problem(value: &Value<'_>, message: String) -> Vec<Problem> {
     vec![Problem { at: value.span(), message }]
 }
@@ -430,7 +431,7 @@ const UNITS: [(&str, u64); 8] = [
     ("B", 1),
 ];
 
-/// The bytes of a text such as `8MiB`; `None` if it is invalid.
+/// Returns the number of bytes in a string such as `8MiB`; `None` if it is invalid.
 #[must_use]
 pub fn bytes_of(text: &str) -> Option<u64> {
     let (number, unit) = UNITS

@@ -1,15 +1,15 @@
 //! The sandbox of a model's program (`orrery fence …`): the guard starts this process, which drops
 //! its privileges and then becomes the program.
 //!
-//! Landlock lets the program read and execute what its user may, except hidden paths (the data
-//! folder, configuration, secrets), and write only to its own folder, to the folders that its
-//! manifest names and to devices. It cannot trace or signal processes outside of the sandbox or
-//! connect to abstract sockets there. Network and devices stay open to it. On a kernel without
-//! Landlock, `no_new_privs`, the dropped capabilities and the limits remain.
+//! Landlock lets the program read and execute all files that its user may, except hidden paths (the
+//! data folder, configuration, secrets). The program may write only to its own folder, to the
+//! folders in its manifest and to devices. It cannot trace or signal processes outside the sandbox,
+//! or connect to their abstract sockets. The network and devices remain accessible. On a kernel
+//! without Landlock, only `no_new_privs`, the dropped capabilities and the limits apply.
 //!
-//! Landlock rules can only allow. To hide a folder, every sibling of it and of each folder above it
-//! gets a rule; so files created later next to a hidden path are hidden from programs that already
-//! run.
+//! Landlock rules can only grant access. To hide a folder, all its siblings and the siblings of
+//! each parent folder get a rule. Files created later next to a hidden path are therefore hidden
+//! from running programs.
 
 use std::ffi::OsString;
 use std::fs::{self, FileType};
@@ -31,11 +31,11 @@ use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set, set_no_
 
 use super::{filter, sandbox};
 
-/// The newest Landlock ABI in use; an older kernel enforces what it supports.
+/// The newest Landlock ABI that is used; an older kernel enforces the parts that it supports.
 pub(super) const NEWEST: ABI = ABI::V9;
-/// Devices for the memory and ports of the machine.
+/// Devices that expose the machine's memory and I/O ports.
 const RAW_DEVICES: [&str; 3] = ["mem", "kmem", "port"];
-/// Folders of `/dev` that contain files of programs, not devices.
+/// Folders of `/dev` that contain programs' files rather than devices.
 const SHARED_MEMORY: [&str; 3] = ["shm", "mqueue", "hugepages"];
 /// Capabilities that a service running as root would pass on, and those that bypass the sandbox.
 const DROPPED: [CapabilitySet; 16] = [
@@ -57,7 +57,7 @@ const DROPPED: [CapabilitySet; 16] = [
     CapabilitySet::SYS_TIME,
 ];
 
-/// What a program may access.
+/// The access rights of a program.
 #[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args)]
 pub struct Walls {
     /// File or folder, with its content, that it may not open
@@ -81,14 +81,15 @@ pub struct Walls {
 }
 
 impl Walls {
-    /// The hidden paths, without symbolic links.
+    /// Returns the hidden paths with symbolic links resolved.
     fn hidden(&self) -> Vec<PathBuf> {
         let mut hidden: Vec<PathBuf> = self.hide.iter().map(|path| resolved(path)).collect();
         hidden.extend(self.hide_manifests.iter().flat_map(|folder| manifests(&resolved(folder))));
         hidden
     }
 
-    /// The command-line arguments. All paths are absolute: the program starts in another folder.
+    /// Returns the command-line arguments. All paths are absolute, because the program starts in
+    /// another folder.
     #[must_use]
     pub fn arguments(&self) -> Vec<OsString> {
         let lists = [("--hide", &self.hide), ("--read", &self.read), ("--write", &self.write)];
@@ -118,7 +119,7 @@ pub struct FenceArgs {
     pub command: Vec<OsString>,
 }
 
-/// Becomes the program; returns only on failure, with the reason.
+/// Replaces this process with the program. Returns only on failure, with the reason.
 #[must_use]
 pub fn run(args: &FenceArgs) -> io::Error {
     let Some((program, arguments)) = args.command.split_first() else {
@@ -142,20 +143,20 @@ fn give_up(args: &FenceArgs) -> io::Result<()> {
         return Err(io::Error::other("its guard has ended"));
     }
     for capability in DROPPED {
-        // Without privileges there is nothing to drop, and the kernel refuses.
+        // Without privileges there is nothing to drop, and the kernel refuses the call.
         let _unprivileged = remove_capability_from_bounding_set(capability);
     }
     set_no_new_privs(true)?;
     restrict(&args.walls)?;
     filter::apply_to_program()?;
-    // Last: this process needs memory until here.
+    // The limit is set last, because this process needs memory until here.
     if let Some(bytes) = args.walls.memory_bytes {
         setrlimit(Resource::As, Rlimit { current: Some(bytes), maximum: Some(bytes) })?;
     }
     Ok(())
 }
 
-/// Protects modes, owners and attributes of all files, except where the program may write.
+/// Write-protects modes, owners and attributes of all files, except where the program may write.
 fn seal_modes(walls: &Walls) -> io::Result<()> {
     let devices = SHARED_MEMORY.iter().map(|name| Path::new("/dev").join(name));
     let writable = walls.write.iter().map(|path| resolved(path)).chain(devices);
@@ -167,19 +168,19 @@ fn seal_modes(walls: &Walls) -> io::Result<()> {
     sandbox::seal_mounts(&places).map(drop)
 }
 
-/// How much of the sandbox this kernel enforces.
+/// The extent to which this kernel enforces the sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Strength {
     /// No Landlock.
     None,
-    /// Files, but not signals (Landlock before ABI 6, Linux 6.12).
+    /// File access, but not signals (Landlock before ABI 6, Linux 6.12).
     Files,
-    /// Files, signals, tracing.
+    /// File access, signals and tracing.
     Whole,
 }
 
 impl Strength {
-    /// What a program can do here despite the sandbox, and what would prevent it.
+    /// Describes the operations that programs can perform here despite the sandbox, and the remedy.
     #[must_use]
     pub const fn concern(self) -> Option<&'static str> {
         match self {
@@ -197,12 +198,12 @@ impl Strength {
     }
 }
 
-/// What this kernel does not prevent programs from doing, for all parts of the sandbox.
+/// Returns the concerns about this kernel, for all parts of the sandbox.
 pub fn concerns() -> impl Iterator<Item = &'static str> {
     [strength().concern(), filter::concern(), namespace_concern()].into_iter().flatten()
 }
 
-/// What a program can do if the service cannot create a mount namespace.
+/// Returns the concern if the service cannot create a mount namespace.
 #[must_use]
 pub fn namespace_concern() -> Option<&'static str> {
     let is = |setting: &str, value: &str| {
@@ -221,7 +222,7 @@ pub fn namespace_concern() -> Option<&'static str> {
     )
 }
 
-/// Asks the kernel how much it enforces. Restricts nothing.
+/// Queries the kernel for the extent of its enforcement. Restricts nothing.
 #[must_use]
 pub fn strength() -> Strength {
     let asked = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
@@ -232,7 +233,7 @@ pub fn strength() -> Strength {
     }
 }
 
-/// Restricts this thread, and so the program that it becomes.
+/// Restricts this thread, and therefore the program that replaces this process.
 fn restrict(walls: &Walls) -> io::Result<()> {
     let ruleset = Ruleset::default()
         .handle_access(AccessFs::from_all(NEWEST))
@@ -257,7 +258,7 @@ fn looking() -> BitFlags<AccessFs> {
     AccessFs::ReadFile | AccessFs::ReadDir | AccessFs::Execute | AccessFs::ResolveUnix
 }
 
-/// Everything except creating devices: a device node of the disk would bypass the sandbox.
+/// Returns all rights except creating devices: a device node of the disk would bypass the sandbox.
 fn writing() -> BitFlags<AccessFs> {
     AccessFs::from_all(NEWEST) & !(AccessFs::MakeBlock | AccessFs::MakeChar | AccessFs::IoctlDev)
 }
@@ -270,7 +271,7 @@ fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_empty| path.to_path_buf())
 }
 
-/// `path` without symbolic links, even if its last parts do not exist yet.
+/// Resolves the symbolic links in `path`, even if its last components do not exist yet.
 fn resolved(path: &Path) -> PathBuf {
     let path = absolute(path);
     let there = path.ancestors().find_map(|part| Some((part, fs::canonicalize(part).ok()?)));
@@ -281,7 +282,7 @@ fn resolved(path: &Path) -> PathBuf {
     }
 }
 
-/// The `.toml` files of a folder.
+/// Returns the `.toml` files of a folder.
 fn manifests(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let paths = entries.flatten().map(|entry| entry.path());
@@ -296,7 +297,7 @@ struct Allowed {
 
 impl Allowed {
     /// Allows everything in `root` except hidden paths. Within a hidden folder it allows nothing,
-    /// unless `also_within`.
+    /// unless `also_within` is set.
     fn all_below(
         &mut self,
         root: &Path,
@@ -317,7 +318,7 @@ impl Allowed {
                 self.allow(&folder, rights)?;
                 continue;
             }
-            // The right to list a folder applies to all folders below it.
+            // The right to list a folder applies to all its subfolders.
             if below.all(|hidden| hidden.is_file()) {
                 self.allow(&folder, AccessFs::ReadDir.into())?;
             }
@@ -345,7 +346,7 @@ impl Allowed {
     /// Allows `rights` on a file, or on a folder and everything below it.
     fn allow(&mut self, path: &Path, rights: BitFlags<AccessFs>) -> io::Result<()> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        // A path that is gone, or unreachable from here, is unreachable for the program.
+        // If this process cannot open a path, the program cannot reach it either.
         let Ok(file) = rustix::fs::open(path, flags, Mode::empty()) else { return Ok(()) };
         let is_folder = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode)
             == rustix::fs::FileType::Directory;
@@ -358,13 +359,14 @@ impl Allowed {
     }
 }
 
-/// Whether a folder is part of `/dev` and contains devices.
+/// Returns whether a folder is part of `/dev` and contains devices.
 fn is_of_devices(folder: &Path) -> bool {
     let dev = Path::new("/dev");
     folder.starts_with(dev) && !SHARED_MEMORY.iter().any(|name| folder.starts_with(dev.join(name)))
 }
 
-/// The rights for an entry of a folder that is not allowed as a whole; `None`: none.
+/// Returns the rights for an entry of a folder that is not allowed as a whole; `None` for no
+/// rights.
 fn rights_in(
     is_dev: bool,
     path: &Path,

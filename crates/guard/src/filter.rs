@@ -1,11 +1,10 @@
-//! System call filter (seccomp) for models' programs and for processes that compute on untrusted
-//! input.
+//! System call filter (seccomp) for models' programs and for processes that handle untrusted input.
 //!
 //! Landlock does not cover calls that change limits, priorities, modes and owners, or that open
-//! sockets other than TCP. The kernel permits most of them between all processes of a user, so
-//! without this filter a program can kill or starve the service. A denied call fails with `EPERM`;
-//! calls of a foreign architecture kill the process. On a kernel without seccomp, the rest of the
-//! sandbox remains.
+//! sockets other than TCP. The kernel permits most of these calls between all processes of a user,
+//! so without this filter a program can kill or starve the service. A denied call fails with
+//! `EPERM`; calls of a foreign architecture kill the process. On a kernel without seccomp, only the
+//! rest of the sandbox applies.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,7 +16,8 @@ use seccompiler::{
     SeccompRule, TargetArch, apply_filter, sock_filter,
 };
 
-/// System calls newer than the C library's list. Their numbers are the same on every architecture.
+/// System calls that the C library's list does not contain yet. Their numbers are the same on every
+/// architecture.
 const PROCESS_MRELEASE: i64 = 448;
 const FCHMODAT2: i64 = 452;
 const SETXATTRAT: i64 = 463;
@@ -73,7 +73,7 @@ const DENIED: &[i64] = &[
     OPEN_TREE_ATTR,
     PROCESS_MRELEASE,
 ];
-/// Calls that a worker does not need either: sockets, named shared memory, file attributes, other
+/// Further calls that a worker does not need: sockets, named shared memory, file attributes, other
 /// programs, signals.
 const DENIED_TO_WORKERS: &[i64] = &[
     libc::SYS_accept,
@@ -122,7 +122,7 @@ const DENIED_TO_WORKERS: &[i64] = &[
     REMOVEXATTRAT,
     SETXATTRAT,
 ];
-/// More such calls, which only x86-64 has.
+/// Further calls that a worker does not need and only x86-64 has.
 #[cfg(target_arch = "x86_64")]
 const DENIED_TO_WORKERS_HERE: &[i64] = &[
     libc::SYS_chmod,
@@ -148,7 +148,8 @@ const OF_PROCESS: &[i64] = &[
 ];
 /// `ioprio_set` for a process, as opposed to a process group or all processes of a user.
 const IOPRIO_WHO_PROCESS: u64 = 1;
-/// Numbers from here on belong to the x32 interface, which would pass every rule.
+/// System call numbers from here on belong to the x32 interface, to which the rules would not
+/// apply.
 #[cfg(target_arch = "x86_64")]
 const X32: u32 = 0x4000_0000;
 /// `BPF_LD | BPF_W | BPF_ABS`, `BPF_JMP | BPF_JGE | BPF_K` and `BPF_RET | BPF_K` of the kernel.
@@ -161,10 +162,10 @@ const RETURN: u16 = 0x06;
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// Filters the calls of this thread and of the program that it becomes.
+/// Filters the calls of this thread and of the program that it executes.
 ///
 /// # Errors
-/// If the kernel refuses the filter; not if it has no seccomp.
+/// If the kernel refuses the filter. A kernel without seccomp is not an error.
 pub(super) fn apply_to_program() -> io::Result<()> {
     install(program_rules()?, libc::EPERM)
 }
@@ -179,24 +180,24 @@ pub(super) fn apply_to_worker() -> io::Result<()> {
         rules.insert(*call, Vec::new());
     }
     let own = getpid().as_raw_nonzero().get().unsigned_abs().into();
-    // `abort` sends itself a signal.
+    // `abort` sends a signal to its own process.
     rules.insert(libc::SYS_tgkill, vec![rule(&[(0, Ne, own)])?]);
-    // Threads, but no processes. The C library falls back to `clone` without `clone3`, whose flags
-    // a filter cannot see.
+    // Threads are allowed, processes are not. Without `clone3`, whose flags a filter cannot see,
+    // the C library falls back to `clone`.
     let threads = u64::from(libc::CLONE_THREAD.unsigned_abs());
     rules.insert(libc::SYS_clone, vec![rule(&[(0, MaskedEq(threads), 0)])?]);
     install(BTreeMap::from([(libc::SYS_clone3, Vec::new())]), libc::ENOSYS)?;
     install(rules, libc::EPERM)
 }
 
-/// Whether this kernel filters system calls.
+/// Returns whether this kernel filters system calls.
 #[must_use]
 pub fn is_available() -> bool {
     let actions = std::fs::read_to_string("/proc/sys/kernel/seccomp/actions_avail");
     actions.is_ok_and(|actions| actions.split_whitespace().any(|action| action == "errno"))
 }
 
-/// What a program can do on a kernel without system call filters.
+/// Describes the operations that a program can perform on a kernel without system call filters.
 pub(super) fn concern() -> Option<&'static str> {
     (!is_available()).then_some(
         "this kernel has no seccomp: a program of a command model can change the service's limits and \
@@ -251,7 +252,7 @@ fn install(rules: Rules, errno: i32) -> io::Result<()> {
     let filter = filter.and_then(BpfProgram::try_from).map_err(invalid)?;
     let program: BpfProgram = without_x32().into_iter().chain(filter).collect();
     match apply_filter(&program) {
-        // A kernel without seccomp, or a container whose own filter forbids changes.
+        // The kernel has no seccomp, or a container's own filter forbids changes.
         Err(seccompiler::Error::Seccomp(error))
             if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL | libc::EPERM)) =>
         {
@@ -261,7 +262,7 @@ fn install(rules: Rules, errno: i32) -> io::Result<()> {
     }
 }
 
-/// Rejects the second set of numbers that the kernel may accept under the same architecture.
+/// Rejects the x32 system call numbers, which the kernel may accept under the same architecture.
 #[cfg(target_arch = "x86_64")]
 fn without_x32() -> Vec<sock_filter> {
     let step = |code, jt, jf, k| sock_filter { code, jt, jf, k };

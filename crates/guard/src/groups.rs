@@ -1,6 +1,6 @@
-//! Control groups for models' programs, if the service's own group is delegated to it (`Delegate=`
-//! of systemd): they limit the memory and processes of a guard with all its descendants, and one
-//! write kills them all, including those that escaped from the guard.
+//! Control groups for models' programs, if systemd delegates the service's group to the service
+//! (`Delegate=`). The groups limit the memory and processes of a guard with all its descendants,
+//! and one write kills all of these processes, including those that escaped from the guard.
 
 use std::fs;
 use std::io;
@@ -9,25 +9,26 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Name prefix of the groups that this module creates.
 const PREFIX: &str = "orrery-";
-/// The group of the service itself: a group with child groups may contain no process.
+/// The group of the service's own process: a group with child groups may not contain processes.
 const SERVICE: &str = "orrery-service";
-/// Processes and threads of one guard with all its descendants.
+/// Maximum number of processes and threads of one guard with all its descendants.
 const PIDS_MAX: u64 = 4096;
 
-/// The service's own group, in which it creates others.
+/// The service's own group, in which it creates child groups.
 #[derive(Debug)]
 pub struct Groups {
     folder: PathBuf,
-    /// Whether memory and processes can be limited, or only killed together.
+    /// Whether the groups can limit memory and processes. Without limits, they can only kill
+    /// processes together.
     has_limits: bool,
     made: AtomicU64,
 }
 
 impl Groups {
-    /// Takes over the group of this process, which moves into a child group.
+    /// Takes over the group of this process, and moves this process into a child group.
     ///
     /// # Errors
-    /// Why the group cannot be taken over.
+    /// The reason why the group cannot be taken over.
     pub fn take() -> Result<Self, String> {
         let folder = own_folder().ok_or("cgroup version 2 is not mounted")?;
         let shown = folder.display();
@@ -45,7 +46,7 @@ impl Groups {
         Ok(Self { folder, has_limits, made: AtomicU64::new(0) })
     }
 
-    /// Whether memory and processes are limited, or only killed together.
+    /// Returns whether the groups limit memory and processes, or only kill processes together.
     #[must_use]
     pub const fn has_limits(&self) -> bool {
         self.has_limits
@@ -54,7 +55,7 @@ impl Groups {
     /// Creates a group for one guard with all its descendants.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// If the kernel refuses the group.
     pub fn make(&self, memory_bytes: Option<u64>) -> io::Result<Group> {
         let group = self.make_folder("worker")?;
         if self.has_limits {
@@ -71,7 +72,7 @@ impl Groups {
     /// the kernel kills one of them.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// If the kernel refuses the group.
     pub fn make_shared(&self, name: &str, memory_bytes: u64, pids: u64) -> io::Result<Group> {
         let group = self.make_folder(name)?;
         if self.has_limits {
@@ -89,27 +90,27 @@ impl Groups {
     }
 }
 
-/// The group of one guard. Dropping it removes it if it is empty.
+/// The group of one guard. On drop, the group is removed if it is empty.
 #[derive(Debug)]
 pub struct Group {
     folder: PathBuf,
 }
 
 impl Group {
-    /// Path of the group's folder.
+    /// Returns the path of the group's folder.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.folder
     }
 
-    /// Kills all processes in it (Linux 5.14).
+    /// Kills all processes in the group (Linux 5.14).
     pub fn kill(&self) {
         if let Err(error) = write(&self.folder, "cgroup.kill", "1") {
             tracing::debug!(%error, group = %self.folder.display(), "cannot kill control group");
         }
     }
 
-    /// Removes it. Returns whether it is gone.
+    /// Removes the group. Returns whether it was removed.
     #[must_use]
     pub fn remove(&self) -> bool {
         match fs::remove_dir(&self.folder) {
@@ -128,18 +129,18 @@ impl Drop for Group {
 /// Moves this process into the group.
 ///
 /// # Errors
-/// If the kernel refuses.
+/// If the kernel refuses the move.
 pub fn enter(folder: &Path) -> io::Result<()> {
     write(folder, "cgroup.procs", "0")
 }
 
 fn write(folder: &Path, file: &str, value: &str) -> io::Result<()> {
-    // Without `create`: a folder that is not a control group has no such file.
+    // The file is not created: a folder that is not a control group has no such file.
     let mut file = fs::OpenOptions::new().write(true).open(folder.join(file))?;
     io::Write::write_all(&mut file, value.as_bytes())
 }
 
-/// Kills and removes the groups left by a killed service.
+/// Kills and removes the groups that a killed service left behind.
 fn remove_left(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
@@ -150,7 +151,7 @@ fn remove_left(folder: &Path) {
     }
 }
 
-/// The folder of this process's group; `None` without cgroup version 2.
+/// Returns the folder of this process's group; `None` without cgroup version 2.
 #[must_use]
 pub fn own_folder() -> Option<PathBuf> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
@@ -159,7 +160,7 @@ pub fn own_folder() -> Option<PathBuf> {
     Some(mount_of_groups(&mounts)?.join(own))
 }
 
-/// The mount point of cgroup version 2, from the text of `mountinfo`.
+/// Finds the mount point of cgroup version 2 in the text of `mountinfo`.
 fn mount_of_groups(mounts: &str) -> Option<PathBuf> {
     // 36 35 98:0 /root /where options - type source options
     mounts.lines().find_map(|line| {

@@ -2,11 +2,11 @@
 //! same binary (`orrery guard …`).
 //!
 //! It starts the worker in a sandbox (see [`fence`]) and waits. When the worker exits, when the
-//! service asks, or when the service has ended, the guard kills everything that the worker has
-//! started, including processes that have left its process group or lost their parent. A worker
-//! dies with its guard. The guard reads and writes nothing: only the worker uses its pipes.
+//! service requests it, or when the service has ended, the guard kills all processes that the
+//! worker has started, including processes that have left its process group or lost their parent. A
+//! worker dies with its guard. The guard does not touch the worker's pipes.
 //!
-//! Processes of built-in models need no guard: they cannot start anything (see [`sandbox`]).
+//! Processes of built-in models need no guard: they cannot start other processes (see [`sandbox`]).
 
 pub mod fence;
 pub mod filter;
@@ -36,7 +36,7 @@ const GRACE: Duration = Duration::from_millis(300);
 const KILLING: Duration = Duration::from_secs(10);
 /// Polling interval while waiting for processes to end.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// Exit code if the worker's program cannot be started, as in shells.
+/// Exit code if the worker's program cannot be started, as shells report it.
 pub const NOT_STARTED: u8 = 127;
 /// Prefix of the guard's own messages on standard error.
 pub const LOG_PREFIX: &str = "orrery guard: ";
@@ -60,12 +60,12 @@ pub struct GuardArgs {
     pub command: Vec<OsString>,
 }
 
-/// Starts the worker and waits for it; returns its exit code, as shells report it.
+/// Starts the worker and waits for it; returns its exit code in the convention of shells.
 ///
 /// # Errors
 /// If the limits cannot be set or the worker cannot be started.
 pub fn run(args: &GuardArgs) -> io::Result<u8> {
-    // Set before anything is started, so that nothing is left if the service dies in the meantime.
+    // Set before any process is started, so that none is left if the service dies in the meantime.
     set_parent_process_death_signal(Some(Signal::TERM))?;
     if getppid().map(Pid::as_raw_nonzero).is_none_or(|parent| parent.get() != args.parent) {
         return Ok(NOT_STARTED);
@@ -82,7 +82,8 @@ pub fn run(args: &GuardArgs) -> io::Result<u8> {
 async fn watch(args: &GuardArgs) -> io::Result<u8> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut child_ended = signal(SignalKind::child())?;
-    // Spawned from this thread, which lives as long as the process: the worker dies with it.
+    // Spawned from this thread, which lives as long as the process: the worker's parent-death
+    // signal is tied to the spawning thread.
     let mut fenced = Command::new("/proc/self/exe");
     fenced.arg("fence").arg("--parent").arg(getpid().as_raw_nonzero().to_string());
     fenced.args(args.walls.arguments()).arg("--").args(&args.command);
@@ -92,7 +93,7 @@ async fn watch(args: &GuardArgs) -> io::Result<u8> {
         let folder = args.directory.display();
         io::Error::new(error.kind(), format!("'{program}' cannot be started in {folder}: {error}"))
     })?;
-    // Only the worker may hold the pipes: when it closes one, the service must notice.
+    // Only the worker may hold the pipes: the service must notice when the worker closes one.
     let nothing = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&nothing)?;
     rustix::stdio::dup2_stdout(&nothing)?;
@@ -128,7 +129,7 @@ fn terminate_worker(worker: Option<Pid>) -> io::Result<Option<ExitStatus>> {
     Ok(None)
 }
 
-/// Reaps all ended children; returns the worker's status if it is among them.
+/// Reaps all exited children; returns the worker's status if the worker is one of them.
 fn reap(worker: Option<Pid>) -> io::Result<Option<ExitStatus>> {
     let mut found = None;
     loop {
@@ -144,7 +145,7 @@ fn reap(worker: Option<Pid>) -> io::Result<Option<ExitStatus>> {
     }
 }
 
-/// Kills all children, including those that become children meanwhile, until none is left.
+/// Kills all children, including orphans that become children in the meantime, until none are left.
 fn kill_descendants() {
     let begun = runtime::monotonic_now();
     while begun.elapsed() < KILLING {
@@ -162,7 +163,7 @@ fn kill_descendants() {
     }
 }
 
-/// The child processes of this process.
+/// Returns the child processes of this process.
 fn children() -> Vec<Pid> {
     let own = getpid().as_raw_nonzero().get();
     let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };

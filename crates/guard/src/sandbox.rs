@@ -1,14 +1,14 @@
-//! The sandbox of processes that compute on untrusted input: no files, network, other processes or
-//! privileges, and limited memory and processor time.
+//! The sandbox for processes that handle untrusted input: no files, network, other processes or
+//! privileges, and limited memory and CPU time.
 //!
 //! [`Sandbox::enter`] is for a single-threaded process of this binary that uses only its standard
-//! streams. It needs no files, so all of them are denied: by Landlock, and on kernels without it by
-//! a limit of zero file descriptors, so that no file, socket or pipe can be opened.
-//! [`enter_reading`] is for a process with threads that also reads given files. A [`filter`] of
-//! system calls covers the rest. None of this can be undone from inside.
+//! streams. It needs no files, so all files are denied: by Landlock, and on kernels without it by a
+//! limit of zero file descriptors, so that no file, socket or pipe can be opened. [`enter_reading`]
+//! is for a process with threads that also reads given files. A system call [`filter`] adds the
+//! restrictions that Landlock lacks. A sandboxed process cannot undo any of these restrictions.
 //!
-//! This is one of the four places with `unsafe`: closing inherited descriptors and changing mounts
-//! have no safe form.
+//! This is one of the four places with `unsafe`: there is no safe API to close inherited
+//! descriptors or to change mounts.
 
 #![expect(unsafe_code, reason = "a C function without a safe form is called: see the head")]
 
@@ -36,9 +36,10 @@ use rustix::time::{ClockId, clock_gettime};
 use super::fence::NEWEST;
 use super::filter;
 
-/// Address space in addition to data: the program itself, its libraries' tables, the stack.
+/// Address space in addition to data: the program's code, its libraries' tables, the stack.
 const ADDRESSES_BESIDE: u64 = 512 * 1024 * 1024;
-/// Descriptors of a process that reads files: its streams, those of its runtime, and the files.
+/// Maximum number of descriptors of a process that reads files: its streams, its runtime's
+/// descriptors, and the files.
 const FILES_MAX: u64 = 64;
 /// The first descriptor after the standard streams.
 const FIRST_INHERITED: libc::c_uint = 3;
@@ -49,7 +50,7 @@ pub struct Sandbox {
     memory: OwnMemory,
 }
 
-/// Memory usage of this process; opened before files are denied.
+/// Memory usage of this process; its file is opened before files are denied.
 #[derive(Debug)]
 pub struct OwnMemory {
     statm: File,
@@ -60,10 +61,11 @@ impl OwnMemory {
         Ok(Self { statm: File::open("/proc/self/statm")? })
     }
 
-    /// Bytes of data of this process, stack included: its writable memory, without mapped files.
+    /// Returns the size of this process's data in bytes: its writable memory including the stack,
+    /// without mapped files.
     ///
     /// # Errors
-    /// If the kernel does not report it.
+    /// If the kernel does not report the size.
     pub fn data(&self) -> io::Result<u64> {
         let mut text = [0; 128];
         let read = self.statm.read_at(&mut text, 0)?;
@@ -76,11 +78,12 @@ impl OwnMemory {
 }
 
 impl Sandbox {
-    /// Puts this process into the sandbox. It dies with `parent`, and never has more than
-    /// `data_max` bytes of data (heap and private mappings).
+    /// Puts this process into the sandbox. The process dies with `parent`, and its data (heap and
+    /// private mappings) never exceeds `data_max` bytes.
     ///
     /// # Errors
-    /// If `parent` has ended, or the kernel refuses a step. A kernel without Landlock is no error.
+    /// If `parent` has ended, or the kernel refuses a step. A kernel without Landlock is not an
+    /// error.
     pub fn enter(parent: i32, data_max: u64) -> io::Result<Self> {
         end_with(parent)?;
         close_inherited()?;
@@ -93,7 +96,7 @@ impl Sandbox {
             (Resource::Nproc, 0),
             (Resource::Data, data_max),
             (Resource::As, data_max.saturating_add(ADDRESSES_BESIDE)),
-            // Last: the steps above need descriptors.
+            // The descriptor limit comes last, because the steps above need descriptors.
             (Resource::Nofile, 0),
         ] {
             setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?;
@@ -103,18 +106,18 @@ impl Sandbox {
         Ok(Self { memory })
     }
 
-    /// Limits the next run: `memory` bytes of data in addition to the current ones, and
-    /// `cpu_seconds` of processor time. Allocations beyond the first limit fail; beyond the second
-    /// the kernel kills the process (`SIGXCPU`).
+    /// Limits the next run to `memory` bytes of data in addition to the current size, and to
+    /// `cpu_seconds` of CPU time. Allocations beyond the memory limit fail; if the process exceeds
+    /// the CPU limit, the kernel kills it (`SIGXCPU`).
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// If the kernel refuses a limit.
     pub fn limit(&self, memory: u64, cpu_seconds: u64) -> io::Result<()> {
         let most = getrlimit(Resource::Data).maximum;
         let data = self.memory.data()?.saturating_add(memory).min(most.unwrap_or(u64::MAX));
         setrlimit(Resource::Data, Rlimit { current: Some(data), maximum: most })?;
         let used = clock_gettime(ClockId::ProcessCPUTime).tv_sec;
-        // Whole seconds: the current partial second does not count.
+        // Rounded up to whole seconds, so that the current partial second is not charged.
         let until = u64::try_from(used).unwrap_or(0).saturating_add(cpu_seconds).saturating_add(1);
         let most = getrlimit(Resource::Cpu).maximum;
         setrlimit(Resource::Cpu, Rlimit { current: Some(until), maximum: most })?;
@@ -123,12 +126,12 @@ impl Sandbox {
 }
 
 /// Restricts a process that is still single-threaded: it can read only these files, start no
-/// program and reach no network. It dies with `parent`, and never has more than `data_max` bytes of
-/// data, mapped files excluded. Returns its memory usage.
+/// program and reach no network. The process dies with `parent`, and its data without mapped files
+/// never exceeds `data_max` bytes. Returns a reader of its memory usage.
 ///
 /// # Errors
 /// If `parent` has ended, a file is missing, or the kernel refuses a step. A kernel without
-/// Landlock is no error.
+/// Landlock is not an error.
 pub fn enter_reading(parent: i32, files: &[&Path], data_max: Option<u64>) -> io::Result<OwnMemory> {
     end_with(parent)?;
     close_inherited()?;
@@ -160,9 +163,10 @@ fn end_with(parent: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// Closes descriptors that the service itself inherited; those that it opens are not inherited.
+/// Closes descriptors that the service itself inherited; descriptors that the service opens are not
+/// inherited.
 fn close_inherited() -> io::Result<()> {
-    // SAFETY: this process has opened nothing itself, so no value in it owns a descriptor after the
+    // SAFETY: this process has opened nothing itself, so no value in it owns a descriptor above the
     // standard streams.
     let result = unsafe { libc::close_range(FIRST_INHERITED, libc::c_uint::MAX, 0) };
     if result == 0 {
@@ -170,13 +174,13 @@ fn close_inherited() -> io::Result<()> {
     }
     let error = io::Error::last_os_error();
     match error.raw_os_error() {
-        // Linux before 5.9, or a container's filter without this call.
+        // Linux before 5.9 lacks this call; a container's filter may deny it.
         Some(libc::ENOSYS | libc::EPERM) => Ok(()),
         _ => Err(error),
     }
 }
 
-/// Drops all capabilities. Without them even a root process cannot raise its limits again.
+/// Drops all capabilities. Without them, even a root process cannot raise its limits again.
 fn drop_capabilities() -> io::Result<()> {
     let none = CapabilitySet::empty();
     let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
@@ -188,7 +192,7 @@ fn drop_capabilities() -> io::Result<()> {
     }
 }
 
-/// Denies files except for reading `readable`, TCP, signals and abstract sockets, as far as the
+/// Denies file access (except reading `readable`), TCP, signals and abstract sockets, as far as the
 /// kernel's Landlock covers them.
 fn deny_access(readable: &[&Path]) -> io::Result<()> {
     let mut ruleset = Ruleset::default()
@@ -206,11 +210,11 @@ fn deny_access(readable: &[&Path]) -> io::Result<()> {
 }
 
 /// Makes every mount read-only for this process and its children, except for `places` that are
-/// marked writable; a later place may be within an earlier one. On a read-only mount, modes,
+/// marked writable; a later entry may be inside an earlier one. On a read-only mount, modes,
 /// owners, times and attributes of files cannot be changed, which Landlock does not prevent.
 ///
-/// Needs a mount namespace, and so a user namespace if the process has no privileges; without them
-/// it changes nothing and returns `false`.
+/// This requires a mount namespace, and a user namespace if the process has no privileges. If they
+/// are unavailable, changes nothing and returns `false`.
 ///
 /// # Errors
 /// If a step fails after the first change.
@@ -229,7 +233,7 @@ pub(super) fn seal_mounts(places: &[(PathBuf, bool)]) -> io::Result<bool> {
     let sealed = mount(None, root, libc::MS_REC | libc::MS_PRIVATE)
         .and_then(|()| set_attribute(root, libc::MOUNT_ATTR_RDONLY, 0, libc::AT_RECURSIVE));
     if sealed.is_err() {
-        // The new namespace alone gives the program nothing and does no harm.
+        // The new namespace alone grants the program nothing and has no other effect.
         return Ok(false);
     }
     for (path, is_writable) in places.iter().filter(|(path, _)| path.exists()) {
@@ -240,16 +244,17 @@ pub(super) fn seal_mounts(places: &[(PathBuf, bool)]) -> io::Result<bool> {
             set_attribute(path, libc::MOUNT_ATTR_RDONLY, 0, libc::AT_RECURSIVE)?;
         }
     }
-    // The process is still in the underlying mount.
+    // The process's working directory is still in the underlying mount.
     std::env::set_current_dir(directory)?;
     Ok(true)
 }
 
-/// Makes a mount writable again; also the mounts below it, unless the machine has read-only ones.
+/// Makes a mount and the mounts below it writable again. If the machine has read-only mounts below
+/// it, only the mount itself changes.
 fn set_writable(path: &Path) -> io::Result<()> {
     let clear = |flags| set_attribute(path, 0, libc::MOUNT_ATTR_RDONLY, flags);
     match clear(libc::AT_RECURSIVE).or_else(|_locked| clear(0)) {
-        // The machine's own mount is read-only and stays so.
+        // The machine mounted it read-only, and it stays read-only.
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => Ok(()),
         done => done,
     }
@@ -264,11 +269,12 @@ fn mount(from: Option<&Path>, to: &Path, flags: libc::c_ulong) -> io::Result<()>
     let from = from.map(c_path).transpose()?;
     let from = from.as_ref().map_or(std::ptr::null(), |path| path.as_ptr());
     let to = c_path(to)?;
-    // SAFETY: both paths end in a zero byte and outlive the call; null is valid for the others.
+    // SAFETY: both paths end in a zero byte and outlive the call; null is valid for the other
+    // pointers.
     done(unsafe { libc::mount(from, to.as_ptr(), std::ptr::null(), flags, std::ptr::null()) })
 }
 
-/// Changes attributes of the mount at `path`, and with `AT_RECURSIVE` of those below it.
+/// Changes attributes of the mount at `path`, and with `AT_RECURSIVE` also of the mounts below it.
 fn set_attribute(path: &Path, set: u64, clear: u64, flags: libc::c_int) -> io::Result<()> {
     let path = c_path(path)?;
     let attributes =
@@ -296,7 +302,7 @@ fn done(result: libc::c_int) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Processor time used by this thread.
+/// Returns the CPU time used by this thread.
 #[must_use]
 pub fn processor_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
@@ -335,7 +341,7 @@ mod tests {
         let said = String::from_utf8_lossy(&child.stderr);
         assert!(child.status.success(), "{said}\n{}", String::from_utf8_lossy(&child.stdout));
         listener.set_nonblocking(true).unwrap();
-        // One connection: the one from before the sandbox.
+        // The only connection is the one from before the sandbox.
         assert!(listener.accept().is_ok());
         assert!(listener.accept().is_err());
     }
@@ -363,17 +369,17 @@ mod tests {
         for family in [rustix::net::AddressFamily::INET, rustix::net::AddressFamily::UNIX] {
             assert_eq!(rustix::net::socket(family, udp, None).map(drop), denied);
         }
-        // Threads, but no processes.
+        // Threads are allowed, processes are not.
         std::thread::scope(|scope| scope.spawn(|| ()).join()).unwrap();
     }
 
-    /// Runs in its own process, which it restricts.
+    /// Runs in a separate process, because the restrictions are permanent.
     fn try_everything(address: &str, parent: i32) {
-        // All of it works before.
+        // Outside the sandbox, all of these operations work.
         drop(TcpStream::connect(address).unwrap());
         drop(File::open("/etc/hosts").unwrap());
         let fence = strength();
-        // Landlock alone, which only restricts the calling thread.
+        // Landlock alone, which restricts only the calling thread.
         let shut_in = || deny_access(&[]).map(|()| File::open("/etc/hosts").map(drop));
         let denied = std::thread::scope(|scope| scope.spawn(shut_in).join()).unwrap().unwrap();
         if fence > Strength::None {
@@ -403,7 +409,7 @@ mod tests {
             bytes = Vec::new();
             assert_eq!(bytes.try_reserve_exact(256 * 1024 * 1024).is_ok(), fits, "{allowed} MiB");
         }
-        // Memory granted earlier does not raise the maximum.
+        // An earlier memory limit does not raise the maximum.
         assert!(bytes.try_reserve_exact(600 * 1024 * 1024).is_err());
     }
 }

@@ -1,8 +1,8 @@
-//! The access log: one line per request, written when the last byte of its answer was sent or the
-//! client disconnected.
+//! The access log: one line per request, written when the last byte of the response has been sent
+//! or the client disconnects.
 //!
-//! A line shows who requested what, and the result. It contains only the method, the path and ids
-//! of the request, never a query string, a header, a body or a key.
+//! Each line shows who made the request, what was requested, and the result. It contains only the
+//! method, the path and ids of the request, never a query string, a header, a body or a key.
 
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -19,15 +19,15 @@ use super::{Peer, Response};
 use orrery_domain::ids::{ExecutionId, OrganizationId};
 use orrery_domain::trace::{Origin, Trace};
 
-/// Characters of a path in a line.
+/// Maximum length of the path in a line, in characters.
 const PATH_MAX: usize = 512;
 /// Log target of access lines; the log filter always passes it.
 const TARGET: &str = "orrery::access";
 /// Log target of request lines while the access log is off, at level debug.
 pub const DETAIL: &str = "orrery_api::dispatch";
 
-/// Facts about a request, collected while it is answered; clones share them. Empty if no line is
-/// written.
+/// Facts about a request, collected while it is handled and shared by all clones. Empty if no line
+/// is written.
 #[derive(Debug, Clone, Default)]
 pub struct Note(Option<Arc<Known>>);
 
@@ -39,13 +39,13 @@ struct Known {
 }
 
 impl Note {
-    /// A note that collects.
+    /// Creates a note that collects facts for a line.
     #[must_use]
     pub fn kept() -> Self {
         Self(Some(Arc::default()))
     }
 
-    /// Whether a line is written from it.
+    /// Returns whether a line is written from this note.
     #[must_use]
     pub const fn is_kept(&self) -> bool {
         self.0.is_some()
@@ -58,7 +58,7 @@ impl Note {
         }
     }
 
-    /// Sets the execution that the request started; only the first counts.
+    /// Records the execution that the request started; later calls are ignored.
     pub fn started(&self, execution: ExecutionId) {
         if let Some(known) = &self.0 {
             let _first = known.execution.set(execution);
@@ -80,7 +80,7 @@ pub struct Line {
     pub host: &'static str,
     pub method: Method,
     pub path: String,
-    /// The pattern that the path matches, or empty.
+    /// The route pattern that the path matches; empty if none does.
     pub route: &'static str,
     pub peer: Peer,
     pub started: Instant,
@@ -90,7 +90,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// Wraps the answer so that the line is written at its end.
+    /// Wraps the response so that the line is written when the response ends.
     #[must_use]
     pub fn end_with(self, answer: Response) -> Response {
         let status = answer.status();
@@ -140,7 +140,7 @@ struct Logged {
     line: Line,
     status: StatusCode,
     bytes: u64,
-    /// Nothing to send, or everything sent.
+    /// The body is empty or has been sent completely.
     has_no_body: bool,
 }
 
@@ -189,7 +189,7 @@ mod tests {
     use super::*;
     use orrery_runtime::{CapturedLog, monotonic_now};
 
-    /// The lines written for an answer of whose body `reads` frames are read.
+    /// Returns the lines written for a response after `reads` frames of its body have been read.
     async fn lines(line: Line, answer: Response, reads: usize) -> Vec<Value> {
         let written = CapturedLog::default();
         let sink = written.clone();

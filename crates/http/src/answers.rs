@@ -1,9 +1,10 @@
-//! Memory budget for answers to outgoing requests, while they arrive and while they are parsed.
-//! Work waits for its share, in turns between organizations; nothing fails because other answers
-//! are large.
+//! Memory budget for the responses to outgoing requests, while they arrive and while they are
+//! parsed. A response waits for its share, in turns between organizations; it never fails because
+//! other responses are large.
 //!
-//! An answer takes its arrival share once, for all of it, and its parsing share afterwards. Parsing
-//! never waits for anything that another answer holds, so answers cannot deadlock.
+//! Each response takes one arrival share for its whole body, and a parsing share afterwards.
+//! Parsing never waits for a share that another arriving response holds, so responses cannot
+//! deadlock.
 
 use std::sync::{Arc, LazyLock};
 
@@ -12,45 +13,49 @@ use bytes::Bytes;
 use super::request::count_values;
 use orrery_runtime::turns::{Turn, Turns};
 
-/// Bytes of all answers until [`set_limit`] is called.
+/// The default budget for all responses, in bytes; [`set_limit`] changes it.
 const LIMIT: usize = 192 * 1024 * 1024;
-/// The divisor of the limit for answers that are arriving or wait to be parsed. The rest is for answers
-/// that are parsed and not stored yet.
+/// Arriving responses, and those that wait to be parsed, may take 1/`ARRIVING_SHARE` of the limit.
+/// The rest is for responses that are parsed and not stored yet.
 const ARRIVING_SHARE: usize = 3;
-/// Shorter answers are not counted while they arrive: hyper's own buffers hold as much.
+/// Responses of up to this size are not counted while they arrive: hyper's own buffers hold as
+/// much.
 pub(super) const SMALL: usize = 64 * 1024;
-/// Shorter answers are not counted while they are parsed.
+/// Responses of up to this size are not counted while they are parsed.
 const TINY: usize = 4 * 1024;
-/// Longer answers are parsed on a blocking thread.
+/// Responses above this size are parsed on a blocking thread.
 const QUICK: usize = 256 * 1024;
-/// Bytes of a parsed JSON value: arrays grow by doubling, and fields have names.
+/// Estimated bytes per parsed JSON value, including the field name and the slack of arrays that
+/// grow by doubling.
 const VALUE_BYTES: usize = 72;
-/// The most JSON values in a model's answer: enough for the tensors and embeddings of a full
-/// request; such an answer takes at most 288 MB.
+/// Maximum number of JSON values in a model's response: enough for the tensors and embeddings of a
+/// full request; such a response takes at most 288 MB.
 pub const MODEL_VALUES_MAX: usize = 4_000_000;
 
 static ARRIVING: LazyLock<Arc<Turns>> = LazyLock::new(|| Turns::new(parts(LIMIT).0));
 static PARSED: LazyLock<Arc<Turns>> = LazyLock::new(|| Turns::new(parts(LIMIT).1));
 
-/// Bytes for answers that arrive, and for those that are parsed.
+/// Splits the limit into the bytes for arriving responses and the bytes for parsed ones.
 const fn parts(limit: usize) -> (usize, usize) {
     let arriving = limit / ARRIVING_SHARE;
     (arriving, limit.saturating_sub(arriving))
 }
 
-/// Sets the bytes that all answers may take together (`limits.answers_in_flight`). What is taken stays so.
+/// Sets the number of bytes that all responses may take together (`limits.answers_in_flight`).
+/// Shares that are already taken are not affected.
 pub fn set_limit(bytes: usize) {
     let (arriving, parsed) = parts(bytes);
     ARRIVING.set_limit(arriving);
     PARSED.set_limit(parsed);
 }
 
-/// An answer that would take too much memory when it is parsed.
+/// Parsing the response would take too much memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the answer holds more than {0} JSON values")]
 pub struct TooManyValues(usize);
 
-/// Waits until an answer of up to `bytes` may arrive. `None`: a short answer may arrive at once.
+/// Waits until a response of up to `bytes` may arrive. Returns `None` for a short response, which
+/// needs no share.
 pub(super) async fn arrive(bytes: usize) -> Option<Turn> {
     if bytes <= SMALL { None } else { Some(ARRIVING.take(bytes).await) }
 }
@@ -62,13 +67,13 @@ pub(super) fn bind(bytes: Bytes, turn: Option<Turn>) -> Bytes {
     Bytes::from_owner(Held { bytes, _turn: turn })
 }
 
-/// Counts the JSON values of an answer and waits until there is room for them. The caller keeps the
-/// returned [`Room`] until the parsed value is stored.
+/// Counts the JSON values of a response and waits until the budget has room for them. The caller
+/// keeps the returned [`Room`] until the parsed value is stored.
 ///
 /// # Errors
-/// [`TooManyValues`] when there are more than `most`.
+/// [`TooManyValues`] if the response has more than `most` values.
 pub async fn room(text: &[u8], most: usize) -> Result<Room, TooManyValues> {
-    // Only an array or an object contains other values; a text may contain any number of commas.
+    // Only arrays and objects contain other values; a string may contain any number of commas.
     let is_nested = matches!(text.trim_ascii_start().first(), Some(b'[' | b'{'));
     let values = if is_nested { count_values(text) } else { 1 };
     if values > most {
@@ -77,12 +82,13 @@ pub async fn room(text: &[u8], most: usize) -> Result<Room, TooManyValues> {
     if text.len() <= TINY {
         return Ok(Room(None));
     }
-    // Storing the answer writes its text once more.
+    // When the response is stored, its text is written a second time.
     let bytes = values.saturating_mul(VALUE_BYTES).saturating_add(text.len().saturating_mul(2));
     Ok(Room(Some(Arc::new(PARSED.take(bytes).await))))
 }
 
-/// Parses an answer of `bytes`, on a blocking thread if it is long. `None` if the parser panicked.
+/// Parses a response of `bytes` bytes, on a blocking thread if it is long. Returns `None` if the
+/// parser panics.
 pub async fn parse_aside<T: Send + 'static>(
     bytes: usize,
     parse: impl FnOnce() -> T + Send + 'static,
@@ -93,11 +99,11 @@ pub async fn parse_aside<T: Send + 'static>(
     tokio::task::spawn_blocking(parse).await.ok()
 }
 
-/// A share of the budget for a parsed answer.
+/// A share of the budget for a parsed response.
 #[derive(Debug, Clone, Default)]
 pub struct Room(Option<Arc<Turn>>);
 
-/// Room does not affect the equality of answers.
+/// Responses are compared without their room.
 impl PartialEq for Room {
     fn eq(&self, _other: &Self) -> bool {
         true
@@ -105,7 +111,7 @@ impl PartialEq for Room {
 }
 
 impl Room {
-    /// Whether the answer is counted.
+    /// Returns whether the response counts toward the budget.
     #[must_use]
     pub const fn is_counted(&self) -> bool {
         self.0.is_some()

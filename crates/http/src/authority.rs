@@ -1,5 +1,5 @@
-//! Checks that a request names exactly one host (RFC 9112 section 3.2, RFC 9113 section 8.3.1).
-//! Requests are smuggled past a proxy when two parsers disagree on the host.
+//! Checks that a request names exactly one host (RFC 9112 section 3.2, RFC 9113 section 8.3.1). If
+//! two parsers disagree on the host, an attacker can smuggle requests past a proxy.
 
 use hyper::header::HOST;
 use hyper::http::uri::Authority;
@@ -10,7 +10,7 @@ use super::Error;
 /// Checks the `Host` header fields and, over HTTP/2, `:authority`.
 ///
 /// # Errors
-/// 400 if the host is missing, repeated or malformed, or if the two differ.
+/// 400 if the host is missing, repeated or malformed, or if `Host` and `:authority` differ.
 pub fn check<B>(request: &Request<B>) -> Result<(), Error> {
     let mut hosts = request.headers().get_all(HOST).iter();
     let host = hosts.next();

@@ -18,24 +18,23 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// A body that is read or written in pieces.
 pub type Body = BoxBody<Bytes, BoxError>;
 
-/// A body that is complete in memory.
+/// Creates a body that is complete in memory.
 #[must_use]
 pub fn full(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into()).map_err(|never| match never {}).boxed()
 }
 
-/// An empty body.
+/// Creates an empty body.
 #[must_use]
 pub fn empty() -> Body {
     Empty::new().map_err(|never| match never {}).boxed()
 }
 
-/// A body produced piece by piece, each after the previous one was consumed. Dropping the body
-/// drops the stream and everything it owns.
+/// Creates a body from a stream. Each piece is produced after the previous one was consumed.
+/// Dropping the body drops the stream and everything it owns.
 #[must_use]
 pub fn stream(pieces: impl Stream<Item = Result<Bytes, BoxError>> + Send + 'static) -> Body {
-    // Bodies are also shared between threads by reference; the mutex allows that and is never
-    // locked.
+    // `Body` must be `Sync`; the mutex provides that and is never locked.
     let mut pieces = Mutex::new(Box::pin(pieces));
     let frames = stream::poll_fn(move |context| {
         let pieces = pieces.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -44,7 +43,8 @@ pub fn stream(pieces: impl Stream<Item = Result<Bytes, BoxError>> + Send + 'stat
     BodyExt::boxed(StreamBody::new(frames))
 }
 
-/// A body that counts toward budgets while it exists: one in `requests`, and its bytes in `bytes`.
+/// A body that counts toward budgets while it exists: as one request in `requests`, and with its
+/// size in `bytes`.
 #[derive(Debug)]
 pub struct Counted {
     inner: Body,
@@ -53,7 +53,8 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// Counts `inner`. `bytes` already covers what it holds; later pieces are added as they arrive.
+    /// Wraps `inner`. `bytes` already covers the part that `inner` holds in memory; later pieces
+    /// are added as they arrive.
     #[must_use]
     pub fn new(inner: Body, bytes: Lease, request: Option<Lease>) -> Self {
         Self { inner, bytes, _request: request }

@@ -1,9 +1,9 @@
-//! Budgets: shared limits on bytes, requests or connections, so that no flood takes more memory
-//! than configured.
+//! Budgets: shared limits on bytes, requests or connections, so that no flood of requests takes
+//! more memory than configured.
 //!
 //! A [`Lease`] holds part of a budget and releases it when dropped. Under [`Share::Fair`] a peer
-//! may hold as much as is still free: one peer alone gets half of the budget, two get a third each,
-//! and something is always left for the next one.
+//! may hold as much as is still free: a single peer gets half of the budget, two peers get a third
+//! each, and some of the budget is always free for another peer.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -19,13 +19,13 @@ const IPV6_NETWORK_BITS: u32 = 64;
 /// How much of a budget one peer may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Share {
-    /// As much as is still free.
+    /// Up to the amount that is still free.
     Fair,
-    /// A fixed number.
+    /// Up to this amount.
     AtMost(usize),
 }
 
-/// A holder of part of a budget: an IPv4 address or a 64-bit IPv6 network.
+/// The holder of a lease: an IPv4 address or a 64-bit IPv6 network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Holder(IpAddr);
 
@@ -55,26 +55,26 @@ struct Used {
     by_holder: HashMap<Holder, usize>,
 }
 
-/// The budget has no room for a request of a peer, or the peer already holds its share.
+/// The budget has no room for a request, or the peer already holds its full share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the budget is used up")]
 pub struct Full;
 
 impl Budget {
-    /// Creates an unused budget of `limit`.
+    /// Creates an unused budget with this limit.
     #[must_use]
     pub fn new(limit: usize, share: Share) -> Arc<Self> {
         Arc::new(Self { limit, share, used: Mutex::default() })
     }
 
-    /// An empty lease for `peer`. Requests over the control socket or from this process are not
-    /// counted; their leases always grow.
+    /// Creates an empty lease for `peer`. Requests over the control socket or from this process are
+    /// not counted; growing their leases always succeeds.
     #[must_use]
     pub fn lease(self: &Arc<Self>, peer: &Peer) -> Lease {
         Lease { budget: Arc::clone(self), holder: peer.ip().map(Holder::of), amount: 0 }
     }
 
-    /// The total held by all peers.
+    /// Returns the total held by all peers.
     #[must_use]
     pub fn used(&self) -> usize {
         self.lock().total
@@ -85,11 +85,11 @@ impl Budget {
     }
 }
 
-/// A part of a budget, released when dropped.
+/// Part of a budget, released on drop.
 #[derive(Debug)]
 pub struct Lease {
     budget: Arc<Budget>,
-    /// `None`: not counted.
+    /// `None` if the holder is not counted.
     holder: Option<Holder>,
     amount: usize,
 }
@@ -98,7 +98,8 @@ impl Lease {
     /// Takes `more` from the budget.
     ///
     /// # Errors
-    /// [`Full`] if there is no room or the peer's share does not allow it; nothing is taken then.
+    /// [`Full`] if there is no room or the peer's share does not allow it; the lease stays as it
+    /// was.
     pub fn grow(&mut self, more: usize) -> Result<(), Full> {
         let Some(holder) = self.holder else { return Ok(()) };
         let Budget { limit, share, .. } = *self.budget;
@@ -127,7 +128,7 @@ impl Lease {
     }
 
     /// Grows the lease to `amount` even if there is no room: for bytes that are already in memory.
-    /// Others are refused until it is released.
+    /// Other peers are refused until the lease is released.
     pub fn force_to(&mut self, amount: usize) {
         let more = amount.saturating_sub(self.amount);
         if let Some(holder) = self.holder.filter(|_| more > 0) {
@@ -143,7 +144,7 @@ impl Lease {
         Self { budget: Arc::clone(&self.budget), holder: self.holder, amount }
     }
 
-    /// An empty lease of the same holder.
+    /// Creates an empty lease for the same holder.
     #[must_use]
     pub fn sibling(&self) -> Self {
         Self { budget: Arc::clone(&self.budget), holder: self.holder, amount: 0 }

@@ -1,10 +1,11 @@
 //! HTTP client for all outgoing requests of the service.
 //!
-//! [`Client::guarded`] is for URLs supplied by clients, [`Client::trusted`] for those in the
-//! operator's manifests. Redirects are never followed, a sent request is never retried, and answers
-//! are limited in size and time. The calling task sends `http://` requests itself, over connections
-//! of `pool`; hyper's client sends `https://` requests, which may negotiate HTTP/2, and reads
-//! streamed answers. A request first waits for its slot (see `places`); its time limit starts then.
+//! [`Client::guarded`] is for URLs supplied by clients, [`Client::trusted`] for URLs in the
+//! operator's manifests. Redirects are never followed, a sent request is never retried, and
+//! responses are limited in size and time. The calling task sends `http://` requests itself, over
+//! connections from `pool`. Hyper's client sends `https://` requests, which may negotiate HTTP/2,
+//! and reads streamed responses. A request first waits for its slot (see `places`); its time limit
+//! starts when it has the slot.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
@@ -33,25 +34,25 @@ use orrery_runtime::turns;
 /// Time limit for resolving, connecting and the TLS handshake together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Time and size limits of an answer.
+/// Time and size limits of a response.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// From the call to the last byte of the answer.
+    /// Time from the call to the last byte of the response.
     pub total: Duration,
     pub answer_bytes: usize,
     pub overflow: Overflow,
 }
 
-/// What happens to an answer beyond the limit.
+/// How to handle a response that exceeds the size limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overflow {
     /// The request fails.
     Fail,
-    /// The answer is cut at the limit; the rest is not read.
+    /// The response is truncated at the limit; the rest is not read.
     Truncate,
 }
 
-/// An answer, complete or cut at the limit.
+/// A response, complete or truncated at the limit.
 #[derive(Debug, Clone)]
 pub struct Response {
     pub status: StatusCode,
@@ -60,8 +61,9 @@ pub struct Response {
     pub truncated: bool,
 }
 
-/// Why there is no answer. The messages are for callers: all connection failures read the same, so
-/// that callers cannot map the hosts and ports of this network. [`Error::detail`] is for the log.
+/// A request that got no response. The messages are for callers: all connection failures have the
+/// same message, so that callers cannot map the hosts and ports of this network. [`Error::detail`]
+/// is for the log.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     #[error("{}", public(.0))]
@@ -76,8 +78,8 @@ pub enum Error {
     Content(#[from] content::Error),
 }
 
-/// The public message of a connection failure. A denied address that is written in the URL reveals
-/// nothing new.
+/// Returns the public message of a connection failure. A denied address that is written in the URL
+/// may be shown, because the caller knows it already.
 fn public(error: &connector::Error) -> String {
     match error {
         connector::Error::Forbidden(_) | connector::Error::NoHost => error.to_string(),
@@ -93,7 +95,7 @@ fn public(error: &connector::Error) -> String {
 }
 
 impl Error {
-    /// The full error, with names and addresses, for the operator.
+    /// Returns the full error, with names and addresses, for the operator.
     #[must_use]
     pub fn detail(&self) -> String {
         match self {
@@ -104,10 +106,10 @@ impl Error {
     }
 }
 
-/// The public roots and the machine's own, which take 25 ms to load.
+/// The public root certificates and the machine's own, which take 25 ms to load.
 static ROOTS: LazyLock<RootCertStore> = LazyLock::new(|| {
     let mut roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
-    // The machine may have no roots, or unreadable ones: the public ones stay.
+    // The machine may have no root certificates, or unreadable ones; the public ones still apply.
     let native = rustls_native_certs::load_native_certs();
     let (_added, _ignored) = roots.add_parsable_certificates(native.certs);
     roots
@@ -154,14 +156,15 @@ impl Shed for Hyper {
     fn shed(&self) {
         let fresh = Self::fresh(&self.connector);
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
-        // Its idle connections are closed when it is dropped, after the lock is released.
+        // Dropping the former client closes its idle connections; it is dropped after the lock is
+        // released.
         let former = std::mem::replace(&mut *current, fresh);
         drop(current);
         drop(former);
     }
 }
 
-/// Builds a client with other settings than the defaults.
+/// Builds a client with non-default settings.
 #[derive(Debug)]
 pub struct Builder {
     policy: Option<Arc<Policy>>,
@@ -172,19 +175,19 @@ pub struct Builder {
 }
 
 impl Client {
-    /// A client for URLs from outside: `policy` checks each address.
+    /// Creates a client for URLs from outside: `policy` checks each address.
     #[must_use]
     pub fn guarded(policy: Policy) -> Self {
         Builder::new(Some(policy)).build()
     }
 
-    /// A client for the operator's own URLs.
+    /// Creates a client for the operator's own URLs.
     #[must_use]
     pub fn trusted() -> Self {
         Builder::new(None).build()
     }
 
-    /// A client of the same kind that takes its connections from another share.
+    /// Returns a client of the same kind that takes its connections from another share.
     #[must_use]
     pub fn with_share(&self, share: Share) -> Self {
         let connector = &self.inner.connector;
@@ -202,10 +205,10 @@ impl Client {
         Self { inner, pool, places }
     }
 
-    /// Sends a request and reads the answer. Dropping the future closes the connection.
+    /// Sends a request and reads the response. Dropping the future closes the connection.
     ///
     /// # Errors
-    /// [`Error`], whose message is for the person who set the URL.
+    /// [`Error`]; its message is for the user who configured the URL.
     pub async fn send(&self, request: Request<Bytes>, limits: &Limits) -> Result<Response, Error> {
         let _place = self.places.take().await;
         if exchange::is_plain(&request) {
@@ -214,9 +217,9 @@ impl Client {
         self.send_other(request, limits).await
     }
 
-    /// Like [`Client::send`], but retries until `limits.total` is over if this machine cannot send
-    /// the request (no file descriptors, no memory). Nothing has left the machine by then. For work
-    /// that must survive temporary shortages.
+    /// Like [`Client::send`], but while this machine has no resources to send the request (file
+    /// descriptors, memory), retries until `limits.total` has passed. No byte has been sent by
+    /// then. For work that must survive temporary shortages.
     ///
     /// # Errors
     /// As [`Client::send`].
@@ -241,7 +244,8 @@ impl Client {
         }
     }
 
-    /// Sends over a connection driven by this task. `pauses` waits out shortages.
+    /// Sends over a connection driven by this task. `pauses`, if given, waits until a resource
+    /// shortage is over.
     async fn send_plain(
         &self,
         request: Request<Bytes>,
@@ -274,7 +278,8 @@ impl Client {
         within(limits.total, &host, is_connected, exchange).await
     }
 
-    /// Sends a request and returns the answer with its body unread. The caller limits the reading.
+    /// Sends a request and returns the response with its body unread. The caller must limit the
+    /// reading of the body.
     ///
     /// # Errors
     /// As [`Client::send`].
@@ -289,7 +294,8 @@ impl Client {
 }
 
 impl Builder {
-    /// Uses the machine's resolver, the public roots and the machine's own roots.
+    /// Creates a builder whose client uses the machine's resolver, the public root certificates and
+    /// the machine's own.
     #[must_use]
     pub fn new(policy: Option<Policy>) -> Self {
         let share = if policy.is_some() { Share::Steps } else { Share::Models };
@@ -352,13 +358,13 @@ impl Builder {
     }
 }
 
-/// Logs the full reason for a missing answer.
+/// Logs the full reason for a failed request.
 pub(super) fn report(host: &str, error: &Error) {
     tracing::info!(host, detail = error.detail(), "outgoing request failed");
 }
 
-/// Runs an exchange with a time limit and logs its error. A time-out counts as a connection failure
-/// if there was no connection by then.
+/// Runs an exchange with a time limit and logs its error. A time-out before the connection is
+/// established counts as a connection failure.
 async fn within(
     limit: Duration,
     host: &str,
@@ -375,7 +381,7 @@ async fn within(
     answer.inspect_err(|error| report(host, error))
 }
 
-/// Reads a whole answer and decodes its content coding, unless the answer may be cut.
+/// Reads a whole response and decodes its content coding, unless the response may be truncated.
 pub(super) async fn collect(
     answer: hyper::Response<Incoming>,
     limits: &Limits,
@@ -458,7 +464,7 @@ fn cause(error: &legacy::Error) -> Error {
     Error::Protocol { reason: words(error) }
 }
 
-/// The message of the innermost cause.
+/// Returns the message of the innermost cause.
 pub(super) fn words(error: &(dyn std::error::Error + 'static)) -> String {
     let mut innermost = error;
     while let Some(source) = innermost.source() {

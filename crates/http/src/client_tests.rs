@@ -25,7 +25,7 @@ impl Resolve for Fixed {
     }
 }
 
-/// Has no descriptor for the first two lookups.
+/// Runs out of file descriptors for the first two lookups.
 #[derive(Debug, Default)]
 struct Short(AtomicUsize);
 
@@ -71,8 +71,8 @@ async fn http_client_waits_out_descriptor_shortage() {
 const LIMITS: Limits =
     Limits { total: Duration::from_secs(20), answer_bytes: 1000, overflow: Overflow::Fail };
 
-/// Starts a server that reads something and then answers `answer`, for `connections` clients;
-/// returns its port.
+/// Starts a server that reads something and then sends `answer`, for `connections` clients; returns
+/// its port.
 async fn server(answer: &'static [u8], connections: usize) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -134,7 +134,7 @@ async fn http_client_distinguishes_timeout_garbage_and_refusal() {
     assert_eq!(refused.detail(), detail);
 }
 
-/// Never answers; a host that drops packets looks the same.
+/// Never responds, like a host that drops packets.
 #[derive(Debug)]
 struct Silent;
 
@@ -161,7 +161,7 @@ async fn http_client_connect_failures_share_one_public_message() {
         (client(Arc::new(Fixed(Vec::new()))), "nowhere.example"),
         (fixed("169.254.169.254"), "astray.example"),
         (fixed("127.0.0.1"), "own.example"),
-        // A single-label name asks no name server, whatever it would answer.
+        // A single-label name is not sent to any name server.
         (fixed("8.8.8.8"), "single"),
     ] {
         let error = get(&client, format!("http://{host}/"), &hasty).await.unwrap_err();
@@ -171,7 +171,7 @@ async fn http_client_connect_failures_share_one_public_message() {
     assert!(seen.iter().all(|one| *one == ("the host cannot be reached".to_owned(), true)));
 }
 
-/// Whether the error counts as a connection failure.
+/// Returns whether the error counts as a connection failure.
 const fn is_unconnected(error: &Error) -> bool {
     matches!(error, Error::Connection(_))
 }
@@ -194,12 +194,12 @@ async fn http_client_egress_guard_checks_resolved_address() {
     }
     let literal = get(&client(false, &[]), format!("http://127.0.0.1:{port}/"), &LIMITS).await;
     assert!(literal.unwrap_err().to_string().contains("loopback"));
-    // A name with a denied and a permitted address is reached at the permitted one.
+    // If a name has a denied and a permitted address, the client connects to the permitted one.
     let mixed = client(true, &["169.254.169.254", "127.0.0.1"]);
     assert_eq!(get(&mixed, url, &LIMITS).await.unwrap().status, StatusCode::OK);
 }
 
-/// The bytes of a request that a server receives, with its port as in the URL.
+/// Returns the bytes that a server receives for a request, with the server's port as in the URL.
 async fn received(client: &Client, request: Request<Bytes>, is_plain: bool) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -252,8 +252,8 @@ async fn http_client_sends_same_bytes_over_own_and_hypers_pool() {
     }
 }
 
-/// Starts a server that accepts everything, answers the first `answered` requests and keeps their
-/// connections, then answers nothing; returns its URL.
+/// Starts a server that accepts all connections, responds to the first `answered` requests, keeps
+/// their connections open and ignores later requests; returns its URL.
 async fn hanging(answered: usize) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());

@@ -1,9 +1,9 @@
-//! State and deadlines of one connection, including those that hyper has no option for.
+//! State and deadlines of one connection, including deadlines for which hyper has no option.
 //!
 //! The parts of one connection share an [`Activity`]: its transport ([`Watched`]), its pending
 //! responses ([`Outgoing`]), and the task that closes the connection when [`Activity::overdue`]
-//! resolves. Requests do not wake that task; it checks the deadlines by itself, as often as the
-//! shortest of them.
+//! resolves. Requests do not wake that task; it checks the deadlines periodically, at the interval
+//! of the shortest one.
 
 use std::io;
 use std::pin::Pin;
@@ -23,15 +23,15 @@ use super::refused_head;
 use orrery_runtime as runtime;
 
 /// Bytes of a response handed to the transport at once. The next piece follows when the client has
-/// made room for it, which detects clients that do not read.
+/// read enough to make room, which detects clients that do not read.
 const PIECE: usize = 64 * 1024;
 
-/// A small response up to this size has its head and body copied together: one write is cheaper
-/// than a vectored one.
+/// For responses of at most this size, head and body are copied into one buffer: one write is
+/// cheaper than a vectored one.
 const JOINED_MAX: usize = 1024;
 
-/// Bytes read and discarded after a refused head, so that the client can read the answer: closing a
-/// connection with unread bytes resets it.
+/// Bytes read and discarded after a refused head, so that the client can read the response: closing
+/// a connection with unread bytes resets it.
 const DISCARDED_MAX: usize = 1024 * 1024;
 /// Bytes discarded per read.
 const DISCARDED_PIECE: usize = 8 * 1024;
@@ -39,11 +39,12 @@ const DISCARDED_PIECE: usize = 8 * 1024;
 /// Time limits of a connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
-    /// For the head of a request, from its first byte; for the first head, from the start.
+    /// Time limit for the head of a request, from its first byte; for the first head, from the
+    /// start of the connection.
     pub header: Duration,
-    /// Without a request.
+    /// Time limit for a connection without a request.
     pub keep_alive: Duration,
-    /// Without room for the next byte of a response.
+    /// Time limit for a connection whose client makes no room for the next byte of a response.
     pub write: Duration,
 }
 
@@ -63,7 +64,7 @@ pub enum Overdue {
 pub struct Activity {
     timeouts: Timeouts,
     state: Mutex<State>,
-    /// Whether the transport had nothing to read since the last request began.
+    /// Whether the transport has had nothing to read since the last request began.
     has_waited: AtomicBool,
 }
 
@@ -71,20 +72,21 @@ pub struct Activity {
 struct State {
     /// Requests in flight.
     running: usize,
-    /// Deadline of the next head or request while none is in flight.
+    /// Deadline of the next head or request; applies only while no request is in flight.
     deadline: Instant,
     awaits_head: bool,
-    /// Responses that wait for the client to make room: their number, and since when. One over
-    /// HTTP/1.1, up to the stream limit over HTTP/2.
+    /// Responses that wait for the client to make room: each one's number and the start of its
+    /// wait. At most one over HTTP/1.1, up to the stream limit over HTTP/2.
     waiting: Vec<(u64, Instant)>,
     next_response: u64,
-    /// The transport accepts no more bytes. The kernel has its own time limit for that.
+    /// The transport accepts no more bytes. The kernel enforces its own time limit for a blocked
+    /// transport.
     is_blocked: bool,
     unblocked_at: Instant,
 }
 
 impl Activity {
-    /// For a connection that starts now and awaits its first head.
+    /// Creates the state of a connection that starts now and awaits its first head.
     pub fn new(timeouts: Timeouts) -> Arc<Self> {
         let now = runtime::monotonic_now();
         let state = State {
@@ -108,7 +110,8 @@ impl Activity {
         PendingResponse { number: state.next_response, activity: Arc::clone(self) }
     }
 
-    /// Whether the connection awaits a head: the first one, or one that has started to arrive.
+    /// Returns whether the connection awaits a head: its first one, or one that has started to
+    /// arrive.
     pub fn awaits_head(&self) -> bool {
         self.lock().awaits_head
     }
@@ -124,7 +127,8 @@ impl Activity {
     /// Resolves when a deadline has passed.
     pub async fn overdue(&self) -> Overdue {
         let Timeouts { header, keep_alive, write } = self.timeouts;
-        // No deadline set from now on is earlier than this, so none is missed while sleeping.
+        // Deadlines that are set from now on are not earlier than this, so sleeping cannot miss
+        // one.
         let step = header.min(keep_alive).min(write);
         loop {
             let now = runtime::monotonic_now();
@@ -137,13 +141,13 @@ impl Activity {
         }
     }
 
-    /// The deadline that has passed, if any.
+    /// Returns the deadline that has passed, if any.
     pub fn is_overdue(&self) -> Option<Overdue> {
         let next = self.lock().next(self.timeouts.write);
         next.filter(|(at, _)| *at <= runtime::monotonic_now()).map(|(_, overdue)| overdue)
     }
 
-    /// Bytes arrived between requests: the next head has started.
+    /// Records that bytes have arrived between requests: the next head has started.
     fn head_begins(&self) {
         let mut state = self.lock();
         if state.running == 0 && !state.awaits_head {
@@ -152,7 +156,7 @@ impl Activity {
         }
     }
 
-    /// The transport accepted bytes, or did not.
+    /// Records whether the transport accepted bytes.
     fn wrote(&self, took_some: bool) {
         let mut state = self.lock();
         if took_some && !state.is_blocked {
@@ -176,7 +180,7 @@ impl State {
         self.waiting.retain(|(waiting, _)| *waiting != number);
     }
 
-    /// The next deadline and its reason.
+    /// Returns the next deadline and its reason.
     fn next(&self, write: Duration) -> Option<(Instant, Overdue)> {
         if self.running == 0 {
             let awaited = if self.awaits_head { Overdue::Head } else { Overdue::Idle };
@@ -196,7 +200,7 @@ pub struct PendingResponse {
 }
 
 impl PendingResponse {
-    /// Records whether the response now waits for the client to make room.
+    /// Records whether the response is waiting for the client to make room.
     fn waits_for_client(&self, waits: bool) {
         let mut state = self.activity.lock();
         state.waits_no_more(self.number);
@@ -217,7 +221,7 @@ impl Drop for PendingResponse {
     }
 }
 
-/// A response body on its way, handed over in pieces of [`PIECE`] bytes.
+/// A response body that is being sent, in pieces of [`PIECE`] bytes.
 #[derive(Debug)]
 pub struct Outgoing {
     inner: Body,
@@ -281,21 +285,22 @@ impl hyper::body::Body for Outgoing {
 pub struct Watched<S> {
     inner: S,
     activity: Arc<Activity>,
-    /// Only for HTTP/1.1.
+    /// Checks the lines of heads; only for HTTP/1.1.
     lines: Option<HeadLines>,
-    /// The unwritten rest of the answer to a head that the parser refused.
+    /// The part of the response to a refused head that is not written yet.
     refusal: Option<Bytes>,
-    /// Bytes discarded after that head.
+    /// Bytes discarded after the refused head.
     discarded: usize,
 }
 
 impl<S> Watched<S> {
-    /// For HTTP/1.1: heads are awaited between requests, and their lines are checked.
+    /// Wraps an HTTP/1.1 transport: heads are awaited between requests, and their lines are
+    /// checked.
     pub fn http1(inner: S, activity: Arc<Activity>) -> Self {
         Self { inner, activity, lines: Some(HeadLines::new()), refusal: None, discarded: 0 }
     }
 
-    /// For HTTP/2, where any frame may arrive between requests.
+    /// Wraps an HTTP/2 transport, where any frame may arrive between requests.
     pub fn http2(inner: S, activity: Arc<Activity>) -> Self {
         Self { inner, activity, lines: None, refusal: None, discarded: 0 }
     }
@@ -331,7 +336,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Watched<S> {
-    /// Writes the answer to a refused head.
+    /// Writes the response to a refused head.
     fn poll_refuse(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Some(rest) = self.refusal.as_mut().filter(|rest| !rest.is_empty()) {
             let written = Pin::new(&mut self.inner).poll_write(context, rest);
@@ -344,7 +349,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Watched<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Reads what the client still sends after a refused head, until the deadline of the head.
+    /// Reads and discards the bytes that the client still sends after a refused head, until the
+    /// head's deadline.
     fn poll_discard(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let mut piece = [0; DISCARDED_PIECE];
         while self.discarded < DISCARDED_MAX {

@@ -1,8 +1,8 @@
 //! Connects to the host of a URL: resolver, egress guard, TCP and TLS.
 //!
-//! The guard checks each address after the name was resolved and right before connecting; there is
-//! no way around it. A static binary has no system resolver, so names are resolved here, with the
-//! machine's hosts file and name servers.
+//! The guard checks each address after the name was resolved and right before connecting; no
+//! connection bypasses it. A static binary has no system resolver, so names are resolved here, with
+//! the machine's hosts file and name servers.
 
 use std::fmt;
 use std::io;
@@ -25,17 +25,17 @@ use super::egress::{Forbidden, Policy};
 use super::places::{Places, Socket};
 use orrery_runtime::shortage::{is_shortage, mentions_shortage};
 
-/// Pause before the next try for a descriptor while idle connections are being closed.
+/// Delay between attempts to get a file descriptor while idle connections are being closed.
 const ROOM_PAUSE: Duration = Duration::from_millis(20);
-/// Addresses tried per name.
+/// Maximum number of addresses tried per name.
 const ADDRESSES_MAX: usize = 8;
 
-/// Why there is no connection.
+/// A connection that could not be opened.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     #[error("the name {host} cannot be resolved: {reason}")]
     Resolve { host: String, reason: String },
-    /// The URL's host is this address.
+    /// The URL contains this address as its host.
     #[error(transparent)]
     Forbidden(#[from] Forbidden),
     #[error("the name {host} resolves to a forbidden address: {forbidden}")]
@@ -48,17 +48,17 @@ pub enum Error {
     Timeout { host: String, limit: Duration },
     #[error("the URL has no host")]
     NoHost,
-    /// This machine lacks resources for a connection (file descriptors, memory); says nothing about
-    /// the other side.
+    /// This machine lacks resources for a connection (file descriptors, memory). The error does not
+    /// depend on the remote host.
     #[error("this machine has no resources left for a connection: {reason}")]
     Local { reason: String },
 }
 
-/// Why a name has no addresses.
+/// A failed name lookup.
 #[derive(Debug, Clone)]
 pub struct Unresolved {
     pub reason: String,
-    /// This machine lacks resources for a lookup; says nothing about the name.
+    /// Whether this machine lacks resources for a lookup; the name itself may be valid.
     pub is_local: bool,
 }
 
@@ -68,15 +68,15 @@ impl From<String> for Unresolved {
     }
 }
 
-/// A future of the addresses of a name.
+/// A future that resolves to the addresses of a name.
 pub type Resolving<'a> = Pin<Box<dyn Future<Output = Result<Vec<IpAddr>, Unresolved>> + Send + 'a>>;
 
 /// Resolves names; replaceable in tests.
 pub trait Resolve: Send + Sync + fmt::Debug {
-    /// The addresses of `host`, or why there are none.
+    /// Returns the addresses of `host`, or the reason for the failed lookup.
     fn resolve<'a>(&'a self, host: &'a str) -> Resolving<'a>;
 
-    /// Like [`Resolve::resolve`], without asking any name server.
+    /// Like [`Resolve::resolve`], but queries no name server.
     fn resolve_here<'a>(&'a self, host: &'a str) -> Resolving<'a>;
 }
 
@@ -87,7 +87,8 @@ pub struct SystemResolver {
 }
 
 impl SystemResolver {
-    /// Reads the machine's settings. Without any, it still resolves `localhost`.
+    /// Reads the machine's resolver settings. Without any settings, `localhost` can still be
+    /// resolved.
     #[must_use]
     pub fn new() -> Self {
         let resolver = TokioResolver::builder_tokio().and_then(|builder| builder.build());
@@ -123,7 +124,7 @@ impl Resolve for SystemResolver {
     }
 }
 
-/// Why a name has no address, readable: the resolver's own messages show its types.
+/// Returns a readable reason for a failed lookup: the resolver's own messages contain Rust types.
 fn unresolved(error: &hickory_resolver::net::NetError) -> String {
     if error.is_nx_domain() {
         return "there is no such name".to_owned();
@@ -132,7 +133,7 @@ fn unresolved(error: &hickory_resolver::net::NetError) -> String {
         return "the name has no address".to_owned();
     }
     let text = error.to_string();
-    // The text after the first such character is a rendering of types.
+    // The message continues with a debug rendering of types after the first such character.
     let end = text.find(['{', '(']).unwrap_or(text.len());
     let words = text.get(..end).unwrap_or_default().trim_end();
     format!("{words}; look at the name servers of this machine (/etc/resolv.conf)")
@@ -142,7 +143,7 @@ const HOSTS_FILE: &str = "/etc/hosts";
 const NOT_HERE: &str =
     "a name of one label is looked up in the hosts file only (egress.single_label_names)";
 
-/// The addresses of a name in a hosts file.
+/// Returns the addresses of a name in a hosts file.
 fn in_hosts_file(text: &str, host: &str) -> Vec<IpAddr> {
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
     let addresses = lines.filter_map(|line| {
@@ -153,7 +154,7 @@ fn in_hosts_file(text: &str, host: &str) -> Vec<IpAddr> {
     addresses.collect()
 }
 
-/// Whether a name has only one label and is not `localhost`.
+/// Returns whether a name has only one label and is not `localhost`.
 fn is_single_label(host: &str) -> bool {
     let name = host.trim_end_matches('.');
     !name.contains('.') && !name.eq_ignore_ascii_case("localhost")
@@ -163,7 +164,7 @@ fn is_single_label(host: &str) -> bool {
 #[derive(Clone)]
 pub struct Connector {
     pub(super) resolver: Arc<dyn Resolve>,
-    /// `None`: the operator's own URLs, which are not guarded.
+    /// `None` for the operator's own URLs, which are not guarded.
     pub(super) policy: Option<Arc<Policy>>,
     pub(super) tls: TlsConnector,
     pub(super) timeout: Duration,
@@ -182,7 +183,7 @@ impl Connector {
         self.in_time(host, self.connect_to(&uri, host)).await
     }
 
-    /// A TCP connection without TLS, and its descriptor.
+    /// Opens a TCP connection without TLS. Also returns its counted descriptor.
     ///
     /// # Errors
     /// [`Error`], also if the guard permits none of the host's addresses.
@@ -194,7 +195,7 @@ impl Connector {
         self.in_time(host, self.connect_tcp(bare(host), port)).await
     }
 
-    /// Limits the time of `connecting`.
+    /// Applies the connect time limit to `connecting`.
     async fn in_time<T>(
         &self,
         host: &str,
@@ -272,8 +273,8 @@ impl Connector {
         Err(refusal)
     }
 
-    /// Takes a descriptor of this client's share. Waits until idle connections are closed if there
-    /// is none.
+    /// Takes a descriptor from this client's share. If none is free, waits until idle connections
+    /// are closed.
     async fn socket(&self) -> Socket {
         loop {
             if let Some(socket) = self.places.open() {
@@ -284,7 +285,7 @@ impl Connector {
     }
 }
 
-/// A host without the brackets of an IPv6 address.
+/// Returns a host without the brackets of an IPv6 address.
 fn bare(host: &str) -> &str {
     host.trim_start_matches('[').trim_end_matches(']')
 }
@@ -297,7 +298,7 @@ fn without_delay(stream: TcpStream) -> TcpStream {
     stream
 }
 
-/// A connection error in words that do not depend on the platform.
+/// Describes a connection error independently of the platform.
 fn reason(error: &io::Error) -> String {
     let kind = error.kind();
     if kind == io::ErrorKind::ConnectionRefused {

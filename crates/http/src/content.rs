@@ -1,5 +1,5 @@
-//! Decodes content from other programs: content codings, character sets, and JSON without changing
-//! its numbers.
+//! Decodes content from other programs: content codings, character sets, and JSON, whose numbers
+//! are not altered.
 
 use std::borrow::Cow;
 use std::io::{self, Read};
@@ -14,14 +14,14 @@ use super::answers::{MODEL_VALUES_MAX, parse_aside};
 use super::json_fault;
 use super::request::count_values;
 
-/// The most content codings of one body.
+/// Maximum number of content codings of one body.
 const CODINGS_MAX: usize = 2;
-/// Characters of a number or a label quoted in an error.
+/// Maximum number of characters of a number or a label quoted in an error.
 const QUOTED_CHARS: usize = 40;
 /// The byte-order mark that some programs put before UTF-8 text.
 pub const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Why a body cannot be read.
+/// An error that makes a body unreadable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error(
@@ -65,7 +65,8 @@ pub fn decode(headers: &mut HeaderMap, body: Bytes, limit: usize) -> Result<Byte
     for coding in codings.iter().rev() {
         body = match *coding {
             "gzip" | "x-gzip" => read_all(MultiGzDecoder::new(&*body), "gzip", limit)?,
-            // Many servers send raw deflate without the zlib format that the name stands for.
+            // Many servers send raw deflate without the zlib format, although RFC 9110 defines
+            // `deflate` as zlib.
             "deflate" => read_all(ZlibDecoder::new(&*body), "deflate", limit)
                 .or_else(|_not_zlib| read_all(DeflateDecoder::new(&*body), "deflate", limit))?,
             other => return Err(Error::Coding(brief(other))),
@@ -86,8 +87,8 @@ fn read_all(reader: impl Read, coding: &'static str, limit: usize) -> Result<Byt
     if all.len() > limit { Err(Error::TooLarge(limit)) } else { Ok(all.into()) }
 }
 
-/// A body as UTF-8 text without a byte-order mark, decoded by that mark or else the charset of its
-/// `Content-Type`.
+/// Returns a body as UTF-8 text without a byte-order mark. The mark determines the character set;
+/// without one, the `charset` of `Content-Type` does.
 ///
 /// # Errors
 /// [`Error::Charset`], [`Error::Text`].
@@ -97,8 +98,8 @@ pub fn text<'b>(headers: &HeaderMap, body: &'b [u8]) -> Result<Cow<'b, str>, Err
     if has_faults { Err(Error::Text(encoding.name())) } else { Ok(text) }
 }
 
-/// The beginning of a body in UTF-8, without a byte-order mark. Unreadable bytes, such as a
-/// character that is cut at the end, are replaced.
+/// Returns the beginning of a body in UTF-8, without a byte-order mark. Invalid bytes, such as a
+/// character that is truncated at the end, are replaced.
 #[must_use]
 pub fn start<'b>(headers: &HeaderMap, body: &'b [u8]) -> Cow<'b, [u8]> {
     match encoding(headers, body) {
@@ -110,7 +111,8 @@ pub fn start<'b>(headers: &HeaderMap, body: &'b [u8]) -> Cow<'b, [u8]> {
     }
 }
 
-/// Whether a body is UTF-8: by its declared charset, or if that is unknown, by its bytes.
+/// Returns whether a body is UTF-8, as declared by its charset; if the charset is unknown, the
+/// bytes are checked.
 #[must_use]
 pub fn is_utf8(headers: &HeaderMap, body: &[u8]) -> bool {
     match encoding(headers, body) {
@@ -119,7 +121,8 @@ pub fn is_utf8(headers: &HeaderMap, body: &[u8]) -> bool {
     }
 }
 
-/// The character set of a body, by its byte-order mark or else the charset of its `Content-Type`.
+/// Returns the character set of a body: from its byte-order mark, or else from the `charset` of
+/// `Content-Type`.
 fn encoding(headers: &HeaderMap, body: &[u8]) -> Result<&'static Encoding, Error> {
     match (Encoding::for_bom(body), charset(headers)) {
         (Some((encoding, _)), _) => Ok(encoding),
@@ -130,8 +133,8 @@ fn encoding(headers: &HeaderMap, body: &[u8]) -> Result<&'static Encoding, Error
     }
 }
 
-/// Whether `Content-Type` says that a body is JSON: `application/json`, `text/json`, or a type that
-/// ends with `+json`.
+/// Returns whether `Content-Type` declares a body to be JSON: `application/json`, `text/json`, or a
+/// type that ends in `+json`.
 #[must_use]
 pub fn claims_json(headers: &HeaderMap) -> bool {
     let kind = content_type(headers).unwrap_or_default();
@@ -139,7 +142,7 @@ pub fn claims_json(headers: &HeaderMap) -> bool {
     matches!(kind.as_str(), "application/json" | "text/json") || kind.ends_with("+json")
 }
 
-/// Parses the JSON of a model's answer, whatever type its `Content-Type` names.
+/// Parses the JSON of a model's response, regardless of its `Content-Type`.
 ///
 /// # Errors
 /// As [`text`] and [`parse`]; [`Error::TooManyValues`].
@@ -158,7 +161,7 @@ pub async fn json<T: DeserializeOwned + Send + 'static>(
     parsed.unwrap_or_else(|| Err(Error::Json("it cannot be parsed".to_owned())))
 }
 
-/// Checks that a model's answer takes no more memory than it may.
+/// Checks that a model's response does not exceed the memory limit.
 ///
 /// # Errors
 /// [`Error::TooManyValues`]
@@ -184,7 +187,7 @@ pub fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, Error> {
     Ok(value)
 }
 
-/// Checks the numbers of a valid JSON text.
+/// Checks the numbers in valid JSON.
 ///
 /// # Errors
 /// [`Error::Number`] for an integer that does not fit into 64 bits: parsed, it would become a
@@ -196,13 +199,13 @@ pub fn check_numbers(json: &[u8]) -> Result<(), Error> {
     }
 }
 
-/// The bytes without the UTF-8 byte-order mark that some programs put before text.
+/// Returns the bytes without the UTF-8 byte-order mark that some programs put before text.
 #[must_use]
 pub fn without_mark(bytes: &[u8]) -> &[u8] {
     bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes)
 }
 
-/// The first integer that does not fit into 64 bits.
+/// Returns the first integer that does not fit into 64 bits.
 fn wide_integer(json: &[u8]) -> Option<&str> {
     let mut rest = json;
     while let Some(start) = rest.iter().position(|byte| matches!(byte, b'"' | b'-' | b'0'..=b'9')) {
@@ -215,7 +218,7 @@ fn wide_integer(json: &[u8]) -> Option<&str> {
         let end = rest.iter().position(|byte| !is_number(byte)).unwrap_or(rest.len());
         let (number, after) = rest.split_at_checked(end)?;
         rest = after;
-        // 18 digits always fit.
+        // Integers of up to 18 digits always fit.
         if end > 18 && !number.iter().any(|byte| matches!(byte, b'.' | b'e' | b'E')) {
             let number = std::str::from_utf8(number).ok()?;
             if number.parse::<i64>().is_err() && number.parse::<u64>().is_err() {
@@ -226,7 +229,7 @@ fn wide_integer(json: &[u8]) -> Option<&str> {
     None
 }
 
-/// The bytes after the closing quotation mark of a string.
+/// Returns the bytes after the closing quotation mark of a string.
 fn after_string(mut rest: &[u8]) -> &[u8] {
     while let Some(at) = rest.iter().position(|byte| matches!(byte, b'"' | b'\\')) {
         let is_end = rest.get(at) == Some(&b'"');
@@ -243,7 +246,7 @@ fn content_type(headers: &HeaderMap) -> Option<&str> {
     headers.get(CONTENT_TYPE)?.to_str().ok()
 }
 
-/// The `charset` of `Content-Type`, in lower case.
+/// Returns the `charset` of `Content-Type`, in lower case.
 fn charset(headers: &HeaderMap) -> Option<String> {
     let parameters = content_type(headers)?.split(';').skip(1);
     let mut named = parameters.filter_map(|parameter| {

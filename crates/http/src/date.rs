@@ -1,5 +1,5 @@
-//! The `Date` header of responses. Hyper's own panics after the year 9999, which would break every
-//! response.
+//! The `Date` header of responses. Hyper's own implementation panics after the year 9999, which
+//! would break every response.
 
 use std::cell::RefCell;
 use std::sync::LazyLock;
@@ -11,11 +11,11 @@ use orrery_runtime::Clock;
 static CLOCK: LazyLock<Clock> = LazyLock::new(Clock::system);
 
 thread_local! {
-    /// The last date that this thread has written, and its second.
+    /// The date header that this thread wrote last, and the second for which it was written.
     static LAST: RefCell<Option<(i64, HeaderValue)>> = const { RefCell::new(None) };
 }
 
-/// The current time as a header value.
+/// Returns the current time as a header value.
 pub fn now() -> HeaderValue {
     let now = CLOCK.now();
     let second = now.unix_seconds();

@@ -1,11 +1,12 @@
 //! The egress guard: decides which addresses the service may connect to on a client's behalf.
 //!
-//! It checks addresses, not names: the connector asks about each address right before connecting,
-//! after the name was resolved, so that no name and no redirect bypasses it. It resolves nothing
-//! and sends nothing itself. URLs in manifests are the operator's own and are not checked.
+//! It checks addresses, not names: the connector has each address checked right before connecting,
+//! after the name was resolved, so that neither a name nor a redirect can bypass the guard. The
+//! guard itself resolves no names and sends nothing. URLs in manifests are the operator's own and
+//! are not checked.
 //!
-//! Every address of this machine counts as loopback: a service that listens on one of them trusts
-//! its machine just like one that listens on 127.0.0.1.
+//! Every address of this machine counts as loopback: a service that listens on one of these
+//! addresses may trust local callers just like a service on 127.0.0.1.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::sync::Arc;
@@ -14,23 +15,23 @@ use arc_swap::ArcSwapOption;
 use ipnet::IpNet;
 use url::{Host, Url};
 
-/// The rules of the configuration: `allow` wins over `deny`, `deny` over the defaults.
+/// The configured rules: `allow` overrides `deny`, and `deny` overrides the defaults.
 #[derive(Debug, Clone)]
 pub struct Policy {
     pub allow: Vec<IpNet>,
     pub deny: Vec<IpNet>,
-    /// Whether this machine's loopback may be called; true without a configuration file.
+    /// Whether this machine's loopback addresses may be called; true without a configuration file.
     pub loopback: bool,
-    /// Whether single-label names, such as `nas`, are looked up beyond the hosts file: anybody may
-    /// run the name servers.
+    /// Whether single-label names, such as `nas`, are looked up beyond the hosts file. Name servers
+    /// may be under the control of anyone.
     pub single_label_names: bool,
-    /// Whether an address belongs to this machine.
+    /// Returns whether an address belongs to this machine.
     pub is_own: fn(IpAddr) -> bool,
-    /// Lists from a configuration reload, which replace these for all clones.
+    /// The lists from a configuration reload, which replace the initial lists in all clones.
     pub replaced: Arc<ArcSwapOption<Lists>>,
 }
 
-/// The lists of a policy that a reload replaces.
+/// The lists of a policy; a reload can replace them.
 #[derive(Debug)]
 pub struct Lists {
     pub allow: Vec<IpNet>,
@@ -51,32 +52,34 @@ impl Default for Policy {
     }
 }
 
-/// Networks whose addresses are only valid within a site.
+/// Networks whose addresses are valid only within a site.
 const PRIVATE: [&str; 5] =
     ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"];
 
-/// Whether `address` currently belongs to an interface of this machine. The kernel lets a socket be
-/// bound only to such an address; nothing is sent. If no socket can be created, the address counts
+/// Returns whether `address` currently belongs to an interface of this machine. The kernel binds a
+/// socket only to such an address; nothing is sent. If no socket can be created, the address counts
 /// as this machine's own.
 fn is_own(address: IpAddr) -> bool {
-    /// Reserved for documentation: no machine has it.
+    /// Reserved for documentation: no machine has this address.
     const NOBODYS: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
     match UdpSocket::bind((address, 0)) {
-        // Machines that share addresses for failover may bind to any address (`ip_nonlocal_bind`).
+        // Machines that share addresses for failover may bind sockets to any address
+        // (`ip_nonlocal_bind`).
         Ok(_) if UdpSocket::bind((NOBODYS, 0)).is_ok() => is_source(address),
         Ok(_) => true,
         Err(error) => error.kind() != std::io::ErrorKind::AddrNotAvailable,
     }
 }
 
-/// Whether the kernel would reach `address` from that same address.
+/// Returns whether the kernel would use `address` as the source address for a connection to
+/// `address`.
 fn is_source(address: IpAddr) -> bool {
     let any = match address {
         IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
     };
     let Ok(socket) = UdpSocket::bind((any, 0)) else { return true };
-    // The discard port; any port would do.
+    // The discard port; the choice of port does not matter.
     socket.connect((address, 9)).is_ok()
         && socket.local_addr().is_ok_and(|from| from.ip() == address)
 }
@@ -89,7 +92,7 @@ pub struct Forbidden {
     pub reason: &'static str,
 }
 
-/// A URL that cannot be called on a client's behalf.
+/// A URL that the service must not call on a client's behalf.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
     #[error("must be an absolute http or https URL")]
@@ -108,7 +111,7 @@ pub enum UrlError {
 pub const URL_MAX: usize = 8192;
 
 impl Policy {
-    /// Whether `address` may be connected to.
+    /// Checks whether the service may connect to `address`.
     ///
     /// # Errors
     /// [`Forbidden`] with the reason.
@@ -139,7 +142,7 @@ impl Policy {
         }
     }
 
-    /// The private networks that may be called, at least in part.
+    /// Returns the private networks to which connections are allowed, at least in part.
     #[must_use]
     pub fn open_private_networks(&self) -> Vec<IpNet> {
         let private = PRIVATE.iter().filter_map(|net| net.parse::<IpNet>().ok());
@@ -153,15 +156,15 @@ impl Policy {
         self.replaced.store(Some(Arc::new(lists)));
     }
 
-    /// Whether single-label names are looked up beyond the hosts file.
+    /// Returns whether single-label names are looked up beyond the hosts file.
     #[must_use]
     pub fn looks_up_single_labels(&self) -> bool {
         let replaced = self.replaced.load();
         replaced.as_deref().map_or(self.single_label_names, |lists| lists.single_label_names)
     }
 
-    /// The warning for a box with this number of organizations: with two or more, private networks
-    /// should not be open to all of them.
+    /// Returns a warning for a box with this number of organizations: with two or more, private
+    /// networks should not be open to all of them.
     #[must_use]
     pub fn warning(&self, organizations: usize) -> Option<String> {
         let open: Vec<String> =
@@ -175,11 +178,11 @@ impl Policy {
         })
     }
 
-    /// Parses a URL from a client. An address as host is checked at once; a name is checked when it
-    /// is resolved.
+    /// Parses a URL from a client. A host that is an address is checked immediately; a name is
+    /// checked when it is resolved.
     ///
     /// # Errors
-    /// [`UrlError`], whose message fits after the name of the field.
+    /// [`UrlError`]; its message is written to follow the name of the field.
     pub fn check_url(&self, text: &str) -> Result<Url, UrlError> {
         if text.len() > URL_MAX {
             return Err(UrlError::TooLong);
@@ -204,8 +207,8 @@ impl Policy {
     }
 }
 
-/// The effective address: an IPv4 address inside an IPv6 address (mapped, NAT64, 6to4, Teredo) is
-/// checked as itself.
+/// Returns the effective address: an IPv4 address embedded in an IPv6 address (mapped, NAT64, 6to4,
+/// Teredo) is checked as an IPv4 address.
 fn embedded(address: IpAddr) -> IpAddr {
     let IpAddr::V6(v6) = address else { return address };
     if let Some(v4) = v6.to_ipv4_mapped() {
@@ -222,7 +225,7 @@ fn embedded(address: IpAddr) -> IpAddr {
         (0x64, 0xff9b) if s2 == 1 => v4(s6, s7),
         (0x2002, _) => v4(s1, s2),
         (0x2001, 0) => v4(!s6, !s7),
-        // The deprecated IPv4-compatible form; :: and ::1 are not.
+        // The deprecated IPv4-compatible form; `::` and `::1` do not have this form.
         (0, 0) if [s2, s3, s4, s5] == [0; 4] && (s6 != 0 || s7 > 1) => v4(s6, s7),
         _ => address,
     }
@@ -246,7 +249,7 @@ fn reason_v4(address: Ipv4Addr) -> Option<&'static str> {
 }
 
 fn reason_v6(address: Ipv6Addr) -> Option<&'static str> {
-    /// The metadata service of one large cloud, which answers on a private address.
+    /// The metadata service of AWS, which uses a private address.
     const METADATA: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254);
     if address.is_unspecified() {
         return Some("unspecified");
@@ -381,7 +384,8 @@ mod tests {
         assert_eq!(verdict(&policy, "10.9.8.8"), "ok");
         let allow = vec!["10.9.8.7/32".parse().unwrap()];
         assert_eq!(verdict(&Policy { allow, ..policy }, "10.9.8.7"), "ok");
-        // The kernel's answer: loopback is its own, a documentation address is not.
+        // Queries the kernel: a loopback address belongs to this machine, a documentation address
+        // does not.
         for (address, expect) in
             [("127.0.0.1", true), ("127.8.8.8", true), ("192.0.2.1", false), ("8.8.8.8", false)]
         {

@@ -1,5 +1,5 @@
-//! Errors sent to clients: the public message, and separately the cause for the log. The only place
-//! where an error becomes a status and a body.
+//! Errors sent to clients: the public message, and separately the cause for the log. Only this
+//! module converts an error to a status and a body.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,13 +13,14 @@ use super::response::{self, Response};
 use orrery_domain::json_object::Mismatch;
 use orrery_wire as wire;
 
-/// A refused request or a failed response. The body: `docs/spec/hosts.md`, "Error body".
+/// A refused request or a failed response. The body is specified in `docs/spec/hosts.md`, "Error
+/// body".
 #[derive(Debug)]
 pub struct Error {
     pub status: StatusCode,
     /// Safe for the client to read.
     pub message: String,
-    /// Boxed to keep the error small next to the responses it replaces in a `Result`.
+    /// Boxed to keep the error small, as functions return it in a `Result`.
     more: Box<More>,
 }
 
@@ -33,10 +34,10 @@ struct More {
     open_ai: OpenAi,
 }
 
-/// Fields of OpenAI's error body besides the message.
+/// Fields of OpenAI's error body in addition to the message.
 #[derive(Debug, Default)]
 pub struct OpenAi {
-    /// Overrides the type that follows from the status.
+    /// Overrides the type that the status implies.
     pub kind: Option<String>,
     /// The invalid field of the request.
     pub param: Option<String>,
@@ -44,19 +45,19 @@ pub struct OpenAi {
 }
 
 impl Error {
-    /// An error of any status with a message for the client.
+    /// Creates an error of any status with a message for the client.
     #[must_use]
     pub fn status(status: StatusCode, message: impl Into<String>) -> Self {
         Self { status, message: message.into(), more: Box::default() }
     }
 
-    /// 400
+    /// Creates a 400 error.
     #[must_use]
     pub fn bad_request(message: impl Into<String>) -> Self {
         Self::status(StatusCode::BAD_REQUEST, message)
     }
 
-    /// 401 with the exact body of `docs/spec/hosts.md`, "Authentication".
+    /// Creates a 401 error with the exact body of `docs/spec/hosts.md`, "Authentication".
     #[must_use]
     pub fn unauthorized() -> Self {
         Self::status(StatusCode::UNAUTHORIZED, "Invalid or missing API key")
@@ -64,32 +65,32 @@ impl Error {
             .with_header(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
     }
 
-    /// 404
+    /// Creates a 404 error.
     #[must_use]
     pub fn not_found(message: impl Into<String>) -> Self {
         Self::status(StatusCode::NOT_FOUND, message)
     }
 
-    /// 409
+    /// Creates a 409 error.
     #[must_use]
     pub fn conflict(message: impl Into<String>) -> Self {
         Self::status(StatusCode::CONFLICT, message)
     }
 
-    /// 413
+    /// Creates a 413 error.
     #[must_use]
     pub fn too_large(limit_bytes: usize) -> Self {
         let message = format!("the request body is larger than {limit_bytes} bytes");
         Self::status(StatusCode::PAYLOAD_TOO_LARGE, message)
     }
 
-    /// 422
+    /// Creates a 422 error.
     #[must_use]
     pub fn unprocessable(message: impl Into<String>) -> Self {
         Self::status(StatusCode::UNPROCESSABLE_ENTITY, message)
     }
 
-    /// 429 with `Retry-After`, in whole seconds, at least one.
+    /// Creates a 429 error with `Retry-After`, in whole seconds, at least one.
     #[must_use]
     pub fn too_many(message: impl Into<String>, retry_after: Duration) -> Self {
         let seconds = retry_after.as_secs_f64().ceil().max(1.0);
@@ -103,8 +104,8 @@ impl Error {
             .with_header(header::RETRY_AFTER, seconds)
     }
 
-    /// 503 with `Retry-After`, when the current load does not permit the request. Clients cause it
-    /// and it can be frequent, so it is logged like a client error.
+    /// Creates a 503 error with `Retry-After`, for requests refused because of the current load.
+    /// Clients cause this error, and it can be frequent, so it is logged like a client error.
     #[must_use]
     pub fn busy(message: impl Into<String>) -> Self {
         let mut error = Self::status(StatusCode::SERVICE_UNAVAILABLE, message)
@@ -113,19 +114,19 @@ impl Error {
         error
     }
 
-    /// Whether it was made by [`Error::busy`].
+    /// Returns whether the error was created by [`Error::busy`].
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.more.is_busy
     }
 
-    /// 500: the client reads `internal error`, the log reads `source`.
+    /// Creates a 500 error: the client sees `internal error`, the log contains `source`.
     #[must_use]
     pub fn internal(source: impl Into<BoxError>) -> Self {
         Self::status(StatusCode::INTERNAL_SERVER_ERROR, "internal error").with_source(source)
     }
 
-    /// 503
+    /// Creates a 503 error.
     #[must_use]
     pub fn unavailable(message: impl Into<String>) -> Self {
         Self::status(StatusCode::SERVICE_UNAVAILABLE, message)
@@ -141,7 +142,8 @@ impl Error {
     /// Adds `details` to the body.
     #[must_use]
     pub fn with_details(mut self, details: impl serde::Serialize) -> Self {
-        // A value without a JSON form is left out: the message has the essentials.
+        // A value that cannot be serialized to JSON is omitted: the message contains the
+        // essentials.
         self.more.details = serde_json::to_value(details).ok();
         self
     }
@@ -176,7 +178,7 @@ impl Error {
         self
     }
 
-    /// The chain of causes, for the log; empty if there is none.
+    /// Returns the chain of causes for the log; empty if there is no cause.
     #[must_use]
     pub fn cause(&self) -> String {
         let mut sentence = String::new();
@@ -191,7 +193,7 @@ impl Error {
         sentence
     }
 
-    /// The response for the client.
+    /// Converts the error to the response for the client.
     #[must_use]
     pub fn into_response(self) -> Response {
         let body = wire::error::Error {
@@ -203,7 +205,8 @@ impl Error {
         with_headers(response, self.more.headers)
     }
 
-    /// The response for an OpenAI client. A missing key reads the same on every route.
+    /// Converts the error to the response for an OpenAI client. The response to a missing key is
+    /// the same on every route.
     #[must_use]
     pub fn into_open_ai_response(self) -> Response {
         if self.status == StatusCode::UNAUTHORIZED {
@@ -239,7 +242,8 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// A number on the wire that does not fit this machine: only on 32-bit machines.
+/// Reports a number on the wire that does not fit into `usize`, which can happen only on 32-bit
+/// machines.
 impl From<Mismatch> for Error {
     fn from(mismatch: Mismatch) -> Self {
         Self::bad_request(mismatch.to_string())

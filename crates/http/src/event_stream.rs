@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 pub struct Event {
     /// The text as received.
     pub raw: Bytes,
-    /// Its `data` lines, joined by line breaks; `None` if it has none.
+    /// The event's `data` lines, joined by line breaks; `None` if the event has no such line.
     pub data: Option<Bytes>,
 }
 
@@ -32,7 +32,7 @@ pub struct EventReader {
 }
 
 impl EventReader {
-    /// A reader of events of up to `limit` bytes.
+    /// Creates a reader for events of up to `limit` bytes.
     #[must_use]
     pub fn new(limit: usize) -> Self {
         Self { pending: BytesMut::new(), line: 0, scanned: 0, limit }
@@ -43,7 +43,7 @@ impl EventReader {
         self.pending.extend_from_slice(piece);
     }
 
-    /// Number of buffered bytes.
+    /// Returns the number of buffered bytes.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.pending.len()
@@ -67,7 +67,8 @@ impl EventReader {
         if self.pending.len() > self.limit { Err(too_long) } else { Ok(None) }
     }
 
-    /// Returns what is left at the end of the stream: an event without its blank line.
+    /// Returns the remaining bytes at the end of the stream, as an event without its terminating
+    /// blank line.
     #[must_use]
     pub fn rest(&mut self) -> Option<Event> {
         (self.line, self.scanned) = (0, 0);
@@ -75,8 +76,9 @@ impl EventReader {
         (!raw.is_empty()).then(|| raw.into())
     }
 
-    /// The end of the current line and the start of the next one. A trailing carriage return needs
-    /// the next byte, which may be a line feed of the same line end.
+    /// Returns the end of the current line and the start of the next one. After a trailing carriage
+    /// return the next byte is needed, because it may be a line feed that belongs to the same line
+    /// end.
     fn line_end(&mut self) -> Option<(usize, usize)> {
         let behind = self.pending.get(self.scanned..).unwrap_or_default();
         let Some(at) = behind.iter().position(|byte| matches!(byte, b'\n' | b'\r')) else {
@@ -113,7 +115,7 @@ impl From<Bytes> for Event {
     }
 }
 
-/// The value of a `data` line.
+/// Returns the value of a `data` line.
 fn data_of(line: &[u8]) -> Option<&[u8]> {
     let value = line.strip_prefix(b"data")?;
     if value.is_empty() {
@@ -127,7 +129,7 @@ fn data_of(line: &[u8]) -> Option<&[u8]> {
 mod tests {
     use super::*;
 
-    /// The events of a stream that arrives in pieces of this size: raw text and data.
+    /// Returns the events of a stream that arrives in pieces of `size` bytes: raw text and data.
     fn events(text: &str, size: usize) -> Vec<(String, Option<String>)> {
         let mut reader = EventReader::new(100);
         let mut found = Vec::new();

@@ -1,8 +1,7 @@
-//! A connection for `http://` and single exchanges over it.
+//! A connection for `http://` requests, and single exchanges over it.
 //!
-//! The calling task drives the connection itself: no other task has to be scheduled for its request
-//! and its answer, and dropping the call closes the connection. `pool` keeps the connections
-//! between calls.
+//! The calling task polls the connection itself, so a request and its response need no other task,
+//! and dropping the call closes the connection. `pool` keeps the connections between calls.
 
 use std::future::poll_fn;
 use std::mem;
@@ -23,17 +22,17 @@ use super::client::{Error, Limits, Response, collect, words};
 use super::places::Socket;
 use super::relay::Relay;
 
-/// The port that a `Host` header omits.
+/// The default port, which a `Host` header omits.
 const HTTP_PORT: u16 = 80;
 
 type Driver = http1::Connection<TokioIo<TcpStream>, Full<Bytes>>;
 
-/// A request ready to send: its URI is a path, its `Host` is set.
+/// A request that is ready to be sent: its URI is a path, and its `Host` header is set.
 pub(super) type Outgoing = Request<Full<Bytes>>;
 
-/// Why there is no answer.
+/// An exchange that got no response.
 pub(super) enum Failure {
-    /// Nothing of the request was sent.
+    /// No part of the request was sent.
     Unsent { request: Box<Outgoing>, reason: String },
     /// Part of the request may have been sent.
     Ended(Error),
@@ -48,7 +47,7 @@ impl From<Failure> for Error {
     }
 }
 
-/// Whether a request can go over a [`Connection`].
+/// Returns whether a request can be sent over a [`Connection`].
 pub(super) fn is_plain<B>(request: &Request<B>) -> bool {
     let uri = request.uri();
     uri.scheme() == Some(&Scheme::HTTP)
@@ -57,7 +56,8 @@ pub(super) fn is_plain<B>(request: &Request<B>) -> bool {
         && request.method() != Method::CONNECT
 }
 
-/// Splits a request into its destination and the message to send. `None` without a host.
+/// Splits a request into its destination and the message to send. Returns `None` if the URI has no
+/// host.
 pub(super) fn prepare(request: Request<Bytes>) -> Option<(Authority, Outgoing)> {
     let mut request = request.map(Full::new);
     let parts = mem::take(request.uri_mut()).into_parts();
@@ -71,7 +71,8 @@ pub(super) fn prepare(request: Request<Bytes>) -> Option<(Authority, Outgoing)> 
     Some((authority, request))
 }
 
-/// The host, and the port unless it is the scheme's, without user name and password.
+/// Returns the value of the `Host` header: the host, and the port unless it is the scheme's
+/// default. User name and password are omitted.
 fn host_header(authority: &Authority) -> Option<HeaderValue> {
     let host = authority.host();
     match authority.port_u16() {
@@ -84,12 +85,12 @@ fn host_header(authority: &Authority) -> Option<HeaderValue> {
     }
 }
 
-/// The port of an authority.
+/// Returns the port of an authority.
 pub(super) fn port_of(authority: &Authority) -> u16 {
     authority.port_u16().unwrap_or(HTTP_PORT)
 }
 
-/// A connection that nothing drives while it is idle.
+/// A connection that is not polled while it is idle.
 pub(super) struct Connection {
     authority: Authority,
     sender: http1::SendRequest<Full<Bytes>>,
@@ -100,10 +101,10 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// HTTP/1.1 over `stream`, which is connected to `authority`.
+    /// Starts HTTP/1.1 over `stream`, which is connected to `authority`.
     pub(super) async fn new(stream: TcpStream, authority: Authority) -> Result<Box<Self>, Error> {
         let mut builder = http1::Builder::new();
-        // Head and body are one write.
+        // Head and body are sent in one write.
         builder.writev(false);
         let (sender, driver) =
             builder.handshake(TokioIo::new(stream)).await.map_err(|error| protocol(&error))?;
@@ -116,19 +117,19 @@ impl Connection {
         }))
     }
 
-    /// Counts its descriptor for as long as it is open.
+    /// Attaches the counted descriptor, which is released when the connection closes.
     pub(super) fn count(&mut self, socket: Socket) {
         self.socket = Some(socket);
     }
 
-    /// The host and port that it is connected to.
+    /// Returns the host and port that the connection was opened to.
     pub(super) const fn authority(&self) -> &Authority {
         &self.authority
     }
 
-    /// Sends `request` and reads the answer, up to its limit. If the peer has closed the
-    /// connection, the request is returned unsent: hyper checks for the end of the stream before it
-    /// writes.
+    /// Sends `request` and reads the response, up to its limit. If the peer has closed the
+    /// connection, the request is returned unsent, because hyper checks for the end of the stream
+    /// before it writes.
     pub(super) async fn exchange(
         &mut self,
         request: Outgoing,
@@ -154,7 +155,8 @@ impl Connection {
         .await
     }
 
-    /// Whether it can take a request, judged by everything that has arrived so far.
+    /// Returns whether the connection can take a request, judged by the bytes that have arrived so
+    /// far.
     pub(super) fn is_open(&mut self) -> bool {
         if let Some(driving) = &mut self.driver
             && let Poll::Ready(_ended) = Pin::new(driving).poll(&mut self.relay.context())
@@ -164,7 +166,8 @@ impl Connection {
         self.is_ready()
     }
 
-    /// Whether it can take another request after an answer that was read completely.
+    /// Returns whether the connection can take another request after a response that was read
+    /// completely.
     pub(super) fn is_reusable(&mut self) -> bool {
         self.driver.is_some() && (self.sender.is_ready() || self.is_open())
     }
@@ -173,7 +176,7 @@ impl Connection {
         self.driver.is_some() && self.sender.is_ready()
     }
 
-    /// Forgets the task of the last exchange.
+    /// Drops the waker of the task that ran the last exchange.
     pub(super) fn release(&self) {
         self.relay.release();
     }

@@ -1,5 +1,6 @@
-//! Detects unknown top-level fields of a JSON body without building a tree of it. A strict request
-//! (RFC 7240) is refused; otherwise the answer carries a warning.
+//! Detects unknown top-level fields of a JSON body without building a tree of the body. A strict
+//! request (RFC 7240) with unknown fields is refused; for other requests the response carries a
+//! warning.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,14 +11,14 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use super::Error;
 use orrery_domain::spelling;
 
-/// Unknown names listed in one answer.
+/// Maximum number of unknown names listed in one response.
 const NAMED_MAX: usize = 10;
-/// Characters shown of a name.
+/// Maximum number of characters shown of a name.
 const NAME_CHARS_MAX: usize = 60;
-/// Larger bodies are only checked for strict requests, in bytes.
+/// Size limit for the check, in bytes. Larger bodies are checked only for strict requests.
 const LOOKED_AT_MAX: usize = 256 * 1024;
 
-/// The field check of a request's body.
+/// Checks the fields of a request's body.
 #[derive(Debug, Clone)]
 pub struct FieldCheck {
     known: Arc<[String]>,
@@ -26,19 +27,21 @@ pub struct FieldCheck {
 }
 
 impl FieldCheck {
-    /// A check against the known names. A strict check refuses a body with others.
+    /// Creates a check against the known names. A strict check refuses a body that contains unknown
+    /// names.
     #[must_use]
     pub fn new(known: Arc<[String]>, is_strict: bool) -> Self {
         Self { known, is_strict, found: Arc::default() }
     }
 
-    /// Whether the request asked for strictness.
+    /// Returns whether the client requested strict handling.
     #[must_use]
     pub const fn is_strict(&self) -> bool {
         self.is_strict
     }
 
-    /// Checks a whole body; anything but a JSON object is left to the body's parser.
+    /// Checks a whole body; only JSON objects are checked, other input is left to the body's
+    /// parser.
     ///
     /// # Errors
     /// 400 for a body with unknown names, in a strict check.
@@ -64,19 +67,19 @@ impl FieldCheck {
         Ok(())
     }
 
-    /// Adds a warning to the answer.
+    /// Adds a warning to the response.
     pub(super) fn add(&self, sentence: String) {
         self.found.lock().unwrap_or_else(PoisonError::into_inner).push(sentence);
     }
 
-    /// A sentence for each unknown name in the checked body.
+    /// Returns a sentence for each unknown name in the checked body.
     #[must_use]
     pub fn found(&self) -> Vec<String> {
         self.found.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// Collects the names in an object that are not known.
+/// Collects the unknown names in an object.
 struct Unknown<'k>(&'k [String]);
 
 impl<'de> Visitor<'de> for Unknown<'_> {
@@ -96,7 +99,7 @@ impl<'de> Visitor<'de> for Unknown<'_> {
     }
 }
 
-/// Reads a name; `None` if it is known.
+/// Reads a field name. Returns `None` if the name is known.
 struct UnlessKnown<'k>(&'k [String]);
 
 impl<'de> DeserializeSeed<'de> for UnlessKnown<'_> {
@@ -120,7 +123,8 @@ impl Visitor<'_> for UnlessKnown<'_> {
     }
 }
 
-/// A sentence that says that a name is unknown and suggests a similar one. Safe as a header value.
+/// Returns a sentence that reports an unknown name and suggests a similar one. It is safe as a
+/// header value.
 #[must_use]
 pub fn sentence(what: &str, name: &str, known: &[&str]) -> String {
     let is_plain = |letter: char| letter.is_ascii_graphic() && !matches!(letter, '"' | '\\');

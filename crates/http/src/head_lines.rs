@@ -1,19 +1,19 @@
 //! Rejects lines of HTTP/1.1 heads that end in LF without CR.
 //!
 //! hyper's parser accepts a bare LF as a line end, as RFC 9112 section 2.2 allows. A proxy in front
-//! that does not would see other header fields than this server, which enables request smuggling.
-//! [`HeadLines`] follows the bytes that a connection reads, through heads, bodies and chunks, and
-//! replaces a bare LF with a byte that is invalid everywhere in a head, so that the parser itself
-//! answers 400 and closes the connection.
+//! of this server that does not accept it would see other header fields, which enables request
+//! smuggling. [`HeadLines`] follows the bytes that a connection reads, through heads, bodies and
+//! chunks. It replaces a bare LF with a byte that is invalid everywhere in a head, so that the
+//! parser itself responds with 400 and closes the connection.
 //!
-//! It buffers only the start of one line, and does not check what the parser refuses anyway.
+//! It buffers only the start of one line, and does not repeat the parser's own checks.
 
 /// The byte that replaces a bare LF.
 const INVALID: u8 = 0;
-/// Bytes delivered after a bare LF: the end of the line and of the head, so that the parser does
-/// not wait for it.
+/// Bytes delivered after a bare LF: they end the line and the head, so that the parser does not
+/// wait for more.
 pub const REFUSAL: &[u8] = b"\0\r\n\r\n";
-/// Bytes kept of a line: enough for `Content-Length` and the longest number.
+/// Bytes of a line that are buffered: enough for `Content-Length` and the longest number.
 const LINE_START: usize = 64;
 
 /// The kind of the next byte in a connection's stream of requests.
@@ -29,7 +29,7 @@ enum State {
     ChunkSize,
     /// A line after the last chunk.
     Trailer,
-    /// Nothing is checked any more: the parser refuses the input.
+    /// The parser refuses the input, so checking has stopped.
     Refused,
 }
 
@@ -40,25 +40,25 @@ enum Framing {
     Chunked,
 }
 
-/// Follows one connection.
+/// Tracks the position in the requests of one connection.
 #[derive(Debug)]
 pub struct HeadLines {
     place: State,
-    /// The start of the line that is being read, without its end.
+    /// The start of the current line, without its line end.
     line: Vec<u8>,
-    /// Whether the line is longer than the part that is kept.
+    /// Whether the line is longer than its buffered start.
     is_long: bool,
     /// Whether the last byte was CR.
     after_cr: bool,
     /// Whether this head has had a non-empty line.
     has_begun: bool,
     framing: Framing,
-    /// Whether a bare LF has arrived and [`REFUSAL`] has not been read yet.
+    /// Whether a bare LF has arrived and [`REFUSAL`] has not been delivered yet.
     owes_refusal: bool,
 }
 
 impl HeadLines {
-    /// At the start of a connection.
+    /// Creates the state for a new connection.
     pub fn new() -> Self {
         Self {
             place: State::Head,
@@ -71,12 +71,12 @@ impl HeadLines {
         }
     }
 
-    /// Returns once whether [`REFUSAL`] must be read next instead of the client's bytes.
+    /// Returns true once, when [`REFUSAL`] must be read next instead of the client's bytes.
     pub fn take_refusal(&mut self) -> bool {
         std::mem::take(&mut self.owes_refusal)
     }
 
-    /// Follows the next bytes; the first bare LF in a line becomes [`INVALID`].
+    /// Checks the next bytes; the first bare LF in a line becomes [`INVALID`].
     pub fn check(&mut self, mut bytes: &mut [u8]) {
         while !bytes.is_empty() {
             match &mut self.place {
@@ -102,7 +102,8 @@ impl HeadLines {
         }
     }
 
-    /// Takes a line that ends in CR LF and has no other CR. Returns false if nothing was taken.
+    /// Consumes a line that ends in CR LF and has no other CR. Returns false if the line was not
+    /// consumed.
     fn take_line(&mut self, line: &[u8]) -> bool {
         let Some(line) = line.strip_suffix(b"\r\n").filter(|line| !line.contains(&b'\r')) else {
             return false;
@@ -190,7 +191,7 @@ impl HeadLines {
     }
 }
 
-/// The size at the start of a chunk's line, before its extensions.
+/// Parses the chunk size at the start of a chunk's line, before the extensions.
 fn chunk_size(line: &[u8]) -> Option<u64> {
     let digits = line.split(|byte| *byte == b';').next()?.trim_ascii();
     u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
@@ -200,7 +201,8 @@ fn chunk_size(line: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// The bytes after the check, read `step` at a time; `!` marks a replaced byte.
+    /// Returns the bytes after the check when they are read `step` at a time; `!` marks a replaced
+    /// byte.
     fn checked(text: &str, step: usize) -> String {
         let mut lines = HeadLines::new();
         let mut bytes = text.as_bytes().to_vec();

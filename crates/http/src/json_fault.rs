@@ -1,6 +1,6 @@
-//! Explains JSON syntax errors to their author.
+//! Explains JSON syntax errors to the author of the JSON.
 
-/// Literals of other notations that JSON writes differently or does not have.
+/// Literals of other languages that JSON spells differently or does not have.
 const FOREIGN: [(&str, &str); 8] = [
     ("NaN", "JSON does not have it: send null, or a string"),
     ("nan", "JSON does not have it: send null, or a string"),
@@ -11,10 +11,10 @@ const FOREIGN: [(&str, &str); 8] = [
     ("True", "JSON writes true"),
     ("False", "JSON writes false"),
 ];
-/// Bytes at the start that are checked for another notation.
+/// Number of bytes at the start that are checked for another notation.
 const START_BYTES: usize = 200;
 
-/// The parser's error message, without its position.
+/// Returns the parser's error message, without its position.
 #[must_use]
 pub fn sentence(text: &[u8], error: &serde_json::Error) -> String {
     let message = error.to_string();
@@ -37,7 +37,7 @@ pub fn sentence(text: &[u8], error: &serde_json::Error) -> String {
     }
 }
 
-/// A hint if the word at the error is a literal of another notation.
+/// Returns a hint if the word at the error is a literal of another notation.
 fn foreign(text: &[u8], error: &serde_json::Error) -> Option<String> {
     let line = text.split(|byte| *byte == b'\n').nth(error.line().checked_sub(1)?)?;
     let is_letter = |byte: &u8| byte.is_ascii_alphabetic();
@@ -50,7 +50,7 @@ fn foreign(text: &[u8], error: &serde_json::Error) -> Option<String> {
     Some(format!("{word} is not a JSON value; {hint}"))
 }
 
-/// A hint if the first line looks like another notation.
+/// Returns a hint if the first line looks like another notation.
 fn notation(text: &[u8], error: &serde_json::Error) -> Option<&'static str> {
     if error.line() > 1 {
         return None;

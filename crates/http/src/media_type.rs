@@ -1,15 +1,15 @@
-//! Media types (RFC 9110, section 8.3), compared by meaning, not by spelling.
+//! Media types (RFC 9110, section 8.3), compared by meaning rather than spelling.
 
 use std::collections::BTreeMap;
 
 use hyper::HeaderMap;
 use hyper::header::CONTENT_TYPE;
 
-/// The most parameters; a type with more is rejected.
+/// Maximum number of parameters; a type with more is rejected.
 const PARAMETERS_MAX: usize = 20;
 
-/// A type with its parameters. Two are equal if they mean the same: letter case, space, quotes and
-/// the order of parameters do not matter.
+/// A media type with its parameters. Letter case, whitespace, quotes and the order of parameters do
+/// not affect equality.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MediaType {
     /// `type/subtype` in lower case.
@@ -18,7 +18,7 @@ pub struct MediaType {
 }
 
 impl MediaType {
-    /// Parses a type; `None` if it is invalid.
+    /// Parses a media type. Returns `None` if it is invalid.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = split(text).into_iter();
@@ -40,20 +40,20 @@ impl MediaType {
         Some(Self { essence, parameters })
     }
 
-    /// Whether it is this `type/subtype`, with any parameters.
+    /// Returns whether the type is `essence` (`type/subtype`), regardless of its parameters.
     #[must_use]
     pub fn is(&self, essence: &str) -> bool {
         self.essence == essence
     }
 }
 
-/// The type of a message; `None` if it has none.
+/// Returns the type of a message; `None` if it has no valid one.
 #[must_use]
 pub fn of(headers: &HeaderMap) -> Option<MediaType> {
     MediaType::parse(headers.get(CONTENT_TYPE)?.to_str().ok()?)
 }
 
-/// The parts between unquoted semicolons.
+/// Returns the parts between unquoted semicolons.
 fn split(text: &str) -> Vec<&str> {
     let (mut is_quoted, mut is_escaped) = (false, false);
     text.split(|letter| {

@@ -2,8 +2,8 @@
 //!
 //! Each kind of work has a named share of the process's limit. A request waits for a slot in its
 //! share before anything is resolved or sent, in turns between organizations. Idle connections
-//! count too: they are closed when a new one needs the room. The rest is the reserve for clients'
-//! connections, the store, files and worker processes.
+//! count too; they are closed when a new connection needs the room. The descriptors outside the
+//! shares are reserved for clients' connections, the store, files and worker processes.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
@@ -13,18 +13,19 @@ use rustix::process::{Resource, getrlimit};
 
 use orrery_runtime::turns::{Turn, Turns};
 
-/// The most connections of one share, however many descriptors there are: each takes some 40 KB.
+/// Maximum number of connections of one share, regardless of the number of descriptors: each
+/// connection takes some 40 KB.
 const CONNECTIONS_MAX: u64 = 4096;
-/// Used if the system sets no limit.
+/// The number of descriptors assumed if the system sets no limit.
 const UNLIMITED: u64 = 1_048_576;
-/// Connections beyond a share that may be open briefly while idle ones are being closed: one per
-/// this many of the share.
+/// While idle connections are being closed, a share may briefly be exceeded by 1/`CLOSING_SHARE` of
+/// its size.
 const CLOSING_SHARE: usize = 4;
 
-/// Work that opens connections.
+/// A kind of work that opens connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Share {
-    /// HTTP steps, and the URLs that inputs of models name.
+    /// HTTP steps, and the URLs in the inputs of models.
     Steps,
     /// Inference servers and the upstream of the chat router.
     Models,
@@ -35,7 +36,7 @@ pub enum Share {
 }
 
 impl Share {
-    /// The share takes one descriptor in this many.
+    /// Returns the divisor of the process's descriptors that gives the size of the share.
     const fn one_in(self) -> u64 {
         match self {
             Self::Steps => 8,
@@ -51,7 +52,7 @@ pub(super) struct Places {
     turns: Arc<Turns>,
     limit: usize,
     open: AtomicUsize,
-    /// The pools that may hold idle connections.
+    /// The pools that may have idle connections.
     pools: Mutex<Vec<Weak<dyn Shed>>>,
 }
 
@@ -67,7 +68,7 @@ impl Places {
         Arc::new(Self { turns: Turns::new(limit), limit, open, pools })
     }
 
-    /// The slots of a share; each share exists once in this process.
+    /// Returns the slots of a share, of which each process has one set.
     pub(super) fn of(share: Share) -> Arc<Self> {
         type Shares = [Arc<Places>; 4];
         static SHARES: LazyLock<Shares> = LazyLock::new(|| {
@@ -84,7 +85,7 @@ impl Places {
         })
     }
 
-    /// Registers a pool whose idle connections may be closed for new ones.
+    /// Registers a pool whose idle connections may be closed to make room for new ones.
     pub(super) fn register(&self, pool: Weak<dyn Shed>) {
         let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
         pools.retain(|pool| pool.strong_count() > 0);
@@ -96,13 +97,13 @@ impl Places {
         self.turns.take(1).await
     }
 
-    /// Whether there is room to keep another idle connection.
+    /// Returns whether there is room to keep another idle connection.
     pub(super) fn has_spare(&self) -> bool {
         self.open.load(Ordering::Relaxed) < self.limit
     }
 
-    /// Counts a new connection. If the share is used up, idle ones are closed for it. `None` while
-    /// too many are still being closed.
+    /// Counts a new connection. If the share is exhausted, closes idle connections to make room.
+    /// Returns `None` while too many connections are still being closed.
     pub(super) fn open(self: &Arc<Self>) -> Option<Socket> {
         if !self.has_spare() {
             let pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -116,25 +117,26 @@ impl Places {
         (before < most).then_some(socket)
     }
 
-    /// Requests that hold a slot.
+    /// Returns the number of requests that hold a slot.
     #[cfg(test)]
     pub(super) fn used(&self) -> usize {
         self.turns.used()
     }
 
-    /// Open connections.
+    /// Returns the number of open connections.
     #[cfg(test)]
     pub(super) fn open_now(&self) -> usize {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// The most idle connections for one host.
+    /// Returns the maximum number of idle connections per host.
     pub(super) fn idle_per_host(&self) -> usize {
         (self.limit / 2).max(1)
     }
 }
 
-/// Descriptors that this process may have: startup raises the soft limit to the hard limit.
+/// Returns the number of descriptors that this process may have; startup raises the soft limit to
+/// the hard limit.
 fn descriptors() -> u64 {
     getrlimit(Resource::Nofile).maximum.unwrap_or(UNLIMITED)
 }
@@ -144,7 +146,7 @@ fn places(descriptors: u64, share: Share) -> usize {
     usize::try_from(places).unwrap_or(usize::MAX)
 }
 
-/// A counted descriptor of an open connection.
+/// The descriptor of an open connection, counted in its share.
 #[derive(Debug)]
 pub(super) struct Socket {
     places: Arc<Places>,
@@ -156,11 +158,11 @@ impl Drop for Socket {
     }
 }
 
-/// The body of an answer while it arrives. It holds its request's slot.
+/// The body of a response while it arrives. It holds the slot of its request.
 #[derive(Debug)]
 pub struct Arriving {
     body: Incoming,
-    /// `None`: its connection belongs to no share.
+    /// `None` if the connection belongs to no share.
     _place: Option<Turn>,
 }
 

@@ -1,11 +1,11 @@
 //! Connection pool for `http://`: idle connections are kept for the next call to the same host.
 //!
-//! The most recently returned connection is taken first, so that the surplus of a burst grows old.
-//! A connection closed by its peer while idle is detected before anything is written to it. A task,
-//! which runs only while there are idle connections, drops those that are closed or too old every
-//! few seconds. A connection is returned only if its answer was read completely. A call that waits
-//! for a new connection takes a returned one if that is sooner; the new one then goes to the pool
-//! if there is room for an idle one (see `places`).
+//! The most recently returned connection is taken first, so that the surplus of a burst expires.
+//! The pool detects a connection that its peer closed while idle before it writes to that
+//! connection. While there are idle connections, a task drops those that are closed or too old
+//! every few seconds. A connection is returned only if its response was read completely. A call
+//! that waits for a new connection takes a returned one if that is available sooner; the new
+//! connection then joins the pool if there is room for an idle connection (see `places`).
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -30,12 +30,12 @@ use orrery_runtime::{Tasks, monotonic_now};
 pub(super) const KEEP_IDLE: Duration = Duration::from_secs(60);
 /// Interval between sweeps of the idle connections.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
-/// Connections checked per lock: some 100 ns each.
+/// Connections checked each time the lock is taken: some 100 ns per connection.
 const SWEEP_BATCH: usize = 16;
-/// Closed connections that a call tries before it opens its own.
+/// Maximum number of closed connections that a call tries before it opens a new one.
 const CLOSED_MAX: usize = 8;
 
-/// Connections by host and port.
+/// A pool of connections by host and port.
 pub(super) struct Pool {
     connector: Connector,
     idle_per_host: usize,
@@ -44,9 +44,9 @@ pub(super) struct Pool {
 
 #[derive(Default)]
 struct State {
-    /// Connections of one host are in the order in which they were returned.
+    /// Idle connections of each host, in the order in which they were returned.
     idle: HashMap<Authority, Vec<Idle>>,
-    /// Calls that wait for a connection; some may have gone.
+    /// Calls that wait for a connection; some of these calls may have been dropped.
     waiting: HashMap<Authority, VecDeque<oneshot::Sender<Box<Connection>>>>,
     has_sweeper: bool,
 }
@@ -69,14 +69,14 @@ impl fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// An empty pool that keeps up to `idle_per_host` idle connections per host.
+    /// Creates an empty pool that keeps up to `idle_per_host` idle connections per host.
     pub(super) fn new(connector: Connector, idle_per_host: usize) -> Self {
         Self { connector, idle_per_host, state: Mutex::default() }
     }
 
-    /// Sends a request over a connection of the pool or a new one, and reads the answer. Sets
-    /// `is_connected` once there is a connection. `pauses`, if given, waits out a resource shortage
-    /// of this machine.
+    /// Sends a request over a pooled or a new connection, and reads the response. Sets
+    /// `is_connected` once there is a connection. `pauses`, if given, waits until a resource
+    /// shortage of this machine is over.
     ///
     /// # Errors
     /// [`Error`]; a request that may have been sent is not retried.
@@ -112,8 +112,8 @@ impl Pool {
         }
     }
 
-    /// A connection, and whether it has been used before. After [`CLOSED_MAX`] closed ones it is
-    /// always new.
+    /// Returns a connection, and whether it has been used before. After [`CLOSED_MAX`] closed
+    /// connections it is always a new one.
     async fn obtain(
         self: &Arc<Self>,
         authority: &Authority,
@@ -131,7 +131,8 @@ impl Pool {
         Ok((making.await?, false))
     }
 
-    /// The new connection or one that is returned in the meantime, as for [`Pool::obtain`].
+    /// Returns the new connection, or a connection that is returned in the meantime, as for
+    /// [`Pool::obtain`].
     async fn first_of(
         self: &Arc<Self>,
         making: impl Future<Output = Result<Box<Connection>, Error>> + Unpin + Send + 'static,
@@ -182,15 +183,16 @@ impl Pool {
         if !last.is_expired(now) {
             return Some(last.connection);
         }
-        // The others are even older. They are closed after the lock is released.
+        // The host's other idle connections are even older. They are closed after the lock is
+        // released.
         let expired = mem::take(idle);
         drop(state);
         drop(expired);
         None
     }
 
-    /// Keeps a connection for the next call, if it is reusable and there is room. A call that waits
-    /// for one gets it at once.
+    /// Keeps a connection for the next call, if it is reusable and there is room. A waiting call
+    /// gets the connection at once.
     fn put(self: &Arc<Self>, mut connection: Box<Connection>) {
         if !connection.is_reusable() {
             return;
@@ -222,8 +224,8 @@ impl Pool {
         }
     }
 
-    /// Drops connections that are closed or too old. Returns whether any are left: if not, the next
-    /// returned connection starts another sweeper.
+    /// Drops connections that are closed or too old. Returns whether any idle connections are left;
+    /// if not, the next returned connection starts another sweeper.
     async fn sweep(&self) -> bool {
         let authorities: Vec<Authority> = self.lock().idle.keys().cloned().collect();
         for authority in &authorities {
@@ -239,8 +241,8 @@ impl Pool {
         state.has_sweeper
     }
 
-    /// Checks connections of one host from `at` on; returns where to continue. Meanwhile, calls
-    /// take connections from the end, so those before `at` stay checked.
+    /// Checks connections of one host from `at` on; returns where to continue. Calls take
+    /// connections from the end, so the connections before `at` stay checked.
     fn sweep_batch(&self, authority: &Authority, at: usize) -> Option<usize> {
         let now = monotonic_now();
         let mut state = self.lock();
@@ -268,7 +270,7 @@ impl Shed for Pool {
     }
 }
 
-/// A call's entry among those that wait for a connection.
+/// A call's entry in the list of calls that wait for a connection.
 struct Place<'a> {
     pool: &'a Pool,
     authority: &'a Authority,
@@ -283,7 +285,7 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Leaving also removes the entries at the front of calls that left earlier, so that the last call
+/// Dropping the entry also removes entries of dropped calls from the front, so that the last call
 /// leaves none.
 impl Drop for Place<'_> {
     fn drop(&mut self) {
@@ -297,10 +299,10 @@ impl Drop for Place<'_> {
     }
 }
 
-/// Waits before another attempt if this machine has a shortage, within the limit of `pauses`.
+/// Waits before another attempt if this machine lacks resources, within the limit of `pauses`.
 ///
 /// # Errors
-/// The error, if another attempt makes no sense.
+/// The error, if another attempt would be pointless.
 async fn wait_out(
     error: Error,
     authority: &Authority,
@@ -335,7 +337,7 @@ impl Sweeper {
     }
 }
 
-/// A sweeper also ends with its runtime; the next call on another runtime starts a new one.
+/// A sweeper also ends with its runtime; the next call on another runtime starts a new sweeper.
 impl Drop for Sweeper {
     fn drop(&mut self) {
         if !self.has_ended

@@ -37,7 +37,7 @@ impl Seen {
         self.requests.load(Ordering::SeqCst)
     }
 
-    /// The path of the next request; `None` if the client has closed the connection.
+    /// Returns the path of the next request; `None` if the client has closed the connection.
     async fn request(&self, stream: &mut TcpStream) -> Option<String> {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
@@ -69,7 +69,7 @@ where
     (url, seen)
 }
 
-/// Answers every request with [`HI`].
+/// Responds to every request with [`HI`].
 async fn say_hi(seen: Seen, mut stream: TcpStream) {
     while seen.request(&mut stream).await.is_some() {
         stream.write_all(HI).await.unwrap();
@@ -80,7 +80,7 @@ async fn get(client: &Client, url: &str) -> Result<Response, Error> {
     client.send(Request::get(url).body(Bytes::new()).unwrap(), &LIMITS).await
 }
 
-/// Idle connections in the pool of `client`.
+/// Returns the number of idle connections in the pool of `client`.
 fn idle(client: &Client) -> usize {
     client.pool.lock().idle.values().map(Vec::len).sum()
 }
@@ -104,7 +104,7 @@ async fn pool_reuses_connection_for_sequential_calls() {
 #[tokio::test]
 async fn pool_opens_one_connection_per_concurrent_call_and_keeps_them() {
     const CALLS: usize = 40;
-    // No request is answered before all have arrived.
+    // The server responds only when all requests have arrived.
     let barrier = Arc::new(Barrier::new(CALLS));
     let (url, seen) = server(move |seen, mut stream| {
         let barrier = Arc::clone(&barrier);
@@ -125,7 +125,7 @@ async fn pool_opens_one_connection_per_concurrent_call_and_keeps_them() {
     }
 }
 
-/// Opens a connection to `listener` that is idle in the pool of `client`; returns its socket, which
+/// Opens a connection to `listener` that is idle in the pool of `client`. Returns its socket, which
 /// also keeps it open, and the server's end.
 async fn kept(client: &Client, listener: &TcpListener) -> (Socket, TcpStream) {
     let address = listener.local_addr().unwrap();
@@ -144,13 +144,13 @@ async fn see_arrival(socket: &Socket) {
     while socket.peek(&mut [0]).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
         tokio::task::yield_now().await;
     }
-    // Each yield polls for events, because no other task is ready.
+    // Each yield makes the runtime poll for events, because no other task is ready.
     for _ in 0..10 {
         tokio::task::yield_now().await;
     }
 }
 
-/// Accepts one connection and answers one request on it.
+/// Accepts one connection and responds to one request on it.
 async fn answer_one(listener: &TcpListener) -> TcpStream {
     let (mut stream, _) = listener.accept().await.unwrap();
     Seen::default().request(&mut stream).await.unwrap();
@@ -191,7 +191,7 @@ async fn pool_replaces_connection_on_which_server_spoke_first() {
     assert_eq!(end.read(&mut [0]).await.unwrap(), 0);
 }
 
-/// Resolves the first name at once and later ones when permitted.
+/// Resolves the first name at once, and later names when permitted.
 #[derive(Debug, Default)]
 struct Slow {
     asked: AtomicUsize,
@@ -228,7 +228,7 @@ async fn pool_gives_returned_connection_to_call_that_waits_for_new_one() {
     while idle(&client) < 2 {
         tokio::task::yield_now().await;
     }
-    // A call dropped while it waits leaves nothing behind.
+    // A call that is dropped while it waits leaves nothing behind.
     client.pool.lock().idle.clear();
     tokio::select! {
         answer = get(&client, &url) => panic!("{answer:?}"),
@@ -242,7 +242,7 @@ async fn request_is_not_sent_again_after_peer_has_read_it() {
     let (url, seen) = server(|seen, mut stream| async move {
         seen.request(&mut stream).await.unwrap();
         stream.write_all(HI).await.unwrap();
-        // Reads another request and does not answer.
+        // Reads another request and sends no response.
         let _path = seen.request(&mut stream).await;
     })
     .await;
@@ -255,10 +255,10 @@ async fn request_is_not_sent_again_after_peer_has_read_it() {
     assert_eq!((seen.connections(), seen.requests()), (2, 3));
 }
 
-/// Chunks of a large answer.
+/// Number of chunks of a large response.
 const CHUNKS: usize = 3000;
 
-/// Answers by path: the body is delimited by a length, chunks, or the end of the connection.
+/// Responds by path: the body is delimited by a length, by chunks, or by the end of the connection.
 async fn say_much(seen: Seen, mut stream: TcpStream) {
     while let Some(path) = seen.request(&mut stream).await {
         let head = match path.as_str() {
@@ -300,7 +300,7 @@ async fn exchange_reads_large_bodies_of_any_framing() {
     tokio::time::timeout(PATIENCE, read_large_bodies()).await.unwrap();
 }
 
-/// Outside the worker threads, an exhausted task budget wakes at once.
+/// Outside the worker threads, a task whose budget is exhausted is woken at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn exchange_reads_large_bodies_outside_worker_threads() {
     tokio::time::timeout(PATIENCE, read_large_bodies()).await.unwrap();
@@ -380,7 +380,7 @@ async fn pool_keeps_no_more_connections_than_its_limit() {
         ends.push(kept(&client, &listener).await.1);
     }
     assert_eq!(idle(&client), 2);
-    // The last returned connection found no room.
+    // The pool had no room for the connection that was returned last.
     assert_eq!(ends[2].read(&mut [0]).await.unwrap(), 0);
 }
 
@@ -427,7 +427,7 @@ async fn sweeper_drops_old_and_closed_connections_and_ends() {
         tokio::task::yield_now().await;
     }
     assert!(has_ended());
-    // The next idle connection has a sweeper again.
+    // The next idle connection starts a sweeper again.
     let (_socket, _end) = kept(&client, &listener).await;
     assert!(!has_ended());
     looks_until(&client, 0).await;
@@ -457,7 +457,8 @@ async fn exchange_loses_no_wake_up_under_load() {
         let mut at = 0;
         stream.set_nodelay(true).unwrap();
         while seen.request(&mut stream).await.is_some() {
-            // Cut at a different place each time: in the head, in the body, before its end.
+            // Cuts the response at a different place each time: in the head, in the body, before
+            // its end.
             at = (at + 7) % (answer.len() - 1);
             let (first, second) = answer.split_at(at + 1);
             stream.write_all(first).await.unwrap();
@@ -504,7 +505,7 @@ fn connection_of_one_runtime_serves_another_and_ends_with_its_own() {
     let on_worker = second.spawn(async move { get(&own, &other).await.map(|answer| answer.body) });
     assert_eq!(second.block_on(on_worker).unwrap().unwrap(), "hi");
     assert_eq!(seen.connections(), 1);
-    // Its connection and its sweeper are lost; both are replaced.
+    // The runtime's connection and sweeper are lost; both are replaced.
     drop(first);
     assert!(!client.pool.lock().has_sweeper);
     assert_eq!(second.block_on(get(&client, &url)).unwrap().body, "hi");

@@ -1,5 +1,5 @@
-//! Finds the process that listens on a port, as far as `/proc` shows it to this user; `None` if it
-//! does not.
+//! Finds the process that listens on a port. Returns `None` if `/proc` does not show that process
+//! to this user.
 
 use std::fmt;
 use std::fs;
@@ -22,7 +22,7 @@ impl fmt::Display for Holder {
     }
 }
 
-/// The process that prevents others from listening on `address`.
+/// Returns the process that prevents others from listening on `address`.
 #[must_use]
 pub fn of(address: SocketAddr) -> Option<Holder> {
     let sockets: Vec<String> = ["/proc/net/tcp", "/proc/net/tcp6"]
@@ -49,7 +49,7 @@ fn has_open(pid: u32, sockets: &[String]) -> bool {
     })
 }
 
-/// The inodes of the sockets in the kernel's table that conflict with `address`.
+/// Returns the inodes of the sockets in the kernel's table that conflict with `address`.
 fn listening(table: &str, address: SocketAddr) -> Vec<u64> {
     let inode = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().collect();

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use super::Error;
 use orrery_domain::time::Timestamp;
 
-/// The most parameters; the rest of a longer query is ignored.
+/// Maximum number of parameters; any further parameters are ignored.
 const PARAMETERS_MAX: usize = 100;
 
 /// The parameters in their original order.
@@ -22,26 +22,26 @@ impl Query {
         Self { pairs: pairs.into_owned().take(PARAMETERS_MAX).collect() }
     }
 
-    /// The names of all parameters.
+    /// Returns the names of all parameters.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.pairs.iter().map(|(name, _)| name.as_str())
     }
 
-    /// The first value under `name`.
+    /// Returns the first value under `name`.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
         self.pairs.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// All values under `name`, in their original order.
+    /// Returns all values under `name`, in their original order.
     pub fn all<'q>(&'q self, name: &'q str) -> impl Iterator<Item = &'q str> {
         self.pairs.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// The whole number under `name`, or `default` if it is absent.
+    /// Returns the integer under `name`, or `default` if it is absent.
     ///
     /// # Errors
-    /// 400 that states the range.
+    /// 400 with the allowed range.
     pub fn number(
         &self,
         name: &str,
@@ -57,8 +57,8 @@ impl Query {
     }
 }
 
-/// Parses the time in a parameter or field `name`. A query decodes the `+` of an offset as a space,
-/// so a space is accepted there.
+/// Parses the time in a parameter or field `name`. Query decoding turns the `+` of an offset into a
+/// space, so a space is accepted in its place.
 ///
 /// # Errors
 /// 400 with an example.

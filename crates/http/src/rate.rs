@@ -13,21 +13,22 @@ use governor::{Quota, RateLimiter};
 
 use orrery_domain::ids::{Id as _, KeyId, OrganizationId};
 
-/// Buckets kept without cleanup. Beyond this number, full buckets are dropped, which changes
-/// nothing for their keys.
+/// Number of buckets up to which no cleanup runs. Beyond it, full buckets are dropped, which does
+/// not affect their keys.
 const BUCKETS: usize = 10_000;
 
-/// One bucket per key that has called recently.
+/// Rate limiter with one bucket per key that has called recently.
 #[derive(Debug)]
 pub struct Limiter<C: Clock = DefaultClock> {
     buckets: RateLimiter<KeyId, DefaultKeyedStateStore<KeyId>, C, NoOpMiddleware<C::Instant>>,
-    /// Number of buckets that triggers the next cleanup: twice what the last one left, so that its
-    /// cost stays a small part of each check.
+    /// Number of buckets that triggers the next cleanup: twice the number that the last cleanup
+    /// left, so that cleanups stay a small part of the cost of each check.
     look_at: AtomicUsize,
 }
 
 impl Limiter {
-    /// Buckets that hold `burst` and gain `per_second`; zero of either counts as one.
+    /// Creates buckets that hold `burst` tokens and gain `per_second`; a value of zero counts as
+    /// one.
     #[must_use]
     pub fn new(per_second: u32, burst: u32) -> Self {
         Self::with_clock(per_second, burst, DefaultClock::default())
@@ -45,7 +46,7 @@ impl<C: Clock> Limiter<C> {
     /// Takes a token from the key's bucket.
     ///
     /// # Errors
-    /// The time until the next token, if the bucket is empty.
+    /// If the bucket is empty, the time until the next token.
     pub fn check(&self, key: KeyId) -> Result<(), Duration> {
         if self.buckets.len() > self.look_at.load(Ordering::Relaxed) {
             self.buckets.retain_recent();
@@ -58,10 +59,11 @@ impl<C: Clock> Limiter<C> {
     }
 }
 
-/// One bucket per organization with a limit of its own; it holds one second's worth of tokens.
+/// Rate limiter with one bucket per organization that has its own limit; a bucket holds one
+/// second's worth of tokens.
 #[derive(Debug, Default)]
 pub struct OrganizationLimiter {
-    /// Each with its rate: a changed rate starts with a full bucket.
+    /// Each bucket with its rate. When the rate changes, the organization gets a full bucket.
     buckets: Mutex<HashMap<OrganizationId, (u32, Limiter)>>,
 }
 
@@ -69,7 +71,7 @@ impl OrganizationLimiter {
     /// Takes a token from the organization's bucket, which gains `per_second`.
     ///
     /// # Errors
-    /// The time until the next token, if the bucket is empty.
+    /// If the bucket is empty, the time until the next token.
     pub fn check(&self, organization: OrganizationId, per_second: u32) -> Result<(), Duration> {
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
         let full = || (per_second, Limiter::new(per_second, per_second));
@@ -137,7 +139,7 @@ mod tests {
         for number in 0..=BUCKETS as u64 {
             assert_eq!(limiter.check(key(number)), Ok(()));
         }
-        // All of them called in this second: none may be dropped.
+        // All keys called in this second, so no bucket may be dropped.
         assert!(limiter.check(key(0)).is_err());
         assert_eq!(limiter.buckets.len(), BUCKETS + 1);
         clock.advance(Duration::from_secs(60));

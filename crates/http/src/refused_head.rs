@@ -1,5 +1,5 @@
-//! Adds the API's error body to hyper's answers for invalid heads: hyper sends them itself, with an
-//! empty body.
+//! Adds the API's error body to hyper's responses to invalid heads, which hyper sends itself with
+//! an empty body.
 
 use bytes::Bytes;
 use hyper::StatusCode;
@@ -12,8 +12,8 @@ use orrery_wire::error::Error;
 const OWN_HEAD_MAX: usize = 256;
 const EMPTY: &str = "content-length: 0\r\n";
 
-/// The answer to send instead of `written`, if that is hyper's own answer to an invalid head. A
-/// handler's answer with one of these statuses has a body.
+/// Returns the response to send instead of `written`, if `written` is hyper's own response to an
+/// invalid head. A handler's response with one of these statuses has a body.
 pub fn answer_to(written: &[u8]) -> Option<Bytes> {
     if written.len() > OWN_HEAD_MAX || !written.starts_with(b"HTTP/1.") {
         return None;

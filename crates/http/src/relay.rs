@@ -1,9 +1,9 @@
-//! The waker of a connection that is driven by the task of its current user.
+//! The waker of a connection that is polled by the task of its current user.
 //!
 //! A call polls two things in turn: the connection, and its own exchange. Each wakes the other
-//! through hyper's channels, and both keep the waker of their last poll. So a connection has one
-//! waker for its whole life, across all its users. A wake-up during a poll causes another round of
-//! the same poll; only a wake-up between polls reaches the task.
+//! through hyper's channels, and both keep the waker of their last poll. A connection therefore has
+//! one waker for its whole life, across all its users. A wake-up during a poll makes that poll run
+//! another round; only a wake-up between polls reaches the task.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
@@ -16,11 +16,11 @@ use futures_util::task::AtomicWaker;
 const POLLING: u8 = 1;
 /// A wake-up has arrived since the last poll began.
 const WOKEN: u8 = 2;
-/// Rounds of one poll before other tasks of the thread get their turn. This also ends the rounds
-/// when a source that has used up the task's budget wakes it at once.
+/// Maximum rounds of one poll before other tasks of the thread get their turn. The limit also ends
+/// the loop when a source that has used up the task's budget wakes it immediately.
 const ROUNDS_MAX: usize = 16;
 
-/// A waker that stays the same while tasks take turns polling with it.
+/// A waker that stays the same while different tasks poll with it in turn.
 pub(super) struct Relay {
     waker: Waker,
     shared: Arc<Shared>,
@@ -44,26 +44,27 @@ impl Wake for Shared {
 }
 
 impl Relay {
-    /// A relay that wakes no task yet.
+    /// Creates a relay that wakes no task yet.
     pub(super) fn new() -> Self {
         let shared = Arc::new(Shared { state: AtomicU8::new(0), task: AtomicWaker::new() });
         Self { waker: Waker::from(Arc::clone(&shared)), shared }
     }
 
-    /// The context to poll with.
+    /// Returns the context to poll with.
     pub(super) fn context(&self) -> Context<'_> {
         Context::from_waker(&self.waker)
     }
 
-    /// Polls `step` until it is ready, or until nothing woke it while it ran. From then on a
-    /// wake-up reaches the task of `outer`.
+    /// Polls `step` until it is ready, or until a round ends without a wake-up. From then on,
+    /// wake-ups reach the task of `outer`.
     ///
     /// No wake-up is lost. `state` changes only by read-modify-write operations, so they have one
-    /// order, and each sees everything written before its predecessors. A wake-up before the swap
-    /// is served by the step after it. One between the swap and the exchange fails the exchange,
-    /// which causes another round. One after the exchange finds no poll in progress and wakes the
-    /// task, whose waker was registered before the exchange. If the state is left at `POLLING`,
-    /// either nobody is waiting any more or the task has been woken to poll again.
+    /// order, and each sees everything written before its predecessors. The step after the swap
+    /// handles a wake-up before the swap. A wake-up between the swap and the exchange makes the
+    /// exchange fail, which causes another round. A wake-up after the exchange finds no poll in
+    /// progress and wakes the task, whose waker was registered before the exchange. If the state is
+    /// left at `POLLING`, either nobody is waiting any more or the task has been woken to poll
+    /// again.
     pub(super) fn poll<T>(
         &self,
         outer: &Context<'_>,
@@ -85,7 +86,7 @@ impl Relay {
         Poll::Pending
     }
 
-    /// Forgets the task of the last poll.
+    /// Drops the waker of the task that polled last.
     pub(super) fn release(&self) {
         drop(self.shared.task.take());
     }
@@ -99,7 +100,7 @@ mod tests {
 
     use super::*;
 
-    /// Counts its wake-ups.
+    /// Counts the calls of its waker.
     #[derive(Default)]
     struct Count(AtomicUsize);
 
@@ -161,9 +162,9 @@ mod tests {
             for number in 1..=NUMBERS {
                 source.store(number, Ordering::Relaxed);
                 waker.wake_by_ref();
-                // Publish the next number only after this one was seen, so that a lost wake-up is a
-                // deadlock; and at once, so that it arrives while the poll that saw this one still
-                // runs.
+                // The next number is published only after this one was seen, so that a lost wake-up
+                // is a deadlock; and it is published immediately, so that it arrives while the poll
+                // that saw this number is still running.
                 let mut spins = 0_u32;
                 while seen.load(Ordering::Acquire) < number && Arc::strong_count(&seen) > 1 {
                     spins = spins.wrapping_add(1);

@@ -1,4 +1,4 @@
-//! A routed request, with bounded ways to read its body.
+//! A routed request, with size- and time-limited ways to read its body.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -38,7 +38,7 @@ pub enum Peer {
 }
 
 impl Peer {
-    /// Its address, if it is connected over a network.
+    /// Returns the peer's address, if it is connected over a network.
     #[must_use]
     pub const fn ip(&self) -> Option<IpAddr> {
         match self {
@@ -47,7 +47,7 @@ impl Peer {
         }
     }
 
-    /// Whether it can only be the owner of the data folder.
+    /// Returns whether the peer can only be the owner of the data folder.
     #[must_use]
     pub const fn is_local_owner(&self) -> bool {
         matches!(self, Self::Unix | Self::InProcess)
@@ -64,22 +64,23 @@ impl fmt::Display for Peer {
     }
 }
 
-/// The most JSON values in one body: a tree with more takes a multiple of its text.
+/// Maximum number of JSON values in one body: a tree with more would take a multiple of the body's
+/// size.
 pub const JSON_VALUES_MAX: usize = 1_000_000;
-/// The most bytes that one byte of gzip or deflate can become.
+/// Maximum expansion of gzip or deflate: output bytes per input byte.
 const INFLATED: usize = 1032;
-/// Bytes of one JSON value in a tree.
+/// Bytes that one JSON value takes in a tree.
 const VALUE_BYTES: usize = size_of::<Value>();
 
-/// Limits on the size and pace of a body. Only the time spent waiting for the client counts.
+/// Limits on the size and pace of a body. Only time spent waiting for the client counts.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     pub body_bytes: usize,
-    /// The longest time without a byte, and the head start for `body_rate`.
+    /// Maximum time without a byte; also the grace period before `body_rate` applies.
     pub body_idle: Duration,
-    /// The longest time for the whole body; `None` for a body that is streamed to disk.
+    /// Maximum time for the whole body; `None` for a body that is streamed to disk.
     pub body_total: Option<Duration>,
-    /// The lowest average rate, in bytes per second.
+    /// Minimum average rate, in bytes per second.
     pub body_rate: usize,
 }
 
@@ -91,7 +92,7 @@ pub struct Request {
     pub headers: HeaderMap,
     pub peer: Peer,
     pub request_id: String,
-    /// Collects facts for the access log.
+    /// Collects facts for the access log line.
     pub note: Note,
     params: Params,
     body: Option<Body>,
@@ -101,10 +102,10 @@ pub struct Request {
     waited: Duration,
     /// The part of the body that was read but not handed out yet.
     held: BytesMut,
-    /// Covers the part of the body in memory.
+    /// The lease for the part of the body in memory.
     lease: Lease,
     limits: Limits,
-    /// The check for unknown fields of its body.
+    /// The check for unknown fields in the body.
     pub fields: Option<FieldCheck>,
 }
 
@@ -115,16 +116,16 @@ impl fmt::Debug for Request {
 }
 
 impl Request {
-    /// Adds a warning about a probable mistake to a successful answer. The sentence is also sent as
-    /// a header value, so names in it must be plain.
+    /// Adds a warning about a probable mistake to a successful response. The sentence is also sent
+    /// as a header value, so names in it must be plain.
     pub fn warn(&self, sentence: impl Into<String>) {
         if let Some(fields) = &self.fields {
             fields.add(sentence.into());
         }
     }
 
-    /// A request whose body is read under `limits`; the part in memory is charged to the budget of
-    /// `lease`.
+    /// Creates a request whose body is read under `limits`; the part in memory is charged to the
+    /// budget of `lease`.
     #[must_use]
     pub fn new(
         request: hyper::Request<Body>,
@@ -154,27 +155,29 @@ impl Request {
         }
     }
 
-    /// The path parameter `name`; empty if there is none.
+    /// Returns the path parameter `name`; empty if there is none.
     #[must_use]
     pub fn param(&self, name: &str) -> &str {
         self.params.get(name)
     }
 
-    /// Whether the request has an unread body.
+    /// Returns whether the request has an unread body.
     #[must_use]
     pub fn has_body(&self) -> bool {
         self.body.as_ref().is_some_and(|body| !body.is_end_stream()) || !self.held.is_empty()
     }
 
-    /// Reads the whole body; empty on a second read. It counts against the budget until the last
-    /// clone of the bytes is dropped, together with the tree of its JSON values.
+    /// Reads the whole body; a second call returns an empty body. The body and the tree of its JSON
+    /// values count against the budget until the last clone of the bytes is dropped.
     ///
     /// # Errors
-    /// 413 over the limit, before a byte is read if Content-Length says so, or with too many JSON
-    /// values; 408 if it is too slow; 400 if it breaks off; 503 if the budget is used up.
+    /// 413 if the body exceeds the limit (before a byte is read if `Content-Length` already does)
+    /// or has too many JSON values; 408 if it is too slow; 400 if it ends prematurely; 503 if the
+    /// budget is exhausted.
     pub async fn body(&mut self) -> Result<Bytes, Error> {
         self.buffer(self.limits.body_bytes).await?;
-        // The limit may be reached exactly: this reads the end, or refuses more.
+        // A body of exactly the limit is allowed: this loop reads its end, or refuses further
+        // bytes.
         while let Some(chunk) = self.next_chunk().await? {
             self.keep(&chunk)?;
         }
@@ -193,7 +196,7 @@ impl Request {
         Ok(self.lease.split().bind(whole))
     }
 
-    /// Decodes the content codings that `Content-Encoding` names.
+    /// Decodes the content codings in `Content-Encoding`.
     fn decoded(&mut self, body: Bytes) -> Result<Bytes, Error> {
         if !self.headers.contains_key(CONTENT_ENCODING) {
             return Ok(body);
@@ -218,21 +221,21 @@ impl Request {
         })
     }
 
-    /// Converts the body to UTF-8 if its byte-order mark or `Content-Type` names another character
-    /// set.
+    /// Converts the body to UTF-8 if its byte-order mark or `Content-Type` specifies another
+    /// character set.
     fn in_utf8(&mut self, body: Bytes) -> Result<Bytes, Error> {
         if content::is_utf8(&self.headers, &body) {
             return Ok(body);
         }
-        // Each byte of another character set becomes at most three.
+        // Each byte of another character set becomes at most three bytes.
         self.lease.grow(body.len().saturating_mul(3)).map_err(|_full| busy())?;
         let text = content::text(&self.headers, &body);
         let text = text.map_err(|error| Error::bad_request(error.to_string()))?;
         Ok(Bytes::from(text.into_owned()))
     }
 
-    /// The first `most` bytes of the body, or all of a shorter one, in UTF-8 as far as they are
-    /// readable. They remain part of what [`Request::body`] reads.
+    /// Returns the first `most` bytes of the body, or all of a shorter one, in UTF-8 with invalid
+    /// bytes replaced. [`Request::body`] still returns these bytes.
     ///
     /// # Errors
     /// As [`Request::body`].
@@ -264,7 +267,7 @@ impl Request {
         Ok(())
     }
 
-    /// Buffers a chunk, which must fit into the budget.
+    /// Buffers a chunk, charging it to the budget.
     fn keep(&mut self, chunk: &Bytes) -> Result<(), Error> {
         let length = self.held.len().saturating_add(chunk.len());
         if length > self.held.capacity() {
@@ -275,8 +278,8 @@ impl Request {
         Ok(())
     }
 
-    /// The next chunk of the body as it arrives; `None` at the end. Chunks are not counted: a
-    /// handler that takes them one at a time holds one at a time.
+    /// Returns the next chunk of the body as it arrives; `None` at the end. Chunks are not counted:
+    /// a handler that reads them one at a time holds only one in memory.
     ///
     /// # Errors
     /// As [`Request::body`].
@@ -311,7 +314,7 @@ impl Request {
         }
     }
 
-    /// The next frame of the body, within the time limits.
+    /// Reads the next frame of the body, within the time limits.
     async fn next_frame(&mut self) -> Result<Option<Result<Frame<Bytes>, BoxError>>, Error> {
         let (patience, too_slow) = self.patience();
         let Some(body) = &mut self.body else { return Ok(None) };
@@ -327,7 +330,7 @@ impl Request {
         })
     }
 
-    /// The time limit for the next byte, and which limit it is.
+    /// Returns the time limit for the next byte, and the kind of the limit.
     fn patience(&self) -> (Duration, TooSlow) {
         let Limits { body_idle, body_total, body_rate, .. } = self.limits;
         let mut least = (body_idle, TooSlow::Idle);
@@ -354,7 +357,7 @@ impl Request {
     }
 }
 
-/// The time limit that a body exceeded.
+/// The kind of time limit that a body exceeded.
 #[derive(Debug, Clone, Copy)]
 enum TooSlow {
     Idle,
@@ -376,13 +379,14 @@ impl TooSlow {
     }
 }
 
-/// The error when request and response bodies in memory have reached `limits.bodies_in_flight`.
+/// Returns the error for request and response bodies that have reached `limits.bodies_in_flight`.
 #[must_use]
 pub fn busy() -> Error {
     Error::busy("too many bodies are in flight; try again in a moment")
 }
 
-/// An upper bound of the JSON values in `text`, field names included, computed without parsing it.
+/// Returns an upper bound of the number of JSON values in `text`, field names included, without
+/// parsing it.
 #[must_use]
 pub fn count_values(text: &[u8]) -> usize {
     let mut values = 1_usize;
@@ -404,11 +408,11 @@ pub fn count_values(text: &[u8]) -> usize {
 /// ignored.
 ///
 /// # Errors
-/// As [`parse_value`]; 400 with serde's message about the field if the JSON has another shape.
+/// As [`parse_value`]; 400 with serde's message about the field if the JSON has the wrong shape.
 pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
-    // Two steps, to tell invalid JSON from JSON of another shape for any T.
+    // Parsing in two steps distinguishes invalid JSON from JSON of the wrong shape.
     T::deserialize(parse_value(bytes)?).or_else(|error| {
-        // An integer type rejects 2.0, which is the same number.
+        // serde's integer types reject 2.0, which is the same number as 2.
         let value = with_integers(parse_value(bytes)?);
         T::deserialize(value).map_err(|_again| wrong_shape(&error))
     })

@@ -1,21 +1,21 @@
-//! Request ids: the client's own if it may be echoed, otherwise a new one.
+//! Request ids: the client's own id if it is safe to echo, otherwise a new one.
 
 use hyper::HeaderMap;
 
 use orrery_domain::ids::RequestId;
 use orrery_runtime::new_id;
 
-/// The longest id that is echoed, in characters.
+/// Maximum length of an id that is echoed, in characters.
 const LENGTH_MAX: usize = 128;
 
-/// The request's id: the client's `X-Request-Id` if it is 1 to 128 visible ASCII characters,
-/// otherwise a new UUIDv7 (`docs/spec/hosts.md`, "Request ids").
+/// Returns the request's id: the client's `X-Request-Id` if it is 1 to 128 visible ASCII
+/// characters, otherwise a new UUIDv7 (`docs/spec/hosts.md`, "Request ids").
 #[must_use]
 pub fn of(headers: &HeaderMap) -> String {
     given(headers).map_or_else(|| new_id::<RequestId>().to_string(), str::to_owned)
 }
 
-/// The client's own id, if it may be echoed.
+/// Returns the client's own id, if it is safe to echo.
 #[must_use]
 pub fn given(headers: &HeaderMap) -> Option<&str> {
     let given = headers.get("x-request-id").and_then(|value| value.to_str().ok());

@@ -87,7 +87,7 @@ fn body_with_missing_field_names_the_field() {
     assert_eq!(error.message, "invalid request body: missing field `name`");
 }
 
-/// One byte every `pause`.
+/// Returns a body that sends one byte every `pause`.
 fn trickle(pause: Duration) -> Body {
     let bytes = stream::unfold((), move |()| async move {
         tokio::time::sleep(pause).await;

@@ -10,7 +10,7 @@ use super::body::{self, Body};
 /// A response to a client.
 pub type Response = hyper::Response<Body>;
 
-/// A JSON response.
+/// Creates a JSON response.
 #[must_use]
 pub fn json<T: Serialize + ?Sized>(status: StatusCode, value: &T) -> Response {
     match serde_json::to_vec(value) {
@@ -22,19 +22,19 @@ pub fn json<T: Serialize + ?Sized>(status: StatusCode, value: &T) -> Response {
     }
 }
 
-/// A response whose JSON is already text.
+/// Creates a response whose JSON is already serialized.
 #[must_use]
 pub fn json_text(status: StatusCode, text: Bytes) -> Response {
     with_type(status, HeaderValue::from_static("application/json"), text)
 }
 
-/// A response of plain UTF-8 text.
+/// Creates a response of plain UTF-8 text.
 #[must_use]
 pub fn text(status: StatusCode, text: impl Into<Bytes>) -> Response {
     with_type(status, HeaderValue::from_static("text/plain; charset=utf-8"), text.into())
 }
 
-/// A response of bytes of the given type.
+/// Creates a response with `bytes` of the given type.
 #[must_use]
 pub fn with_type(status: StatusCode, content_type: HeaderValue, bytes: Bytes) -> Response {
     let mut response = hyper::Response::new(body::full(bytes));
@@ -43,7 +43,7 @@ pub fn with_type(status: StatusCode, content_type: HeaderValue, bytes: Bytes) ->
     response
 }
 
-/// A response without a body.
+/// Creates a response without a body.
 #[must_use]
 pub fn empty(status: StatusCode) -> Response {
     let mut response = hyper::Response::new(body::empty());

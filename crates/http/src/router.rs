@@ -1,4 +1,4 @@
-//! Router from method and path to route values.
+//! Routes a method and path to a route value.
 //!
 //! A thin layer on matchit: it adds methods, trailing slashes, and patterns with a suffix after a
 //! catch-all (`/v1/models/{*slug}/schemas/openapi`), because slugs contain slashes.
@@ -21,7 +21,7 @@ pub struct Error {
 pub struct Params(Vec<(String, String)>);
 
 impl Params {
-    /// The parameter `name`; empty if there is none.
+    /// Returns the parameter `name`; empty if there is none.
     #[must_use]
     pub fn get(&self, name: &str) -> &str {
         self.0.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value)
@@ -35,15 +35,15 @@ pub enum Outcome<'a, T> {
         value: &'a T,
         params: Params,
     },
-    /// The path is known, but the method is not among `allow` (in the format of the `Allow`
-    /// header).
+    /// The path is known, but the method is not. `allow` lists the allowed methods in the format of
+    /// the `Allow` header.
     WrongMethod {
         allow: String,
     },
     NotFound,
 }
 
-/// The routes of one pattern: by the suffix after its catch-all (mostly none), then by method.
+/// The routes of one pattern, by the suffix after its catch-all (usually empty), then by method.
 #[derive(Debug)]
 struct Entry<T> {
     /// The name of the catch-all parameter, if the pattern ends in one.
@@ -66,7 +66,7 @@ impl<T> Default for Router<T> {
 }
 
 impl<T> Router<T> {
-    /// A router without routes.
+    /// Creates a router without routes.
     #[must_use]
     pub fn new() -> Self {
         Self { paths: matchit::Router::new(), entries: Vec::new(), index: BTreeMap::new() }
@@ -100,7 +100,7 @@ impl<T> Router<T> {
     /// Finds the route of `path`. GET routes also serve HEAD.
     ///
     /// # Errors
-    /// 400 if a decoded part of the path is not UTF-8.
+    /// 400 if a path segment is not UTF-8 after decoding.
     pub fn find(&self, method: &Method, path: &str) -> Result<Outcome<'_, T>, super::Error> {
         let trimmed = match path.strip_suffix('/') {
             Some("") | None => path,
@@ -137,7 +137,7 @@ impl<T> Entry<T> {
         let at = match self.suffixes.iter().position(|(held, _)| held == suffix) {
             Some(at) => at,
             None => {
-                // Longest first, so that the most specific one is found first.
+                // Longest suffix first, so that the most specific one is found first.
                 let longer = |(held, _): &(String, _)| held.len() >= suffix.len();
                 let at = self.suffixes.iter().take_while(|held| longer(held)).count();
                 self.suffixes.insert(at, (suffix.to_owned(), BTreeMap::new()));
@@ -157,7 +157,8 @@ impl<T> Entry<T> {
     }
 }
 
-/// The part of a pattern for matchit, the name of its catch-all, and the suffix after it.
+/// Splits a pattern into the part for matchit, the name of its catch-all, and the suffix after the
+/// catch-all.
 fn split_rest(pattern: &str) -> (&str, Option<&str>, &str) {
     let Some(start) = pattern.find("{*") else { return (pattern, None, "") };
     let Some(length) = pattern.get(start..).and_then(|rest| rest.find('}')) else {

@@ -1,7 +1,7 @@
-//! HTTP server: one accept loop for all listeners, with limits, time-outs and graceful shutdown in
-//! one place.
+//! HTTP server: one accept loop for all listeners, with limits, time-outs and graceful shutdown.
 //!
-//! A [`Service`] interprets requests. A panic there only fails its own request, with a 500.
+//! A [`Service`] interprets requests. A panic in the service fails only the current request, which
+//! returns 500.
 
 use std::io;
 use std::net::SocketAddr;
@@ -33,60 +33,60 @@ use super::response::Response;
 use super::unread;
 use orrery_runtime::{self as runtime, Tasks};
 
-/// Connections in the accept queue, per listener.
+/// Length of the accept queue of each listener.
 const BACKLOG: u32 = 1024;
-/// Maximum header fields per request.
+/// Maximum number of header fields per request.
 pub(super) const HEADERS_MAX: usize = 100;
-/// Maximum bytes of a request's head.
+/// Maximum size of a request's head, in bytes.
 pub(super) const HEAD_BYTES: usize = 64 * 1024;
-/// Concurrent requests of one HTTP/2 connection.
+/// Maximum number of concurrent requests on one HTTP/2 connection.
 const STREAMS: u32 = 128;
 /// Bytes of a request's body that an HTTP/2 client may send before the handler has read any: per
 /// request, and for the whole connection.
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
-/// Bytes of a response buffered in an HTTP/2 connection until the client makes room, per request.
+/// Bytes of a response that an HTTP/2 connection buffers per request until the client makes room.
 const SEND_BUFFER: usize = 128 * 1024;
 /// Interval of pings on an HTTP/2 connection.
 const PING_EVERY: Duration = Duration::from_secs(30);
-/// How long a shutdown waits for a request that a connection may be about to send, and how often it
-/// checks.
+/// How long a shutdown waits for a request that a client may be about to send, and the interval of
+/// the checks.
 const LAST_HEAD: Duration = Duration::from_secs(2);
 const LAST_HEAD_STEP: Duration = Duration::from_millis(10);
-/// Pause after a failed accept, such as when file descriptors run out.
+/// Delay after a failed accept, such as when file descriptors run out.
 const REST_AFTER_FAULT: Duration = Duration::from_millis(100);
 /// The first byte of a TLS handshake.
 const TLS_HANDSHAKE: u8 = 0x16;
-/// How long browsers insist on TLS for this host: a year.
+/// How long browsers require TLS for this host: a year.
 const HSTS: HeaderValue = HeaderValue::from_static("max-age=31536000");
-/// Response to a plain-HTTP client whose address has too many connections.
+/// The response to a plain-HTTP client whose address has too many connections.
 const TOO_MANY: &str = "HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\n\
     Content-Type: application/json\r\nContent-Length: 62\r\nConnection: close\r\n\r\n\
     {\"error\":\"too many connections from one address\",\"status\":429}";
-/// First bytes of an HTTP/2 connection without TLS; no HTTP/1.1 method starts like this.
+/// First bytes of an HTTP/2 connection without TLS; no HTTP/1.1 method starts with them.
 const HTTP2_BEGINS: &[u8] = b"PRI";
 
 /// A future response.
 pub type ResponseFuture = Pin<Box<dyn Future<Output = Response> + Send>>;
 
-/// Answers requests.
+/// Handles requests.
 pub trait Service: Send + Sync + 'static {
-    /// Answers one request.
+    /// Returns the response to one request.
     fn call(&self, request: hyper::Request<Body>, peer: Peer) -> ResponseFuture;
 }
 
-/// The limits of a listener. Listeners that share `connections` compete for them.
+/// The limits of a listener. Listeners with the same `connections` share its slots.
 #[derive(Debug, Clone)]
 pub struct Limits {
     /// Time limit for the TLS handshake and for each request's head.
     pub header_timeout: Duration,
-    /// Time limit without a request.
+    /// Time limit for a connection without a request.
     pub keep_alive: Duration,
-    /// Time limit without the peer accepting a byte while one is pending.
+    /// Time limit for a peer that accepts no byte while one is pending.
     pub write_timeout: Duration,
-    /// Connection slots; without a free one, no connection is accepted.
+    /// Connection slots. The listener accepts no connection while all slots are taken.
     pub connections: Arc<Semaphore>,
-    /// Connections per address.
+    /// The connection limit per address.
     pub per_address: Arc<Budget>,
 }
 
@@ -100,7 +100,7 @@ impl Limits {
     }
 }
 
-/// Cannot listen on an address.
+/// The service cannot listen on an address.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address}: {reason}")]
 pub struct BindError {
@@ -108,10 +108,10 @@ pub struct BindError {
     pub reason: String,
 }
 
-/// How to choose a port, without and with a configuration.
+/// Instructions for choosing another port, on the command line or in the configuration.
 const CHOOSE_PORT: &str = "`orrery serve --port 9000`, or `listen` in the configuration";
 
-/// Explains why listening on an address failed, and what to do.
+/// Explains why listening on an address failed, and suggests a remedy.
 #[must_use]
 pub fn refusal(address: SocketAddr, error: &io::Error) -> String {
     match (error.kind(), port_holder::of(address)) {
@@ -203,7 +203,7 @@ impl Listener {
         Ok(Self { kind: ListenerKind::Unix(listener) })
     }
 
-    /// The listening address; `None` for a Unix socket.
+    /// Returns the listening address; `None` for a Unix socket.
     #[must_use]
     pub fn address(&self) -> Option<SocketAddr> {
         match &self.kind {
@@ -212,8 +212,8 @@ impl Listener {
         }
     }
 
-    /// Serves until a shutdown begins; connections then finish the requests in flight. Each
-    /// connection is a task of `tasks`, so that the shutdown waits for it.
+    /// Serves requests until a shutdown begins; connections then finish their requests in flight.
+    /// Each connection is a task of `tasks`, so that the shutdown waits for it.
     pub async fn serve(
         self,
         tls: Option<TlsAcceptor>,
@@ -262,7 +262,7 @@ impl Listener {
         match &self.kind {
             ListenerKind::Tcp(listener) => {
                 let (stream, address) = listener.accept().await?;
-                // Responses are written whole; waiting to fill a segment would only delay them.
+                // Responses are written whole; Nagle's algorithm would only delay them.
                 stream.set_nodelay(true)?;
                 Ok(Stream::Tcp(stream, Peer::Tcp(address)))
             }
@@ -285,8 +285,8 @@ impl Stream {
         }
     }
 
-    /// Closes the connection of an address that has too many. A plain-HTTP client gets a response
-    /// first; a client that does not read is not waited for.
+    /// Closes the connection of an address that has too many connections. A plain-HTTP client gets
+    /// a response first; the server does not wait for the client to read it.
     fn refuse(self, encrypted: bool) {
         tracing::debug!(peer = %self.peer(), "too many connections from one address");
         if let Self::Tcp(stream, _) = &self
@@ -298,7 +298,7 @@ impl Stream {
     }
 }
 
-/// Why a connection ends.
+/// The reason for ending a connection.
 enum Limit {
     Overdue(Overdue),
     /// The service is shutting down.
@@ -307,7 +307,7 @@ enum Limit {
 
 type Limiting<'c> = Pin<Box<dyn Future<Output = Limit> + Send + 'c>>;
 
-/// One connection: it holds its slot and its address's share until it ends.
+/// One connection; it holds its slot and its part of the address's limit until it ends.
 struct Connection {
     service: Arc<dyn Service>,
     timeouts: Timeouts,
@@ -388,7 +388,7 @@ impl Connection {
     async fn http1<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(self, io: S, peer: Peer) {
         let activity = Activity::new(self.timeouts);
         let mut builder = hyper::server::conn::http1::Builder::new();
-        // The activity enforces the time limits of heads: hyper's would also close idle
+        // The activity enforces the time limits of heads: hyper's own timer would also close idle
         // connections.
         builder
             .timer(TokioTimer::new())
@@ -401,7 +401,7 @@ impl Connection {
             service_fn(|request| answer(&self.service, request, peer, &activity, self.encrypted));
         let io = TokioIo::new(Watched::http1(io, Arc::clone(&activity)));
         let mut connection = std::pin::pin!(builder.serve_connection(io, service));
-        // These futures are polled only when one of them is woken, not with every byte that
+        // These futures are polled only when one of them is woken, rather than with every byte that
         // arrives.
         let mut limits: FuturesUnordered<Limiting<'_>> = FuturesUnordered::new();
         limits.push(Box::pin(async { Limit::Overdue(activity.overdue().await) }));
@@ -421,9 +421,9 @@ impl Connection {
         }
     }
 
-    /// Resolves when the connection must take no further requests: the shutdown has begun, and any
-    /// request that the client has started to send, or is about to send on a new connection, has
-    /// arrived or is late.
+    /// Resolves when the connection must accept no further requests: the shutdown has begun, and
+    /// each request that the client has started to send, or is about to send on a new connection,
+    /// has arrived or missed its deadline.
     async fn stopping(&self, activity: &Activity) {
         self.tasks.stopping().await;
         let begun = runtime::monotonic_now();
@@ -465,7 +465,7 @@ impl Connection {
             }
             () = self.stopping(&activity) => {}
         }
-        // A request that is already on its way is still answered.
+        // A request that is already on its way still gets a response.
         connection.as_mut().graceful_shutdown();
         tokio::select! {
             ended = connection.as_mut() => log_end(ended),
@@ -474,7 +474,7 @@ impl Connection {
     }
 }
 
-/// Waits until a connection that was told to close has nothing left to answer, or stalls.
+/// Waits until a closing connection has no pending responses, or stalls.
 async fn after_goodbye(activity: &Activity, patience: Duration) -> Overdue {
     loop {
         tokio::time::sleep(patience).await;
@@ -485,7 +485,8 @@ async fn after_goodbye(activity: &Activity, patience: Duration) -> Overdue {
 }
 
 /// Makes the kernel close the connection when the peer has accepted no byte for `timeout`. Only the
-/// kernel sees single bytes: a socket becomes writable when a large part of its buffer is free.
+/// kernel sees individual bytes: a socket becomes writable only when a large part of its buffer is
+/// free.
 fn limit_writes(stream: &TcpStream, timeout: Duration) -> io::Result<()> {
     let timeout_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX).max(1);
     Ok(rustix::net::sockopt::set_tcp_user_timeout(stream, timeout_ms)?)
@@ -536,7 +537,7 @@ async fn answer(
     Ok(response.map(|body| Outgoing::new(body, guard)))
 }
 
-/// Drops the body of a response and keeps its length.
+/// Drops the body of a response and keeps its `Content-Length`.
 fn without_body(response: Response) -> Response {
     let (mut parts, body) = response.into_parts();
     if let Some(length) = body.size_hint().exact() {
@@ -545,7 +546,8 @@ fn without_body(response: Response) -> Response {
     Response::from_parts(parts, body::empty())
 }
 
-/// Logs, once, that a client speaks TLS on a port without it: no answer of ours could be read there.
+/// Logs, once, that a client speaks TLS on a port without TLS: the client could not read a
+/// plain-HTTP response.
 fn speaks_http(peer: Peer) {
     static SAID: Once = Once::new();
     SAID.call_once(|| {
@@ -554,7 +556,7 @@ fn speaks_http(peer: Peer) {
     });
 }
 
-/// Answers a plain-HTTP request on a TLS port.
+/// Responds to a plain-HTTP request on a TLS port.
 async fn speaks_https(stream: &mut TcpStream, timeout: Duration) {
     const TEXT: &str =
         "{\"error\":\"this port speaks HTTPS: use https:// in the address\",\"status\":400}";
@@ -565,7 +567,8 @@ async fn speaks_https(stream: &mut TcpStream, timeout: Duration) {
         TEXT.len()
     );
     let telling = async {
-        // Read first: closing with unread bytes would reset the connection and lose the text.
+        // The request is read first: closing with unread bytes would reset the connection, and the
+        // client would lose the response.
         let mut unread = [0; 4096];
         let _read = stream.read(&mut unread).await?;
         stream.write_all(head.as_bytes()).await?;

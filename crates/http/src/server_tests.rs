@@ -13,15 +13,16 @@ use crate::budget::Share;
 use crate::tls::Certificates;
 use orrery_runtime as runtime;
 
-/// Answers by path: `/panic` panics, `/hold` waits for `release`, `/endless` streams until it is
-/// dropped, `/events` sends one piece and another after `release`, others return their path.
+/// Responds by path: `/panic` panics, `/hold` waits for `release`, `/endless` streams until it is
+/// dropped, `/events` sends one piece and another after `release`, and other paths return
+/// themselves.
 struct Sample {
     entered: Arc<Notify>,
     release: Arc<Notify>,
     called: Arc<AtomicUsize>,
 }
 
-/// An endless response, which notifies `dropped` when it is dropped.
+/// Returns an endless response, which notifies `dropped` when it is dropped.
 fn endless(dropped: Arc<Notify>) -> Response {
     struct OnDrop(Arc<Notify>);
     impl Drop for OnDrop {
@@ -35,7 +36,7 @@ fn endless(dropped: Arc<Notify>) -> Response {
     Response::new(body::stream(pieces))
 }
 
-/// One piece now, and another after `release`.
+/// Returns a response that sends one piece now and another after `release`.
 fn events(release: Arc<Notify>) -> Response {
     let pieces = futures_util::stream::unfold(0, move |number| {
         let release = Arc::clone(&release);
@@ -315,7 +316,7 @@ async fn server_answers_http2_without_reset_if_rest_of_body_is_small() {
                 seen.push(kind);
             }
             if kind == DATA && flags & END_STREAM != 0 {
-                // Everything that arrives before the ping's answer was sent before it.
+                // Frames that arrive before the acknowledgment of the ping were sent before it.
                 send_frame(&mut stream, (PING, 0, 0, vec![0; 8])).await;
             }
             if kind == PING {
@@ -334,8 +335,8 @@ async fn server_sends_whole_http2_answer_before_resetting_long_body() {
     send_frame(&mut stream, (SETTINGS, 0, 0, Vec::new())).await;
     let head = vec![0x83, 0x86, 0x84, 0x41, 1, b'a'];
     send_frame(&mut stream, (HEADERS, END_HEADERS, 1, head)).await;
-    // The body never ends. The complete response arrives while the stream is open, and the reset
-    // after it.
+    // The request's body never ends. The complete response arrives while the stream is open, and
+    // the reset follows it.
     let mut seen = Vec::new();
     loop {
         let (kind, flags, id, payload) = next_frame(&mut stream).await;

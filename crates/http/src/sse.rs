@@ -13,7 +13,7 @@ use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use super::body;
 use super::response::Response;
 
-/// Interval of comments during silence, so that no proxy considers the connection dead.
+/// Interval of comments during silence, so that proxies do not close the connection as idle.
 pub const HEARTBEAT: Duration = Duration::from_secs(15);
 /// Delay before a browser reconnects, in milliseconds.
 const RETRY_MS: u32 = 1000;
@@ -42,7 +42,8 @@ impl Event {
     }
 }
 
-/// A response of `events`, batched as they arrive, with a heartbeat during silence.
+/// Returns a response that streams `events`, batched as they arrive, with a heartbeat during
+/// silence.
 pub fn response(events: impl Stream<Item = Vec<Event>> + Send + 'static) -> Response {
     let beating = futures_util::stream::unfold(Box::pin(events), |mut events| async move {
         let text = match tokio::time::timeout(HEARTBEAT, events.next()).await {

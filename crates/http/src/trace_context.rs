@@ -13,8 +13,8 @@ const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// The origin in a request's headers; `None` if it has no valid one. Two `traceparent` headers
-/// count as none.
+/// Returns the origin in a request's headers; `None` if there is no valid one. Two `traceparent`
+/// headers count as invalid.
 #[must_use]
 pub fn of(headers: &HeaderMap) -> Option<Arc<Origin>> {
     let mut parents = headers.get_all(TRACEPARENT).iter();
@@ -26,8 +26,8 @@ pub fn of(headers: &HeaderMap) -> Option<Arc<Origin>> {
     Origin::read(parent, state.as_deref(), request_id::given(headers))
 }
 
-/// Adds a call's trace context and request id to its headers. Existing headers stay, and
-/// `tracestate` is only added together with our own `traceparent`.
+/// Adds a call's trace context and request id to its headers. Existing headers stay. `tracestate`
+/// is added only together with Orrery's own `traceparent`.
 pub fn pass_on(headers: &mut HeaderMap, call: &Call) {
     if !headers.contains_key(TRACEPARENT) && !headers.contains_key(TRACESTATE) {
         insert(headers, TRACEPARENT, &call.traceparent());
@@ -41,7 +41,7 @@ pub fn pass_on(headers: &mut HeaderMap, call: &Call) {
 }
 
 fn insert(headers: &mut HeaderMap, name: HeaderName, value: &str) {
-    // Both were validated when they were read.
+    // Both values were validated when they were read.
     if let Ok(value) = HeaderValue::from_str(value) {
         headers.insert(name, value);
     }

@@ -1,7 +1,7 @@
 //! Unix sockets at paths of any length.
 //!
-//! The kernel accepts at most 107 bytes for the path of a socket. A longer path is reached through
-//! a descriptor of its folder, as `/proc/self/fd/N/NAME`.
+//! The kernel accepts at most 107 bytes for the path of a socket. For a longer path, this module
+//! opens the folder and uses `/proc/self/fd/N/NAME`.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -22,7 +22,7 @@ pub async fn connect(path: &Path) -> io::Result<UnixStream> {
     UnixStream::connect(short).await
 }
 
-/// Whether a process listens on the socket at `path`; blocks for a local connect(2).
+/// Returns whether a process listens on the socket at `path`; blocks for a local connect(2).
 #[must_use]
 pub fn is_listening(path: &Path) -> bool {
     shortened(path)
@@ -39,7 +39,8 @@ pub(super) fn bind(path: &Path) -> io::Result<UnixListener> {
     UnixListener::bind(short)
 }
 
-/// A path of the same socket that the kernel accepts, valid while the returned descriptor is open.
+/// Returns a path of the same socket that is short enough for the kernel. It is valid while the
+/// returned descriptor is open.
 fn shortened(path: &Path) -> io::Result<(PathBuf, Option<OwnedFd>)> {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
         return Ok((path.to_path_buf(), None));

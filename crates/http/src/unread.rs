@@ -1,9 +1,9 @@
-//! Handles the unread part of a request's body. A little is read and discarded before the response,
-//! so that an HTTP/1.1 connection can be reused and HTTP/2 clients read the response: some lose it
-//! if the stream is reset right after it (RFC 9113, section 8.1, permits that). With more left, an
-//! HTTP/1.1 response announces that the connection closes.
+//! Handles the unread part of a request's body. A small rest is read and discarded before the
+//! response, so that an HTTP/1.1 connection can be reused and HTTP/2 clients read the response:
+//! some clients lose it if the stream is reset right after it (RFC 9113, section 8.1, permits
+//! that). With a larger rest, an HTTP/1.1 response announces that the connection closes.
 //!
-//! It never waits long for a client, and never asks one to send a body that nobody reads.
+//! The server never waits long for a client, and never requests a body that no handler reads.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,30 +17,31 @@ use hyper::header::EXPECT;
 
 use super::body::{Body, BoxError};
 
-/// The most bytes discarded to keep a connection, and the time limit for that.
+/// The maximum number of bytes discarded to keep a connection, and the time limit for discarding
+/// them.
 const DISCARDED_MAX: usize = 256 * 1024;
 const PATIENCE: Duration = Duration::from_millis(250);
 /// How long an HTTP/2 stream stays open after the response to an unread body, so that the client
 /// reads the response before the reset.
 const LINGER: Duration = Duration::from_millis(500);
 
-/// Receives a handler's body back if it was not read completely.
+/// Receives a body back from its handler if the handler did not read it completely.
 #[derive(Debug, Clone, Default)]
 pub struct Unread {
     rest: Arc<Mutex<Option<Incoming>>>,
-    /// Whether the client waits for `100 Continue`, which reading would send.
+    /// Whether the client waits for `100 Continue`, which reading the body would send.
     is_expected: bool,
 }
 
-/// The body as the handler reads it; returned on drop.
+/// The body as the handler reads it; it is handed back on drop.
 #[derive(Debug)]
 struct Lent {
     inner: Option<Incoming>,
     unread: Unread,
 }
 
-/// Wraps the body of a request so that its unread part comes back; `None` for requests without a
-/// body.
+/// Wraps the body of a request so that its unread part is handed back. Returns `None` for requests
+/// without a body.
 pub fn watch(request: hyper::Request<Incoming>) -> (hyper::Request<Body>, Option<Unread>) {
     use hyper::body::Body as _;
     if request.body().is_end_stream() {
@@ -57,7 +58,7 @@ impl Unread {
     /// Reads and discards the rest of the body.
     ///
     /// # Errors
-    /// The rest of a body that is too long or too slow.
+    /// The rest of the body, if it is too long or too slow.
     pub async fn discard(self) -> Result<(), Incoming> {
         let rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(mut rest) = rest else { return Ok(()) };
@@ -87,7 +88,7 @@ struct Lingering {
     deadline: Pin<Box<tokio::time::Sleep>>,
 }
 
-/// The response to an HTTP/2 request whose body was not read completely.
+/// Returns the response to an HTTP/2 request whose body was not read completely.
 pub fn linger(answer: Body, rest: Incoming) -> Body {
     let deadline = Box::pin(tokio::time::sleep(LINGER));
     Lingering { answer, rest: Some(rest), deadline }.boxed()

@@ -1,8 +1,8 @@
-//! Billing: a ledger for each organization, and the balance that its entries add up to.
+//! Billing: a ledger for each organization, and the balance, which is the sum of its entries.
 //!
-//! An entry and its change of the balance are one commit. The balance is a counter that the store's
-//! writer adds to, so concurrent charges are never lost. A charge is part of the commit of the
-//! completion that caused it, so it happens exactly once.
+//! An entry and its change of the balance are one commit. The store's writer increments the balance
+//! as a counter, so concurrent charges are never lost. A charge is part of the commit of the
+//! completion that causes it, so it happens exactly once.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -39,7 +39,7 @@ impl From<Malformed> for Error {
 pub struct Billing {
     store: Store,
     clock: Clock,
-    /// Reserved, but not committed yet.
+    /// Amounts that are reserved but not committed yet.
     pending: Arc<Mutex<HashMap<OrganizationId, Usd>>>,
     /// Held while a balance is read and an amount is reserved.
     turn: Arc<tokio::sync::Mutex<()>>,
@@ -49,21 +49,21 @@ pub struct Billing {
 /// The possible cost of work, before it has run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Price {
-    /// The known maximum.
+    /// The known maximum cost.
     pub known: Usd,
     /// Whether usage-based costs may be added, which requires a balance above zero.
     pub open: bool,
 }
 
 impl Price {
-    /// Returns the maximum of both prices.
+    /// Returns a price with the higher known cost, open if either price is open.
     #[must_use]
     pub fn dearer(self, other: Self) -> Self {
         Self { known: self.known.max(other.known), open: self.open || other.open }
     }
 }
 
-/// Why nothing was reserved.
+/// A reservation that was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Unreserved {
     /// The balance, minus existing reservations, does not cover the price.
@@ -73,7 +73,7 @@ pub enum Unreserved {
     Storage(#[from] storage::Error),
 }
 
-/// A pending reservation. Drop it once the commit that contains [`reserve`] is durable.
+/// A pending reservation. Drop it after the commit that contains [`reserve`] is durable.
 #[derive(Debug)]
 pub struct Reservation {
     billing: Billing,
@@ -101,23 +101,23 @@ impl Drop for Reservation {
     }
 }
 
-/// Adds to the commit of new work that `amount` is reserved for it.
+/// Reserves `amount` for new work in the commit that creates the work.
 pub fn reserve(commit: &mut Commit, organization: OrganizationId, amount: Usd) {
     if amount > Usd::ZERO {
         commit.add(reserved_key(organization), amount.micros());
     }
 }
 
-/// Adds to the commit that ends work that its reservation is released.
+/// Releases the reservation of work in the commit that ends the work.
 pub fn release(commit: &mut Commit, organization: OrganizationId, amount: Usd) {
     if amount > Usd::ZERO {
         commit.add(reserved_key(organization), (-amount).micros());
     }
 }
 
-/// Adds a charge to the commit of the work that is charged. `amount` is not negative. `entry` is a
-/// new ID, whose time determines the position in the ledger. The caller's commit ensures that the
-/// charge happens only once.
+/// Adds a charge to the commit of the work that causes it. `amount` is not negative. `entry` is a
+/// new ID, whose time determines the position in the ledger. The caller's commit guarantees that
+/// the charge happens only once.
 ///
 /// # Errors
 /// [`Malformed`] never in practice: an entry always serializes.
@@ -176,12 +176,12 @@ impl Billing {
         price: Price,
     ) -> Result<Reservation, Unreserved> {
         let _one_looks_at_a_time = self.turn.lock().await;
-        // A commit between the read of `pending` and the read of the counter counts twice, which
-        // errs on the safe side.
+        // If another reservation is committed between the two reads, it counts twice, which errs on
+        // the safe side.
         let on_its_way = self.pending().get(&organization).copied().unwrap_or_default();
         let keys = [balance_key(organization), reserved_key(organization)];
-        // Read on behalf of the service: others wait for this read, and the organization may have
-        // many reads queued.
+        // Read on behalf of the service: other organizations wait for this read, and this
+        // organization may have many reads queued.
         let counters = turns::on_behalf_of(None::<OrganizationId>, self.store.counters(&keys));
         let mut counters = counters.await?.into_iter().map(Usd::from_micros);
         let balance = counters.next().unwrap_or_default();
@@ -257,8 +257,8 @@ pub async fn reserved(store: &Store, organization: OrganizationId) -> Result<Usd
     store.counter(&reserved_key(organization)).await.map(Usd::from_micros)
 }
 
-/// Adds to a commit the correction of the reserved amount, which an audit has found to be off by
-/// `by`.
+/// Adds a correction of the reserved amount, which an audit has found to be off by `by`, to a
+/// commit.
 pub fn correct_reserved(commit: &mut Commit, organization: OrganizationId, by: Usd) {
     commit.add(reserved_key(organization), by.micros());
 }

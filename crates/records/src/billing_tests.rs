@@ -1,4 +1,5 @@
-//! Ledgers: the entries always add up to the balance, even with concurrent charges and top-ups.
+//! Tests of ledgers: the entries always add up to the balance, even with concurrent charges and
+//! top-ups.
 
 use proptest::prelude::*;
 

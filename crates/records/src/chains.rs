@@ -169,7 +169,7 @@ impl Chains {
         Ok(chain)
     }
 
-    /// Deletes a chain. Predictions that have a copy of it keep the copy.
+    /// Deletes a chain. Predictions that have a copy of the chain keep it.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Storage`].
@@ -232,7 +232,7 @@ fn missing(model: &str, name: &str) -> Error {
     Error::NotFound { model: model.to_owned(), name: name.to_owned() }
 }
 
-// --- what fits ---
+// --- compatibility ---
 
 /// Validates a chain against the request schemas of its models.
 async fn check(model: &str, entries: &[Entry], schema_of: SchemaOf<'_>) -> Result<(), Error> {
@@ -305,7 +305,7 @@ fn fits(primary: &Value, fallback: &Value, map: Option<&Map<String, Value>>) -> 
 }
 
 fn check_constant(schema: &Value, value: &Value) -> Result<(), String> {
-    // A property that refers to the whole document cannot be compiled alone.
+    // A property's schema with a reference to the whole document cannot be compiled on its own.
     let Ok(schema) = Schema::compile(schema) else { return Ok(()) };
     let first = |violations: Vec<orrery_schema::Violation>| {
         violations.into_iter().next().map_or_else(String::new, |one| one.message)
@@ -317,11 +317,11 @@ fn property<'s>(schema: &'s Value, name: &str) -> Option<&'s Value> {
     schema.get("properties")?.get(name)
 }
 
-/// Whether an input with this schema may have the field.
+/// Returns whether an input with this schema may contain the field.
 fn may_have(schema: &Value, name: &str) -> bool {
     let names = schema.get("properties").and_then(Value::as_object);
     let is_closed = schema.get("additionalProperties") == Some(&Value::Bool(false));
-    // If the schema names its fields, other fields count as mistakes.
+    // If the schema lists its fields, any other field counts as a mistake.
     names.is_none_or(|names| names.contains_key(name) || (names.is_empty() && !is_closed))
 }
 

@@ -1,10 +1,11 @@
 //! `Idempotency-Key`: a create or trigger request that is repeated with the same key takes effect
 //! once.
 //!
-//! The essence of the first response is recorded in the commit that creates the resource, on the
-//! condition that no other response has been recorded meanwhile. So neither exists without the
-//! other, and never twice. While the first request is in progress, a second one waits for it, for a
-//! limited time. Keys are forgotten after 24 hours (`docs/spec/hosts.md`, "Idempotency keys").
+//! The essential part of the first response is recorded in the commit that creates the resource, on
+//! the condition that no other response has been recorded in the meantime. The resource and the
+//! record therefore exist together or not at all, and at most once. While the first request is in
+//! progress, a second one waits for it, for a limited time. Keys are deleted after 24 hours
+//! (`docs/spec/hosts.md`, "Idempotency keys").
 //!
 //! This module builds no responses and stores only the hash of a request's body.
 
@@ -31,7 +32,7 @@ pub const REMEMBERED: Duration = Duration::from_secs(24 * 3600);
 pub const KEY_MAX: usize = 255;
 /// How long a second request waits for the first one.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Rows that a sweep processes at a time.
+/// Number of rows that a sweep processes at a time.
 const SWEEP_BATCH: usize = 500;
 /// Maximum size of a stored response body, in bytes of JSON.
 pub const BODY_MAX: usize = 32 * 1024;
@@ -71,13 +72,13 @@ pub struct FullResponse {
 }
 
 impl StoredResponse {
-    /// A response that can be rebuilt from the ID of the created resource.
+    /// Creates a response that can be rebuilt from the ID of the created resource.
     #[must_use]
     pub fn created(subject: impl ToString) -> Self {
         Self { subject: subject.to_string(), answer: None }
     }
 
-    /// A response that is stored in full.
+    /// Creates a response that is stored in full.
     #[must_use]
     pub fn whole(subject: impl ToString, status: u16, body: Value) -> Self {
         Self { subject: subject.to_string(), answer: Some(FullResponse { status, body }) }
@@ -93,7 +94,7 @@ struct Remembered {
 }
 
 impl Remembered {
-    /// Whether the record has expired, so that it counts as absent.
+    /// Returns whether the record has expired, so that it counts as absent.
     fn is_past(&self, now: Timestamp) -> bool {
         now.since(self.at) >= REMEMBERED
     }
@@ -106,9 +107,9 @@ impl Record for Remembered {
 /// The result of claiming a key.
 #[derive(Debug)]
 pub enum Begin {
-    /// The first request: create, and record the response in the same commit.
+    /// The first request: create the resource, and record the response in the same commit.
     New(Claim),
-    /// A repeated request: respond from the record.
+    /// A repeated request: return the recorded response.
     Replay(StoredResponse),
     /// The key was used with another body.
     Mismatch,
@@ -124,13 +125,13 @@ pub struct Idempotency {
     under_way: Arc<Mutex<HashMap<KeyHash, watch::Receiver<()>>>>,
 }
 
-/// The exclusive claim to a key. Dropping it lets the next request try.
+/// The exclusive claim to a key. On drop, the next request can claim the key.
 #[derive(Debug)]
 pub struct Claim {
     under_way: Arc<Mutex<HashMap<KeyHash, watch::Receiver<()>>>>,
     hash: KeyHash,
     row: Key,
-    /// The expected content of `row` when the response is recorded.
+    /// The expected value of `row` when the response is recorded.
     expect: Expect,
     body: String,
     now: Timestamp,
@@ -164,7 +165,7 @@ impl Idempotency {
                 Ok(done) => return self.look_up(hash, row, body, done).await,
                 Err(first) => first,
             };
-            // An error means that the first request is done, because its claim was dropped.
+            // An error means that the first request has ended, because its claim was dropped.
             if tokio::time::timeout_at(deadline, first.changed()).await.is_err() {
                 return Ok(Begin::InProgress);
             }
@@ -192,7 +193,7 @@ impl Idempotency {
         done: watch::Sender<()>,
     ) -> Result<Begin, storage::Error> {
         // Keys are recorded with the later clock reading and expire by the earlier one, so that a
-        // temporarily wrong clock makes no key expire too early.
+        // temporarily wrong clock does not make keys expire too early.
         let now = self.clock.steady();
         let believed = self.clock.believed();
         let under_way = Arc::clone(&self.under_way);
@@ -246,7 +247,7 @@ impl Idempotency {
         }
     }
 
-    /// Adds keys from releases up to 0.1.0 to the index by time, once; deletes expired ones.
+    /// Adds keys from releases up to 0.1.0 to the index by time, once, and deletes expired keys.
     async fn index(&self, now: Timestamp) -> Result<usize, storage::Error> {
         let mark = Key::table(Table::Meta).text("idempotency keys by time");
         if self.store.get(&mark).await?.is_some() {
@@ -283,8 +284,8 @@ impl Idempotency {
         Ok(swept)
     }
 
-    /// Deletes a row that has these bytes, and its index entry. Each deletion is its own commit;
-    /// the store's writer merges them. Returns false if there was no such row.
+    /// Deletes a row that has these bytes, and its index entry. Each deletion is a separate commit;
+    /// the store's writer merges the commits. Returns false if there was no such row.
     async fn delete(
         &self,
         row: Key,
@@ -301,19 +302,19 @@ impl Idempotency {
         }
         match self.store.commit(commit).await {
             Ok(()) => Ok(is_there),
-            // A new response has replaced it, with its own time.
+            // A new response with a new time has replaced the row.
             Err(storage::Error::Conflict { .. }) => Ok(false),
             Err(error) => Err(error),
         }
     }
 }
 
-/// The prefix of the index of keys by time.
+/// Returns the prefix of the index of keys by time.
 fn expiries() -> Key {
     Key::table(Table::IdempotencyExpiry)
 }
 
-/// The index entry of a key's row.
+/// Returns the index entry of a key's row.
 fn expiry(at: Timestamp, row: &Key) -> Key {
     expiries().time(at).raw(row.as_bytes().get(1..).unwrap_or_default())
 }
@@ -325,8 +326,9 @@ fn row_of_expiry(expiry: &Key) -> Key {
 
 impl Claim {
     /// Adds the response to the commit of the created resource. The claim should live until that
-    /// commit has returned, so that later requests wait for it. If it does not, only one commit
-    /// still counts: with two under one key, the second fails with [`storage::Error::Conflict`].
+    /// commit has returned, so that later requests wait for the claim. Even if it does not, only
+    /// one commit succeeds: a second commit with the same key fails with
+    /// [`storage::Error::Conflict`].
     ///
     /// # Errors
     /// [`Malformed`] when the response body is longer than [`BODY_MAX`].

@@ -1,5 +1,5 @@
-//! Requests with one key: repeated, concurrent, with another body, a day later, and after a
-//! disconnect.
+//! Tests of requests with the same key: repeated, concurrent, with another body, a day later, and
+//! after a disconnect.
 
 use serde_json::json;
 
@@ -9,7 +9,7 @@ use orrery_storage::Options;
 use orrery_storage::record::encode;
 
 const ORGANIZATION: [u8; 16] = [1; 16];
-/// The created resource: a counter of how often it was created.
+/// The ID of the created resource, a counter of how often it was created.
 const CREATED: [u8; 16] = [9; 16];
 
 fn keys() -> (tempfile::TempDir, Idempotency, Clock) {
@@ -91,7 +91,7 @@ async fn idempotency_key_is_remembered_while_clock_is_wrong() {
     clock.set(Timestamp::from_micros(start));
     clock.advance(Duration::from_secs(30 * 24 * 3600));
     let right = clock.now();
-    // The clock's state when the key is recorded, and when it is repeated.
+    // The clock's state when the key is recorded, and when the request is repeated.
     for (name, recorded, asked) in
         [("ahead", 0, 365), ("back", 0, -365), ("was ahead", 365, 0), ("was back", -365, 0)]
     {

@@ -1,17 +1,17 @@
-//! The repositories of an organization: what belongs to it, each kind in a module of its own.
+//! The repositories of an organization's resources, one module for each kind.
 //!
-//! | module | content |
+//! | module | contents |
 //! |---|---|
 //! | [`accounts`] | organizations and API keys |
 //! | [`members`] | people who use the dashboard: sessions, links, roles |
 //! | [`billing`] | balances and the ledger |
 //! | [`secrets`] | named secrets, sealed at rest |
-//! | [`schedules`] | what starts when: decided and started in one commit |
-//! | [`idempotency`] | the first answers to repeated requests |
+//! | [`schedules`] | schedules: a firing is decided and its work started in one commit |
+//! | [`idempotency`] | the first responses to repeated requests |
 //! | [`files`] | stored files, by digest, each with a URL |
 //! | [`chains`] | fallback chains |
 //! | [`audit`] | the audit log, written in the commit of the audited change |
-//! | [`signed_urls`] | URLs that open one thing of an organization without its key |
+//! | [`signed_urls`] | URLs that open one resource of an organization without its key |
 //! | [`limits`] | the limits of organizations, in memory |
 //!
 //! A repository reads and writes records in the store. It never answers a request, runs a model or

@@ -15,7 +15,7 @@ pub type OnChange = Box<dyn Fn(OrganizationId, Limits) + Send + Sync>;
 
 #[derive(Default)]
 struct Shared {
-    /// The limits of organizations that have any.
+    /// The limits of the organizations that have limits.
     limits: RwLock<HashMap<OrganizationId, Limits>>,
     on_change: OnceLock<OnChange>,
 }

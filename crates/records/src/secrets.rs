@@ -15,7 +15,7 @@ use orrery_storage::{self as storage, Commit, Key, Page, Sealer, Store, Table};
 
 /// Maximum number of secrets of one organization; a list contains all of them.
 const SECRETS_MAX: usize = 1_000;
-/// Number of attempts at a change when there are concurrent changes.
+/// Number of attempts at a change when there are conflicting changes.
 const TRIES: usize = 10;
 
 /// Errors of secret operations.
@@ -65,8 +65,8 @@ impl Secrets {
     /// Creates or replaces a secret. Returns true if it is new.
     ///
     /// # Errors
-    /// [`Error::InvalidName`], [`Error::InvalidValue`], [`Error::TooMany`], [`Error::Storage`];
-    /// then nothing was changed.
+    /// [`Error::InvalidName`], [`Error::InvalidValue`], [`Error::TooMany`], [`Error::Storage`]. On
+    /// error, nothing is changed.
     pub async fn set(
         &self,
         organization: OrganizationId,
@@ -118,7 +118,7 @@ impl Secrets {
         Err(storage::Error::Conflict { key }.into())
     }
 
-    /// Whether a secret with this name exists and has this value.
+    /// Returns whether a secret with this name exists and has this value.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -162,7 +162,7 @@ impl Secrets {
         rows.iter().map(|(_, bytes)| Ok(decode(bytes)?)).collect()
     }
 
-    /// Returns those of `names` that the organization does not have, in the given order.
+    /// Returns the `names` that the organization does not have, in the given order.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -180,8 +180,8 @@ impl Secrets {
         Ok(missing)
     }
 
-    /// Returns the values of those of `names` that exist. A secret that cannot be unsealed is
-    /// omitted and logged.
+    /// Returns the values of the existing secrets among `names`. A secret that cannot be unsealed
+    /// is omitted and logged.
     ///
     /// # Errors
     /// [`Error::Storage`].

@@ -1,12 +1,12 @@
 //! Signed URLs, or links: URLs that give access to one resource of one organization without a key,
 //! for browsers and for recipients of an output.
 //!
-//! A link's token is bound to its path, contains the organization, the key with which it was made
-//! and the expiry, and is authenticated with the service's own key file. Nothing about it is
-//! stored. A link becomes invalid when its resource is deleted, when it expires, and when its key
-//! is deleted or expires: deleting a key revokes all links made with it. A link that a member makes
-//! in the dashboard contains the member's ID instead of a key's, and becomes invalid when the
-//! member is removed.
+//! A link's token is bound to its path, contains the organization, the key that created the link
+//! and the expiry, and is authenticated with the service's own key file. The store has no record of
+//! a link. A link becomes invalid when its resource is deleted, when it expires, and when its key
+//! is deleted or expires: deleting a key revokes all links created with it. A link that a member
+//! creates in the dashboard contains the member's ID instead of a key's, and becomes invalid when
+//! the member is removed.
 //!
 //! Outputs are stored with links that have no host. [`SignedUrls::render`] adds the current
 //! `public_url` when an output is read. URLs that were stored with an earlier `public_url` are
@@ -27,7 +27,7 @@ use orrery_storage::{self as storage, Sealer};
 
 /// The query parameter with the token.
 pub const PARAMETER: &str = "token";
-/// The start of every file's path, before its ID; below, the end, after its ID.
+/// The part of every file's path before the ID; `FILE_END` is the part after it.
 const FILE_START: &str = "/v1/files/";
 const FILE_END: &str = "/content";
 /// Length of an ID as text.
@@ -40,17 +40,17 @@ const HEAD_BYTES: usize = 1 + 16 + 16 + 8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Link {
     pub organization: OrganizationId,
-    /// The key that the link was made with.
+    /// The key that created the link.
     pub key: KeyId,
     pub expires_at: Timestamp,
 }
 
-/// A future with the validity of a key.
+/// A future that returns whether a key is valid.
 pub type KeyLookup<'a> = Pin<Box<dyn Future<Output = Result<bool, storage::Error>> + Send + 'a>>;
 
-/// A lookup of valid keys.
+/// Looks up whether keys are valid.
 pub trait Keys: Send + Sync {
-    /// Whether the organization still has this key, and it has not expired.
+    /// Returns whether the organization still has this key and the key has not expired.
     fn is_live(&self, organization: OrganizationId, key: KeyId) -> KeyLookup<'_>;
 }
 
@@ -110,7 +110,7 @@ impl SignedUrls {
     /// Returns the link of `token`, if it is valid for `path` now.
     ///
     /// # Errors
-    /// [`storage::Error`] when its key cannot be looked up.
+    /// [`storage::Error`] when the link's key cannot be looked up.
     pub async fn check(&self, path: &str, token: &str) -> Result<Option<Link>, storage::Error> {
         let Some(link) = self.genuine(path, token) else { return Ok(None) };
         if link.expires_at <= self.clock.now() {
@@ -140,8 +140,8 @@ impl SignedUrls {
     }
 
     /// Returns the JSON text of an output with the current base URL in every link to a file of this
-    /// organization: added to links that are a whole string, and replacing the previous base URL of
-    /// others. Everything else is unchanged, byte for byte.
+    /// organization: it is added to links that are a whole string, and replaces the previous base
+    /// URL in others. All other bytes stay unchanged.
     #[must_use]
     pub fn render(&self, organization: OrganizationId, output: Box<RawValue>) -> Box<RawValue> {
         let text = output.get();
@@ -166,7 +166,8 @@ impl SignedUrls {
             return output;
         }
         rendered.push_str(text.get(done..).unwrap_or_default());
-        // A URL needs no escaping in JSON. If one ever does, the output stays as it was stored.
+        // A URL needs no escaping in JSON. If one ever does, the stored output is returned
+        // unchanged.
         RawValue::from_string(rendered).unwrap_or(output)
     }
 
@@ -182,7 +183,7 @@ impl SignedUrls {
         Some((path, query.strip_prefix(PARAMETER)?.strip_prefix('=')?))
     }
 
-    /// Returns the link of a token that this service has made for `path`. Takes constant time for
+    /// Returns the link of a token that this service created for `path`. Takes constant time for
     /// wrong tokens of the right length.
     fn genuine(&self, path: &str, token: &str) -> Option<Link> {
         let bytes = URL_SAFE_NO_PAD.decode(token).ok()?;
@@ -203,7 +204,7 @@ impl SignedUrls {
     }
 }
 
-/// A link to a file found in a text.
+/// A link to a file, found in a string.
 struct Found<'a> {
     /// The start of the URL: its scheme or, without one, its path.
     start: usize,
@@ -251,7 +252,7 @@ fn start_of_url(text: &str, from: usize, path: usize) -> usize {
     begins("https://").max(begins("http://")).unwrap_or(path)
 }
 
-/// Whether the range is the whole content of a JSON string.
+/// Returns whether the range is the whole contents of a JSON string.
 fn is_whole_string(text: &str, start: usize, end: usize) -> bool {
     let before = text.get(..start).unwrap_or_default();
     let after = text.get(end..).unwrap_or_default();
@@ -354,7 +355,7 @@ mod tests {
     }
     const FILE: &str = "/v1/files/0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e/content";
 
-    /// The links of one service before and after a change of `public_url`.
+    /// Returns the links of one service before and after a change of `public_url`.
     fn moved(clock: &Clock, folder: &std::path::Path) -> (SignedUrls, SignedUrls) {
         let at = |base: &str| SignedUrls { base: base.to_owned(), ..urls(clock, folder) };
         (at("http://old:8080/below"), at("https://new.lan"))

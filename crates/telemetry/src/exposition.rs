@@ -10,7 +10,7 @@ pub struct Sample<'t> {
     pub value: f64,
 }
 
-/// The samples of a text.
+/// Returns the samples in a text.
 pub fn samples(text: &str) -> impl Iterator<Item = Sample<'_>> {
     text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| {
         let (series, value) = line.rsplit_once(' ')?;
@@ -21,7 +21,7 @@ pub fn samples(text: &str) -> impl Iterator<Item = Sample<'_>> {
 }
 
 impl<'t> Sample<'t> {
-    /// The value of a label, in its escaped form; `None` if the series has no such label.
+    /// Returns the value of a label, in its escaped form; `None` if the series has no such label.
     #[must_use]
     pub fn label(&self, name: &str) -> Option<&'t str> {
         let mut rest = self.labels;
@@ -35,7 +35,7 @@ impl<'t> Sample<'t> {
         }
     }
 
-    /// The value of a counter.
+    /// Returns the value of a counter.
     #[must_use]
     #[expect(
         clippy::cast_possible_truncation,
@@ -46,7 +46,7 @@ impl<'t> Sample<'t> {
         self.value as u64
     }
 
-    /// The upper bound of a histogram bucket, and its cumulative count.
+    /// Returns the upper bound of a histogram bucket, and its cumulative count.
     #[must_use]
     pub fn bucket(&self) -> Option<(f64, u64)> {
         let end = match self.label("le")? {
@@ -57,7 +57,7 @@ impl<'t> Sample<'t> {
     }
 }
 
-/// The end of a value: the first quote that is not escaped.
+/// Returns the end of a value: the first quote that is not escaped.
 fn end_of_value(text: &str) -> Option<usize> {
     let mut is_escaped = false;
     for (at, letter) in text.bytes().enumerate() {

@@ -33,7 +33,8 @@ use orrery_runtime::Tasks;
 /// nobody reads `/metrics`.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Bucket bounds for request durations, in seconds: from a response from memory to a long poll.
+/// Bucket bounds for request durations, in seconds: from a response served from memory to a long
+/// poll.
 const REQUEST_SECONDS: [f64; 14] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.25, 1.0, 5.0, 15.0, 60.0];
 
@@ -45,7 +46,7 @@ const WORK_SECONDS: [f64; 14] =
 const COMMIT_SECONDS: [f64; 11] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5];
 
-/// Counters with labels, whose series start with the first event.
+/// Counters with labels, whose series start at the first event.
 const LABELLED: [&str; 5] = [
     "orrery_endpoint_requests_total",
     "orrery_requests_total",
@@ -61,7 +62,7 @@ const ACCESS_LOG: &str = "orrery::access=info";
 /// KiB.
 const VALUE_CHARS_MAX: usize = 4096;
 
-/// Replaces the log filter.
+/// Handle that replaces the log filter.
 static FILTER: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
 
 /// An error when setting up logs or metrics.
@@ -111,7 +112,8 @@ pub fn set_level(level: &str) -> Result<(), Error> {
     handle.reload(filter).map_err(|_gone| Error::NotStarted)
 }
 
-/// The metrics of this process; the first call sets them up, later ones return the same.
+/// Returns the metrics of this process. The first call sets them up, later calls return the same
+/// handle.
 ///
 /// # Errors
 /// If another recorder is installed.
@@ -295,8 +297,8 @@ where
     tracing_subscriber::registry().with(filter).with(lines)
 }
 
-/// Writes a field of a text line. A value may come from outside, so it must not start a line,
-/// control the terminal or reorder the surrounding text.
+/// Writes a field of a text line. A value may come from an untrusted source, so it must not start a
+/// line, control the terminal or reorder the surrounding text.
 fn write_field(
     writer: &mut Writer<'_>,
     field: &tracing::field::Field,

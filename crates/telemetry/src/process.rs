@@ -27,7 +27,7 @@ pub struct Figures {
     pub cpu: f64,
 }
 
-/// The values of the metrics.
+/// Returns the current values.
 #[must_use]
 pub fn figures() -> Figures {
     let mut figures = Figures::default();
@@ -44,7 +44,7 @@ pub fn figures() -> Figures {
     figures
 }
 
-/// The metrics in Prometheus' text format.
+/// Renders the metrics in Prometheus' text format.
 #[must_use]
 pub fn render() -> String {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
@@ -55,7 +55,7 @@ pub fn render() -> String {
     let resident = orrery_runtime::memory::resident();
     put(&mut text, "process_resident_memory_bytes", "gauge", "Resident memory", resident as f64);
     if let Some(open) = open {
-        // Listing the folder itself opens a descriptor.
+        // Listing the folder opens a descriptor itself.
         let open = open.saturating_sub(1) as f64;
         put(&mut text, "process_open_fds", "gauge", "Open file descriptors", open);
     }
@@ -73,7 +73,8 @@ pub fn render() -> String {
     text
 }
 
-/// Renders the texts of `/proc/self/stat`, `/proc/stat` and `/proc/self/limits`.
+/// Renders the metrics from the contents of `/proc/self/stat`, `/proc/stat` and
+/// `/proc/self/limits`.
 fn of(stat: &str, machine: &str, limits: &str, ticks: f64) -> String {
     let mut text = String::new();
     let behind = stat.rsplit_once(") ").map_or("", |(_, behind)| behind);

@@ -1,8 +1,8 @@
 //! One attempt at one delivery: read it, sign it, send it, commit the outcome.
 //!
-//! Nothing counts until the commit: an attempt whose outcome could not be written is repeated. Only
-//! the receiver's slot is freed earlier, as soon as the receiver has answered. Never logs a secret,
-//! a body, or more of a URL than its receiver.
+//! An attempt counts only after its commit: an attempt whose outcome could not be written is
+//! repeated. Only the receiver's slot is freed earlier, as soon as the receiver has responded. This
+//! module never logs a secret, a body, or any part of a URL except its receiver.
 
 use std::collections::HashSet;
 use std::panic::AssertUnwindSafe;
@@ -30,9 +30,10 @@ use orrery_runtime::{self as runtime, Clock, turns};
 use orrery_storage::commit::Expect;
 use orrery_storage::{self as storage, Commit, Sealer, Store};
 
-/// Maximum bytes of UTF-8 that are kept of a response's body.
+/// Maximum size of the stored part of a response's body, in bytes of UTF-8.
 const RESPONSE_BYTES_MAX: usize = 4096;
-/// Grace after its time-out before a transport that does not enforce it is cut off.
+/// Grace period after the time-out before the attempt is aborted, for a transport that does not
+/// enforce the time-out itself.
 const CUT_OFF_GRACE: Duration = Duration::from_secs(1);
 /// Maximum attempts to commit an outcome while its endpoint changes.
 const JUDGED_AGAIN_MAX: usize = 5;
@@ -46,15 +47,15 @@ pub(super) struct Context {
     pub(super) transport: Arc<dyn Transport>,
     pub(super) clock: Clock,
     pub(super) options: Options,
-    /// Called after the commit of each attempt at a stored delivery.
+    /// Callback after the commit of each attempt at a stored delivery.
     pub(super) on_attempt: OnceLock<OnAttempt>,
-    /// Deliveries with an attempt in flight.
+    /// Deliveries that have an attempt in flight.
     pub(super) in_flight: Mutex<HashSet<(OrganizationId, ExecutionId)>>,
-    /// Held while a finished delivery becomes due again.
+    /// Held while a finished delivery is made due again.
     pub(super) taking_up: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// Marks a delivery as in flight until it is dropped.
+/// Marks a delivery as in flight until the guard is dropped.
 struct InFlightGuard<'a> {
     context: &'a Context,
     id: (OrganizationId, ExecutionId),
@@ -78,17 +79,17 @@ impl Drop for InFlightGuard<'_> {
     }
 }
 
-/// The result of an attempt; its outcome is on the disk.
+/// The result of an attempt whose outcome is on the disk.
 #[derive(Debug)]
 pub(super) enum Report {
-    /// The attempt was made. `next` is when the following one is due.
+    /// The attempt was made. `next` is the time at which the next attempt is due.
     Made { health: Health, next: Option<Timestamp> },
-    /// The row no longer exists: it was a leftover, or the delivery was redelivered or deleted in
-    /// the meantime, and the outcome does not count.
+    /// The row no longer exists: it was left over, or the delivery was redelivered or deleted in
+    /// the meantime. The outcome does not count.
     StaleRow,
 }
 
-/// Why an attempt does not count: its row is unchanged, and it is repeated.
+/// The reason why an attempt does not count. Its row is unchanged, and the attempt is repeated.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AttemptError {
     #[error(transparent)]
@@ -115,13 +116,13 @@ struct Outcome {
 }
 
 enum Retry {
-    /// By the schedule, but not before this delay has passed.
+    /// Retried by the schedule, but not before this delay has passed.
     NotBefore(Duration),
     Never,
 }
 
-/// Makes one attempt at the delivery of `item`; the item carries the delivery if it was handed over
-/// in memory. Calls `answered` before the outcome is written.
+/// Makes one attempt at the delivery of `item`. `carried` is the delivery if it was handed over in
+/// memory. Calls `answered` before the outcome is written.
 ///
 /// # Errors
 /// [`AttemptError`] if the store cannot be read or written, or this machine cannot send.
@@ -177,8 +178,8 @@ pub(super) async fn make(
     Ok(Report::Made { health, next: delivery.progress.next_attempt_at })
 }
 
-/// The delivery of `item`, unless its row is a leftover of a delivery that is deleted, final, or
-/// due at another time.
+/// Returns the delivery of `item`, unless the row was left over by a delivery that is deleted,
+/// finished, or due at another time.
 ///
 /// The row of a handed-over delivery is checked, too: a scan may have found and sent it first.
 async fn find(
@@ -202,8 +203,8 @@ async fn find(
 }
 
 /// Commits the outcome: the progress, the row with its next due time or its deletion, and the
-/// effect on the endpoint. If the endpoint changes concurrently, it is judged again. `false`: the
-/// row was gone, and nothing is written.
+/// effect on the endpoint. If the endpoint changes concurrently, the effect is determined again.
+/// Returns `false` if the row no longer exists; nothing is written then.
 async fn commit_outcome(
     context: &Context,
     item: &Item,
@@ -212,7 +213,7 @@ async fn commit_outcome(
 ) -> Result<bool, Error> {
     for round in 0..=JUDGED_AGAIN_MAX {
         let mut commit = outcome_of(item, delivery)?;
-        // An attempt that did not reach the receiver says nothing about it.
+        // If the attempt did not reach the receiver, the endpoint is not judged by it.
         let patience = context.options.disable_endpoint_after;
         let is_judged = round < JUDGED_AGAIN_MAX
             && health != Health::Unknown
@@ -233,7 +234,7 @@ fn outcome_of(item: &Item, delivery: &Delivery) -> Result<Commit, Error> {
     commit.expect(Expect::Present(item.key())).delete(item.key());
     let progress = rows::progress(organization, execution);
     commit.put(progress, &delivery.progress).map_err(storage::Error::from)?;
-    // Every attempt is made at a pending delivery.
+    // Only pending deliveries are attempted.
     rows::move_status_row(&mut commit, delivery, Some(delivery::Status::Pending));
     if let Some(next) = delivery.progress.next_attempt_at {
         let row = Due { receiver: item.receiver.to_string() };
@@ -243,8 +244,8 @@ fn outcome_of(item: &Item, delivery: &Delivery) -> Result<Commit, Error> {
     Ok(commit)
 }
 
-/// When the next attempt is due: after the schedule's delay, or the delay that the receiver
-/// requested if that is longer.
+/// Returns the due time of the next attempt: after the schedule's delay, or after the receiver's
+/// `Retry-After` if that is longer.
 fn next_attempt(context: &Context, delivery: &Delivery, outcome: &Outcome) -> Option<Timestamp> {
     let Retry::NotBefore(wait) = outcome.retry else { return None };
     let attempt = delivery.progress.round.saturating_add(1);
@@ -252,13 +253,14 @@ fn next_attempt(context: &Context, delivery: &Delivery, outcome: &Outcome) -> Op
     Some(context.clock.steady().plus(delay.max(wait)))
 }
 
-/// A fraction between -[`JITTER`] and [`JITTER`]; 0 if the system has no randomness.
+/// Returns a fraction between -[`JITTER`] and [`JITTER`]; 0 if the system has no randomness.
 fn jitter() -> f64 {
     let random = runtime::random_bytes::<4>().map_or(u32::MAX / 2, u32::from_ne_bytes);
     (f64::from(random) / f64::from(u32::MAX)).mul_add(2.0, -1.0) * JITTER
 }
 
-/// Sends a delivery once. `Err` names the resource that this machine lacks: nothing was sent.
+/// Sends a delivery once. `Err` contains the resource that this machine lacks; nothing was sent
+/// then.
 async fn deliver(
     context: &Context,
     delivery: &Delivery,
@@ -298,7 +300,7 @@ async fn deliver(
     })
 }
 
-/// Why nothing is sent to the delivery's endpoint.
+/// Returns the reason why the delivery's endpoint cannot receive it; `None` if it can.
 pub(super) fn without_endpoint(context: &Context, delivery: &Delivery) -> Option<&'static str> {
     let target = delivery.endpoint?;
     match context.endpoints.known(delivery.organization, target.id) {
@@ -310,7 +312,8 @@ pub(super) fn without_endpoint(context: &Context, delivery: &Delivery) -> Option
     }
 }
 
-/// The request, signed at `now` if the delivery has a secret (`docs/spec/webhooks.md`, "Headers").
+/// Returns the request, signed at `now` if the delivery has a secret (`docs/spec/webhooks.md`,
+/// "Headers").
 fn request(
     context: &Context,
     delivery: &Delivery,
@@ -371,7 +374,8 @@ fn set_header(headers: &mut HeaderMap, name: &'static str, value: &str) -> Resul
     Ok(())
 }
 
-/// One attempt at a delivery that is not stored: its outcome, and the health of the receiver.
+/// Makes one attempt at a delivery that is not stored. Returns the outcome, and the health of the
+/// receiver.
 pub(super) async fn dry_run(
     context: &Context,
     delivery: &Delivery,
@@ -389,7 +393,7 @@ pub(super) async fn dry_run(
 }
 
 impl Outcome {
-    /// The stored form of an attempt.
+    /// Converts the outcome to the stored form of an attempt.
     fn noted(self, delivery: &Delivery, started: Timestamp, clock: Instant) -> Attempt {
         Attempt {
             number: delivery.progress.next_number(),
@@ -402,7 +406,8 @@ impl Outcome {
         }
     }
 
-    /// No response for `reason`; retried by the schedule.
+    /// Creates the outcome of an attempt that got no response, for `reason`; it is retried by the
+    /// schedule.
     const fn unsent(reason: String) -> Self {
         Self {
             status: None,
@@ -432,7 +437,7 @@ impl Outcome {
     }
 }
 
-/// The first 4 KiB of a response as text; invalid UTF-8 is replaced.
+/// Returns the first 4 KiB of a response as text, with invalid UTF-8 replaced.
 fn excerpt(body: &[u8]) -> String {
     let beginning = body.get(..RESPONSE_BYTES_MAX).unwrap_or(body);
     let mut text = String::from_utf8_lossy(beginning).into_owned();

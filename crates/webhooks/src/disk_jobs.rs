@@ -1,8 +1,8 @@
-//! The outbox's work on the disk besides attempts: finds due deliveries, parks those that wait for
-//! a receiver, reads them back, and stores circuits.
+//! The outbox's work on the disk besides attempts: finds due deliveries, parks deliveries that wait
+//! for a receiver, reads parked deliveries back, and stores circuits.
 //!
-//! One job runs at a time, so that each sees the writes of the one before. Every read is a page of
-//! bounded size.
+//! One job runs at a time, so that each job sees the writes of the previous one. Every read is a
+//! page of bounded size.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use orrery_domain::time::Timestamp;
 use orrery_storage::record::decode;
 use orrery_storage::{self as storage, Commit, Key, Page, Row, Store, Table};
 
-/// Rows per page of the due index.
+/// Number of rows per page of the due index.
 const PAGE_ROWS: usize = 512;
-/// Receivers per sweep job.
+/// Number of receivers per sweep job.
 const PARKED_ENDPOINTS_MAX: usize = 64;
-/// Deliveries that one job fails as expired.
+/// Maximum number of deliveries that one job fails as expired.
 const EXPIRED_ROWS_MAX: usize = 128;
 /// A delivery that has waited this long for its receiver's circuit fails: otherwise the deliveries
-/// of a dead receiver would be pending forever.
+/// of a dead receiver would stay pending forever.
 pub(super) const WAIT_MAX: Duration = Duration::from_secs(72 * 3600);
 
 /// A job on the disk.
@@ -48,7 +48,7 @@ pub(super) enum DiskJob {
     Expire(Vec<Item>),
 }
 
-/// The result of a job.
+/// The result of a disk job.
 #[derive(Debug)]
 pub(super) enum JobOutput {
     Circuits(Vec<(EndpointName, Circuit)>),
@@ -65,9 +65,9 @@ pub(super) enum JobOutput {
 pub(super) struct Scanned {
     /// The due deliveries, oldest first.
     pub(super) items: Vec<Item>,
-    /// Whether no due delivery follows.
+    /// Whether this page contains the last due delivery.
     pub(super) ended: bool,
-    /// When the first row that is not yet due will be due.
+    /// The time at which the first row that is not yet due becomes due.
     pub(super) next_due: Option<Timestamp>,
 }
 
@@ -75,7 +75,7 @@ pub(super) struct Scanned {
 #[derive(Debug)]
 pub(super) struct ParkedPage {
     pub(super) found: Vec<ParkedEndpoint>,
-    /// Where to continue; `None` after the last receiver.
+    /// The key after which to continue; `None` after the last receiver.
     pub(super) after: Option<Key>,
 }
 
@@ -84,7 +84,7 @@ pub(super) struct ParkedEndpoint {
     pub(super) receiver: EndpointName,
     pub(super) oldest: Timestamp,
     pub(super) circuit: Option<Circuit>,
-    /// Its oldest deliveries, if they have waited longer than [`WAIT_MAX`].
+    /// The receivers' oldest deliveries, if they have waited longer than [`WAIT_MAX`].
     pub(super) overdue: Vec<Item>,
 }
 
@@ -98,7 +98,7 @@ pub(super) struct Failed {
 /// Runs one job.
 ///
 /// # Errors
-/// [`Failed`] if the store cannot be read or written; nothing was changed.
+/// [`Failed`] if the store cannot be read or written; nothing is changed then.
 pub(super) async fn run(
     context: &Context,
     job: DiskJob,
@@ -111,7 +111,7 @@ pub(super) async fn run(
         DiskJob::LoadParked(refill) => load_parked(store, refill.clone()).await,
         DiskJob::KeepCircuits(changes) => keep_circuits(store, changes).await,
         DiskJob::FindParked { after } => {
-            // A clock that jumps ahead must not fail deliveries that wait for their receivers.
+            // If the clock jumps ahead, deliveries that wait for their receivers must not fail.
             let believed = context.clock.believed();
             find_parked(store, after.clone(), believed).await.map(JobOutput::FoundParked)
         }
@@ -130,7 +130,8 @@ pub(super) async fn run(
 
 async fn read_circuits(store: &Store) -> Result<Vec<(EndpointName, Circuit)>, Error> {
     let prefix = Key::table(Table::Circuit);
-    // Half of the receivers in memory: the other half is for working receivers.
+    // Restored circuits may take half of the receivers in memory; the other half is for working
+    // receivers.
     let page = Page { prefix, after: None, before: None, limit: ENDPOINTS_MAX / 2 };
     let mut circuits = Vec::new();
     for (key, bytes) in store.page(page).await? {
@@ -157,8 +158,8 @@ async fn scan(store: &Store, after: Option<Key>, now: Timestamp) -> Result<Scann
     Ok(scanned)
 }
 
-/// The delivery of a row of either index. An unreadable row is deleted and logged: no later start
-/// could use it.
+/// Returns the delivery of a row from either index. An unreadable row is deleted and logged,
+/// because no later start could use it.
 async fn item_of(store: &Store, row: Row, place: RowIndex) -> Result<Option<Item>, Error> {
     let (key, bytes) = row;
     let parts = rows::moment_and_ids(&key);
@@ -202,12 +203,13 @@ async fn load_parked(store: &Store, refill: Refill) -> Result<JobOutput, Error> 
     Ok(JobOutput::LoadedParked { receiver, items, complete })
 }
 
-/// Loads small deliveries along with their rows: one read for all is cheaper than one for each.
+/// Loads small deliveries along with their rows: a single read for all deliveries is cheaper than
+/// one read for each.
 async fn carry(store: &Store, items: &mut [Item]) -> Result<(), Error> {
     let ids: Vec<_> = items.iter().map(|item| (item.organization, item.execution)).collect();
     for (item, delivery) in items.iter_mut().zip(rows::load_many(store, &ids).await?) {
         let delivery = delivery.filter(|delivery| {
-            // Others are checked when their turn comes.
+            // Other deliveries are checked when their turn comes.
             delivery.progress.next_attempt_at == Some(item.due)
                 && delivery.body.len() <= CARRIED_BYTES_MAX
         });
@@ -265,7 +267,7 @@ async fn find_parked(
 }
 
 impl Outbox {
-    /// Whether any delivery or open circuit on the disk waits for a time.
+    /// Returns whether any delivery or open circuit on the disk waits for a point in time.
     ///
     /// # Errors
     /// [`Error::Store`] if the store cannot be read.
@@ -284,7 +286,7 @@ fn is_overdue(item: &Item, now: Timestamp) -> bool {
     now.since(item.due) > WAIT_MAX
 }
 
-/// Fails deliveries without sending them; a final attempt record has the reason.
+/// Fails deliveries without sending them; their final attempt record contains the reason.
 async fn expire(context: &Context, items: &[Item], now: Timestamp) -> Result<(), Error> {
     let Context { store, endpoints, options, .. } = context;
     let mut commit = Commit::new();

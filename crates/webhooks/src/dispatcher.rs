@@ -1,18 +1,18 @@
 //! Decides which delivery is sent next: tracks deliveries in memory and slots by receiver.
 //!
-//! Pure bookkeeping: no disk, no network, no clock; the loop in `send_loop` provides all three.
-//! These rules keep one receiver from slowing another, and each is a number in a test:
-//! - A receiver begins with few slots, gains one with each response, up to its cap, and loses half
-//!   with each failure. A response frees the receiver's slot at once; of all slots, the delivery
-//!   keeps one until its outcome is on the disk.
+//! Pure bookkeeping: no disk, no network, no clock; the loop in `send_loop` provides all three. The
+//! following rules keep one receiver from slowing down another:
+//! - A receiver starts with few slots, gains one with each response, up to its cap, and loses half
+//!   with each failure. A response frees the receiver's slot at once; the delivery still occupies
+//!   one of all slots until its outcome is on the disk.
 //! - Once three quarters of all slots are taken, no receiver takes more than its share: all slots
-//!   divided by the receivers that have work and whose last attempt was answered.
-//! - Half of all slots are reserved for receivers whose last attempt was answered. New and failing
-//!   receivers share the other half.
+//!   divided by the number of receivers that have work and responded to their last attempt.
+//! - Half of all slots are reserved for receivers that responded to their last attempt. New and
+//!   failing receivers share the other half.
 //! - After enough consecutive failures the circuit opens: nothing is sent for a while, then one
 //!   probe at a time.
 //!
-//! Memory is bounded by [`WINDOW`] and [`ENDPOINTS_MAX`], whatever the backlog on the disk.
+//! Memory is bounded by [`WINDOW`] and [`ENDPOINTS_MAX`], regardless of the backlog on the disk.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -25,13 +25,13 @@ use orrery_domain::ids::{ExecutionId, OrganizationId};
 use orrery_domain::time::Timestamp;
 use orrery_storage::Key;
 
-/// Maximum deliveries in memory: waiting, in flight, or about to be parked. About 200 bytes each,
-/// without those that carry their contents.
+/// Maximum number of deliveries in memory, including those in flight or about to be parked. Each
+/// takes about 200 bytes, unless it carries its contents.
 pub(super) const WINDOW: usize = 4096;
-/// Maximum deliveries that carry their contents (4 KiB at most, see `outbox::CARRIED_BYTES_MAX`),
-/// so that a new delivery needs no read from the disk.
+/// Maximum number of deliveries that carry their contents (4 KiB at most, see
+/// `outbox::CARRIED_BYTES_MAX`), so that a new delivery needs no read from the disk.
 pub(super) const CARRIED_MAX: usize = 1024;
-/// Maximum receivers in memory.
+/// Maximum number of receivers in memory.
 pub(super) const ENDPOINTS_MAX: usize = 10_000;
 
 /// A receiver's name: scheme, host and port.
@@ -45,12 +45,12 @@ pub(super) struct Item {
     pub(super) due: Timestamp,
     pub(super) place: RowIndex,
     pub(super) receiver: EndpointName,
-    /// The delivery itself, if it was handed over in memory and is small.
+    /// The delivery itself, if it is small and was handed over in memory.
     pub(super) carried: Option<Box<Delivery>>,
 }
 
 impl Item {
-    /// The key of its row.
+    /// Returns the key of the delivery's row.
     pub(super) fn key(&self) -> Key {
         match self.place {
             RowIndex::Due => rows::due(self.due, self.organization, self.execution),
@@ -61,27 +61,27 @@ impl Item {
     }
 }
 
-/// The result of offering a delivery.
+/// The result of offering a delivery to the dispatcher.
 #[derive(Debug)]
 pub(super) enum Admission {
-    /// It waits in memory, or was there already.
+    /// The delivery waits in memory, or was in memory already.
     Queued,
-    /// Its receiver has no room: it must be parked. It counts as held until [`Dispatcher::parked`]
-    /// or [`Dispatcher::forget`].
+    /// The receiver has no room, so the delivery must be parked. It counts as held until
+    /// [`Dispatcher::parked`] or [`Dispatcher::forget`].
     Park(Item),
-    /// Memory has no room, or holds the delivery with an earlier due time: it stays where it is on
-    /// the disk.
+    /// The delivery stays on the disk: memory has no room, or holds the delivery with an earlier
+    /// due time.
     Full,
 }
 
-/// What an attempt says about its receiver.
+/// The health of a receiver, as shown by an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Health {
-    /// It answered.
+    /// The receiver responded.
     Healthy,
-    /// It did not answer, or answered with an overload or server error.
+    /// The receiver did not respond, or returned an overload or server error.
     Failing,
-    /// Nothing: the attempt did not reach the receiver.
+    /// The attempt did not reach the receiver.
     Unknown,
 }
 
@@ -95,9 +95,9 @@ pub(super) enum CircuitChange {
 /// An attempt in flight.
 #[derive(Debug, Clone, Copy)]
 struct InFlight {
-    /// Whether it took a slot of the unproven half.
+    /// Whether the attempt took a slot from the half for new and failing receivers.
     unproven: bool,
-    /// Whether the receiver has answered.
+    /// Whether the receiver has responded.
     answered: bool,
 }
 
@@ -109,13 +109,13 @@ pub(super) struct Dispatcher {
     circuit_failures: u32,
     circuit_open: Duration,
     receivers: HashMap<EndpointName, Endpoint>,
-    /// Receivers with something to send and room for it, each once in one of the two queues.
+    /// Receivers with a delivery to send and a free slot, each in one of the two queues.
     healthy: VecDeque<EndpointName>,
     unknown: VecDeque<EndpointName>,
-    /// Which queue is next, so that neither starves the other.
+    /// Whether the queue `unknown` is next, so that neither queue starves the other.
     unproven_next: bool,
     wants_refill: VecDeque<EndpointName>,
-    /// Circuits by the time at which a probe may be sent.
+    /// Open circuits, by the time at which a probe may be sent.
     reopening: BTreeSet<(Timestamp, EndpointName)>,
     /// Every delivery in memory and its due time.
     held: HashMap<ExecutionId, Timestamp>,
@@ -123,7 +123,7 @@ pub(super) struct Dispatcher {
     /// Attempts whose outcome is not on the disk yet.
     in_flight: HashMap<ExecutionId, InFlight>,
     unproven_in_flight: usize,
-    /// Number of receivers with deliveries in memory, and of those whose last attempt was answered.
+    /// Number of receivers with deliveries in memory: all, and proven ones.
     active: usize,
     proven_active: usize,
     open_circuits: usize,
@@ -131,7 +131,7 @@ pub(super) struct Dispatcher {
 }
 
 impl Dispatcher {
-    /// A dispatcher without receivers and deliveries.
+    /// Creates a dispatcher without receivers and deliveries.
     pub(super) fn new(options: &super::Options) -> Self {
         Self {
             all_slots: options.in_flight.max(1),
@@ -158,7 +158,7 @@ impl Dispatcher {
     /// Accepts a due delivery if memory and its receiver have room.
     pub(super) fn offer(&mut self, mut item: Item) -> Admission {
         if let Some(due) = self.held.get(&item.execution) {
-            // It may be due again before the end of its last attempt is noted here.
+            // The delivery may be due again before the end of its last attempt is recorded here.
             let is_due_again = *due != item.due && item.place == RowIndex::Due;
             return if is_due_again { Admission::Full } else { Admission::Queued };
         }
@@ -196,7 +196,7 @@ impl Dispatcher {
         Admission::Queued
     }
 
-    /// The next delivery to attempt, if a slot is free; it is in flight until
+    /// Returns the next delivery to attempt, if a slot is free. The delivery is in flight until
     /// [`Dispatcher::finish`].
     pub(super) fn next(&mut self) -> Option<Item> {
         while self.in_flight.len() < self.all_slots {
@@ -208,8 +208,8 @@ impl Dispatcher {
         None
     }
 
-    /// Notes the receiver's answer to an attempt and frees its slot. Returns deliveries to park if
-    /// the receiver's circuit has just opened.
+    /// Records the receiver's response to an attempt and frees its slot. Returns deliveries to park
+    /// if the receiver's circuit has just opened.
     pub(super) fn answered(&mut self, item: &Item, health: Health, now: Timestamp) -> Vec<Item> {
         match self.in_flight.get_mut(&item.execution) {
             Some(attempt) if !attempt.answered => attempt.answered = true,
@@ -227,8 +227,8 @@ impl Dispatcher {
         Vec::new()
     }
 
-    /// Ends an attempt whose outcome is on the disk, or whose row is unchanged: then its health is
-    /// [`Health::Unknown`]. Includes [`Dispatcher::answered`] and returns the same.
+    /// Ends an attempt. `health` is [`Health::Unknown`] if the row is unchanged; otherwise, the
+    /// outcome is on the disk. Includes [`Dispatcher::answered`] and returns the same deliveries.
     pub(super) fn finish(&mut self, item: &Item, health: Health, now: Timestamp) -> Vec<Item> {
         let parked = self.answered(item, health, now);
         let Some(attempt) = self.in_flight.remove(&item.execution) else { return parked };
@@ -237,7 +237,7 @@ impl Dispatcher {
         self.change(&item.receiver, |receiver| {
             receiver.recording -= 1;
             receiver.held_parked -= usize::from(item.place == RowIndex::Parked);
-            // Its row may still exist, so it must be looked for.
+            // The row may still exist, so it must be read again.
             if health == Health::Unknown && item.place == RowIndex::Parked {
                 receiver.note_parked(item.due);
             }
@@ -245,7 +245,7 @@ impl Dispatcher {
         parked
     }
 
-    /// Notes that rows were moved to the parked rows of their receivers.
+    /// Records that rows were moved to the parked rows of their receivers.
     pub(super) fn parked(&mut self, items: &[Item]) {
         for item in items {
             self.held.remove(&item.execution);
@@ -265,8 +265,8 @@ impl Dispatcher {
         }
     }
 
-    /// A receiver whose parked rows should be read. It is not returned again until
-    /// [`Dispatcher::refilled`].
+    /// Returns a receiver whose parked rows should be read. The receiver is not returned again
+    /// until [`Dispatcher::refilled`].
     pub(super) fn next_to_refill(&mut self) -> Option<Refill> {
         if self.held.len() >= WINDOW {
             return None;
@@ -287,26 +287,27 @@ impl Dispatcher {
         None
     }
 
-    /// Accepts parked rows of a receiver, oldest first; `complete` if there are no others.
+    /// Accepts parked rows of a receiver, oldest first. `complete` means that the receiver has no
+    /// further parked rows.
     pub(super) fn refilled(&mut self, name: &EndpointName, items: Vec<Item>, complete: bool) {
         if let Some(receiver) = self.receivers.get_mut(name) {
             receiver.note_read(&items, complete);
             receiver.hungry = false;
         }
         for item in items {
-            // Rejected deliveries are noted as parked.
+            // Rejected deliveries are recorded as parked.
             let _stays_on_disk = self.offer(item);
         }
         self.change(name, |_receiver| {});
     }
 
-    /// Notes that a receiver's parked rows could not be read.
+    /// Records that a receiver's parked rows could not be read.
     pub(super) fn refill_failed(&mut self, name: &EndpointName) {
         self.change(name, |receiver| receiver.hungry = false);
     }
 
-    /// Reserves a delivery so that it is not sent until [`Dispatcher::forget`]; `false` if it is in
-    /// memory already, or memory is full.
+    /// Reserves a delivery, so that it is not sent until [`Dispatcher::forget`]. Returns `false` if
+    /// it is in memory already, or memory is full.
     pub(super) fn reserve(&mut self, item: &Item) -> bool {
         let free = self.held.len() < WINDOW && !self.held.contains_key(&item.execution);
         if free {
@@ -315,7 +316,7 @@ impl Dispatcher {
         free
     }
 
-    /// Notes parked rows that memory may not know of, such as after a start.
+    /// Records parked rows that may be missing in memory, for example after a start.
     pub(super) fn restore_endpoint(
         &mut self,
         name: &EndpointName,
@@ -339,7 +340,8 @@ impl Dispatcher {
         true
     }
 
-    /// Restores a circuit that was open when the process ended. Returns whether there was room.
+    /// Restores a circuit that was open when the process ended. Returns whether there was room for
+    /// it.
     pub(super) fn restore_circuit(
         &mut self,
         name: &EndpointName,
@@ -358,7 +360,7 @@ impl Dispatcher {
         true
     }
 
-    /// Allows a probe at every circuit whose time is over.
+    /// Half-opens every circuit whose open period has ended, which permits a probe.
     pub(super) fn reopen(&mut self, now: Timestamp) {
         while let Some((until, _)) = self.reopening.first()
             && *until <= now
@@ -369,56 +371,56 @@ impl Dispatcher {
         }
     }
 
-    /// When the next circuit's time is over.
+    /// Returns the time at which the next circuit permits a probe.
     pub(super) fn next_reopening(&self) -> Option<Timestamp> {
         self.reopening.first().map(|(until, _)| *until)
     }
 
-    /// Changes of circuits since the last call, in order.
+    /// Returns the changes of circuits since the last call, in order.
     pub(super) fn take_changes(&mut self) -> Vec<CircuitChange> {
         std::mem::take(&mut self.changes)
     }
 
-    /// Whether enough of the window is free for reading a page of rows.
+    /// Returns whether the window has enough room for a page of rows.
     pub(super) fn has_room(&self) -> bool {
         self.held.len() < WINDOW / 4 * 3
     }
 
-    /// Number of deliveries in memory.
+    /// Returns the number of deliveries in memory.
     pub(super) fn queued(&self) -> usize {
         self.held.len()
     }
 
-    /// Number of attempts whose outcome is not on the disk yet.
+    /// Returns the number of attempts whose outcome is not on the disk yet.
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight.len()
     }
 
-    /// Number of circuits that are not closed.
+    /// Returns the number of circuits that are not closed.
     pub(super) fn open_circuits(&self) -> usize {
         self.open_circuits
     }
 
-    /// The due time of the oldest delivery that is in memory or known to be parked. Scans all
-    /// receivers.
+    /// Returns the due time of the oldest delivery that is in memory or known to be parked. Scans
+    /// all receivers.
     pub(super) fn oldest_due(&self) -> Option<Timestamp> {
         let parked = self.receivers.values().filter_map(|receiver| receiver.parked);
         self.held.values().copied().chain(parked).min()
     }
 
-    /// Number of receivers in memory.
+    /// Returns the number of receivers in memory.
     #[cfg(test)]
     pub(super) fn endpoints(&self) -> usize {
         self.receivers.len()
     }
 
-    /// A receiver's share of all slots, and whether it may take more.
+    /// Returns a receiver's share of all slots, and whether it may take more.
     fn fair_share(&self) -> (usize, bool) {
         let plenty = self.in_flight.len() < self.all_slots / 4 * 3;
         ((self.all_slots / self.proven_active.max(1)).max(1), plenty)
     }
 
-    /// Maximum deliveries that wait in memory for one receiver: its share of the window.
+    /// Returns the maximum number of waiting deliveries of one receiver: its share of the window.
     fn waiting_room(&self) -> usize {
         (WINDOW / self.active.max(1)).max(1)
     }
@@ -438,8 +440,7 @@ impl Dispatcher {
         }
     }
 
-    /// Starts the first waiting delivery of a queued receiver, unless things have changed since it
-    /// was queued.
+    /// Starts the first waiting delivery of a receiver, unless it can no longer take one.
     fn start(&mut self, name: &EndpointName) -> Option<Item> {
         let (share, plenty) = self.fair_share();
         let full = self.unproven_in_flight >= self.unproven_limit();
@@ -490,7 +491,7 @@ impl Dispatcher {
         let opens = match receiver.circuit {
             CircuitState::Closed => receiver.failures >= self.circuit_failures,
             CircuitState::HalfOpen => true,
-            // An attempt that began before the circuit opened does not extend it.
+            // An attempt that started before the circuit opened does not extend the open period.
             CircuitState::Open(_) => false,
         };
         if !opens {
@@ -503,8 +504,8 @@ impl Dispatcher {
         self.drain(name)
     }
 
-    /// Empties the waiting list of a receiver whose circuit has opened: deliveries with a parked
-    /// row stay parked, and the others are returned to be parked.
+    /// Empties the waiting list of a receiver whose circuit has opened. Returns the deliveries to
+    /// park; deliveries with a parked row stay parked.
     fn drain(&mut self, name: &EndpointName) -> Vec<Item> {
         let mut to_park = Vec::new();
         let mut dropped = Vec::new();
@@ -536,7 +537,7 @@ impl Dispatcher {
         }
     }
 
-    /// Changes a receiver, then moves it to the right queue.
+    /// Changes a receiver, and then moves it to the appropriate queue.
     fn change(&mut self, name: &EndpointName, change: impl FnOnce(&mut Endpoint)) {
         let ((share, plenty), room) = (self.fair_share(), self.waiting_room());
         let Some(receiver) = self.receivers.get_mut(name) else { return };
@@ -556,7 +557,7 @@ impl Dispatcher {
         }
     }
 
-    /// Ensures that the receiver is in memory; `false` if there is no room for it.
+    /// Ensures that the receiver is in memory; returns `false` if there is no room for it.
     fn track(&mut self, name: &EndpointName) -> bool {
         if !self.receivers.contains_key(name) {
             if self.receivers.len() >= ENDPOINTS_MAX {
@@ -570,8 +571,8 @@ impl Dispatcher {
         true
     }
 
-    /// Removes receivers without deliveries. If that is not enough, also removes some with an open
-    /// circuit: their circuits and rows stay on the disk, where the sweep finds them.
+    /// Removes receivers without deliveries. If too many are left, also removes some with an open
+    /// circuit; their circuits and rows stay on the disk, where the sweep finds them.
     fn evict(&mut self) {
         let mut closed = Vec::new();
         self.receivers.retain(|name, receiver| {

@@ -1,4 +1,5 @@
-//! The rules of the dispatcher as numbers, and random histories with a disk made of two maps.
+//! Tests of the dispatcher's rules with numbers, and with random histories on a disk made of two
+//! maps.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -69,7 +70,7 @@ fn dispatcher_answer_frees_slot_of_endpoint_while_outcome_is_recorded() {
         let Some(started) = dispatcher.next() else { break };
         assert!(dispatcher.next().is_none(), "one request at a time");
         dispatcher.answered(&started, Health::Healthy, NOW);
-        // Reported twice, it counts once.
+        // The response is reported twice and counts once.
         dispatcher.answered(&started, Health::Failing, NOW);
         recording.push(started);
     }
@@ -106,8 +107,8 @@ fn dispatcher_delivery_due_again_waits_for_the_end_of_its_attempt() {
     assert_eq!(dispatcher.next().map(|item| item.due), Some(again.due));
 }
 
-/// The rounds that 30 living receivers need for `each` deliveries each, next to `dead` others that
-/// never answer (`hang`) or fail at once.
+/// Returns the number of rounds that 30 working receivers need for `each` deliveries each, next to
+/// `dead` receivers that never respond (`hang`) or fail at once.
 fn rounds_of_the_living(each: u64, dead: u64, hang: bool) -> u64 {
     let mut dispatcher = Dispatcher::new(&Options::default());
     let mut to_offer = [each; 30];
@@ -237,7 +238,7 @@ fn dispatcher_memory_is_bounded() {
         if let Admission::Park(item) = dispatcher.offer(offered) {
             dispatcher.parked(&[item]);
         }
-        // Some circuits open, so that receivers stay in memory without deliveries.
+        // Some circuits open, so receivers without deliveries stay in memory.
         most_held = most_held.max(dispatcher.queued());
         most_receivers = most_receivers.max(dispatcher.endpoints());
         if number > 10_000
@@ -291,9 +292,9 @@ struct Play {
     disk: Disk,
     to_park: Vec<Item>,
     in_flight: Vec<Item>,
-    /// Answered attempts and their health; their outcome is not on the disk.
+    /// Attempts that got a response, with their health; their outcome is not on the disk yet.
     recording: Vec<(Item, Health)>,
-    /// Parked rows that were read, without deleted ones.
+    /// Number of parked rows that were read, deleted rows excluded.
     rows_read: usize,
     now: Timestamp,
 }
@@ -373,7 +374,7 @@ impl Play {
         self.recording.push((item, health));
     }
 
-    /// Records the oldest answer on the disk, unless that fails.
+    /// Writes the oldest response to the disk, unless `is_recorded` is false.
     fn end_recording(&mut self, is_recorded: bool) {
         if !self.recording.is_empty() {
             let (item, health) = self.recording.remove(0);
@@ -382,7 +383,7 @@ impl Play {
     }
 
     fn record(&mut self, item: Item, health: Health) {
-        // An attempt without a result leaves its row; any other moves it.
+        // An attempt without a result leaves its row in place; any other attempt moves it.
         if health != Health::Unknown {
             self.disk.due.remove(&item.execution);
             self.disk.parked.remove(&(Arc::clone(&item.receiver), item.execution));
@@ -483,7 +484,7 @@ proptest! {
         for op in ops {
             match op {
                 Op::Arrive(receiver) => {
-                    // Some are due before others that arrived earlier.
+                    // Some deliveries are due before others that arrived earlier.
                     let due = NOW.plus(Duration::from_micros(arrived / 2 % 7));
                     let item = Item { due, ..item(&format!("r{receiver}"), arrived) };
                     arrived += 1;

@@ -1,6 +1,6 @@
-//! One receiver (scheme, host, port): its deliveries in memory, and its limit of concurrency.
+//! One receiver (scheme, host, port): its deliveries in memory, and its concurrency limit.
 //!
-//! Plain bookkeeping for `dispatcher`, which alone changes it.
+//! Plain bookkeeping for `dispatcher`; no other module changes it.
 
 use std::collections::VecDeque;
 
@@ -8,12 +8,12 @@ use super::dispatcher::{EndpointName, Item};
 use orrery_domain::time::Timestamp;
 use orrery_storage::Key;
 
-/// Initial slots of a receiver.
+/// Initial number of slots of a receiver.
 const INITIAL_CONCURRENCY: usize = 2;
-/// Maximum deliveries that wait in memory for each slot of their receiver.
+/// Maximum number of deliveries that wait in memory for each slot of their receiver.
 const WAITING_PER_CONCURRENCY: usize = 4;
-/// Maximum answered deliveries of one receiver whose outcome is not on the disk yet; beyond it,
-/// nothing is sent to the receiver. A crash sends these again.
+/// Maximum number of deliveries of one receiver that got a response and whose outcome is not on the
+/// disk yet. Beyond it, nothing is sent to the receiver. A crash sends these deliveries again.
 pub(super) const RECORDING_MAX: usize = 64;
 
 /// The state of a circuit.
@@ -23,7 +23,7 @@ pub(super) enum CircuitState {
     Closed,
     /// Nothing is sent before this time.
     Open(Timestamp),
-    /// Open, but its time is over: one probe may be sent at a time.
+    /// The open period has ended: one probe may be sent at a time.
     HalfOpen,
 }
 
@@ -38,32 +38,34 @@ pub(super) struct Refill {
 #[derive(Debug)]
 pub(super) struct Endpoint {
     pub(super) waiting: VecDeque<Item>,
-    /// Requests that it has not answered yet.
+    /// Number of requests to which the receiver has not responded yet.
     pub(super) in_flight: usize,
-    /// Answered deliveries whose outcome is not on the disk yet.
+    /// Number of deliveries that got a response and whose outcome is not on the disk yet.
     pub(super) recording: usize,
-    /// Its current slots.
+    /// The receiver's current number of slots.
     pub(super) concurrency: usize,
-    /// Whether its last attempt was answered.
+    /// Whether the receiver responded to its last attempt.
     pub(super) proven: bool,
-    /// Consecutive failures.
+    /// Number of consecutive failures.
     pub(super) failures: u32,
     pub(super) circuit: CircuitState,
-    /// The due time of its oldest parked row that is not in memory; `None` if there is no such row.
+    /// The due time of the receiver's oldest parked row that is not in memory; `None` if there is
+    /// no such row.
     pub(super) parked: Option<Timestamp>,
-    /// The last parked row that was read; all rows up to it are in memory or gone. The next page
-    /// begins after it: a page from the beginning would pass over all deleted rows.
+    /// The last parked row that was read; all rows up to it are in memory or deleted. The next page
+    /// starts after it: a page from the beginning would scan all deleted rows again.
     pub(super) read_up_to: Option<(Timestamp, Key)>,
     /// Number of deliveries in memory that have a parked row.
     pub(super) held_parked: usize,
-    /// Whether it is in a queue of receivers that can be sent to.
+    /// Whether the receiver is in a queue of receivers that can take a delivery.
     pub(super) ready: bool,
-    /// Whether it is queued for reading parked rows, or they are being read.
+    /// Whether the receiver's parked rows are being read, or the receiver is queued for reading
+    /// them.
     pub(super) hungry: bool,
 }
 
 impl Endpoint {
-    /// A new receiver, with at most `most` slots.
+    /// Creates a receiver with at most `most` slots.
     pub(super) fn new(most: usize) -> Self {
         Self {
             waiting: VecDeque::new(),
@@ -81,32 +83,32 @@ impl Endpoint {
         }
     }
 
-    /// Notes a parked row that is not in memory.
+    /// Records a parked row that is not in memory.
     pub(super) fn note_parked(&mut self, due: Timestamp) {
         self.parked = Some(self.parked.map_or(due, |parked| parked.min(due)));
         self.read_up_to.take_if(|(read, _)| due <= *read);
     }
 
-    /// Notes that rows after [`Endpoint::read_up_to`] were read, oldest first; `complete` if there
-    /// are no others.
+    /// Records that rows after [`Endpoint::read_up_to`] were read, oldest first. `complete` means
+    /// that there are no further rows.
     pub(super) fn note_read(&mut self, items: &[Item], complete: bool) {
         let last = items.last().filter(|_| !complete);
         self.parked = last.map(|item| item.due);
         self.read_up_to = last.map(|item| (item.due, item.key()));
     }
 
-    /// Whether memory holds deliveries for it.
+    /// Returns whether there are deliveries for the receiver in memory.
     pub(super) fn is_active(&self) -> bool {
         self.in_flight + self.recording > 0 || !self.waiting.is_empty()
     }
 
-    /// Whether no delivery is known to wait for it anywhere.
+    /// Returns whether no delivery is known to wait for the receiver, in memory or on the disk.
     pub(super) fn is_idle(&self) -> bool {
         !self.is_active() && self.parked.is_none() && !self.ready && !self.hungry
     }
 
-    /// Whether a delivery can start. `share` is its fair share of all slots; it may exceed that
-    /// while slots are `plenty`.
+    /// Returns whether a delivery can start. `share` is the receiver's fair share of all slots; it
+    /// may exceed this share while slots are `plenty`.
     pub(super) fn can_send(&self, share: usize, plenty: bool) -> bool {
         let slots = match self.circuit {
             CircuitState::Closed if plenty => self.concurrency,
@@ -117,12 +119,13 @@ impl Endpoint {
         !self.waiting.is_empty() && self.in_flight < slots && self.recording < RECORDING_MAX
     }
 
-    /// Maximum deliveries that may wait for it in memory.
+    /// Returns the maximum number of deliveries that may wait for the receiver in memory.
     pub(super) const fn waiting_limit(&self) -> usize {
         self.concurrency.saturating_mul(WAITING_PER_CONCURRENCY)
     }
 
-    /// Whether parked rows should be read; `room` is its fair share of the window.
+    /// Returns whether parked rows should be read; `room` is the receiver's fair share of the
+    /// window.
     pub(super) fn wants_rows(&self, room: usize) -> bool {
         self.parked.is_some()
             && match self.circuit {

@@ -1,5 +1,5 @@
-//! Deliveries to endpoints: signed with each valid secret, and their endpoints judged in the
-//! commits of attempts.
+//! Tests of deliveries to endpoints: signed with each valid secret, with the endpoint's state
+//! updated in the commits of attempts.
 
 use super::endpoints::{Endpoints, Error};
 use super::simulation_tests::{Behaviour, Fixture};
@@ -44,7 +44,7 @@ fn delivery(fixture: &Fixture, endpoint: &Endpoint) -> Delivery {
         .to(endpoint.id, Event::PredictionCompleted)
 }
 
-/// Sends a delivery and waits for its first attempt; returns its row id.
+/// Sends a delivery and waits for its first attempt. Returns the delivery's row id.
 async fn attempt(fixture: &Fixture, endpoint: &Endpoint) -> ExecutionId {
     let delivery = delivery(fixture, endpoint);
     let row = delivery.row();
@@ -126,7 +126,7 @@ async fn endpoint_failing_for_days_is_disabled_in_the_last_attempts_commit() {
     fixture.advance(4 * DAY);
     attempt(&fixture, &made).await;
     assert_eq!(stored(&endpoints, &made).await.disabled, None);
-    // After a success, the days are counted from the next failure.
+    // After a success, the days until the endpoint is disabled are counted from the next failure.
     fixture.script.set("hooks.example", Behaviour::Answers(204));
     attempt(&fixture, &made).await;
     assert_eq!(stored(&endpoints, &made).await.failing_since, None);
@@ -155,7 +155,7 @@ async fn endpoint_failing_for_days_is_disabled_in_the_last_attempts_commit() {
     assert_eq!(fixture.script.seen("hooks.example").len(), sent);
     let refused = fixture.outbox.redeliver(fixture.organization, row).await;
     assert!(matches!(refused, Err(Refusal::NoEndpoint(_))), "{refused:?}");
-    // Enabled again, its failures are reset, and the same delivery is sent.
+    // When the endpoint is enabled again, its failures are reset, and the same delivery is sent.
     let enable = |endpoint: &mut Endpoint| endpoint.disabled = None;
     let enabled = endpoints.change(made.organization, made.id, enable).await.unwrap();
     assert_eq!(enabled.failing_since, None);

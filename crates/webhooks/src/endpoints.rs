@@ -1,9 +1,9 @@
 //! Webhook endpoints: stored with encrypted secrets, and cached in memory, so that an execution
 //! finds the endpoints to notify without reading the disk.
 //!
-//! A change reaches the cache with its own commit, before the caller gets the answer. The effect of
-//! an attempt on an endpoint (it began to fail, works again, has failed for too long) is part of
-//! the commit of the attempt; all other attempts write nothing about it.
+//! A change reaches the cache with its own commit, before the caller gets the result. The effect of
+//! an attempt on an endpoint (it starts to fail, works again, has failed for too long) is part of
+//! the commit of the attempt; attempts without such an effect do not write to the endpoint.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -24,12 +24,12 @@ use orrery_storage::commit::Expect;
 use orrery_storage::record::{Malformed, decode, encode};
 use orrery_storage::{self as storage, Commit, Key, Page, Sealer, Store};
 
-/// Maximum attempts at a change after conflicts.
+/// Number of attempts at a change when there are conflicting changes.
 const TRIES: usize = 10;
-/// Rows read per page when the cache is loaded.
+/// Number of rows read per page when the cache is loaded.
 const PAGE_ROWS: usize = 256;
 
-/// Why an endpoint cannot be created, changed or found.
+/// The reason why an endpoint cannot be created, changed or found.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("webhook endpoint not found")]
@@ -74,14 +74,14 @@ impl std::fmt::Debug for Endpoints {
 }
 
 impl Endpoints {
-    /// The endpoints of a store; the cache is empty before [`Endpoints::load`].
+    /// Opens the endpoints of a store; the cache is empty before [`Endpoints::load`].
     #[must_use]
     pub fn new(store: Store, sealer: Sealer, clock: Clock) -> Self {
         let recorder = Recorder::new(clock.clone());
         Self { store, sealer, clock, recorder, known: Arc::default() }
     }
 
-    /// The same endpoints on behalf of `actor`, for the audit log.
+    /// Returns the same endpoints with `actor` as the audit log's actor.
     #[must_use]
     pub fn by(&self, actor: Actor) -> Self {
         Self { recorder: self.recorder.by(actor), ..self.clone() }
@@ -113,7 +113,7 @@ impl Endpoints {
         }
     }
 
-    /// The endpoints to notify of this event of this execution. Uses only the cache.
+    /// Returns the endpoints to notify of this event of this execution. Reads only the cache.
     #[must_use]
     pub fn wanting(&self, event: Option<Event>, execution: &Execution) -> Vec<Arc<Endpoint>> {
         let Some(event) = event else { return Vec::new() };
@@ -122,18 +122,18 @@ impl Endpoints {
         of_organization.filter(|endpoint| endpoint.wants(event, execution)).cloned().collect()
     }
 
-    /// An endpoint from the cache.
+    /// Returns an endpoint from the cache.
     #[must_use]
     pub fn known(&self, organization: OrganizationId, id: EndpointId) -> Option<Arc<Endpoint>> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         known.get(&organization)?.iter().find(|endpoint| endpoint.id == id).cloned()
     }
 
-    /// Creates an endpoint with a new secret, which replaces that of `endpoint`.
+    /// Creates an endpoint with a new secret, which replaces the secret in `endpoint`.
     ///
     /// # Errors
-    /// [`Error::NameTaken`], [`Error::TooMany`], [`Error::Secret`], [`Error::Storage`]: nothing was
-    /// created.
+    /// [`Error::NameTaken`], [`Error::TooMany`], [`Error::Secret`], [`Error::Storage`]. On error,
+    /// nothing is created.
     pub async fn create(&self, mut endpoint: Endpoint) -> Result<(Endpoint, Shown), Error> {
         let organization = endpoint.organization;
         let shown = self.make_secret(&mut endpoint)?;
@@ -157,7 +157,7 @@ impl Endpoints {
     /// Changes an endpoint. Enabling it again resets its failures.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::NameTaken`], [`Error::Storage`]: nothing was changed.
+    /// [`Error::NotFound`], [`Error::NameTaken`], [`Error::Storage`]. On error, nothing is changed.
     pub async fn change(
         &self,
         organization: OrganizationId,
@@ -175,11 +175,11 @@ impl Endpoints {
         self.edit(organization, id, "webhook_endpoint.change", edit).await
     }
 
-    /// Gives an endpoint a new secret. The previous one also signs for `grace`; older ones no
-    /// longer do.
+    /// Gives an endpoint a new secret. Deliveries are also signed with the previous secret for
+    /// `grace`, and no longer with older ones.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::Secret`], [`Error::Storage`]: nothing was changed.
+    /// [`Error::NotFound`], [`Error::Secret`], [`Error::Storage`]. On error, nothing is changed.
     pub async fn rotate(
         &self,
         organization: OrganizationId,
@@ -247,7 +247,7 @@ impl Endpoints {
         }
     }
 
-    /// An endpoint of an organization.
+    /// Returns an endpoint of an organization.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Storage`].
@@ -259,7 +259,7 @@ impl Endpoints {
         self.store.read(&rows::endpoint(organization, id)).await?.ok_or(Error::NotFound)
     }
 
-    /// An organization's endpoints, oldest first.
+    /// Lists an organization's endpoints, oldest first.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -312,10 +312,10 @@ impl Endpoints {
         Ok((endpoint.scheme == Scheme::V1).then_some(secret))
     }
 
-    /// The value of `webhook-signature`, with each secret that is valid at `now`.
+    /// Returns the value of `webhook-signature`, signed with each secret that is valid at `now`.
     ///
     /// # Errors
-    /// A message, if a secret cannot be decrypted.
+    /// A message if a secret cannot be decrypted.
     pub(super) fn signatures(
         &self,
         endpoint: &Endpoint,
@@ -336,8 +336,8 @@ impl Endpoints {
         Ok(signed?.join(" "))
     }
 
-    /// Adds the effect of an attempt on the delivery's endpoint to the commit. Returns whether it
-    /// added anything, which makes the commit conditional on the endpoint.
+    /// Adds the effect of an attempt on the delivery's endpoint to the commit. Returns whether
+    /// there was an effect; if so, the commit is conditional on the endpoint.
     ///
     /// # Errors
     /// If the store cannot be read.
@@ -379,8 +379,8 @@ impl Endpoints {
     }
 }
 
-/// The endpoint after an attempt, with the delivery in this status; `None` if nothing changes. Only
-/// a delivery that has failed for good disables it.
+/// Returns the endpoint after an attempt, with the delivery in this status; `None` if nothing
+/// changes. Only a delivery that has finally failed disables the endpoint.
 fn judged(
     endpoint: &Endpoint,
     status: Status,
@@ -402,7 +402,8 @@ fn judged(
     Some(judged)
 }
 
-/// The endpoint's name in the audit log: never more of the URL than its receiver.
+/// Returns the endpoint's name in the audit log, which contains no part of the URL except its
+/// receiver.
 fn subject(endpoint: &Endpoint) -> String {
     let receiver = || orrery_domain::delivery::receiver(&endpoint.url);
     format!("{} {}", endpoint.id, endpoint.name.clone().unwrap_or_else(receiver))
@@ -439,7 +440,7 @@ fn forget(known: &RwLock<Known>, organization: OrganizationId, id: EndpointId) {
 /// Re-encrypts the secrets of all endpoints when `seal.key` is rotated.
 ///
 /// # Errors
-/// If the store cannot be read or written, or `watch` fails. Completed commits stay.
+/// If the store cannot be read or written, or `watch` fails. Earlier commits remain.
 pub(super) async fn reseal(
     store: &Store,
     rotation: &mut storage::rotation::Rotation,
@@ -458,7 +459,7 @@ pub(super) async fn reseal(
     Ok(())
 }
 
-/// The organizations that have endpoints.
+/// Returns the organizations that have endpoints.
 async fn organizations(store: &Store) -> Result<Vec<OrganizationId>, storage::Error> {
     let mut found = Vec::new();
     let mut after: Option<Key> = None;

@@ -5,7 +5,7 @@
 pub struct Metrics {
     /// Deliveries in memory: waiting, in flight, or being parked.
     pub held: usize,
-    /// The maximum so far.
+    /// The maximum of `held` so far.
     pub most_held: usize,
     pub in_flight: usize,
     pub open_circuits: usize,
@@ -19,7 +19,7 @@ impl Metrics {
     }
 }
 
-/// A count as a gauge value; all counts here are far below 2^32.
+/// Converts a count to a gauge value; all counts here are far below 2^32.
 fn as_gauge(count: usize) -> f64 {
     u32::try_from(count).map_or(f64::MAX, f64::from)
 }

@@ -1,10 +1,10 @@
 //! The history of deliveries: lists with exact totals, single deliveries, and redelivery on
 //! request.
 //!
-//! Lists use an index by organization, status and creation time. Without other filters a total is a
-//! counter; with them, the index is scanned: a row of some eighty bytes for each delivery, without
-//! reading deliveries that are not returned. A body is never changed: a redelivery sends the same
-//! bytes.
+//! Lists use an index by organization, status and creation time. If a list is filtered only by
+//! status, a counter has the total. With other filters, the index is scanned, which has a row of
+//! some eighty bytes for each delivery; deliveries that are not returned are not read. A body never
+//! changes: a redelivery sends the same bytes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,22 +24,23 @@ use orrery_runtime::new_id;
 use orrery_storage::commit::Expect;
 use orrery_storage::{self as storage, Commit, Key, Page, Store};
 
-/// Rows of the index read per page.
+/// Number of index rows read per page.
 const PAGE_ROWS: usize = 1000;
-/// Maximum deliveries of one replay; a window with more must be replayed again.
+/// Maximum number of deliveries of one replay; a window with more deliveries must be replayed
+/// again.
 pub const REPLAYED_MAX: usize = 100_000;
 /// `Retry-After` of a refused test delivery.
 const TEST_RETRY_AFTER: Duration = Duration::from_secs(5);
-/// Maximum deliveries of one execution to endpoints that are listed: more than it has events and
-/// endpoints.
+/// Maximum number of listed deliveries of one execution to endpoints: an execution cannot have more
+/// events and endpoints.
 const OF_EXECUTION_MAX: usize = ENDPOINTS_MAX * Event::ALL.len();
-/// Deliveries that a replay makes due per commit.
+/// Number of deliveries that a replay makes due per commit.
 const REPLAY_BATCH_MAX: usize = 128;
 
 /// The displayed status of a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeliveryState {
-    /// Waits for its first or next attempt.
+    /// The delivery waits for its first or next attempt.
     Pending,
     /// An attempt is in flight.
     Delivering,
@@ -48,10 +49,10 @@ pub enum DeliveryState {
 }
 
 impl DeliveryState {
-    /// All of them.
+    /// All states.
     pub const ALL: [Self; 4] = [Self::Pending, Self::Delivering, Self::Delivered, Self::Failed];
 
-    /// The spelling in the API.
+    /// Returns the state's name in the API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -72,7 +73,7 @@ impl DeliveryState {
 }
 
 impl From<Status> for DeliveryState {
-    /// The state while no attempt is in flight.
+    /// Returns the state while no attempt is in flight.
     fn from(status: Status) -> Self {
         match status {
             Status::Pending => Self::Pending,
@@ -100,15 +101,16 @@ pub struct Filter {
 pub struct Recorded {
     pub delivery: Delivery,
     pub state: DeliveryState,
-    /// Whether a redelivery would be accepted now, as far as is known without reading its body.
+    /// Whether a redelivery would be accepted now, as far as this can be determined without reading
+    /// the body.
     pub redeliverable: bool,
-    /// No attempt is in flight or due.
+    /// Whether no attempt is in flight or due.
     pub is_still: bool,
-    /// Remaining time before another redelivery is accepted.
+    /// Remaining time before the next redelivery is accepted.
     pub cooldown: Duration,
 }
 
-/// Why a delivery is not sent again.
+/// The reason for refusing to send a delivery again.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
     #[error("webhook not found")]
@@ -116,10 +118,11 @@ pub enum Refusal {
     /// An attempt is in flight or due.
     #[error("delivery in flight")]
     InFlight,
-    /// Other deliveries wait for the receiver, or its circuit is open; only for test deliveries.
+    /// Other deliveries wait for the receiver, or its circuit is open. Only test deliveries are
+    /// refused for this reason.
     #[error("other deliveries wait for this receiver")]
     Busy { wait: Duration },
-    /// Its endpoint is deleted or disabled.
+    /// The endpoint is deleted or disabled.
     #[error("{0}")]
     NoEndpoint(&'static str),
     #[error("redelivered recently")]
@@ -151,7 +154,7 @@ impl Filter {
         host.eq_ignore_ascii_case(authority) || host.eq_ignore_ascii_case(name)
     }
 
-    /// Whether only the status is filtered, so that counters have the total.
+    /// Returns whether only the status is filtered, so that counters have the total.
     const fn is_plain(&self) -> bool {
         self.execution.is_none() && self.host.is_none() && self.from.is_none() && self.to.is_none()
     }
@@ -181,7 +184,7 @@ impl Rows {
         }
     }
 
-    /// The creation time of the next row.
+    /// Returns the creation time of the next row.
     async fn peek(&mut self, store: &Store) -> Result<Option<Timestamp>, Error> {
         if self.read.is_empty() && !self.is_complete {
             let page = Page {
@@ -203,7 +206,8 @@ impl Rows {
 }
 
 impl Outbox {
-    /// A page of an organization's deliveries, newest first, and the number of all matches.
+    /// Returns a page of an organization's deliveries, newest first, and the total number of
+    /// matches.
     ///
     /// # Errors
     /// [`Error::Store`].
@@ -229,7 +233,8 @@ impl Outbox {
         Ok((found, total))
     }
 
-    /// The deliveries of an execution, newest first: its own webhook, and those to endpoints.
+    /// Returns the deliveries of an execution, newest first: its own webhook, and the deliveries to
+    /// endpoints.
     async fn of_execution(
         &self,
         organization: OrganizationId,
@@ -295,7 +300,7 @@ impl Outbox {
         own.map(|(_, execution)| *execution).collect()
     }
 
-    /// The current state of one delivery.
+    /// Returns the current state of one delivery.
     ///
     /// # Errors
     /// [`Error::Store`].
@@ -319,10 +324,10 @@ impl Outbox {
         }))
     }
 
-    /// The body of a delivery as it is sent.
+    /// Returns the body of a delivery as it is sent.
     ///
     /// # Errors
-    /// [`Refusal::Gone`] if it is no longer stored, [`Refusal::Failed`].
+    /// [`Refusal::Gone`] if the body is no longer stored, [`Refusal::Failed`].
     pub async fn body(&self, delivery: &Delivery) -> Result<String, Refusal> {
         match self.context.store.read_payload(&delivery.body).await {
             Ok(body) => Ok(body.get().to_owned()),
@@ -338,10 +343,10 @@ impl Outbox {
     }
 
     /// Redelivers a delivery that has ended or waits for its next attempt: the same bytes with the
-    /// same id, and a new schedule. When this returns, the redelivery is durable.
+    /// same id, and a new schedule. When this function returns, the redelivery is durable.
     ///
     /// # Errors
-    /// [`Refusal`]; nothing has changed.
+    /// [`Refusal`]. On error, nothing is changed.
     pub async fn redeliver(
         &self,
         organization: OrganizationId,
@@ -365,7 +370,7 @@ impl Outbox {
         self.take_up(&mut commit, &mut delivery)?;
         self.wake_after(&mut commit, vec![delivery.clone()], one_at_a_time);
         match self.context.store.commit(commit).await {
-            // Its next attempt has begun in the meantime.
+            // The next attempt has started in the meantime.
             Err(storage::Error::Conflict { .. }) => Err(Refusal::InFlight),
             written => Ok(written.map(|()| delivery)?),
         }
@@ -387,7 +392,7 @@ impl Outbox {
         });
     }
 
-    /// Adds the changes that make a delivery due now to the commit.
+    /// Makes a delivery due now in `commit`.
     fn take_up(&self, commit: &mut Commit, delivery: &mut Delivery) -> Result<(), Refusal> {
         let before = delivery.progress.status;
         let now = self.context.clock.now();
@@ -401,11 +406,11 @@ impl Outbox {
         Ok(())
     }
 
-    /// Redelivers every failed delivery that was created within the window, except those
-    /// redelivered recently and those whose body is deleted. Returns their number.
+    /// Redelivers every failed delivery that was created within the window, except deliveries that
+    /// were redelivered recently or whose body is deleted. Returns the number of redelivered ones.
     ///
     /// # Errors
-    /// [`Refusal::Failed`]; deliveries that were already made due are sent.
+    /// [`Refusal::Failed`]. Deliveries that were made due before the error are sent.
     pub async fn replay(
         &self,
         organization: OrganizationId,
@@ -485,7 +490,7 @@ impl Outbox {
     }
 }
 
-/// Whether a delivery of the filtered execution matches the other filters.
+/// Returns whether a delivery of the filtered execution matches the other filters.
 fn is_within(one: &Recorded, filter: &Filter) -> bool {
     let created = one.delivery.created_at;
     filter.state.is_none_or(|standing| standing == one.state)
@@ -494,7 +499,7 @@ fn is_within(one: &Recorded, filter: &Filter) -> bool {
         && filter.to.is_none_or(|to| created < to)
 }
 
-/// Takes the newest row of all sources.
+/// Takes the newest row from all sources.
 async fn newest(
     sources: &mut [Rows],
     store: &Store,

@@ -5,7 +5,7 @@
 //!   the other. After the commit, [`Outbox::wake`] hands the delivery over in memory; the disk is
 //!   read only for deliveries without room in memory.
 //! - The [`Outbox`] attempts due deliveries: a bounded number at once, in total and for each
-//!   receiver. The outcome is committed before it has any effect, so that a crash can repeat an
+//!   receiver. The outcome is committed before it has any effect. A crash can therefore repeat an
 //!   attempt but never lose one, and a delivery is never repeated after its success.
 //! - A failing receiver gets few slots, then none (its circuit opens); its deliveries wait on the
 //!   disk under its name and block nothing else.
@@ -55,23 +55,24 @@ pub type OnAttempt = Box<dyn Fn(&Delivery) + Send + Sync>;
 /// The settings of deliveries: section `[webhooks]` of the configuration.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The delays before attempts 2, 3, …; there is one more attempt than entries.
+    /// The delays before attempts 2, 3, …; the number of attempts is one more than the number of
+    /// entries.
     pub schedule: Vec<Duration>,
     /// Time limit of one attempt, from resolving the name to the last byte of the response.
     pub timeout: Duration,
-    /// Maximum attempts in flight in total; at least 1.
+    /// Maximum number of attempts in flight in total; at least 1.
     pub in_flight: usize,
-    /// Maximum attempts in flight at one receiver (scheme, host, port); at least 1.
+    /// Maximum number of attempts in flight to one receiver (scheme, host, port); at least 1.
     pub in_flight_per_receiver: usize,
     /// Minimum time between two redeliveries.
     pub redelivery_cooldown: Duration,
     /// Whether `X-Webhook-Secret` carries the secret itself in addition to the signature.
     pub send_plain_secret: bool,
-    /// Consecutive failures that open a receiver's circuit; at least 1.
+    /// Number of consecutive failures that open a receiver's circuit; at least 1.
     pub circuit_failures: u32,
-    /// How long a circuit stays open before a probe is sent.
+    /// Time that a circuit stays open before a probe is sent.
     pub circuit_open: Duration,
-    /// An endpoint without a successful attempt for this long is disabled.
+    /// Time without a successful attempt after which an endpoint is disabled.
     pub disable_endpoint_after: Duration,
 }
 

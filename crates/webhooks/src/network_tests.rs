@@ -1,6 +1,6 @@
-//! The outbox against receivers on real sockets that hang, drip, answer too much, send garbage, or
-//! have an invalid certificate: each attempt fails in bounded time and memory, with a clear
-//! message.
+//! Tests of the outbox against receivers on real sockets that hang, respond byte by byte, respond
+//! with too much, send garbage, or have an invalid certificate. Each attempt fails in bounded time
+//! and memory, with a clear message.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use orrery_runtime::Tasks;
 
 const TIMEOUT: Duration = Duration::from_millis(300);
 
-/// Answers one connection: sends the whole `script`, then, with `hold`, nothing more until the
+/// Handles one connection: sends the whole `script`, and with `hold` sends nothing more until the
 /// client disconnects.
 async fn answer(mut stream: impl AsyncRead + AsyncWrite + Unpin, script: Script) {
     let mut request = vec![0; 16 * 1024];
@@ -72,7 +72,7 @@ async fn receiver(script: Script) -> u16 {
 async fn send(url: String, policy: Policy) -> Result<Response, SendError> {
     let network = Network::new(Client::guarded(policy), TIMEOUT);
     let request = Request::post(url).body(Bytes::from("{}")).unwrap();
-    // The transport has its own time limit; this one only ends a hanging test.
+    // The transport has its own time limit; this limit only ends a hanging test.
     tokio::time::timeout(Duration::from_secs(60), network.send(request)).await.unwrap()
 }
 

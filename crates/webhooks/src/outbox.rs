@@ -1,6 +1,7 @@
-//! The interface of the outbox for other modules: hand over a delivery, rescan, read its metrics.
+//! The interface of the outbox for other modules: hand over a delivery, rescan, read the metrics.
 //!
-//! It never waits: deliveries without room in memory are on the disk, where `send_loop` finds them.
+//! These functions never wait: deliveries without room in memory are on the disk, where `send_loop`
+//! finds them.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -21,19 +22,19 @@ use orrery_http::places::Share;
 use orrery_runtime::{Clock, Tasks};
 use orrery_storage::{Sealer, Store};
 
-/// Maximum new deliveries queued for the loop; further ones are found on the disk.
+/// Maximum number of new deliveries queued for the loop, which finds further ones on the disk.
 const INBOX_MAX: usize = 1024;
-/// A delivery with a larger body is read from the disk when its turn comes, so that the queue in
-/// memory stays small.
+/// Maximum body size of a delivery that is carried in memory, so that the queue in memory stays
+/// small. A larger body is read from the disk when the delivery's turn comes.
 pub(super) const CARRIED_BYTES_MAX: u64 = 4096;
 
-/// The outbox: clones share it.
+/// The outbox. Clones share it.
 #[derive(Clone)]
 pub struct Outbox {
     pub(super) context: Arc<Context>,
     inbox: mpsc::Sender<Item>,
     pub(super) trials: mpsc::Sender<test_delivery::Job>,
-    /// Notifies the loop of due deliveries on the disk that it was not told of, or of a change of
+    /// Notifies the loop of due deliveries on the disk that were not handed over, or of a change of
     /// the clock.
     look: Arc<Notify>,
     figures: watch::Receiver<Metrics>,
@@ -41,8 +42,8 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// An outbox that sends with `client`, which restricts the addresses of deliveries. It does
-    /// nothing until [`Outbox::start`].
+    /// Creates an outbox that sends with `client`, which restricts the addresses of deliveries. The
+    /// outbox does nothing until [`Outbox::start`].
     #[must_use]
     pub fn new(
         store: Store,
@@ -55,7 +56,7 @@ impl Outbox {
         Self::over(store, sealer, Arc::new(network), clock, options)
     }
 
-    /// An outbox with any transport, such as a scripted one in tests.
+    /// Creates an outbox with any transport, such as a scripted one in tests.
     #[must_use]
     pub fn over(
         store: Store,
@@ -99,8 +100,8 @@ impl Outbox {
         }
     }
 
-    /// Hands over a delivery that was just committed with [`super::enqueue`]. Never waits: without
-    /// room, the delivery is found on the disk.
+    /// Hands over a delivery that was just committed with [`super::enqueue`]. Never waits: if the
+    /// queue is full, the loop finds the delivery on the disk.
     pub fn wake(&self, delivery: Delivery) {
         let Some(due) = delivery.progress.next_attempt_at else { return };
         let item = Item {
@@ -118,7 +119,7 @@ impl Outbox {
         }
     }
 
-    /// The endpoints that deliveries go to.
+    /// Returns the endpoints that deliveries are sent to.
     #[must_use]
     pub fn endpoints(&self) -> &Endpoints {
         &self.context.endpoints
@@ -129,13 +130,13 @@ impl Outbox {
         self.look.notify_one();
     }
 
-    /// Whether deliveries also carry the secret itself.
+    /// Returns whether deliveries also carry the secret itself.
     #[must_use]
     pub fn sends_plain_secret(&self) -> bool {
         self.context.options.send_plain_secret
     }
 
-    /// Its metrics; changes can be awaited.
+    /// Returns the outbox's metrics; changes can be awaited.
     #[must_use]
     pub fn metrics(&self) -> watch::Receiver<Metrics> {
         self.figures.clone()

@@ -1,6 +1,5 @@
 //! The receivers of an organization's deliveries, with their circuits: read from the index of
-//! deliveries and the circuits on the disk, up to a limit. Nothing here queries or changes the send
-//! loop.
+//! deliveries and the circuits on the disk, up to a limit. This module does not use the send loop.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +10,7 @@ use orrery_domain::ids::OrganizationId;
 use orrery_domain::time::Timestamp;
 use orrery_storage::Page;
 
-/// Maximum deliveries of each status that are examined, newest first.
+/// Maximum number of deliveries examined for each status, newest first.
 const DELIVERIES_MAX: usize = 2_000;
 /// Maximum number of receivers.
 const RECEIVERS_MAX: usize = 200;
@@ -28,18 +27,18 @@ pub struct Receiver {
     pub circuit: Option<OpenCircuit>,
 }
 
-/// An open circuit: the receiver has failed too many times in a row.
+/// An open circuit: the receiver has failed too many consecutive times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpenCircuit {
-    /// Consecutive failures.
+    /// Number of consecutive failures.
     pub failures: u32,
-    /// When the next attempt is sent as a probe.
+    /// The time at which the next attempt is sent as a probe.
     pub until: Timestamp,
 }
 
 impl Outbox {
-    /// The receivers of the newest deliveries, most recent first, and whether there are more
-    /// deliveries than were examined.
+    /// Returns the receivers of the newest deliveries, most recent first, and whether some
+    /// deliveries were not examined.
     ///
     /// # Errors
     /// [`Error::Store`].

@@ -1,4 +1,4 @@
-//! Redeliveries whose callers do not wait for the answer.
+//! Tests of redeliveries whose callers disconnect before the response.
 
 use std::sync::{Mutex, mpsc};
 use std::time::Duration;
@@ -18,7 +18,7 @@ fn delivery(fixture: &Fixture) -> Delivery {
     Delivery::new(new_id(), fixture.organization, new_id(), webhook, body, now)
 }
 
-/// An outbox that makes one attempt, and a delivery that has failed.
+/// Returns an outbox that makes one attempt, and a delivery that has failed.
 async fn failed() -> (Fixture, ExecutionId) {
     let fixture = Fixture::started(Options { schedule: Vec::new(), ..Options::default() });
     fixture.script.set("a.example", Behaviour::Answers(500));
@@ -56,7 +56,7 @@ async fn hang_up<T>(fixture: &Fixture, asking: impl Future<Output = T>) {
     drop((asking, go_on));
 }
 
-/// An outbox, and a delivery that waits an hour for its second attempt.
+/// Returns an outbox, and a delivery that waits an hour for its second attempt.
 async fn waiting() -> (Fixture, ExecutionId) {
     let hour = Duration::from_secs(3600);
     let fixture = Fixture::started(Options { schedule: vec![hour], ..Options::default() });

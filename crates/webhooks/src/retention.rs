@@ -1,6 +1,6 @@
 //! Retention: deletes old finished deliveries with their payloads, in small batches.
 //!
-//! An unfinished delivery is never deleted, no matter how old it is.
+//! An unfinished delivery is never deleted, regardless of its age.
 
 use super::outbox::Outbox;
 use super::{Error, rows};
@@ -10,7 +10,7 @@ use orrery_domain::time::Timestamp;
 use orrery_runtime::SweepPace;
 use orrery_storage::{Commit, Key, Page};
 
-/// Deliveries deleted per commit.
+/// Number of deliveries deleted per commit.
 const BATCH_MAX: usize = 128;
 
 impl Outbox {
@@ -30,7 +30,8 @@ impl Outbox {
             let prefix = rows::status_rows(organization, status);
             let older = prefix.clone().time_newest_first(cutoff).raw(&[u8::MAX; 17]);
             loop {
-                // Held for one batch: a redelivery finds either the whole delivery or nothing.
+                // The lock is held for one batch: a redelivery finds either the whole delivery or
+                // nothing.
                 let one_at_a_time = self.context.taking_up.lock().await;
                 let prefix = prefix.clone();
                 let after = Some(older.clone());

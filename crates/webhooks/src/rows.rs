@@ -12,11 +12,12 @@
 //! | `WebhookEndpoint` | organization, 0 | a counter of changes to the list |
 //! | `EndpointDelivery` | organization, execution, delivery | empty |
 //!
-//! The key of a delivery to an endpoint has its own id instead of the execution: [`Delivery::row`].
+//! The key of a delivery to an endpoint contains the delivery's own id instead of the execution:
+//! [`Delivery::row`].
 //!
-//! A delivery that is not final has exactly one row in `Due` or `Parked`; a final one has none. So
-//! a start reads only these two tables, and the rows that change with each attempt are small, no
-//! matter how large the body is.
+//! An unfinished delivery has exactly one row in `Due` or `Parked`; a finished delivery has none. A
+//! start therefore reads only these two tables, and the rows that change with each attempt are
+//! small, regardless of the body's size.
 
 use std::sync::Arc;
 
@@ -33,7 +34,7 @@ use orrery_storage::record::{Malformed, decode};
 use orrery_storage::rotation::{Rotation, Watch};
 use orrery_storage::{self as storage, Commit, Key, Record, Store, Table};
 
-/// The content and target of a delivery: the part that never changes.
+/// The contents and target of a delivery: the part that never changes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Contents {
     pub(super) id: DeliveryId,
@@ -51,7 +52,7 @@ pub(super) struct Contents {
 pub(super) struct ToEndpoint {
     pub(super) id: EndpointId,
     pub(super) event: Event,
-    /// The execution of the event.
+    /// The execution that caused the event.
     pub(super) execution: ExecutionId,
 }
 
@@ -62,8 +63,8 @@ impl Record for Contents {
 /// A row of the due index or of the parked rows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Due {
-    /// Scheme, host and port; stored here so that a failing receiver is recognized without reading
-    /// the delivery.
+    /// The receiver's scheme, host and port; stored here so that a failing receiver is recognized
+    /// without reading the delivery.
     pub(super) receiver: String,
 }
 
@@ -74,9 +75,9 @@ impl Record for Due {
 /// An open circuit, stored so that failing receivers are known after a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Circuit {
-    /// Consecutive failures.
+    /// Number of consecutive failures.
     pub(super) failures: u32,
-    /// When the next probe may be sent.
+    /// The time from which the next probe may be sent.
     pub(super) open_until: Timestamp,
 }
 
@@ -84,33 +85,33 @@ impl Record for Circuit {
     const NAME: &'static str = "circuit";
 }
 
-/// The index that has the row of a due delivery.
+/// The index that contains the row of a due delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RowIndex {
     Due,
     Parked,
 }
 
-/// The key of a delivery's contents.
+/// Returns the key of a delivery's contents.
 #[must_use]
 pub fn delivery(organization: OrganizationId, execution: ExecutionId) -> Key {
     Key::table(Table::Delivery).id(organization).id_newest_first(execution)
 }
 
-/// The key of a delivery's progress.
+/// Returns the key of a delivery's progress.
 #[must_use]
 pub fn progress(organization: OrganizationId, execution: ExecutionId) -> Key {
     Key::table(Table::DeliveryProgress).id(organization).id_newest_first(execution)
 }
 
-/// The prefix of an organization's deliveries with this status, newest first; the values are their
-/// receivers.
+/// Returns the prefix of an organization's deliveries with this status, newest first; the values
+/// are the receivers.
 #[must_use]
 pub(super) fn status_rows(organization: OrganizationId, status: Status) -> Key {
     of_status(organization, status).raw(&[1])
 }
 
-/// The counter of these rows.
+/// Returns the key of the counter of these rows.
 #[must_use]
 pub(super) fn status_count(organization: OrganizationId, status: Status) -> Key {
     of_status(organization, status).raw(&[0])
@@ -125,7 +126,7 @@ fn of_status(organization: OrganizationId, status: Status) -> Key {
     Key::table(Table::DeliveryStanding).id(organization).raw(&[letter])
 }
 
-/// The creation time and execution in a key of [`status_rows`].
+/// Parses the creation time and execution from a key of [`status_rows`].
 pub(super) fn created_and_execution(key: &Key) -> Option<(Timestamp, ExecutionId)> {
     let tail: &[u8; 24] = key.as_bytes().last_chunk()?;
     let (time, _id) = tail.split_first_chunk::<8>()?;
@@ -153,19 +154,19 @@ pub(super) fn move_status_row(commit: &mut Commit, delivery: &Delivery, before: 
     commit.add(status_count(organization, now), 1);
 }
 
-/// The key of a row in the due index.
+/// Returns the key of a row in the due index.
 #[must_use]
 pub(super) fn due(due: Timestamp, organization: OrganizationId, execution: ExecutionId) -> Key {
     Key::table(Table::Due).time(due).id(organization).id(execution)
 }
 
-/// The prefix of all rows parked for a receiver.
+/// Returns the prefix of all rows that are parked for a receiver.
 #[must_use]
 pub(super) fn parked_at(receiver: &str) -> Key {
     Key::table(Table::Parked).text(receiver)
 }
 
-/// The key of a row parked for a receiver.
+/// Returns the key of a row that is parked for a receiver.
 #[must_use]
 pub(super) fn parked(
     receiver: &str,
@@ -176,26 +177,26 @@ pub(super) fn parked(
     parked_at(receiver).time(due).id(organization).id(execution)
 }
 
-/// A key after all rows parked for `receiver` and before those of the next one: the zero byte that
-/// ends a receiver's name is incremented.
+/// Returns a key after all rows that are parked for `receiver` and before the rows of the next
+/// receiver: the zero byte that ends a receiver's name is incremented.
 #[must_use]
 pub(super) fn after_parked_at(receiver: &str) -> Key {
     Key::table(Table::Parked).raw(receiver.as_bytes()).raw(&[1])
 }
 
-/// The key of a receiver's circuit.
+/// Returns the key of a receiver's circuit.
 #[must_use]
 pub(super) fn circuit(receiver: &str) -> Key {
     Key::table(Table::Circuit).text(receiver)
 }
 
-/// The receiver in a key of [`circuit`].
+/// Parses the receiver from a key of [`circuit`].
 pub(super) fn receiver_of_circuit(key: &Key) -> Option<String> {
     let text = key.as_bytes().strip_suffix(&[0])?.get(1..)?;
     String::from_utf8(text.to_vec()).ok()
 }
 
-/// The time, organization and execution at the end of a key of either index.
+/// Parses the time, organization and execution at the end of a key of either index.
 pub(super) fn moment_and_ids(key: &Key) -> Option<(Timestamp, OrganizationId, ExecutionId)> {
     let tail: &[u8; 40] = key.as_bytes().last_chunk()?;
     let (time, ids) = tail.split_first_chunk::<8>()?;
@@ -208,9 +209,9 @@ pub(super) fn moment_and_ids(key: &Key) -> Option<(Timestamp, OrganizationId, Ex
     ))
 }
 
-/// Adds a delivery to the commit of its completion: its contents, and its row in the due index.
+/// Adds a delivery to the commit of its completion: the contents, and a row in the due index.
 ///
-/// A body in a payload file is claimed by the caller (`Store::claim`), in the same commit.
+/// The caller must claim a body in a payload file (`Store::claim`) in the same commit.
 ///
 /// # Errors
 /// [`Malformed`] if a record cannot be serialized.
@@ -264,7 +265,7 @@ pub(super) fn make_due(commit: &mut Commit, delivery: &Delivery) -> Result<(), M
     Ok(())
 }
 
-/// A stored delivery; `None` if there is none.
+/// Loads a stored delivery; returns `None` if it does not exist.
 ///
 /// # Errors
 /// [`Error::Store`] if the disk cannot be read or a record is damaged.
@@ -278,7 +279,7 @@ pub async fn load(
     Ok(assemble(organization, execution, contents.as_deref(), progress.as_deref())?)
 }
 
-/// Like [`load`] for many deliveries, in order; also `None` for unreadable ones.
+/// Like [`load`] for many deliveries, in order. Unreadable deliveries are also `None`.
 ///
 /// # Errors
 /// [`Error::Store`] if the disk cannot be read.
@@ -295,7 +296,7 @@ pub(super) async fn load_many(
     Ok(assembled.collect())
 }
 
-/// The keys of a delivery: its contents and its progress.
+/// Returns the keys of a delivery: its contents and its progress.
 fn keys(organization: OrganizationId, execution: ExecutionId) -> [Key; 2] {
     [delivery(organization, execution), progress(organization, execution)]
 }
@@ -327,44 +328,44 @@ fn assemble(
     }))
 }
 
-/// The prefix of the deliveries to endpoints for events of an execution; their keys end with the
-/// deliveries' ids.
+/// Returns the prefix of the deliveries to endpoints for events of an execution; their keys end
+/// with the deliveries' ids.
 #[must_use]
 pub(super) fn of_execution(organization: OrganizationId, execution: ExecutionId) -> Key {
     Key::table(Table::EndpointDelivery).id(organization).id(execution)
 }
 
-/// The prefix of the endpoints of all organizations and the counters of their lists.
+/// Returns the prefix of the endpoints of all organizations and the counters of their lists.
 pub(super) fn all_endpoints() -> Key {
     Key::table(Table::WebhookEndpoint)
 }
 
-/// The prefix of an organization's endpoints, oldest first.
+/// Returns the prefix of an organization's endpoints, oldest first.
 pub(super) fn endpoints(organization: OrganizationId) -> Key {
     all_endpoints().id(organization).raw(&[1])
 }
 
-/// The counter of changes to the list or names of an organization's endpoints.
+/// Returns the counter of changes to the list or the names of an organization's endpoints.
 pub(super) fn endpoint_changes(organization: OrganizationId) -> Key {
     all_endpoints().id(organization).raw(&[0])
 }
 
-/// A key after all rows of an organization's endpoints.
+/// Returns a key after all rows of an organization's endpoints.
 pub(super) fn after_endpoints(organization: OrganizationId) -> Key {
     all_endpoints().id(organization).raw(&[2])
 }
 
-/// The key of an endpoint.
+/// Returns the key of an endpoint.
 pub(super) fn endpoint(organization: OrganizationId, id: EndpointId) -> Key {
     endpoints(organization).id(id)
 }
 
-/// Whether a row of [`all_endpoints`] is an endpoint.
+/// Returns whether a row of [`all_endpoints`] is an endpoint.
 pub(super) fn is_endpoint(key: &Key) -> bool {
     key.as_bytes().get(17) == Some(&1)
 }
 
-/// The organization of a row of [`all_endpoints`].
+/// Returns the organization of a row of [`all_endpoints`].
 pub(super) fn organization_of_endpoint(key: &Key) -> Option<OrganizationId> {
     let bytes = key.as_bytes().get(1..)?.first_chunk::<16>()?;
     Some(OrganizationId::from(*bytes))

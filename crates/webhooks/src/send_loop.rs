@@ -1,9 +1,9 @@
 //! The loop of the outbox: receives new deliveries in memory, finds due ones on the disk, starts
 //! attempts as the dispatcher allows, and runs one disk job at a time.
 //!
-//! The loop never waits for the disk or for a receiver: attempts run in their own tasks, which also
-//! outlive the loop at a shutdown, within the grace period; a job is polled along with everything
-//! else. Deliveries without room in memory stay on the disk and are found again.
+//! The loop never blocks on the disk or on a receiver: attempts run in their own tasks, which may
+//! outlive the loop at a shutdown, within the grace period, and a job is polled concurrently.
+//! Deliveries without room in memory stay on the disk, where later scans find them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,16 +26,16 @@ use orrery_domain::time::Timestamp;
 use orrery_runtime::{self as runtime, Tasks};
 use orrery_storage::Key;
 
-/// Maximum deliveries about to be parked; further ones stay in the due index for now.
+/// Maximum number of deliveries about to be parked; further ones stay in the due index for now.
 const PARKING_MAX: usize = 1024;
-/// Maximum time between two checks of the clock: clocks are set, machines sleep.
+/// Maximum time between two checks of the clock, because clocks are set and machines sleep.
 const RESCAN_INTERVAL: Duration = Duration::from_secs(1);
-/// Interval of the sweep for parked rows that memory does not know of.
+/// Interval of the sweep for parked rows that are missing in memory.
 const PARKED_INTERVAL: Duration = Duration::from_secs(60);
-/// Minimum time between two passes over the due index: each reads the rows again that are in
-/// memory.
+/// Minimum time between two passes over the due index: each pass also reads the rows that are in
+/// memory already.
 const PASS_INTERVAL: Duration = Duration::from_millis(50);
-/// Deliveries that one job fails as expired.
+/// Maximum number of deliveries that one job fails as expired.
 const EXPIRED_MAX: usize = 128;
 /// Pause after an error of the store.
 const FAILURE_BACKOFF: Duration = Duration::from_secs(1);
@@ -53,7 +53,7 @@ enum Event {
     Tick,
 }
 
-/// The loop and its state. The outbox runs one.
+/// The loop and its state. Each outbox runs one loop.
 pub(super) struct SendLoop {
     context: Arc<Context>,
     fresh: mpsc::Receiver<Item>,
@@ -64,7 +64,8 @@ pub(super) struct SendLoop {
     figures: watch::Sender<Metrics>,
     dispatcher: Dispatcher,
     attempts: FuturesUnordered<BoxFuture<'static, Ended>>,
-    /// The answers of receivers. Each attempt sends one, and the dispatcher limits the attempts.
+    /// The responses of receivers. Each attempt sends one, and the dispatcher limits the number of
+    /// attempts.
     answers: mpsc::Receiver<(Item, Health)>,
     answer: mpsc::Sender<(Item, Health)>,
     disk_job: Option<BoxFuture<'static, Result<JobOutput, Failed>>>,
@@ -73,27 +74,27 @@ pub(super) struct SendLoop {
     circuits: Vec<CircuitChange>,
     circuits_read: bool,
     pass: Pass,
-    /// When the first row that was not due at the last scan will be due.
+    /// The time at which the first row that was not due at the last scan becomes due.
     next_due: Option<Timestamp>,
     sweep: Sweep,
-    /// Which of scan, feed and sweep goes first, so that none starves the others.
+    /// Selects which of scan, feed and sweep goes first, so that none starves the others.
     turn: u8,
-    /// No job before this time.
+    /// No job starts before this time.
     pause: Option<Instant>,
-    /// No new pass before this time.
+    /// No new pass starts before this time.
     next_pass: Instant,
     tick: Instant,
 }
 
-/// The state of a pass over the due index, from its beginning to the rows that are due now.
+/// The state of a pass over the due index, from its beginning to the last row that is due now.
 #[derive(Debug, PartialEq, Eq)]
 enum Pass {
-    /// Not needed.
+    /// No pass is needed.
     None,
-    /// Needed: there may be due rows.
+    /// A pass is needed: there may be due rows.
     Wanted,
-    /// In progress, after this key. `again`: something was added in the meantime, perhaps before
-    /// it. `stuck`: memory had no room at the last page.
+    /// A pass is in progress, after this key. `again`: rows were added in the meantime, perhaps
+    /// before this key. `stuck`: memory had no room at the last page.
     Under { after: Option<Key>, again: bool, stuck: bool },
 }
 
@@ -194,7 +195,8 @@ impl SendLoop {
             let trial = self.tests.remove(&item.execution);
             let attempt = tasks.spawn(async move {
                 let answered = |health| {
-                    // If the channel is full or closed, the end of the attempt reports it.
+                    // If the channel is full or closed, the response is reported at the end of the
+                    // attempt.
                     let _said_later = answer.try_send((attempted.clone(), health));
                 };
                 match trial {
@@ -214,7 +216,8 @@ impl SendLoop {
     }
 
     fn ended(&mut self, (item, result): Ended) {
-        // Its answer was sent earlier and must not be taken for that of a later attempt.
+        // The attempt's response was sent earlier and must not be taken for the response to a later
+        // attempt.
         while let Ok((answered, health)) = self.answers.try_recv() {
             self.answered(&answered, health);
         }
@@ -256,22 +259,22 @@ impl SendLoop {
     fn park(&mut self, items: Vec<Item>) {
         for item in items {
             match self.tests.remove(&item.execution) {
-                // A test delivery is not on the disk: it is refused.
+                // A test delivery is not on the disk, so it cannot be parked and is refused.
                 Some(_refused) => self.dispatcher.forget(&[item]),
                 None => self.to_park.push(item),
             }
         }
     }
 
-    /// After an error of the store or of this program: waits a little, then scans the disk.
+    /// Pauses briefly after an error of the store or a bug, then scans the disk.
     fn back_off(&mut self) -> Health {
         self.pause = Some(runtime::monotonic_now() + FAILURE_BACKOFF);
         self.want_pass();
         Health::Unknown
     }
 
-    /// Queues a test delivery for its receiver, or refuses it where another delivery would be
-    /// parked.
+    /// Queues a test delivery for its receiver, or refuses it in cases in which another delivery
+    /// would be parked.
     fn start_test(&mut self, job: test_delivery::Job) {
         match self.dispatcher.offer(job.item()) {
             Admission::Queued => drop(self.tests.insert(job.delivery.row(), job)),
@@ -280,7 +283,8 @@ impl SendLoop {
         }
     }
 
-    /// Takes a delivery into memory or notes it to be parked; `false` if there is room for neither.
+    /// Takes a delivery into memory or schedules it to be parked; returns `false` if there is room
+    /// for neither.
     fn admit(&mut self, item: Item) -> bool {
         match self.dispatcher.offer(item) {
             Admission::Queued => true,
@@ -425,7 +429,7 @@ impl SendLoop {
         };
         for ParkedEndpoint { receiver, oldest, circuit, overdue } in swept.found {
             if !self.dispatcher.restore_endpoint(&receiver, oldest, circuit, now) {
-                // Memory has no room for more receivers now.
+                // Memory has no room for more receivers at the moment.
                 self.sweep = Sweep::At(runtime::monotonic_now() + PARKED_INTERVAL);
             }
             for item in overdue {
@@ -454,9 +458,9 @@ impl SendLoop {
         }
     }
 
-    /// When the loop must wake up without a notification.
+    /// Returns the time at which the loop must wake up without a notification.
     fn next_wakeup(&self, now: Timestamp, instant: Instant) -> Instant {
-        // A running job wakes the loop at its end, and nothing else could begin before.
+        // A running job wakes the loop when it ends, and no other job can start before that.
         if self.disk_job.is_some() {
             return self.tick;
         }

@@ -1,5 +1,5 @@
-//! The outbox with a real store, scripted receivers, and a clock that stands still until a test
-//! moves it: deliveries, stored state, and restarts.
+//! Tests of the outbox with a real store, scripted receivers, and a clock that only the test moves:
+//! deliveries, stored state, and restarts.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -24,18 +24,18 @@ const BODY: &str = r#"{"status":"completed",  "output":1.50}"#;
 /// Time limit of every wait in a test.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How a scripted receiver behaves.
+/// The behaviour of a scripted receiver.
 #[derive(Debug, Clone)]
 pub(super) enum Behaviour {
     Answers(u16),
-    /// Answers with this `Retry-After`.
+    /// Responds with this `Retry-After`.
     AsksToWait(u16, &'static str),
     Refuses,
     Hangs,
     Panics,
-    /// Answers after a delay.
+    /// Responds after a delay.
     Slow,
-    /// This machine cannot send.
+    /// Simulates that this machine lacks the resources to send.
     Starves,
 }
 
@@ -44,7 +44,7 @@ pub(super) enum Behaviour {
 pub(super) struct Script {
     behaviour: Mutex<HashMap<String, Behaviour>>,
     seen: Mutex<Vec<Seen>>,
-    /// Requests to slow receivers that are in flight, and their maximum.
+    /// The current and the maximum number of requests to slow receivers in flight.
     slow: Mutex<(usize, usize)>,
 }
 
@@ -139,7 +139,7 @@ impl Fixture {
         fixture
     }
 
-    /// Stops the outbox like a crash, with all attempts in flight, and starts another one on the
+    /// Stops the outbox with all attempts in flight, as in a crash, and starts another one on the
     /// same store.
     pub(super) fn restart(&mut self) {
         self.reopen();
@@ -164,7 +164,7 @@ impl Fixture {
         Delivery::new(new_id(), self.organization, new_id(), webhook, body, now)
     }
 
-    /// Commits a delivery like the engine, and hands it over.
+    /// Commits a delivery as the engine does, and hands it over.
     async fn send(&self, url: &str) -> ExecutionId {
         self.send_delivery(self.delivery(url, None)).await
     }
@@ -182,7 +182,7 @@ impl Fixture {
         load(&self.store, self.organization, execution).await.unwrap().unwrap()
     }
 
-    /// Waits until `holds`, checking it whenever the outbox has changed.
+    /// Waits until `holds` returns true, checking it whenever the outbox has changed.
     pub(super) async fn until(&self, what: &str, mut holds: impl AsyncFnMut() -> bool) {
         let mut figures = self.outbox.metrics();
         let waiting = async {
@@ -191,7 +191,7 @@ impl Fixture {
                 if holds().await {
                     return;
                 }
-                // A hanging attempt changes no metric after it began.
+                // A hanging attempt changes no metric after its start.
                 let pause = Duration::from_millis(20);
                 let _either = tokio::time::timeout(pause, figures.changed()).await;
             }
@@ -216,8 +216,8 @@ impl Fixture {
         .await;
     }
 
-    /// Checks that the index and its counters agree with the deliveries. Repeated until they do,
-    /// because an attempt may begin or end in the meantime.
+    /// Waits until the index and its counters match the deliveries; meanwhile, an attempt may start
+    /// or end.
     pub(super) async fn check_standings(&self) {
         self.until("standings agree", async || self.standings_agree().await).await;
     }
@@ -234,7 +234,7 @@ impl Fixture {
         let mut agree = true;
         for standing in DeliveryState::ALL {
             let count = counted.get(standing.as_str()).copied().unwrap_or(0);
-            // Once with the counter, and once by scanning the index.
+            // The total is read once from the counter, and once by scanning the index.
             let far = "2100-01-01T00:00:00Z".parse().unwrap();
             for to in [None, Some(far)] {
                 let filter = Filter { state: Some(standing), to, ..Filter::default() };
@@ -331,7 +331,7 @@ async fn delivery_schedule_runs_to_its_end_across_restart() {
         if made == 3 {
             fixture.restart();
         }
-        // One second too early, nothing happens.
+        // One second before the due time, nothing happens.
         fixture.advance_to(Timestamp::from_micros(due.micros() - 1_000_000));
         assert_eq!(fixture.load(execution).await.progress.attempts.len(), made + 1);
         fixture.advance_to(due);
@@ -449,7 +449,7 @@ async fn delivery_times_out_and_shutdown_waits_for_it() {
 async fn delivery_concurrency_per_endpoint_is_capped() {
     let options = Options { in_flight_per_receiver: 3, ..Options::default() };
     let fixture = Fixture::started(options);
-    // It answers a few times, which increases its slots, then hangs.
+    // The receiver responds a few times, which increases its slots, then hangs.
     for _ in 0..5 {
         let execution = fixture.send("http://a.example:81/").await;
         fixture.until_attempts(execution, 1).await;
@@ -531,12 +531,12 @@ async fn delivery_behind_open_circuit_expires() {
         }
         count
     };
-    // All except the one that is sent as a probe.
+    // All deliveries expire except the one that is sent as a probe.
     fixture.until("given up", async || given_up().await >= parked - 1).await;
     fixture.check_standings().await;
 }
 
-/// Commits deliveries without handing them over, as a start finds them.
+/// Commits deliveries without handing them over, as the outbox finds them at a start.
 async fn backlog(fixture: &Fixture, count: usize, host: impl Fn(usize) -> String) {
     for beginning in (0..count).step_by(1000) {
         let mut commit = Commit::new();
@@ -611,7 +611,7 @@ async fn delivery_retention_removes_only_old_finished_deliveries() {
 #[tokio::test]
 async fn delivery_with_stale_row_or_lost_payload_is_cleaned_up() {
     let fixture = Fixture::new(Options::default());
-    // The payload folder exists, and the file does not: a missing folder would mean nothing.
+    // The payload folder exists, but the file does not. Without the folder, no payload is lost.
     std::fs::create_dir_all(fixture.folder.path().join("payloads/00")).unwrap();
     let lost: Payload = serde_json::from_str(
         r#"{"file":{"id":"0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e","bytes":9,"crc32":1}}"#,
@@ -691,7 +691,7 @@ async fn test_deliveries_respect_endpoint_limits() {
     assert!(refused.into_iter().all(|one| matches!(one, Err(Refusal::Busy { .. }))));
     let peak = fixture.script.slow.lock().unwrap().1;
     assert!(peak <= 3, "{peak} at once");
-    // A failing test delivery counts: the circuit opens, and the next test is refused.
+    // A failing test delivery counts as a failure: the circuit opens, and the next test is refused.
     fixture.script.set("dead.example", Behaviour::Refuses);
     let failed = try_out("dead.example").await.unwrap();
     assert_eq!(failed.attempt.error.as_deref(), Some("the connection was refused"));

@@ -1,5 +1,5 @@
-//! Test deliveries: sent once on request and never stored. They wait for a slot of their receiver
-//! like every other delivery, so that they cannot exceed its limit of connections.
+//! Test deliveries: sent once on request and never stored. A test delivery waits for a slot of its
+//! receiver like every other delivery, so that it cannot exceed the receiver's connection limit.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use super::dispatcher::Item;
 use super::rows::RowIndex;
 use orrery_domain::delivery::{self, Attempt, Delivery};
 
-/// Maximum test deliveries queued for the loop; further ones are refused.
+/// Maximum number of test deliveries queued for the loop; further ones are refused.
 pub(super) const INBOX_MAX: usize = 64;
 
-/// A requested test delivery. Dropping it refuses the request.
+/// A requested test delivery. If it is dropped, the request is refused.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) delivery: Delivery,
@@ -23,7 +23,7 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// The dispatcher's item. It has no row.
+    /// Returns the dispatcher's item for the test delivery, which has no row.
     pub(super) fn item(&self) -> Item {
         Item {
             organization: self.delivery.organization,
@@ -35,7 +35,7 @@ impl Job {
         }
     }
 
-    /// Sends it, unless the caller has disconnected.
+    /// Sends the test delivery, unless the caller has disconnected.
     pub(super) async fn run(self, context: &Context) -> Report {
         if self.done.is_closed() {
             return Report::StaleRow;

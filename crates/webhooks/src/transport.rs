@@ -1,7 +1,7 @@
-//! The interface of the outbox to the network, as a trait, so that tests can script receivers that
-//! refuse, hang or answer anything.
+//! The outbox's interface to the network: a trait, so that tests can script receivers that refuse,
+//! hang or send any response.
 //!
-//! Never retries and never follows a redirect: only the outbox retries.
+//! A transport never retries and never follows a redirect: only the outbox retries.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use hyper::{HeaderMap, Request};
 use orrery_http::client::{self, Client};
 use orrery_http::connector;
 
-/// Maximum bytes of a response's body that are read.
+/// Maximum number of bytes read from a response's body.
 const RESPONSE_BODY_MAX: usize = 64 * 1024;
 
 /// The response of a receiver.
@@ -20,32 +20,32 @@ const RESPONSE_BODY_MAX: usize = 64 * 1024;
 pub struct Response {
     pub status: u16,
     pub headers: HeaderMap,
-    /// The beginning of the body, as far as it was read.
+    /// The beginning of the body, up to the read limit.
     pub body: Bytes,
 }
 
-/// Why there is no response, as a message for the owner of the webhook. It does not reveal why a
-/// connection could not be made.
+/// The reason for a missing response, as a message for the owner of the webhook. It does not reveal
+/// why a connection failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// There is no complete response.
+    /// The receiver sent no complete response.
     #[error("{0}")]
     Receiver(String),
-    /// This machine lacks a resource for sending: this says nothing about the receiver, and the
-    /// attempt does not count.
+    /// This machine lacks a resource for sending. The error does not depend on the receiver, and
+    /// the attempt does not count.
     #[error("{0}")]
     Local(String),
 }
 
 /// Sends one request and waits for the response.
 pub trait Transport: Send + Sync + 'static {
-    /// Sends `request` once. The future is dropped when the attempt times out.
+    /// Sends `request` once. If the attempt times out, the future is dropped.
     ///
     /// Errors: [`SendError`] if there is no complete response.
     fn send(&self, request: Request<Bytes>) -> BoxFuture<'_, Result<Response, SendError>>;
 }
 
-/// The network, through the guarded client.
+/// The network transport, which uses the guarded client.
 #[derive(Debug)]
 pub(super) struct Network {
     client: Client,
@@ -53,7 +53,7 @@ pub(super) struct Network {
 }
 
 impl Network {
-    /// Sends with `client`, with a time limit of `timeout` per attempt.
+    /// Creates a transport that sends with `client`, with a time limit of `timeout` per attempt.
     pub(super) const fn new(client: Client, timeout: Duration) -> Self {
         let limits = client::Limits {
             total: timeout,

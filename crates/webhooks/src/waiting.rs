@@ -1,5 +1,5 @@
-//! Counts the waiting deliveries by reason in the indexes on the disk, up to a limit, so that the
-//! cost is the same for a backlog of a million as for one of a few thousand.
+//! Counts the waiting deliveries by reason, from the indexes on the disk, up to a limit. The cost
+//! is therefore the same for a backlog of a million deliveries as for a few thousand.
 
 use super::outbox::Outbox;
 use super::{Error, rows};
@@ -7,24 +7,24 @@ use orrery_domain::delivery::Status;
 use orrery_domain::ids::OrganizationId;
 use orrery_storage::{Key, Page, Table};
 
-/// Maximum rows counted of each kind.
+/// Maximum number of rows counted for each reason.
 const COUNTED_MAX: usize = 1000;
 
 /// Numbers of unfinished deliveries.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Waiting {
-    /// Due: in flight, or waiting for a free slot of their receiver.
+    /// Due deliveries: in flight, or waiting for a free slot of their receiver.
     pub due: usize,
-    /// Waiting for their next attempt.
+    /// Deliveries that wait for their next attempt.
     pub retrying: usize,
-    /// Parked because their receiver fails or has no free slot.
+    /// Deliveries that are parked because their receiver fails or has no free slot.
     pub parked: usize,
-    /// There are more of one kind than are counted.
+    /// Whether the limit was reached for one of the reasons, so that there may be more deliveries.
     pub is_capped: bool,
 }
 
 impl Outbox {
-    /// The number of the organization's unfinished deliveries.
+    /// Returns the number of the organization's unfinished deliveries.
     ///
     /// # Errors
     /// [`Error::Store`].
@@ -33,7 +33,7 @@ impl Outbox {
         Ok(u64::try_from(self.context.store.counter(&count).await?).unwrap_or(0))
     }
 
-    /// The numbers of waiting deliveries.
+    /// Returns the numbers of waiting deliveries.
     ///
     /// # Errors
     /// [`Error::Store`].

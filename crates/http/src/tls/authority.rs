@@ -1,11 +1,12 @@
 //! The box's own certificate authority, and the listeners' certificate that it issues.
 //!
 //! Clients install the authority once, so it is never replaced while its key exists. A certificate
-//! of it that is lost or near its end is reissued with the same name and key. So is one without
-//! name constraints, as former releases created them, and one that does not permit a name in the
-//! configuration. The machine's own host name, which may change with every start of a container, is
-//! instead left out of the listeners' certificate. Nobody installs the listeners' certificate: it
-//! is recreated whenever it does not fit.
+//! of the authority that is lost or about to expire is reissued with the same name and key. So is a
+//! certificate without name constraints, as former releases created them, and a certificate that
+//! does not permit a name in the configuration. The machine's host name does not cause a reissue,
+//! because it may change with every start of a container; it is left out of the listeners'
+//! certificate instead. Clients do not install the listeners' certificate, so it is recreated
+//! whenever it does not fit.
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -33,22 +34,22 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// Validity of the authority.
 const AUTHORITY_LIFE: Duration = DAY.saturating_mul(20 * 365);
 /// Remaining validity at which the authority's certificate is reissued: longer than the life of a
-/// listeners' certificate, so that none outlives it, and long enough to give clients the new one
-/// while the old one is valid.
+/// listeners' certificate, so that the authority's certificate outlives each of them, and long
+/// enough to distribute the new certificate to clients while the old one is valid.
 const AUTHORITY_OVERLAP: Duration = DAY.saturating_mul(2 * 365);
 /// Validity of a listeners' certificate: Apple's systems reject more than 825 days, and more than
-/// 398 if they take an authority for a public one.
+/// 398 days if they regard the authority as public.
 const LIFE: Duration = DAY.saturating_mul(397);
 /// Remaining validity at which a listeners' certificate is renewed.
 const RENEW_BEFORE: Duration = DAY.saturating_mul(30);
-/// Tolerance for clients' clocks that are behind.
+/// Tolerance for clients' clocks that are slow.
 const CLOCK_SKEW: Duration = DAY;
-/// 2025-01-01T00:00:00Z. An earlier clock has not been set yet (boards without a battery start in
-/// 1970). The authority is valid from this date, so that it also survives a clock that was ahead
-/// when it was created.
+/// 2025-01-01T00:00:00Z. A clock that shows an earlier time has not been set yet (boards without a
+/// battery start in 1970). The authority is valid from this date, so that it stays valid even if
+/// the clock was ahead when the authority was created.
 const EARLIEST: Timestamp = Timestamp::from_micros(1_735_689_600_000_000);
-/// The most names in one certificate, which is sent in each full handshake: the limit of the
-/// configuration plus room for the hosts' own.
+/// Maximum number of names in one certificate, which is sent in each full handshake: the limit of
+/// the configuration plus room for the box's own names.
 const NAMES_MAX: usize = 300;
 
 const FOLDER_MODE: u32 = 0o700;
@@ -82,9 +83,9 @@ impl Folder {
 /// The names of the certificate, in canonical form.
 #[derive(Debug)]
 pub(super) struct Names {
-    /// The names of every box, and the requested ones.
+    /// The names that every box has, and the configured ones.
     asked: BTreeSet<String>,
-    /// The machine's own name; only included if the authority permits it already or is reissued
+    /// The machine's host name; included only if the authority permits it already or is reissued
     /// anyway.
     machine: Option<String>,
 }
@@ -94,7 +95,7 @@ impl Names {
         self.asked.iter().chain(&self.machine).cloned().collect()
     }
 
-    /// The requested names, and the machine's own if the authority permits it.
+    /// Returns the configured names, and the machine's host name if the authority permits it.
     fn permitted(&self, authority: &X509Certificate<'_>) -> BTreeSet<String> {
         let mut names = self.all();
         names.retain(|name| self.asked.contains(name) || constraints::permits(authority, name));
@@ -102,7 +103,7 @@ impl Names {
     }
 }
 
-/// The names of every box, the machine's own, and `more`.
+/// Returns the names that every box has, the machine's host name, and `more`.
 pub(super) fn all_names(more: &[String]) -> Result<Names, Error> {
     let mut names = BTreeSet::new();
     for name in ["localhost", "127.0.0.1", "::1"] {
@@ -114,7 +115,7 @@ pub(super) fn all_names(more: &[String]) -> Result<Names, Error> {
     if names.len() > NAMES_MAX {
         return Err(Error::Names { count: names.len(), most: NAMES_MAX });
     }
-    // A host name that no certificate can carry is not one that clients connect to.
+    // Clients do not connect to a host name that is invalid in certificates.
     Ok(Names { asked: names, machine: canonical(&machine_name()) })
 }
 
@@ -145,13 +146,13 @@ pub(super) fn provide(folder: &Folder, names: &Names, now: Timestamp) -> Result<
     pair::read(&folder.certificate, &folder.key)
 }
 
-/// Whether a new certificate is due.
+/// Returns whether a new certificate is due.
 pub(super) fn is_due(pair: &Pair, now: Timestamp) -> bool {
     let now = now.max(EARLIEST);
     now < pair.not_before || now.plus(RENEW_BEFORE) >= pair.not_after
 }
 
-/// Why the certificate cannot be served any longer; `None` if it can.
+/// Returns the reason why the certificate must no longer be served; `None` if it is valid.
 fn misfit(
     pair: &Pair,
     folder: &Folder,
@@ -173,7 +174,7 @@ fn misfit(
     Ok((!is_issued).then_some("the authority changed"))
 }
 
-/// Returns the authority's certificate; creates it if it is missing, near its end, without
+/// Returns the authority's certificate. Creates it if it is missing, about to expire, without
 /// constraints, or does not permit a name.
 fn authority(
     folder: &Folder,
@@ -199,7 +200,8 @@ fn authority(
     make_authority(folder, names, now)
 }
 
-/// Why the authority's certificate must be reissued, and what that means for clients.
+/// Returns the reason why the authority's certificate must be reissued, and the consequence for
+/// clients.
 fn outdated(
     folder: &Folder,
     authority: &X509Certificate<'_>,
@@ -209,8 +211,8 @@ fn outdated(
     if now.plus(AUTHORITY_OVERLAP).unix_seconds() >= authority.validity().not_after.timestamp() {
         return Ok(Some("it expires soon: give clients the new file in time".to_owned()));
     }
-    // A foreign authority, or one whose key is missing, is left as it is. A name that the latter
-    // does not permit is an error when the certificate is issued.
+    // A foreign authority, or an authority whose key is missing, is left as it is. If an authority
+    // without a key does not permit a name, issuing the certificate fails.
     let key = match authority_key(folder) {
         Err(Error::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
             return Ok(None);
@@ -237,7 +239,7 @@ fn outdated(
     }))
 }
 
-/// Writes an authority with the existing key, or else a new one.
+/// Writes an authority with the existing key, or with a new key if there is none.
 fn make_authority(
     folder: &Folder,
     names: &Names,
@@ -288,12 +290,13 @@ fn issue(
     params.not_before = asn1(before(now, CLOCK_SKEW))?.to_datetime();
     params.not_after = asn1(now.plus(LIFE))?.to_datetime();
     let issued = params.signed_by(&key, &issuer)?;
-    // A kill between the two writes leaves a pair that does not match: the next start recreates it.
+    // If the process is killed between the two writes, the pair does not match: the next start
+    // recreates it.
     write(&folder.key, key.serialize_pem().as_bytes(), KEY_MODE)?;
     write(&folder.certificate, issued.pem().as_bytes(), CERTIFICATE_MODE)
 }
 
-/// The authority's key, if it matches the authority's certificate.
+/// Returns the authority's key, if it matches the authority's certificate.
 fn signer(folder: &Folder) -> Result<KeyPair, Error> {
     let certificate = folder.authority.clone();
     let key = folder.authority_key.clone();
@@ -315,8 +318,8 @@ fn authority_key(folder: &Folder) -> Result<KeyPair, Error> {
         .map_err(|error| Error::Key { path: path.clone(), reason: error.to_string() })
 }
 
-/// A name derived from the key: two boxes have different names, and a box keeps its name when its
-/// host name changes.
+/// Returns a name derived from the key: two boxes have different names, and a box keeps its name
+/// when its host name changes.
 pub(super) fn authority_name(key: &KeyPair) -> DistinguishedName {
     let mut name = DistinguishedName::new();
     name.push(DnType::OrganizationName, "Orrery");
@@ -330,7 +333,8 @@ fn mark(key: &KeyPair) -> String {
     format!("Orrery authority {digest}")
 }
 
-/// Random, because clients may reject two certificates of one authority with the same number.
+/// Returns a random number, because clients may reject two certificates of one authority with the
+/// same number.
 fn serial_number() -> Result<SerialNumber, Error> {
     Ok(SerialNumber::from_slice(&runtime::random_bytes::<16>()?))
 }
@@ -345,9 +349,9 @@ fn asn1(moment: Timestamp) -> Result<ASN1Time, Error> {
         .map_err(|_out_of_range| Error::Make(rcgen::Error::Time))
 }
 
-/// The canonical form of a name; `None` for an invalid one.
+/// Returns the canonical form of a name; `None` for an invalid one.
 fn canonical(name: &str) -> Option<String> {
-    // URLs write IPv6 addresses in brackets, and hosts of URLs are names here.
+    // A name may be the host of a URL, in which IPv6 addresses are written in brackets.
     let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
     if let Ok(address) = bare.parse::<IpAddr>() {
         return Some(address.to_string());
@@ -358,7 +362,7 @@ fn canonical(name: &str) -> Option<String> {
     Some(name)
 }
 
-/// The kernel's name for this machine.
+/// Returns the host name that the kernel has for this machine.
 pub(super) fn machine_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
@@ -382,7 +386,7 @@ fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Error> {
         let mut options = OpenOptions::new();
         let mut file =
             options.write(true).create(true).truncate(true).mode(KEY_MODE).open(&half)?;
-        // Also corrects the mode of an existing half-written file, whatever the umask is.
+        // Also corrects the mode of an existing incomplete file, regardless of the umask.
         file.set_permissions(Permissions::from_mode(mode))?;
         file.write_all(bytes)?;
         file.sync_all()?;
@@ -392,7 +396,7 @@ fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Error> {
     write().map_err(|source| Error::Write { path: path.to_path_buf(), source })
 }
 
-/// Makes changes of names in a folder durable.
+/// Makes renames in a folder durable.
 fn sync(folder: &Path) -> io::Result<()> {
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     File::open(folder)?.sync_all()

@@ -1,8 +1,8 @@
 //! Name constraints (RFC 5280, section 4.2.1.10) of the box's own authority. A client that trusts
-//! the authority trusts it for this box's names and for nothing else, even if its key is stolen.
+//! the authority trusts it only for this box's names, even if the authority's key is stolen.
 //!
-//! Host names and IP addresses are constrained to those of the box. A constraint on a host name
-//! also permits the names below it.
+//! Host names and IP addresses are restricted to the box's own. A constraint on a host name also
+//! permits its subdomains.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -11,8 +11,8 @@ use rcgen::{CidrSubnet, GeneralSubtree, NameConstraints};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 
-/// Constraints that permit these names. They always include an IPv4 and an IPv6 address and a host
-/// name, so that no kind of name is unconstrained.
+/// Returns constraints that permit these names. They always include an IPv4 address, an IPv6
+/// address and a host name, so that no kind of name is unconstrained.
 pub(super) fn permitting(names: &BTreeSet<String>) -> NameConstraints {
     let subtree = |name: &String| match name.parse::<IpAddr>() {
         Ok(IpAddr::V4(address)) => {
@@ -27,12 +27,13 @@ pub(super) fn permitting(names: &BTreeSet<String>) -> NameConstraints {
     NameConstraints { permitted_subtrees, excluded_subtrees: Vec::new() }
 }
 
-/// Whether an authority has constraints.
+/// Returns whether an authority has constraints.
 pub(super) fn has_any(authority: &X509Certificate<'_>) -> bool {
     !matches!(authority.name_constraints(), Ok(None))
 }
 
-/// Whether an authority permits a name. One without constraints permits every name.
+/// Returns whether an authority permits a name. An authority without constraints permits every
+/// name.
 pub(super) fn permits(authority: &X509Certificate<'_>, name: &str) -> bool {
     let Ok(constraints) = authority.name_constraints() else { return false };
     let Some(constraints) = constraints else { return true };
@@ -53,12 +54,12 @@ pub(super) fn permits(authority: &X509Certificate<'_>, name: &str) -> bool {
     })
 }
 
-/// The domain of a name without the wildcard label.
+/// Returns the domain of a name without the wildcard label.
 fn domain(name: &str) -> &str {
     name.strip_prefix("*.").unwrap_or(name)
 }
 
-/// Whether an address is in a subnet, given as the subnet's address followed by its mask.
+/// Returns whether an address is in a subnet, given as the subnet's address followed by its mask.
 fn is_within(subnet: &[u8], address: &[u8]) -> bool {
     let Some((base, mask)) = subnet.split_at_checked(address.len()) else { return false };
     mask.len() == address.len()

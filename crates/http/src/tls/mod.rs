@@ -3,7 +3,7 @@
 //!
 //! A certificate that cannot be served never replaces a working one: a broken file is logged, and
 //! the previous certificate stays in use. An expired certificate is served and logged, because only
-//! its clients can decide whether to accept it. Other modules decide which listeners are encrypted.
+//! the clients can decide whether to accept it. Other modules decide which listeners are encrypted.
 
 mod authority;
 mod constraints;
@@ -37,7 +37,7 @@ const POLL_EVERY: Duration = Duration::from_secs(1);
 /// Protocols for ALPN (RFC 7301), the preferred one first.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
-/// Why there is no certificate to serve. Messages name the file, and never show the content of a
+/// A certificate that cannot be served. Messages name the file, and never show the contents of a
 /// key file.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -97,7 +97,7 @@ pub enum Error {
     Setup(rustls::Error),
 }
 
-/// A known remedy for a file that cannot be read.
+/// Returns a known remedy for a file that cannot be read.
 fn hint(error: &io::Error) -> &'static str {
     if error.kind() == io::ErrorKind::PermissionDenied {
         return "; the service's user must be able to read it and to enter its folder";
@@ -105,14 +105,14 @@ fn hint(error: &io::Error) -> &'static str {
     ""
 }
 
-/// The kernel's name for this machine.
+/// Returns the host name that the kernel has for this machine.
 #[must_use]
 pub fn machine_name() -> String {
     authority::machine_name()
 }
 
-/// The listeners' certificate. Clones share one state: a reload of one applies to all of them, from
-/// the next handshake on.
+/// The listeners' certificate. Clones share one state: a reload applies to all of them, from the
+/// next handshake on.
 #[derive(Clone)]
 pub struct Certificates {
     shared: Arc<Shared>,
@@ -126,14 +126,14 @@ struct Shared {
     looked: Mutex<Looked>,
 }
 
-/// Where the certificate comes from.
+/// The source of the certificate.
 #[derive(Debug)]
 enum Source {
     SelfMade { folder: Folder, names: Names },
     Files { certificate: PathBuf, key: PathBuf },
 }
 
-/// The certificate for the next handshake, whatever name the client asks for.
+/// The certificate for the next handshake, regardless of the server name that the client requests.
 #[derive(Debug)]
 struct Current(ArcSwap<CertifiedKey>);
 
@@ -149,14 +149,14 @@ struct Looked {
     stamps: [Option<Stamp>; 2],
     /// The served pair.
     pair: Pair,
-    /// The logged reason why the files' current content is not served.
+    /// The logged reason why the current contents of the files are not served.
     failure: Option<String>,
     /// Concerns already logged about the served certificate.
     concerns: Vec<Concern>,
 }
 
-/// Identifies the version of a file. It includes the inode's change time, because a copy may
-/// preserve an old modification time.
+/// Identifies a version of a file. It includes the inode's change time, because a copy may preserve
+/// an old modification time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Stamp {
     file: (u64, u64),
@@ -166,7 +166,7 @@ struct Stamp {
 }
 
 impl Stamp {
-    /// `None` if the file's metadata cannot be read.
+    /// Returns `None` if the file's metadata cannot be read.
     fn of(path: &Path) -> Option<Self> {
         let metadata = fs::metadata(path).ok()?;
         Some(Self {
@@ -178,8 +178,8 @@ impl Stamp {
     }
 }
 
-/// Checks a certificate and its key before they are served: whether they match, their names and
-/// validity, and what clients may reject.
+/// Checks a certificate and its key before they are served: whether they match, their names, their
+/// validity, and anything that clients may reject.
 ///
 /// # Errors
 /// [`Error`] if they cannot be served.
@@ -188,11 +188,11 @@ pub fn inspect(certificate: &Path, key: &Path, now: Timestamp) -> Result<Summary
 }
 
 impl Certificates {
-    /// A certificate from this box's own authority, both stored in `dir/tls` and created if
-    /// missing. It is valid for `localhost`, 127.0.0.1, ::1, this machine's host name, and `names`
-    /// (host names, also such as `*.box.lan`, and IP addresses). The authority's name constraints
-    /// permit these names and no others: until it expires, clients only need a new one when a name
-    /// is added to `names`.
+    /// Returns a certificate from this box's own authority. Both are stored in `dir/tls` and
+    /// created if missing. It is valid for `localhost`, 127.0.0.1, ::1, this machine's host name,
+    /// and `names` (host names, including wildcards such as `*.box.lan`, and IP addresses). The
+    /// authority's name constraints permit these names and no others: until the authority expires,
+    /// clients need a new one only when a name is added to `names`.
     ///
     /// Reads and writes files; only one process at a time may use a `dir`.
     ///
@@ -205,7 +205,7 @@ impl Certificates {
         Self::serving(source, pair)
     }
 
-    /// The operator's certificate chain and private key, in PEM. Reads files.
+    /// Reads the operator's certificate chain and private key from PEM files.
     ///
     /// # Errors
     /// [`Error`] if they cannot be served.
@@ -219,20 +219,21 @@ impl Certificates {
     fn serving(source: Source, pair: Pair) -> Result<Self, Error> {
         let current = Arc::new(Current(ArcSwap::new(Arc::clone(&pair.certified))));
         let acceptor = TlsAcceptor::from(Arc::new(server_config(&current)?));
-        // No stamps: the first check reads the files again, so that no earlier change is missed.
+        // Without stamps, the first check reads the files again, so that it misses no earlier
+        // change.
         let looked = Looked { stamps: [None, None], pair, failure: None, concerns: Vec::new() };
         let shared = Shared { source, current, acceptor, looked: Mutex::new(looked) };
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// The TLS acceptor, which serves the current certificate at each handshake: TLS 1.2 and 1.3,
-    /// `h2` and `http/1.1`. All acceptors share their session tickets.
+    /// Returns the TLS acceptor, which serves the current certificate at each handshake: TLS 1.2
+    /// and 1.3, `h2` and `http/1.1`. All acceptors share their session tickets.
     #[must_use]
     pub fn acceptor(&self) -> TlsAcceptor {
         self.shared.acceptor.clone()
     }
 
-    /// The certificate of the box's own authority, for clients to install; `None` for the
+    /// Returns the path of the authority's certificate, for clients to install; `None` for the
     /// operator's files.
     #[must_use]
     pub fn ca_path(&self) -> Option<&Path> {
@@ -246,15 +247,15 @@ impl Certificates {
     /// call it on a blocking thread. Returns a description of the certificate if it has changed.
     ///
     /// # Errors
-    /// [`Error`] if they cannot be served. It is already logged, and the previous certificate stays
-    /// in use.
+    /// [`Error`] if the files cannot be served. The error is already logged, and the previous
+    /// certificate stays in use.
     pub fn reload(&self, now: Timestamp) -> Result<Option<String>, Error> {
         self.refresh(&mut self.looked(), now)
     }
 
     /// Until the service stops, reloads when a file has changed, when a self-signed certificate is
-    /// due, and when the last reload failed; logs concerns about the certificate. Calls `changed`
-    /// with each new certificate.
+    /// due, and after a failed reload; logs concerns about the certificate. Calls `changed` with
+    /// each new certificate.
     pub fn watch(
         &self,
         tasks: &Tasks,
@@ -284,7 +285,8 @@ impl Certificates {
         });
     }
 
-    /// One check of [`Certificates::watch`]; describes the certificate if it has changed.
+    /// Runs one check of [`Certificates::watch`]. Returns a description of the certificate if it
+    /// has changed.
     fn poll(&self, now: Timestamp) -> Option<String> {
         let mut looked = self.looked();
         let source = &self.shared.source;
@@ -307,7 +309,8 @@ impl Certificates {
 
     fn refresh(&self, looked: &mut Looked, now: Timestamp) -> Result<Option<String>, Error> {
         let source = &self.shared.source;
-        // Taken before the files are read: the next check sees any change in the meantime.
+        // The stamps are taken before the files are read, so that the next check sees any change
+        // made in the meantime.
         looked.stamps = source.stamps();
         let certificate = source.certificate().display();
         match source.load(now) {
@@ -336,7 +339,7 @@ impl Certificates {
     }
 
     fn looked(&self) -> MutexGuard<'_, Looked> {
-        // The next check repairs every state that a panic could leave behind.
+        // The next check repairs any state that a panic may leave.
         self.shared.looked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -370,7 +373,7 @@ impl Source {
         [Stamp::of(certificate), Stamp::of(key)]
     }
 
-    /// Whether a new certificate is due although no file has changed.
+    /// Returns whether a new certificate is due although no file has changed.
     fn is_due(&self, pair: &Pair, now: Timestamp) -> bool {
         match self {
             Self::SelfMade { .. } => authority::is_due(pair, now),
@@ -387,7 +390,7 @@ fn server_config(current: &Arc<Current>) -> Result<ServerConfig, Error> {
         .with_no_client_auth()
         .with_cert_resolver(Arc::<Current>::clone(current));
     config.alpn_protocols = PROTOCOLS.iter().map(|protocol| protocol.to_vec()).collect();
-    // A returning client presents its session ticket: the server keeps no state per client.
+    // A returning client presents its session ticket, so the server stores no state per client.
     config.ticketer = crypto::ring::Ticketer::new().map_err(Error::Setup)?;
     Ok(config)
 }

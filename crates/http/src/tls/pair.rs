@@ -1,6 +1,6 @@
-//! A certificate and its private key: read from PEM files, checked to match, summarized.
+//! A certificate and its private key: read from PEM files, checked to match, and summarized.
 //!
-//! Writes nothing, reads no clock, and never puts key material into an error.
+//! This module writes nothing, reads no clock, and never includes key material in an error.
 
 use std::fmt;
 use std::fs;
@@ -25,16 +25,16 @@ use orrery_runtime::regular_file;
 
 /// The largest certificate or key file, in bytes.
 const BYTES_MAX: u64 = 1024 * 1024;
-/// A certificate ends soon when this fraction of its life, or less, is left: automated renewal
-/// happens earlier, however short the lives are.
+/// A certificate is about to expire when 1/`LAST_PART` of its life, or less, is left. Automated
+/// renewal happens earlier, regardless of the lifetime.
 const LAST_PART: i64 = 10;
-/// Permission bits that expose a secret file: any for everyone, and writing for the group.
+/// Permission bits that expose a secret file: any access by others, and write access by the group.
 const OPEN_MODE: u32 = 0o027;
 
 /// Summary of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary {
-    /// Its host names and IP addresses.
+    /// The certificate's host names and IP addresses.
     pub names: Vec<String>,
     pub not_before: Timestamp,
     pub not_after: Timestamp,
@@ -51,11 +51,11 @@ pub enum Concern {
     Ended {
         not_after: Timestamp,
     },
-    /// A tenth of its life, or less, is left.
+    /// A tenth of the certificate's life, or less, is left.
     EndsSoon {
         not_after: Timestamp,
     },
-    /// It has at most a common name, which clients no longer read (RFC 9525).
+    /// The certificate has at most a common name, which clients no longer read (RFC 9525).
     NoNames,
     /// Users other than the owner can access the private key.
     OpenKey {
@@ -64,7 +64,8 @@ pub enum Concern {
 }
 
 impl Concern {
-    /// Whether clients reject the certificate because of it; otherwise it works, for now.
+    /// Returns whether clients reject the certificate because of this concern; if not, the
+    /// certificate still works.
     #[must_use]
     pub const fn is_refused(self) -> bool {
         match self {
@@ -74,7 +75,7 @@ impl Concern {
     }
 }
 
-/// Continues "the certificate …".
+/// Completes a sentence that starts with "the certificate …".
 impl fmt::Display for Concern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -147,7 +148,8 @@ pub(super) fn read(certificate: &Path, key: &Path) -> Result<Pair, Error> {
         .map_err(|error| Error::Key { path: key.to_path_buf(), reason: error.to_string() })?;
     let certified = CertifiedKey::new(chain, signer);
     match certified.keys_match() {
-        // Unknown: a kind of key whose public half cannot be computed. ring has none.
+        // `Unknown` means that ring cannot compute the key's public half, which does not happen for
+        // any of its key types.
         Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => {}
         Err(rustls::Error::InconsistentKeys(_)) => {
             let certificate = certificate.to_path_buf();
@@ -160,7 +162,7 @@ pub(super) fn read(certificate: &Path, key: &Path) -> Result<Pair, Error> {
     Ok(Pair { certified: Arc::new(certified), names, not_before, not_after, key_mode })
 }
 
-/// The certificates in a PEM file, at least one.
+/// Returns the certificates in a PEM file, at least one.
 pub(super) fn chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
     let bytes = bytes_of(path)?;
     let chain = CertificateDer::pem_slice_iter(&bytes)
@@ -181,7 +183,7 @@ pub(super) fn parse<'a>(
     Ok(parsed)
 }
 
-/// All bytes of a certificate or key file.
+/// Returns the contents of a certificate or key file.
 pub(super) fn bytes_of(path: &Path) -> Result<Vec<u8>, Error> {
     let no_file = || Error::NotAFile { path: path.to_path_buf(), most: BYTES_MAX };
     // Checked before opening, because opening a named pipe would block.
@@ -209,8 +211,8 @@ fn secret(path: &Path) -> Result<PrivateKeyDer<'static>, Error> {
     let bytes = bytes_of(path)?;
     PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| {
         let path = path.to_path_buf();
-        // Both forms of encrypted keys contain the word: in the section's name (PKCS #8), or in a
-        // header (the older form), which is not base64.
+        // Both forms of encrypted keys contain the word: PKCS #8 in the section's name, the older
+        // form in a header, which is not base64.
         let is_encrypted = bytes.windows(9).any(|window| window == b"ENCRYPTED");
         if is_encrypted {
             Error::EncryptedKey { path }
@@ -226,7 +228,7 @@ fn unfit(path: &Path, error: &dyn fmt::Display) -> Error {
     Error::Certificate { path: path.to_path_buf(), reason: error.to_string() }
 }
 
-/// The host names and IP addresses of a certificate; addresses in their shortest form.
+/// Returns the host names and IP addresses of a certificate, with addresses in their shortest form.
 fn names_of(certificate: &X509Certificate<'_>) -> Vec<String> {
     let Ok(Some(extension)) = certificate.subject_alternative_name() else { return Vec::new() };
     let name = |name: &GeneralName<'_>| {

@@ -76,7 +76,7 @@ impl Client {
         self
     }
 
-    /// Performs a handshake over a pipe, and sends a word back and forth.
+    /// Performs a handshake over a pipe, and sends a word in each direction.
     async fn connect(&self, server: &Certificates, name: &str) -> Result<Agreed, String> {
         let (near, far) = tokio::io::duplex(64 * 1024);
         let name = ServerName::try_from(name.to_owned()).unwrap();
@@ -167,7 +167,7 @@ impl Files {
     }
 }
 
-/// The certificate of the next handshake.
+/// Returns the certificate that the next handshake uses.
 fn served(certificates: &Certificates) -> Vec<u8> {
     certificates.shared.current.0.load().cert[0].to_vec()
 }
@@ -247,8 +247,8 @@ fn tls_folder_and_keys_are_private_to_owner() {
     {
         assert_eq!(mode(&tls.join(name)), expected, "{name}");
     }
-    // An opened folder is made private again, and a half-written key that others could read is
-    // replaced by a private one.
+    // A folder with open permissions is made private again, and a half-written key that others
+    // could read is replaced by a private one.
     fs::set_permissions(&tls, fs::Permissions::from_mode(0o755)).unwrap();
     fs::write(tls.join("server.key.half"), "left by a kill").unwrap();
     fs::set_permissions(tls.join("server.key.half"), fs::Permissions::from_mode(0o666)).unwrap();
@@ -264,7 +264,7 @@ async fn certificate_is_kept_while_valid_and_reissued_otherwise() {
     let client = Client::trusting(first.ca_path().unwrap(), days(366));
     let authority = read(&dir, "ca.pem");
     let certificate = read(&dir, "server.pem");
-    // Valid for 397 days, renewed when 30 are left.
+    // Valid for 397 days, renewed when 30 days are left.
     let mut authority = authority;
     for (names, now, is_kept) in [
         (vec!["BOX.lan", "127.0.0.1"], days(366), true),
@@ -272,7 +272,7 @@ async fn certificate_is_kept_while_valid_and_reissued_otherwise() {
         (vec!["box.lan"], days(366), false),
         (vec!["box.lan"], days(366 + 366), true),
         (vec!["box.lan"], days(366 + 368), false),
-        // The clock was ahead, and was set right.
+        // The clock was ahead and has been corrected.
         (vec!["box.lan"], NOW, false),
     ] {
         let before = read(&dir, "server.pem");
@@ -297,7 +297,7 @@ async fn ca_certificate_is_renewed_with_same_key_and_name() {
     let kept = dir.path().join("given-to-a-client.pem");
     fs::copy(server.ca_path().unwrap(), &kept).unwrap();
     let old = fs::read(&kept).unwrap();
-    // Lost, and near its end: reissued with the same key and name.
+    // A certificate that is lost or about to expire is reissued with the same key and name.
     fs::remove_file(server.ca_path().unwrap()).unwrap();
     for now in [NOW, days(18 * 365 + 1)] {
         let server = made(&dir, &[], now).unwrap();
@@ -373,7 +373,7 @@ fn ca_key_loss_matters_only_when_reissuing() {
     made(&dir, &[], NOW).unwrap();
     let error = made(&dir, &["box.lan"], NOW).unwrap_err().to_string();
     assert!(error.contains(&key.display().to_string()) && error.contains("put it back"), "{error}");
-    // Another authority's key cannot sign in this one's name.
+    // Another authority's key cannot sign under this authority's name.
     fs::write(&key, KeyPair::generate().unwrap().serialize_pem()).unwrap();
     let error = made(&dir, &["box.lan"], NOW).unwrap_err();
     assert!(matches!(error, Error::Mismatch { .. }), "{error}");
@@ -689,7 +689,8 @@ async fn certificate_omits_machine_name_not_permitted_by_ca() {
         inspect(&dir.path().join("tls/server.pem"), &dir.path().join("tls/server.key"), NOW);
     assert_eq!(names.unwrap().names, permitted);
     Client::trusting(server.ca_path().unwrap(), NOW).connect(&server, "box.lan").await.unwrap();
-    // A requested name is worth a reissued authority: clients with the previous one reject the box.
+    // A requested name justifies a reissued authority: clients with the previous one reject the
+    // box.
     let given = dir.path().join("given-to-a-client.pem");
     fs::copy(server.ca_path().unwrap(), &given).unwrap();
     let server = made(&dir, &["box.lan", "shed.lan"], NOW).unwrap();

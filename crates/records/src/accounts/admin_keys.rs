@@ -1,8 +1,8 @@
 //! Admin keys, which administer the box over HTTP and belong to no organization.
 //!
 //! They are created, hashed, listed and deleted like API keys, and share their index, with an owner
-//! ID that no organization can have. Their prefix differs, so that neither kind is ever looked up
-//! as the other; the owner of the record is checked as well.
+//! ID that no organization can have. They have a different prefix, so that a key of one kind is
+//! never looked up as the other kind; the owner of the record is checked as well.
 
 use std::time::Duration;
 
@@ -14,23 +14,23 @@ use orrery_storage::commit::Expect;
 use orrery_storage::record::{decode, encode};
 use orrery_storage::{self as storage, Commit};
 
-/// The prefix of every admin key, as long as that of API keys.
+/// The prefix of every admin key. It has the same length as the prefix of API keys.
 pub const ADMIN_KEY_PREFIX: &str = "sma_";
 
-/// Why a key is refused.
+/// The reason for refusing a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyFault {
-    /// It does not look like a key.
+    /// The string does not have the format of a key.
     Form,
-    /// It looks like an admin key where an API key is expected, or the other way round.
+    /// It has the format of an admin key where an API key is expected, or vice versa.
     OtherKind,
     Expired,
     Unknown,
 }
 
 impl Accounts {
-    /// Creates an admin key. The text is the full key, which is not stored and cannot be shown
-    /// again.
+    /// Creates an admin key. The returned string is the full key, which is not stored and cannot be
+    /// shown again.
     ///
     /// # Errors
     /// [`Error::InvalidKeyName`], [`Error::Randomness`], [`Error::Storage`].
@@ -44,7 +44,7 @@ impl Accounts {
         self.make_key((ADMIN_KEY_PREFIX, box_owner()), (name, created_by), expires_at).await
     }
 
-    /// Authenticates an admin key; `None` for every key that is not a valid admin key.
+    /// Authenticates an admin key. Returns `None` if the key is not a valid admin key.
     ///
     /// # Errors
     /// [`Error::Storage`] when the store cannot be read.
@@ -53,7 +53,8 @@ impl Accounts {
         Ok(found.filter(|caller| caller.organization == box_owner()).map(|caller| caller.key))
     }
 
-    /// Why `presented`, which was refused, is not a valid key of those that begin with `prefix`.
+    /// Returns the reason why `presented`, which was refused, is not a valid key with this
+    /// `prefix`.
     ///
     /// # Errors
     /// [`Error::Storage`] when the store cannot be read.
@@ -82,7 +83,8 @@ impl Accounts {
         self.make_key((KEY_PREFIX, organization), (name, created_by), expires_at).await
     }
 
-    /// Changes when a key expires. Once this has returned, no request succeeds with an expired key.
+    /// Changes the expiry of a key. After this function has returned, no request succeeds with an
+    /// expired key.
     ///
     /// # Errors
     /// [`Error::NoKey`], [`Error::Storage`].
@@ -93,7 +95,7 @@ impl Accounts {
         expires_at: Option<Timestamp>,
     ) -> Result<ApiKey, Error> {
         let accounts = self.clone();
-        // If the client disconnects, the old expiry must not stay in memory.
+        // If the client disconnects, the cache must not keep the old expiry.
         let changing = async move { accounts.write_expiry(organization, id, expires_at).await };
         self.tasks.complete(changing).await.unwrap_or_else(|error| {
             Err(storage::Error::Unavailable { reason: error.to_string() }.into())

@@ -22,8 +22,8 @@ impl Accounts {
         Ok(())
     }
 
-    /// Changes the limits of an organization for all later requests. Accepted work is not affected.
-    /// Identical limits change nothing.
+    /// Changes the limits of an organization for all later requests. Work that is already accepted
+    /// is not affected. If the limits are unchanged, does nothing.
     ///
     /// # Errors
     /// [`Error::NoOrganization`], [`Error::Storage`].
@@ -33,7 +33,7 @@ impl Accounts {
         change: impl FnOnce(Limits) -> Limits + Send + 'static,
     ) -> Result<Organization, Error> {
         let accounts = self.clone();
-        // If the client disconnects, the old limits must not stay in memory.
+        // If the client disconnects, the cache must not keep the old limits.
         let changing = self.tasks.complete(async move { accounts.write_limits(id, change).await });
         changing.await.unwrap_or_else(|error| {
             Err(storage::Error::Unavailable { reason: error.to_string() }.into())

@@ -1,8 +1,8 @@
 //! Accounts: organizations and their API keys.
 //!
-//! A full key exists only in the response that creates it. The store has its SHA-256, which is also
-//! the row's key, so that a lookup costs the same regardless of the number of keys. (A key has 160
-//! random bits, so a slow hash would add no protection.) Keys in use are cached, so that most
+//! A full key exists only in the response that creates it. The store has only its SHA-256, which is
+//! also the row's key, so that a lookup costs the same regardless of the number of keys. (A key has
+//! 160 random bits, so a slow hash would add no protection.) Keys in use are cached, so that most
 //! requests need no disk access.
 
 mod admin_keys;
@@ -45,11 +45,11 @@ const KEY_LENGTH: usize = KEY_PREFIX.len() + KEY_BYTES * 8 / 5;
 const SHOWN: usize = KEY_PREFIX.len() + 4;
 /// Maximum number of cached keys. When it is reached, the cache is cleared.
 const CACHED_KEYS: usize = 10_000;
-/// How often a stream that was opened with a key checks that the key still exists.
+/// How often a stream that was opened with a key checks whether the key still exists.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 /// Maximum length of the name of an organization or a key.
 const NAME_MAX: usize = 64;
-/// Maximum number of organizations, or of keys of one organization, in a list.
+/// Maximum number of entries in a list of organizations or of an organization's keys.
 const LISTED: usize = 10_000;
 
 /// Errors of account operations.
@@ -84,10 +84,10 @@ impl From<storage::record::Malformed> for Error {
 pub struct Prefix([u8; SHOWN]);
 
 impl Prefix {
-    /// Shown for the dashboard, which uses no key.
+    /// The prefix shown for the dashboard, which uses no key.
     pub const DASHBOARD: Self = Self(*b"--------");
 
-    /// Returns the prefix of a full key or of a prefix. Shorter text is padded with `_`.
+    /// Returns the prefix of a full key or of a prefix. A shorter string is padded with `_`.
     fn of(key: &str) -> Self {
         let mut shown = [b'_'; SHOWN];
         for (place, byte) in shown.iter_mut().zip(key.bytes().filter(u8::is_ascii)) {
@@ -114,7 +114,7 @@ impl fmt::Debug for Prefix {
 pub struct Caller {
     pub organization: OrganizationId,
     pub key: KeyId,
-    /// For display and logs.
+    /// The key's first characters, for display and logs.
     pub prefix: Prefix,
 }
 
@@ -138,7 +138,7 @@ struct Live {
 #[derive(Debug, Default)]
 struct Cache {
     keys: HashMap<Hash, Known>,
-    /// The same by ID, for links: the organization and the expiry.
+    /// Live keys by ID, for links: each with its organization and expiry.
     live: HashMap<KeyId, Live>,
     /// Counts deletions, so that a key read before its deletion is not cached after it.
     deletions: u64,
@@ -152,8 +152,8 @@ pub struct Accounts {
     cache: Arc<RwLock<Cache>>,
     /// Notified after every deletion, so that streams check their keys again.
     deleted: Arc<watch::Sender<()>>,
-    /// Running deletions. A shutdown need not wait for them: the store writes what it has been
-    /// handed, and the cache ends with the process.
+    /// Running deletions. A shutdown does not wait for them: the store writes every commit that it
+    /// has received, and the cache ends with the process.
     tasks: Tasks,
     recorder: Recorder,
     /// Last uses of keys that have not been written yet.
@@ -271,7 +271,8 @@ impl Accounts {
         found.ok_or_else(|| Error::NoOrganization(id.to_string()))
     }
 
-    /// Creates a key. The text is the full key, which is not stored and cannot be shown again.
+    /// Creates a key. The returned string is the full key, which is not stored and cannot be shown
+    /// again.
     ///
     /// # Errors
     /// [`Error::InvalidKeyName`], [`Error::NoOrganization`], [`Error::Randomness`],
@@ -352,14 +353,14 @@ impl Accounts {
         Ok(self.store.read(&Key::table(Table::ApiKey).raw(&hash)).await?)
     }
 
-    /// Deletes a key. No request succeeds with it once this has returned, nor, if the caller is
-    /// gone, once the commit is durable.
+    /// Deletes a key. Requests with the key fail once this function has returned or, if the caller
+    /// has disconnected, once the commit is durable.
     ///
     /// # Errors
     /// [`Error::NoKey`], [`Error::Storage`].
     pub async fn delete_key(&self, organization: OrganizationId, id: KeyId) -> Result<(), Error> {
         let accounts = self.clone();
-        // If the client disconnects, the deleted key must not stay in memory.
+        // If the client disconnects, the cache must not keep the deleted key.
         let deleting = self.tasks.complete(async move { accounts.delete(organization, id).await });
         deleting.await.unwrap_or_else(|error| {
             Err(storage::Error::Unavailable { reason: error.to_string() }.into())
@@ -464,7 +465,7 @@ impl Accounts {
         }
     }
 
-    /// Authenticates an API key; `None` for every key that is not valid.
+    /// Authenticates an API key. Returns `None` if the key is not valid.
     ///
     /// # Errors
     /// [`Error::Storage`] when the store cannot be read.
@@ -498,7 +499,8 @@ impl Accounts {
         Ok(self.valid(&known))
     }
 
-    /// Caches a key that was read at the count `deletions`, unless a deletion followed.
+    /// Caches a key that was read when the deletion counter was `deletions`, unless the counter has
+    /// changed since.
     fn remember(&self, hash: Hash, known: Known, deletions: u64) {
         let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
         if cache.deletions == deletions {
@@ -542,7 +544,8 @@ fn is_organization_name(name: &str) -> bool {
         && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
 }
 
-/// Whether the text has the format of a key. Anything else is rejected before hashing or reading.
+/// Returns whether a string has the format of a key. Other strings are rejected before any hashing
+/// or reading.
 fn has_the_form_of_a_key(prefix: &str, text: &str) -> bool {
     let digits = text.strip_prefix(prefix).filter(|_| text.len() == KEY_LENGTH);
     digits.is_some_and(|digits| digits.bytes().all(|digit| DIGITS.contains(&digit)))

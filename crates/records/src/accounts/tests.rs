@@ -67,7 +67,7 @@ async fn cached_api_key_is_read_from_disk_once() {
     let (_folder, accounts, _, organization) = accounts().await;
     let (_, full) = accounts.create_key(organization, "ci", "root", None).await.unwrap();
     let first = accounts.authenticate(&full).await.unwrap();
-    // Delete the row directly, which the service never does, to detect another read.
+    // Delete the row directly, bypassing the cache, to detect whether the key is read again.
     let mut commit = Commit::new();
     commit.delete(hash_key(&hash(&full)));
     accounts.store.commit(commit).await.unwrap();

@@ -1,5 +1,5 @@
-//! The time when each key was last used: recorded in memory once a minute, and written to the store
-//! in batches.
+//! The time of each key's last use: recorded in memory once a minute, and written to the store in
+//! batches.
 //!
 //! A request takes a lock only for the first use of a key in a minute, and never waits for the
 //! disk. A crash loses the uses of up to one interval: the reported time may then be too old, but
@@ -27,7 +27,7 @@ const BATCH_MAX: usize = 256;
 pub(super) struct Minute(Arc<AtomicI64>);
 
 impl Minute {
-    /// Whether `now` is in another minute than the last recorded use. Returns true once per minute.
+    /// Advances to the minute of `now`. Returns true once per minute.
     fn advance(&self, now: Timestamp) -> bool {
         let minute = now.micros() / MINUTE;
         // Two threads may both see a new minute; the swap lets only one of them record it. A clock
@@ -99,7 +99,7 @@ impl Accounts {
 
     async fn write_some_uses(&self, uses: &[(Of, Timestamp)]) -> Result<(), storage::Error> {
         match self.commit_uses(uses).await {
-            // One of the keys was deleted: write each of the others in its own commit.
+            // One of the keys was deleted: write each use in its own commit.
             Err(storage::Error::Conflict { .. }) => {
                 for one in uses.chunks(1) {
                     match self.commit_uses(one).await {

@@ -1,10 +1,10 @@
-//! The audit log: who did what, from where, to what, with which result. It is append-only: no code
-//! changes or deletes an entry.
+//! The audit log: the actor, origin, action, object and result of every audited operation. It is
+//! append-only: no code changes or deletes an entry.
 //!
-//! An action that changes the store has its entry in the same commit, so that neither exists
+//! For an action that changes the store, the entry is in the same commit, so that neither exists
 //! without the other. Refused actions get an entry of their own. Failed authentications are counted
-//! in memory and written as one entry per minute at most, so that a flood of them cannot fill the
-//! disk. No entry contains a key, a password or a request body.
+//! in memory and written as one entry per minute at most, so that a flood of failures cannot fill
+//! the disk. No entry contains a key, a password or a request body.
 
 mod ship;
 
@@ -24,18 +24,19 @@ use orrery_storage::record::{Malformed, decode, encode};
 use orrery_storage::{self as storage, Commit, Key, Record, Store, Table};
 use orrery_wire::operator::Act;
 
-/// Maximum number of addresses in an entry of failed authentications. Others are only counted.
+/// Maximum number of addresses in an entry about failed authentications. Further addresses are only
+/// counted.
 const ADDRESSES_MAX: usize = 16;
 /// Maximum length of a subject or a result, in characters.
 const TEXT_MAX: usize = 300;
 /// Maximum number of entries that one search reads, newest first.
 const SEARCHED_MAX: u64 = 100_000;
-/// Entries that are read at a time.
+/// Number of entries read at a time.
 const PAGE: usize = 1000;
-/// The action of a restore, the first one in the history that follows it.
+/// The action of a restore. Its entry is the first one of the history after the restore.
 pub const RESTORE: &str = "restore";
 
-/// The actor of an action, and where it comes from.
+/// The actor of an action, and the actor's origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Actor {
     who: String,
@@ -43,47 +44,48 @@ pub struct Actor {
 }
 
 impl Actor {
-    /// The service itself.
+    /// Returns the service itself as the actor.
     #[must_use]
     pub fn service() -> Self {
         Self { who: "service".to_owned(), from: "service".to_owned() }
     }
 
-    /// The service itself, triggered by an event such as a change in a watched folder.
+    /// Returns the service itself as the actor, triggered by an event such as a change in a watched
+    /// folder.
     #[must_use]
     pub fn service_on(event: &str) -> Self {
         Self { who: "service".to_owned(), from: event.to_owned() }
     }
 
-    /// A member of an organization, using the dashboard from this address.
+    /// Returns a member of an organization, using the dashboard from this address, as the actor.
     #[must_use]
     pub fn member(email: &str, from: Option<IpAddr>) -> Self {
         let from = from.map_or_else(|| "local".to_owned(), |address| address.to_string());
         Self { who: email.to_owned(), from }
     }
 
-    /// The actor's name in the log: the service, a member or a key.
+    /// Returns the actor's name in the log: the service, a member or a key.
     #[must_use]
     pub fn who(&self) -> &str {
         &self.who
     }
 
-    /// The holder of an API key, at this address.
+    /// Returns the holder of an API key, at this address, as the actor.
     #[must_use]
     pub fn key(key: KeyId, from: Option<IpAddr>) -> Self {
         let from = from.map_or_else(|| "local".to_owned(), |address| address.to_string());
         Self { who: format!("key {key}"), from }
     }
 
-    /// The holder of an admin key, at this address.
+    /// Returns the holder of an admin key, at this address, as the actor.
     #[must_use]
     pub fn admin_key(key: KeyId, from: Option<IpAddr>) -> Self {
         let Self { who, from } = Self::key(key, from);
         Self { who: format!("admin {who}"), from }
     }
 
-    /// The owner of the data folder: over the control socket, or with the command line on a stopped
-    /// store.
+    /// Returns the owner of the data folder as the actor: over the control socket, or with the
+    /// command line on a stopped store.
     #[must_use]
     pub fn operator(from: &str) -> Self {
         Self { who: "operator".to_owned(), from: from.to_owned() }
@@ -148,8 +150,8 @@ impl Entry {
         self
     }
 
-    /// Returns the entry's view for the operator and log shippers. `number` is its sequence number,
-    /// if the format includes it.
+    /// Returns the entry as shown to the operator and log shippers. `number` is its sequence
+    /// number, if the format includes it.
     #[must_use]
     pub fn show(&self, number: Option<u64>) -> Act {
         Act {
@@ -198,7 +200,7 @@ impl Recorder {
         organization: OrganizationId,
     ) -> Result<(), Malformed> {
         let now = self.clock.now();
-        // Resources of the box belong to no organization.
+        // Resources of the box do not belong to an organization.
         let organization = (organization != box_owner()).then_some(organization);
         add(commit, &Entry::done(&self.actor, now, action, subject, organization))
     }
@@ -302,7 +304,7 @@ impl Audit {
         })
     }
 
-    /// Starts an action that outlives its response, and records its outcome: `entry` as it is, or
+    /// Starts an action that outlives its response, and records its outcome: `entry` as given, or
     /// refused with the error.
     pub fn follow<T, E>(
         &self,
@@ -357,7 +359,7 @@ impl Audit {
     /// Writes the counted failed authentications as one entry, if there are any.
     ///
     /// # Errors
-    /// [`storage::Error`]; the count is then kept.
+    /// [`storage::Error`]; the count is then retained.
     pub async fn write_denied(&self) -> Result<(), storage::Error> {
         let taken =
             std::mem::take(&mut *self.denied.lock().unwrap_or_else(PoisonError::into_inner));
@@ -427,7 +429,8 @@ impl Audit {
         }
     }
 
-    /// Returns up to a page of entries from `number` on (0 is the first ever), oldest first.
+    /// Returns up to a page of entries, oldest first, from `number` on; 0 is the first entry ever
+    /// written.
     async fn since(&self, number: u64) -> Result<Vec<Entry>, storage::Error> {
         let mut total = self.store.list(&table(), 0, 0).await?.total;
         loop {

@@ -1,7 +1,7 @@
 //! The audit log as a file of JSON lines for log shippers: `audit.jsonl`, rotated by size to
 //! `audit.jsonl.1` and so on. The store has the authoritative log; the file follows it, and is
 //! rebuilt from the store if it is missing. After a restore, the file continues with the entry
-//! about the restore, and keeps its lines of the previous history.
+//! about the restore, and still contains the lines of the previous history.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -20,7 +20,7 @@ pub struct Options {
     pub folder: PathBuf,
     /// Size above which the file is rotated.
     pub max_bytes: u64,
-    /// Number of rotated files that are kept.
+    /// Number of rotated files to keep.
     pub keep: usize,
 }
 
@@ -29,7 +29,7 @@ pub struct Options {
 pub struct Shipper {
     audit: Audit,
     options: Options,
-    /// The number of the next entry to write; `None` if it must be read from the file.
+    /// The number of the next entry to write; `None` if the file must be read to determine it.
     next: Option<u64>,
 }
 
@@ -39,11 +39,11 @@ impl Shipper {
         Self { audit, options, next: None }
     }
 
-    /// Appends all new entries. When this returns, they are durable.
+    /// Appends all new entries. When this function returns, the entries are durable.
     ///
     /// # Errors
-    /// When the store cannot be read or the file cannot be written. The next call continues from
-    /// there.
+    /// When the store cannot be read or the file cannot be written. The next call continues with
+    /// the first missing entry.
     pub async fn ship(&mut self) -> io::Result<()> {
         loop {
             let next = match self.next {
@@ -69,9 +69,9 @@ impl Shipper {
         }
     }
 
-    /// Returns the number of the next entry to write: after the last complete line, if the store
-    /// has the same entry. Otherwise the store has been restored, and the file continues with the
-    /// entry about the restore.
+    /// Returns the number of the next entry to write: the one after the last complete line, if that
+    /// line matches the store's entry. Otherwise the store has been restored, and the file
+    /// continues with the entry about the restore.
     async fn read_next(&self) -> io::Result<u64> {
         let Some((number, line)) = self.last_line()? else { return Ok(0) };
         let next = number.saturating_add(1);
@@ -219,7 +219,7 @@ mod tests {
         for after in [0..0, 0..9] {
             let name = format!("after-{}", after.end);
             let restored = open(&name);
-            // Give its entries different times.
+            // Give the entries different times.
             tokio::time::sleep(std::time::Duration::from_millis(2)).await;
             write(&restored, "a", 0..2).await;
             write(&restored, RESTORE, 0..1).await;

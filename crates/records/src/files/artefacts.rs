@@ -1,8 +1,8 @@
-//! Artefacts: the outputs of models of the types image, audio, video and file. Bytes become files,
-//! and the output gets their URLs.
+//! Artefacts: model outputs of the types image, audio, video and file. Their bytes are stored as
+//! files, and the output contains the files' URLs.
 //!
-//! Bytes arrive as `data:` URIs, or as `{"path": …}` in the run's own folder. Anything else, such
-//! as an external URL, stays unchanged.
+//! Bytes arrive as `data:` URIs, or as `{"path": …}` in the run's own folder. Other values, such as
+//! external URLs, stay unchanged.
 
 use std::io;
 use std::path::{Component, Path};
@@ -23,15 +23,15 @@ pub const ARTEFACTS_MAX: usize = 100;
 #[derive(Debug, Clone, Copy)]
 pub struct Origin<'a> {
     pub organization: OrganizationId,
-    /// The key that started the execution. The links to its files are made with this key, and end
-    /// with it.
+    /// The key that started the execution. It signs the links to the execution's files, which
+    /// become invalid with the key.
     pub key: KeyId,
     pub execution: ExecutionId,
-    /// A permanent name of the attempt. If the attempt runs again, its files are replaced.
+    /// A stable name of the attempt. If the attempt runs again, its files are replaced.
     pub attempt_key: &'a str,
 }
 
-/// An artefact with bytes.
+/// An artefact that contains bytes.
 struct Artefact {
     source: Source,
     content_type: String,
@@ -39,9 +39,9 @@ struct Artefact {
 }
 
 impl Files {
-    /// Replaces each artefact that contains bytes by a link to a file. When this returns, the files
-    /// are durable. The links have no host: [`SignedUrls::render`] adds it when the output is read,
-    /// so that it follows the configuration's `public_url`.
+    /// Replaces each artefact that contains bytes with a link to a file. When this function
+    /// returns, the files are durable. The links have no host: [`SignedUrls::render`] adds it when
+    /// the output is read, so that it follows the configuration's `public_url`.
     ///
     /// [`SignedUrls::render`]: crate::signed_urls::SignedUrls::render
     ///
@@ -114,7 +114,7 @@ async fn in_folder(item: &Value, folder: &Path) -> Result<Artefact, Error> {
     let shown: String = name.chars().take(200).collect();
     let refused = |what: &str| Error::Invalid(format!("its path '{shown}' {what}"));
     let path = Path::new(&name);
-    // An absolute path within the folder is as good as a relative one.
+    // An absolute path inside the folder is accepted, too.
     let path = path.strip_prefix(folder).unwrap_or(path);
     if !path.components().all(|part| matches!(part, Component::Normal(_))) {
         return Err(refused("leads outside the folder of the run"));

@@ -1,7 +1,7 @@
-//! Blobs: bytes on disk, named by their SHA-256, so that identical ones are stored once.
+//! Blobs: bytes on disk, named by their SHA-256, so that identical contents are stored only once.
 //!
 //! A blob is written to a temporary file, synced, and renamed: a file named by a digest is always
-//! complete. `files` knows whether a blob is still referenced. All functions block.
+//! complete. The module `files` tracks whether a blob is still referenced. All functions block.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
@@ -20,12 +20,12 @@ use orrery_storage::{Shards, trash};
 
 /// The folder for blobs that are being written.
 const INCOMING: &str = "incoming";
-/// Bytes that are read at a time.
+/// Number of bytes read at a time.
 const BLOCK: usize = 64 * 1024;
-/// Blobs that are listed at a time.
+/// Number of blobs listed at a time.
 const WALK_BATCH: usize = 500;
 
-/// An error while a blob is written.
+/// An error that occurs while a blob is written.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("it is larger than {limit} bytes")]
@@ -80,11 +80,10 @@ impl IncomingBlob {
         Written { digest: Digest(sum), size: self.size }
     }
 
-    /// Moves the blob to its final path. It is durable when this returns.
+    /// Moves the blob to its final path. The blob is durable when this function returns.
     ///
-    /// A blob with the same digest is replaced, damaged or not. An upload does the same work
-    /// whether or not another organization already has these bytes, so its duration does not reveal
-    /// that.
+    /// A blob with the same digest is replaced, even if it is intact. An upload therefore takes the
+    /// same time whether or not another organization already has these bytes.
     ///
     /// # Errors
     /// When the disk fails; then nothing is left behind.
@@ -105,7 +104,7 @@ impl IncomingBlob {
 impl Drop for IncomingBlob {
     fn drop(&mut self) {
         if !self.is_final {
-            // The sweep at the next start removes a leftover.
+            // The sweep at the next start removes a file that is left behind.
             let _swept_later = fs::remove_file(&self.path);
         }
     }
@@ -154,7 +153,7 @@ impl BlobStore {
         })
     }
 
-    /// Writes a blob with everything from `source`, up to `limit` bytes. On errors, nothing is left
+    /// Writes all bytes from `source` to a blob, up to `limit` bytes. On errors, nothing is left
     /// behind.
     ///
     /// # Errors
@@ -187,7 +186,7 @@ impl BlobStore {
         self.root.path()
     }
 
-    /// Whether the folder is in place, but the blob with this digest is missing.
+    /// Returns whether the blob with this digest is missing although the folder is in place.
     #[must_use]
     pub fn lacks(&self, digest: Digest) -> bool {
         self.root.lacks(&self.path(digest))
@@ -196,12 +195,13 @@ impl BlobStore {
     /// Checks that a missing blob is really lost; see [`RootFolder::check_lost`].
     ///
     /// # Errors
-    /// When the folder is not in place, which says nothing about its blobs.
+    /// When the folder is not in place, so that the state of its blobs is unknown.
     pub fn check_lost(&self, digest: Digest) -> io::Result<()> {
         self.root.check_lost(&self.path(digest))
     }
 
-    /// Whether the folder is in place, and not the empty mount point of a missing volume.
+    /// Returns whether the folder is in place, as opposed to the empty mount point of a missing
+    /// volume.
     #[must_use]
     pub fn is_there(&self) -> bool {
         self.root.has_shards()
@@ -226,7 +226,7 @@ impl BlobStore {
     /// Reads a blob and compares it with its digest.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// When the blob cannot be read.
     pub fn matches_digest(&self, digest: Digest) -> io::Result<bool> {
         let mut file = fs::File::open(self.path(digest))?;
         let mut hash = digest::Context::new(&SHA256);
@@ -262,7 +262,7 @@ impl BlobStore {
 pub struct Walk(Shards);
 
 impl Walk {
-    /// Returns the next batch; an empty one at the end.
+    /// Returns the next batch, which is empty at the end.
     ///
     /// # Errors
     /// When the disk cannot be read.
@@ -278,7 +278,7 @@ impl Walk {
     }
 }
 
-/// Passes everything from `source` to `take`, one block at a time.
+/// Passes all bytes from `source` to `take`, one block at a time.
 fn each_block<E: From<io::Error>>(
     source: &mut dyn Read,
     mut take: impl FnMut(&[u8]) -> Result<(), E>,

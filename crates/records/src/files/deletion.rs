@@ -20,14 +20,15 @@ use orrery_storage::{
 
 /// Retention of a tombstone.
 const TOMBSTONE_RETENTION: Duration = Duration::from_secs(30 * 24 * 3600);
-/// Files deleted in one commit.
+/// Number of files deleted in one commit.
 const DELETION_BATCH: usize = 128;
 /// Pause between two such commits, so that other writers are not delayed.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Maximum number of blobs moved by one sweep. The rest is left for the next start.
+/// Maximum number of blobs moved by one sweep. The sweep at the next start moves the remaining
+/// ones.
 const SWEPT_MAX: usize = 100_000;
 
-/// A digest that no blob has, so a folder that is in place lacks it.
+/// A digest that no blob has. A folder that is in place always lacks this blob.
 const NO_BLOB: Digest = Digest([0; 32]);
 
 /// RAII guard: while it exists, no blob is deleted.
@@ -106,7 +107,7 @@ impl Files {
     /// Checks that a missing blob is really lost: the folder of blobs is in place and not empty.
     ///
     /// # Errors
-    /// When the folder is not in place, which says nothing about its blobs.
+    /// When the folder is not in place, so that the state of its blobs is unknown.
     pub fn check_lost(&self, digest: Digest) -> io::Result<()> {
         self.shared.blobs.check_lost(digest)
     }
@@ -114,7 +115,7 @@ impl Files {
     /// Checks that the folder of blobs is in place, and not empty.
     ///
     /// # Errors
-    /// When it is not in place.
+    /// When the folder is not in place.
     pub fn check_in_place(&self) -> io::Result<()> {
         self.check_lost(NO_BLOB)
     }
@@ -162,7 +163,8 @@ impl Files {
         Err(storage::Error::missing_folder(blobs.folder()).into())
     }
 
-    /// Deletes a file or a pending upload. Returns false if it never existed, as far as is known.
+    /// Deletes a file or a pending upload. Returns false if there is no file, upload or tombstone
+    /// with this ID.
     ///
     /// # Errors
     /// [`Error::Disk`], [`Error::Storage`].
@@ -207,7 +209,7 @@ impl Files {
             }
             let files = deletion.files;
             let is_last = match self.commit_deletion(deletion).await {
-                // One of them was deleted concurrently: read the remaining ones again.
+                // One of the files was deleted concurrently: read the remaining ones again.
                 Err(Error::Storage(storage::Error::Conflict { .. })) => false,
                 deleted => {
                     deleted?;

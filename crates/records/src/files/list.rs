@@ -7,7 +7,7 @@ use orrery_domain::ids::{FileId, OrganizationId};
 use orrery_storage::Page;
 use orrery_storage::record::decode;
 
-/// Files that are read at a time.
+/// Number of files read at a time.
 const PAGE: usize = 100;
 /// Maximum number of pages of expired files, over all organizations, that are subtracted from the
 /// totals. The sweep deletes expired files every minute.
@@ -79,7 +79,7 @@ impl Files {
         Ok(found.filter(|upload| upload.expires_at > now))
     }
 
-    /// Returns the number of an organization's files and their bytes. Identical files count
+    /// Returns the number and the total size of an organization's files. Identical files count
     /// separately; expired files do not count, as in the list.
     ///
     /// # Errors

@@ -47,7 +47,7 @@ const READ_AGAIN: [Duration; 4] = [
 pub struct Options {
     /// Maximum size of a file, in bytes.
     pub max_bytes: u64,
-    /// Total size of an organization's files, in bytes, above which its uploads are rejected.
+    /// Maximum total size of an organization's files, in bytes; larger uploads are rejected.
     pub quota_bytes: Option<u64>,
     /// Default retention of a file.
     pub retention: Duration,
@@ -56,7 +56,7 @@ pub struct Options {
 /// An error while a file is stored or read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The input is not a valid file; a sentence that begins with "it".
+    /// The input is not a valid file. The string is a sentence that begins with "it".
     #[error("{0}")]
     Invalid(String),
     #[error("it is larger than {limit} bytes")]
@@ -107,7 +107,7 @@ struct Shared {
     /// Read-locked while a blob is finalized and referenced, write-locked while a blob is checked
     /// and deleted.
     gate: Arc<RwLock<()>>,
-    /// Held while an upload is checked against its quota.
+    /// Held while an upload is checked against the quota.
     counting: Mutex<()>,
     /// Blobs to delete once no backup needs them.
     deferred: std::sync::Mutex<DeferredDeletions<Digest>>,
@@ -164,7 +164,7 @@ impl Files {
         Self::new(folder.join("files"), store, Clock::system(), signed_urls, options, limits)
     }
 
-    /// Stores the bytes of `source`. When this returns, the bytes and the row are durable.
+    /// Stores the bytes of `source`. When this function returns, the bytes and the row are durable.
     async fn keep(&self, new: NewFile, mut source: Source) -> Result<File, Error> {
         let blobs = self.shared.blobs.clone();
         let limit = self.shared.options.max_bytes;
@@ -172,8 +172,8 @@ impl Files {
         self.finalize(new, received, Commit::new()).await
     }
 
-    /// Turns received bytes into a file. When this returns, the bytes, the file's row and the
-    /// changes in `beside` are durable.
+    /// Turns received bytes into a file. When this function returns, the bytes, the file's row and
+    /// the changes in `beside` are durable.
     async fn finalize(
         &self,
         new: NewFile,
@@ -210,16 +210,15 @@ impl Files {
         Ok(file)
     }
 
-    /// Returns the latest expiry of the file that a pending upload becomes, if it arrives at the
-    /// last moment.
+    /// Returns the latest possible expiry of the file that a pending upload becomes.
     #[must_use]
     pub fn latest_end(&self, upload: &Upload) -> Timestamp {
         let keep = upload.keep_seconds.map_or(self.shared.options.retention, Duration::from_secs);
         upload.expires_at.plus(keep)
     }
 
-    /// Returns a file and the path of its bytes; `None` if this organization has no such file, or
-    /// it has expired.
+    /// Returns a file and the path of its bytes; `None` if this organization has no such file or
+    /// the file has expired.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -278,7 +277,8 @@ impl Files {
                 Ok(std::fs::read(path)?)
             });
             match (read.await, pauses.next()) {
-                // A temporary lack of file descriptors or of a volume should not fail a run.
+                // A run should not fail because of a temporary lack of file descriptors or a
+                // missing volume.
                 (Err(Error::Disk(_)), Some(pause)) => tokio::time::sleep(pause).await,
                 (read, _) => return read.map(Some),
             }

@@ -7,12 +7,13 @@ use orrery_storage::commit::Expect;
 use orrery_storage::record::Malformed;
 use orrery_storage::{Commit, Key, Table};
 
-/// The row of a pending upload.
+/// Returns the row of a pending upload.
 pub fn upload(organization: OrganizationId, id: FileId) -> Key {
     Key::table(Table::Upload).id(organization).id(id)
 }
 
-/// The row of a deleted file's tombstone. Its value is the time at which the tombstone expires.
+/// Returns the row of a deleted file's tombstone. Its value is the time at which the tombstone
+/// expires.
 pub fn tombstone(organization: OrganizationId, id: FileId) -> Key {
     Key::table(Table::FileGone).id(organization).id(id)
 }
@@ -25,17 +26,17 @@ pub enum Sum {
     Uploads = 2,
 }
 
-/// The row of one of the counters.
+/// Returns the row of one of the counters.
 pub fn sum(organization: OrganizationId, sum: Sum) -> Key {
     Key::table(Table::FileUsage).id(organization).raw(&[sum as u8])
 }
 
-/// The prefix of an organization's files, newest first.
+/// Returns the prefix of an organization's files, newest first.
 pub fn files_of(organization: OrganizationId) -> Key {
     Key::table(Table::File).id(organization)
 }
 
-/// The row of a file, sorted by time among those of its organization, newest first.
+/// Returns the row of a file. The files of an organization are sorted by time, newest first.
 pub fn file(organization: OrganizationId, id: FileId) -> Key {
     Key::table(Table::File).id(organization).id_newest_first(id)
 }
@@ -58,8 +59,8 @@ pub fn add_upload(commit: &mut Commit, upload: &Upload) -> Result<(), Malformed>
     Ok(())
 }
 
-/// Removes a pending upload. Of several concurrent removals, only the first succeeds; the commits
-/// of the others fail.
+/// Removes a pending upload. Only the first of several concurrent removals succeeds; the other
+/// commits fail.
 pub fn remove_upload(commit: &mut Commit, upload: &Upload) {
     let Upload { organization, id, expires_at, .. } = *upload;
     commit.expect(Expect::Present(self::upload(organization, id)));
@@ -82,12 +83,12 @@ fn count(commit: &mut Commit, file: &File, files: i64) {
     commit.add(sum(file.organization, Sum::Bytes), files.saturating_mul(bytes));
 }
 
-/// The prefix of the expiry index, oldest first.
+/// Returns the prefix of the expiry index, oldest first.
 pub fn expiries() -> Key {
     Key::table(Table::FileExpiry)
 }
 
-/// The entry of a file in the expiry index.
+/// Returns the entry of a file in the expiry index.
 pub fn expiry(time: Timestamp, organization: OrganizationId, id: FileId) -> Key {
     expiries().time(time).id(organization).id(id)
 }
@@ -99,12 +100,12 @@ pub fn of_expiry(key: &Key) -> Option<(OrganizationId, FileId)> {
     Some((OrganizationId::from(*organization), key.last_id()?))
 }
 
-/// The prefix of the references to all blobs.
+/// Returns the prefix of the references to all blobs.
 pub fn blob_references() -> Key {
     Key::table(Table::Content)
 }
 
-/// The prefix of the references to a blob from the files that have it. Without any, the blob may be
+/// Returns the prefix of the references from files to a blob. A blob without references may be
 /// deleted.
 pub fn references(digest: Digest) -> Key {
     blob_references().raw(&digest.0)
@@ -116,7 +117,7 @@ pub fn of_reference(key: &Key) -> Option<Digest> {
     rest.first_chunk().map(|digest| Digest(*digest))
 }
 
-/// The row of a file's reference to a blob.
+/// Returns the row of a file's reference to a blob.
 pub fn reference(digest: Digest, id: FileId) -> Key {
     references(digest).id(id)
 }

@@ -1,4 +1,4 @@
-//! Files on a real store: storing, finding, sweeping, and untrusted model outputs.
+//! Tests of files on a real store: storing, finding, sweeping, and untrusted model outputs.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -190,7 +190,7 @@ async fn blob_stays_when_client_disconnects_during_commit() {
     let kept = {
         let keeping = fixture.keep(json!("data:,abc"));
         tokio::pin!(keeping);
-        // Up to the commit: the bytes are in place, but no row references them yet.
+        // Poll until the commit: the bytes are in place, but no row references them yet.
         while fixture.blobs().is_empty() || store.stats().waiting == 0 {
             let _pending = futures_util::poll!(keeping.as_mut());
             tokio::task::yield_now().await;

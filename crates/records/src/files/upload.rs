@@ -1,7 +1,7 @@
 //! Uploads: bytes from clients, streamed to disk in blocks.
 //!
 //! An upload may be presigned first; then its bytes must match the declared size and hash. An
-//! interrupted, oversized or mismatching upload leaves nothing behind.
+//! upload that is interrupted, too large or does not match leaves nothing behind.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ use orrery_domain::ids::{FileId, OrganizationId};
 use orrery_runtime::new_id;
 use orrery_storage::{self as storage, Commit};
 
-/// How long a presigned upload can be started.
+/// How long after presigning an upload can be started.
 const ANNOUNCED_FOR: Duration = Duration::from_secs(15 * 60);
 /// Maximum number of pending uploads of one organization.
 const ANNOUNCED_MAX: i64 = 10_000;
-/// Bytes that are written at a time.
+/// Number of bytes written at a time.
 const BLOCK: usize = 256 * 1024;
 
 /// The client's description of a file that it will upload.
@@ -34,7 +34,7 @@ pub struct Announced {
     pub keep: Option<Duration>,
 }
 
-/// Why an upload is refused.
+/// The reason for refusing an upload.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
     /// The organization's files would exceed `files.quota_bytes`.
@@ -133,7 +133,7 @@ impl Files {
         }
     }
 
-    /// Starts to receive bytes; `size` is their number, if known.
+    /// Starts to receive an upload; `size` is its number of bytes, if known.
     ///
     /// # Errors
     /// [`Error::Storage`] when the disk has no room, [`Error::Disk`].
@@ -166,7 +166,7 @@ impl Files {
         }
     }
 
-    /// Whether the organization has a limit or a quota of bytes.
+    /// Returns whether the organization has a limit or a quota in bytes.
     fn is_counted(&self, organization: OrganizationId) -> bool {
         let limit = self.shared.limits.of(organization).storage_bytes;
         limit.is_some() || self.shared.options.quota_bytes.is_some()
@@ -192,12 +192,12 @@ impl Receiving {
     }
 
     /// Turns the received bytes into a file, which replaces the pending upload if there was one.
-    /// When this returns, the file is durable.
+    /// When this function returns, the file is durable.
     ///
     /// # Errors
-    /// [`Refusal::OverQuota`], [`Refusal::OverLimit`]; [`Refusal::Done`] if a concurrent upload was
-    /// first; [`Refusal::Failed`] with [`Error::Invalid`] if the bytes do not match the declared
-    /// size or hash. Then nothing is left behind.
+    /// [`Refusal::OverQuota`], [`Refusal::OverLimit`]; [`Refusal::Done`] if a concurrent upload
+    /// finished first; [`Refusal::Failed`] with [`Error::Invalid`] if the bytes do not match the
+    /// declared size or hash. Then nothing is left behind.
     pub async fn finish(
         mut self,
         organization: OrganizationId,

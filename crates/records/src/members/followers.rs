@@ -1,5 +1,4 @@
-//! Open streams of changes, limited per member so that no member uses up the organization's
-//! streams.
+//! Open event streams, limited per member so that no member uses up the organization's streams.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,8 +9,8 @@ use super::{Members, Visit};
 use orrery_domain::ids::{MemberId, OrganizationId};
 use orrery_domain::member::Member;
 
-/// Maximum number of streams of one member. All windows of a browser share one stream, so this is
-/// also the maximum number of browsers.
+/// Maximum number of streams of one member. All windows of a browser share one stream, so a member
+/// can use at most this many browsers.
 pub const STREAMS_MAX: usize = 8;
 /// Maximum number of streams of all members of an organization.
 pub const STREAMS_OF_ORGANIZATION_MAX: usize = 256;
@@ -22,7 +21,7 @@ pub(super) struct Followers(Mutex<HashMap<OrganizationId, OfMembers>>);
 
 type OfMembers = HashMap<MemberId, VecDeque<Arc<Notify>>>;
 
-/// A slot for one stream, released when this is dropped.
+/// A slot for one stream, released on drop.
 #[derive(Debug)]
 pub struct StreamPlace {
     followers: Arc<Followers>,
@@ -38,9 +37,9 @@ impl Followers {
 }
 
 impl Members {
-    /// Opens one more stream of the member; `None` if the organization has too many. Above
-    /// [`STREAMS_MAX`], the member's oldest stream is replaced, because people use the window they
-    /// opened last.
+    /// Opens one more stream for the member; returns `None` if the organization has too many. Above
+    /// [`STREAMS_MAX`], it replaces the member's oldest stream, because people use the window that
+    /// they opened last.
     #[must_use]
     pub fn follow(&self, visit: &Visit) -> Option<StreamPlace> {
         let Member { organization, id: member, .. } = visit.member;

@@ -1,9 +1,9 @@
 //! Single-use links: to set up an organization's dashboard, to join it, and to set a new password.
 //!
 //! The token is in the link's fragment, which browsers do not send: it reaches the service in the
-//! body of the request that uses it, and appears in no log. The store has its hash. A link works
-//! once, for a day; a newer one for the same purpose revokes it. Used links are kept until a day
-//! after their expiry, so that a person who opens one again sees why it does not work.
+//! body of the request that uses it, and appears in no log. The store has only its hash. A link is
+//! valid once, for a day; a newer link for the same purpose revokes it. Used links are kept until a
+//! day after their expiry, so that a person who opens one again sees why it is invalid.
 
 use std::time::Duration;
 
@@ -22,12 +22,12 @@ const VALID: Duration = Duration::from_secs(24 * 3600);
 const KEPT: Duration = Duration::from_secs(24 * 3600);
 /// Maximum number of open invitations of an organization.
 pub const INVITATIONS_MAX: usize = 100;
-/// Number of attempts to create a link when others are created concurrently.
+/// Number of attempts to create a link when other links are created concurrently.
 const ISSUE_ATTEMPTS: usize = 5;
-/// Rows that the sweep reads at a time.
+/// Number of rows that the sweep reads at a time.
 const SWEEP_PAGE: usize = 1000;
 
-/// A new link. The token is only in this value and in the link.
+/// A new link. The token is stored only here and in the link's URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Issued {
     pub link: Link,
@@ -42,7 +42,7 @@ impl Issued {
     }
 }
 
-/// A valid link and the bytes of its row, which the commit that uses it expects.
+/// A valid link with the bytes of its row, which the commit that uses the link expects.
 pub(super) struct Opened {
     pub(super) link: Link,
     key: Key,
@@ -50,7 +50,7 @@ pub(super) struct Opened {
 }
 
 impl Opened {
-    /// Adds to `commit` that the link has been used, which succeeds only once.
+    /// Marks the link as used in `commit`, which succeeds only once.
     pub(super) fn used_up(self, commit: &mut Commit) -> Result<(), Error> {
         commit.expect(Expect::Equal(self.key.clone(), self.bytes));
         commit.delete(rows::link_of(&self.link));
@@ -61,7 +61,7 @@ impl Opened {
 
 impl Members {
     /// Creates the link for the organization's Owner: to set up the dashboard or, if there is an
-    /// Owner, to set that member's password. It revokes the previous link.
+    /// Owner already, to set a new password. It revokes the previous link.
     ///
     /// # Errors
     /// [`Error::Storage`], [`Error::Randomness`].
@@ -72,10 +72,11 @@ impl Members {
         }
     }
 
-    /// Creates a link with which a person joins the organization.
+    /// Creates an invitation link for the organization.
     ///
     /// # Errors
-    /// [`Error::InvalidEmail`], [`Error::EmailTaken`], [`Error::TooManyInvitations`], [`Error::Storage`].
+    /// [`Error::InvalidEmail`], [`Error::EmailTaken`], [`Error::TooManyInvitations`],
+    /// [`Error::Storage`].
     pub async fn invite(
         &self,
         organization: OrganizationId,
@@ -94,7 +95,7 @@ impl Members {
         self.issue(Link { email, ..self.draft(LinkKind::Invitation, organization) }).await
     }
 
-    /// Creates a link with which a member sets a new password.
+    /// Creates a link for a member to set a new password.
     ///
     /// # Errors
     /// [`Error::NoMember`], [`Error::Storage`].
@@ -152,7 +153,7 @@ impl Members {
         Err(Error::Busy)
     }
 
-    /// Adds to `commit` that the link with this hash is revoked.
+    /// Revokes the link with this hash in `commit`.
     async fn withdraw_at(&self, commit: &mut Commit, hash: &[u8]) -> Result<(), Error> {
         let key = rows::link(hash);
         if let Some(bytes) = self.store.get(&key).await? {
@@ -210,13 +211,13 @@ impl Members {
     /// Returns the link with this token, if it is still valid.
     ///
     /// # Errors
-    /// [`Error::LinkUnknown`], [`Error::LinkUsed`], [`Error::LinkWithdrawn`], [`Error::LinkExpired`],
-    /// [`Error::Storage`].
+    /// [`Error::LinkUnknown`], [`Error::LinkUsed`], [`Error::LinkWithdrawn`],
+    /// [`Error::LinkExpired`], [`Error::Storage`].
     pub async fn link(&self, token: &str) -> Result<Link, Error> {
         Ok(self.opened(token, None).await?.link)
     }
 
-    /// Returns a valid link with its row, optionally only if it is of this `kind`.
+    /// Returns a valid link with its row; if `kind` is given, only a link of that kind.
     pub(super) async fn opened(
         &self,
         token: &str,
@@ -270,7 +271,7 @@ impl Members {
         }
     }
 
-    /// Adds to `commit` that all links for this member's password are revoked.
+    /// Revokes all links for this member's password in `commit`.
     pub(super) async fn withdraw_resets(
         &self,
         commit: &mut Commit,

@@ -1,9 +1,10 @@
-//! Members: the people who use the dashboard; how they join, log in and leave, and their
-//! permissions.
+//! Members: the people who use the dashboard. This module handles how they join, log in and leave,
+//! and their permissions.
 //!
-//! Each belongs to one organization, and each organization has exactly one Owner. The permission
-//! 'Can manage API keys' only allows creating and deleting API keys; the Owner always has it. This
-//! module is independent of HTTP and never deletes a key, since keys belong to the organization.
+//! Each member belongs to one organization, and each organization has exactly one Owner. The
+//! permission 'Can manage API keys' only allows creating and deleting API keys; the Owner always
+//! has it. This module is independent of HTTP and never deletes a key, since keys belong to the
+//! organization.
 
 mod followers;
 mod links;
@@ -118,7 +119,7 @@ pub struct Members {
     options: Options,
     passwords: Passwords,
     throttle: Arc<Throttle>,
-    /// Notified after every end of a session and every change of a member, so that streams check
+    /// Notified whenever a session ends or a member changes, so that streams check their sessions
     /// again.
     changed: Arc<watch::Sender<()>>,
     recorder: Recorder,
@@ -149,7 +150,7 @@ impl Members {
         self.options.session_max
     }
 
-    /// Whether any organization has an Owner. Until then, nobody can log in.
+    /// Returns whether any organization has an Owner. Until then, nobody can log in.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -168,16 +169,17 @@ impl Members {
         Ok(self.store.read(&rows::member(organization, id.into())).await?)
     }
 
-    /// Creates the organization's Owner with a set-up link, and opens a session; the text is its
-    /// token.
+    /// Creates the organization's Owner with a set-up link, and opens a session; the returned
+    /// string is the session's token.
     ///
     /// # Errors
-    /// Errors of the fields of [`Newcomer`], of links and of the store.
+    /// An error about a field of [`Newcomer`], about the link, or from the store.
     pub async fn set_up(&self, token: &str, new: Newcomer<'_>) -> Result<(Member, String), Error> {
         self.join(token, LinkKind::Setup, new).await
     }
 
-    /// Creates a member with an invitation, and opens a session; the text is its token.
+    /// Creates a member with an invitation, and opens a session; the returned string is the
+    /// session's token.
     ///
     /// # Errors
     /// As [`Members::set_up`].
@@ -202,7 +204,7 @@ impl Members {
             return Err(Error::EmailTaken);
         }
         let password = self.passwords.hash(new.password).await?;
-        // Check again, because hashing takes a while, and the link must be valid when it is used.
+        // Check the link again: hashing takes a while, and the link must be valid when it is used.
         let opened = self.opened(token, Some(kind)).await?;
         let role = if kind == LinkKind::Setup { MemberRole::Owner } else { MemberRole::Member };
         let member = Member {
@@ -244,11 +246,11 @@ impl Members {
     }
 
     /// Sets a member's password with a link. All sessions of the member end, and a new one is
-    /// opened; the text is its token. Therefore a member can get in with a link even while the
-    /// account's logins are throttled by an attack.
+    /// opened; the returned string is its token. A member can therefore log in with a link even
+    /// while an attack causes the account's logins to be throttled.
     ///
     /// # Errors
-    /// [`Error::PasswordLength`], and those of links and of the store.
+    /// [`Error::PasswordLength`], or an error about the link or from the store.
     pub async fn reset(&self, token: &str, password: &str) -> Result<(Member, String), Error> {
         self.opened(token, Some(LinkKind::Reset)).await?;
         let hash = self.passwords.hash(password).await?;
@@ -274,7 +276,7 @@ impl Members {
                     let session = by_member.open_session(&member).await?;
                     return Ok((member, session));
                 }
-                // The link was used, or a request of the member was recorded, at the same time.
+                // The link was used, or a request by the member was recorded, at the same time.
                 Err(storage::Error::Conflict { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -283,11 +285,11 @@ impl Members {
     }
 
     /// Changes the password of a member who knows the current one. All sessions end, and a new one
-    /// is opened; the text is its token.
+    /// is opened; the returned string is its token.
     ///
     /// # Errors
-    /// [`Error::WrongPassword`], [`Error::TooManyAttempts`], [`Error::PasswordLength`], [`Error::Busy`],
-    /// [`Error::Storage`].
+    /// [`Error::WrongPassword`], [`Error::TooManyAttempts`], [`Error::PasswordLength`],
+    /// [`Error::Busy`], [`Error::Storage`].
     pub async fn change_password(
         &self,
         member: &Member,
@@ -438,7 +440,8 @@ fn check_name(name: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Roughly checks an email address. The service sends no mail; the address is only the login name.
+/// Checks the rough format of an email address. The service sends no mail; the address is only the
+/// login name.
 fn check_email(email: &str) -> Result<(), Error> {
     let is_plain = |c: char| !c.is_whitespace() && !c.is_control();
     let parts = email.rsplit_once('@').filter(|(name, host)| {

@@ -1,9 +1,9 @@
 //! Passwords: argon2id hashes, computed on blocking threads, a few at a time.
 //!
 //! A hash takes 19 MiB and some tens of milliseconds. The number of running and queued hashes is
-//! limited, so that a flood of attempts exhausts neither memory nor CPU. Each network has at most
-//! one check in the queue at a time, so that a network with many attempts does not delay the
-//! others. Passwords are never stored or logged.
+//! limited, so that a flood of attempts cannot exhaust memory or CPU. Each network has at most one
+//! check in the queue, so that a network with many attempts does not delay other networks.
+//! Passwords are never stored or logged.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,13 +22,14 @@ use orrery_runtime::random_bytes;
 pub const PASSWORD_MIN: usize = 12;
 /// Maximum length of a password, in bytes.
 pub const PASSWORD_MAX: usize = 256;
-/// The memory of a hash in KiB, and below, the passes and lanes, as recommended by OWASP.
+/// The memory of a hash in KiB; the constants below are the number of passes and lanes. All three
+/// as recommended by OWASP.
 const MEMORY_KIB: u32 = 19 * 1024;
 const PASSES: u32 = 2;
 const LANES: u32 = 1;
 /// Maximum number of concurrent hashes.
 const RUNNING_MAX: usize = 2;
-/// Maximum number of queued hashes. Further ones are rejected.
+/// Maximum number of queued hashes. Further requests are rejected.
 const WAITING_MAX: usize = 1024;
 /// Maximum time in the queue.
 const WAIT_MAX: Duration = Duration::from_secs(30);
@@ -77,8 +78,8 @@ impl Passwords {
         .await
     }
 
-    /// Whether `password` matches `hash`. Without a hash, this takes the same time and returns
-    /// false.
+    /// Returns whether `password` matches `hash`. Without a hash, the function takes the same time
+    /// and returns false.
     ///
     /// # Errors
     /// [`Error::Busy`], [`Error::Randomness`].
@@ -125,7 +126,7 @@ impl Passwords {
         };
         let place = tokio::time::timeout(WAIT_MAX, place).await.map_err(|_late| Error::Busy)?;
         let place = place.map_err(|_closed: AcquireError| Error::Busy)?;
-        // The permit is held until the work is done, even if the caller is gone.
+        // The permit is held until the work is done, even if the caller has disconnected.
         let done = tokio::task::spawn_blocking(move || {
             let _held = (present, place);
             work()

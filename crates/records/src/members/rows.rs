@@ -1,4 +1,4 @@
-//! The rows of members, sessions and links, and their tokens.
+//! The rows of members, sessions and links, and the tokens of sessions and links.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -17,7 +17,7 @@ const TOKEN_LENGTH: usize = 43;
 
 pub(super) type Hash = [u8; 32];
 
-/// Returns the hash of a token; `None` if the text does not have the format of a token.
+/// Returns the hash of a token; `None` if the string does not have the format of a token.
 pub(super) fn token_hash(token: &str) -> Option<Hash> {
     let is_digit = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     let has_form = token.len() == TOKEN_LENGTH && token.bytes().all(is_digit);
@@ -31,12 +31,12 @@ pub(super) fn new_token() -> Result<(String, Hash), Error> {
     Ok((token, hash))
 }
 
-/// Returns the form in which email addresses are compared.
+/// Returns the canonical form of an email address, for comparisons.
 pub(super) fn folded(email: &str) -> String {
     email.to_lowercase()
 }
 
-/// Returns the throttling key of an account.
+/// Returns the key under which an account's login attempts are throttled.
 pub(super) fn account_of(email: &str) -> Hash {
     Sha256::digest(folded(email).as_bytes()).into()
 }
@@ -73,8 +73,8 @@ pub(super) fn links_of(organization: OrganizationId, kind: LinkKind) -> Key {
     }])
 }
 
-/// Returns the row with the hash of an open link. An organization has one for its set-up, and one
-/// for each member's password; every invitation has its own.
+/// Returns the row with the hash of an open link. An organization has one such row for its set-up,
+/// one for each member's password, and one for each invitation.
 pub(super) fn link_of(link: &Link) -> Key {
     let place = links_of(link.organization, link.kind);
     match link.kind {

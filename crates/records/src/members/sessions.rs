@@ -1,8 +1,8 @@
 //! Sessions: a member in one browser, identified by a token that only the browser has.
 //!
 //! Every request reads the session and its member from the store. A logout, a new password, a
-//! revoked permission or a removed member therefore takes effect at the next request. Nothing is
-//! cached.
+//! revoked permission or a removed member therefore takes effect at the next request. The module
+//! caches nothing.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -14,13 +14,13 @@ use orrery_storage::commit::Expect;
 use orrery_storage::record::{decode, encode};
 use orrery_storage::{self as storage, Commit, Key, Page, Table};
 
-/// Maximum number of sessions of one member. Above it, the oldest end.
+/// Maximum number of sessions of one member. When it is exceeded, the oldest sessions end.
 const SESSIONS_MAX: usize = 32;
-/// How often the use of a session is recorded at most; more often if sessions are short.
+/// Minimum interval between records of a session's use; shorter if sessions are short.
 const NOTE_EVERY: Duration = Duration::from_secs(300);
 /// How often a stream checks that its session is still valid.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
-/// Rows that the sweep reads at a time.
+/// Number of rows that the sweep reads at a time.
 const SWEEP_PAGE: usize = 1000;
 
 /// A valid session and its member.
@@ -39,11 +39,11 @@ pub enum By {
 }
 
 impl Members {
-    /// Logs a member in with an email address and a password. The text is the session's token,
-    /// which only the browser keeps.
+    /// Logs a member in with an email address and a password. The returned string is the session's
+    /// token, which only the browser stores.
     ///
     /// # Errors
-    /// [`Error::WrongPassword`], also for an unknown member and after the same time;
+    /// [`Error::WrongPassword`], which for an unknown member takes the same time;
     /// [`Error::TooManyAttempts`]; [`Error::Busy`]; [`Error::Storage`].
     pub async fn log_in(
         &self,
@@ -60,8 +60,8 @@ impl Members {
         Ok((member, token))
     }
 
-    /// Whether the password of an account is correct. The [`Throttle`](super::throttle) limits the
-    /// attempts of this address.
+    /// Returns whether the password of an account is correct. The [`Throttle`](super::throttle)
+    /// limits the attempts from this address.
     pub(super) async fn check_password(
         &self,
         account: [u8; 32],
@@ -71,7 +71,7 @@ impl Members {
     ) -> Result<bool, Error> {
         let attempt = self.throttle.begin(account, from).map_err(Error::TooManyAttempts)?;
         let checked = self.passwords.verify(hash, password, Network::of(from)).await;
-        // Only a wrong password counts as an attempt, not one that is correct or was not checked.
+        // Only a wrong password counts as an attempt; a correct or unchecked password does not.
         if !matches!(checked, Ok(false)) {
             self.throttle.withdraw(&attempt);
         }
@@ -87,7 +87,7 @@ impl Members {
         let (token, hash) = rows::new_token()?;
         for _ in 0..CHANGE_ATTEMPTS {
             match self.add_session(member, &hash).await {
-                // A permission was changed, or a request of the member was recorded, at the same
+                // A permission was changed, or a request by the member was recorded, at the same
                 // time.
                 Err(Error::Storage(storage::Error::Conflict { .. })) => {}
                 added => return added.map(|()| token),
@@ -132,7 +132,7 @@ impl Members {
         Ok(self.store.commit(commit).await?)
     }
 
-    /// Returns the member of a session's token; `None` for every token that is not valid.
+    /// Returns the session of a token with its member; `None` if the token is not valid.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -164,7 +164,8 @@ impl Members {
             commit.put(row, &Session { seen_at: now, ..session })?;
             commit.put(place, &Member { last_seen_at: Some(now), ..member.clone() })?;
             match self.store.commit(commit).await {
-                // One of them was changed concurrently: a later request will record the use.
+                // The session or the member was changed concurrently: a later request will record
+                // the use.
                 Ok(()) | Err(storage::Error::Conflict { .. }) => {}
                 Err(error) => tracing::warn!(%error, "failed to record session use"),
             }

@@ -1,4 +1,4 @@
-//! Members on a store, with a clock that the test controls.
+//! Tests of members on a store, with a clock that the test controls.
 
 use super::*;
 
@@ -44,7 +44,7 @@ async fn session_ends_when_idle_and_at_its_maximum() {
     assert_eq!(owner.name, "Ada");
     let stored = fixture.members.member(fixture.organization, owner.id).await.unwrap();
     assert_eq!(stored.last_seen_at, Some(fixture.clock.now()), "a new session is a use");
-    // Used every 11 hours, it lasts a week and no longer.
+    // A session that is used every 11 hours lasts a week and no longer.
     for _ in 0..15 {
         fixture.clock.advance(11 * HOUR);
         assert!(fixture.members.authenticate(&session, By::Person).await.unwrap().is_some());
@@ -62,7 +62,7 @@ async fn session_ends_when_idle_and_at_its_maximum() {
     fixture.clock.advance(HOUR);
     fixture.members.ended(&visit).await;
     assert_eq!(fixture.members.authenticate(&session, By::Person).await.unwrap(), None);
-    // Both sessions, and the link that was used days ago.
+    // The sweep removes both sessions, and the link that was used days ago.
     assert_eq!(fixture.members.sweep().await.unwrap(), 3);
     for nonsense in ["", "x", &"a".repeat(43), &"é".repeat(43)] {
         assert_eq!(fixture.members.authenticate(nonsense, By::Person).await.unwrap(), None);

@@ -1,10 +1,10 @@
-//! Throttling of login attempts, per address and per account over all addresses. The counts are in
-//! memory, so a restart clears them.
+//! Throttling of login attempts, per address and per account over all addresses. The counts are
+//! kept in memory, so a restart clears them.
 //!
-//! An address waits only because of its own failures, for a minute at most. Attempts of others on
-//! the same account never lock an address out: if an account has many, each address that tries it
-//! has only one free attempt. An attempt counts from its start, so concurrent attempts cannot
-//! bypass the limit. A success only takes back its own attempt.
+//! An address waits only because of its own failures, for a minute at most. Attempts on the same
+//! account from other addresses never lock an address out: if an account has many attempts, each
+//! address only has one free attempt on it. An attempt counts from its start, so concurrent
+//! attempts cannot bypass the limit. A success takes back only its own attempt.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -18,7 +18,8 @@ use orrery_runtime::monotonic_now;
 
 /// Attempts from one address before it has to wait.
 const FREE_OF_ADDRESS: u32 = 5;
-/// Attempts on one account, over all addresses, before each address has fewer free attempts.
+/// Attempts on one account, over all addresses, before the number of free attempts per address is
+/// reduced.
 const FREE_OF_ACCOUNT: u32 = 50;
 /// Free attempts of one address on an account that is under attack.
 const FREE_UNDER_ATTACK: u32 = 1;
@@ -26,7 +27,7 @@ const FREE_UNDER_ATTACK: u32 = 1;
 const WAIT_MAX: Duration = Duration::from_secs(60);
 /// Time without an attempt after which a count is reset.
 const FORGET_AFTER: Duration = Duration::from_secs(3600);
-/// Maximum number of addresses, and of accounts, that are tracked.
+/// Maximum number of tracked addresses, and of tracked accounts.
 const COUNTED_MAX: usize = 50_000;
 
 /// The network of one person: a whole IPv4 address, or the first 64 bits of an IPv6 address.
@@ -118,7 +119,7 @@ impl Throttle {
     /// Counts an attempt at its start.
     ///
     /// # Errors
-    /// The time to wait, if the attempt is not allowed yet; then it is not counted.
+    /// The time to wait, if the attempt is not allowed yet. The attempt is then not counted.
     pub(super) fn begin(
         &self,
         account: [u8; 32],
@@ -207,7 +208,8 @@ mod tests {
         tokio::time::advance(Duration::from_secs(1)).await;
         let sixth = throttle.begin(OWNER, a).unwrap();
         assert_eq!(throttle.begin(OWNER, a).unwrap_err(), Duration::from_secs(2));
-        // An older attempt was not checked: five are left, the last of them a moment ago.
+        // An older attempt was not checked, so five attempts are left; the last one was made a
+        // moment ago.
         throttle.withdraw(&attempts.pop().unwrap());
         assert_eq!(throttle.begin(OWNER, a).unwrap_err(), Duration::from_secs(1));
         throttle.withdraw(&sixth);
@@ -227,7 +229,7 @@ mod tests {
             let right = throttle.begin(OWNER, owner).unwrap();
             throttle.withdraw(&right);
         }
-        // A typing error costs the owner a second, regardless of the others.
+        // A typing error costs the owner a second, regardless of attempts from other addresses.
         assert!(!is_refused(&throttle, OWNER, owner));
         assert_eq!(throttle.begin(OWNER, owner).unwrap_err(), Duration::from_secs(1));
         tokio::time::advance(Duration::from_secs(1)).await;

@@ -1,7 +1,7 @@
 //! The keeper: processes each schedule when its timer is due, and starts its work.
 //!
-//! Firings follow the machine's clock. After a jump forward, a firing is late. After a jump back,
-//! nothing fires twice, and decisions that are more than a day ahead are discarded.
+//! Firings follow the machine's clock. If the clock jumps forward, a firing is late. If it jumps
+//! back, no schedule fires twice, and decisions that are more than a day ahead are discarded.
 
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ use orrery_storage::commit::Expect;
 use orrery_storage::record::{decode, encode};
 use orrery_storage::{self as storage, Commit, Page};
 
-/// Rows that are read at a time.
+/// Number of rows read at a time.
 const PAGE: usize = 256;
-/// Maximum sleep, after which a changed clock is noticed.
+/// Maximum sleep, so that a changed clock is noticed in time.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// Retry delay after a failed read of the timers.
 const REREAD_DELAY: Duration = Duration::from_secs(1);
-/// Minimum jump back of the clock that is noticed.
+/// Smallest backward jump of the clock that is noticed.
 const SET_BACK_MIN: Duration = Duration::from_secs(60);
 
 /// The result of processing a schedule.
@@ -73,8 +73,8 @@ impl Schedules {
         }
     }
 
-    /// Fires everything that is due, and returns the time until the next firing. A schedule that
-    /// fails does not affect the others; it is retried after a pause.
+    /// Fires all due schedules, and returns the time until the next firing. A schedule that fails
+    /// does not affect the others; it is retried after a pause.
     pub(super) async fn fire_due(&self) -> Result<Duration, Error> {
         let mut after = None;
         let mut pause = RECHECK_INTERVAL;
@@ -96,7 +96,7 @@ impl Schedules {
                     tracing::error!(schedule = %id, %error, "failed to process a schedule");
                     pause = REREAD_DELAY;
                 } else {
-                    // Its next timer may already be due, on either side of this page.
+                    // The schedule's next timer may already be due, on either side of this page.
                     pause = pause.min(self.pause_of(organization, id).await?);
                 }
             }
@@ -151,7 +151,7 @@ impl Schedules {
         let calendar = match Calendar::load(&schedule.cron, &schedule.timezone) {
             Ok(calendar) => calendar,
             Err(error) => {
-                // A time zone of an earlier release that no longer exists.
+                // The time zone was valid in an earlier release and no longer exists.
                 tracing::error!(schedule = %id, %error, "schedule can no longer fire");
                 schedule.note(timer, self.clock.now(), RunResult::Refused(error.to_string()));
                 (schedule.paused, schedule.next, schedule.due) = (true, None, None);
@@ -182,7 +182,7 @@ impl Schedules {
             }
             Err(Fault::Storage(error)) => Err(error.into()),
             Err(Fault::Busy(pause)) => {
-                // The firing is still undecided: it is late until it is missed.
+                // The firing is still undecided: it counts as late until it is missed.
                 let mut waiting = untouched;
                 waiting.due = Some(now.plus(pause));
                 self.write(before, timer, &waiting).await
@@ -216,8 +216,8 @@ impl Schedules {
         }
     }
 
-    /// Returns a commit of the schedule and its timer, on the condition that the record has not
-    /// changed.
+    /// Returns a commit that writes the schedule and its timer, on the condition that the record
+    /// has not changed.
     fn commit_of(before: Vec<u8>, timer: Timestamp, schedule: &Schedule) -> Result<Commit, Error> {
         let mut commit = Commit::of_new_work();
         let key = rows::schedule(schedule.organization, schedule.id);
@@ -257,7 +257,7 @@ impl Schedules {
                 commit.put_bytes(key, encode(&schedule)?);
                 rows::set_timer(&mut commit, due, &schedule);
                 match self.store.commit(commit).await {
-                    // A concurrent change already used the current clock.
+                    // A concurrent change has already used the current clock.
                     Ok(()) | Err(storage::Error::Conflict { .. }) => {}
                     Err(error) => return Err(error.into()),
                 }

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! mod   create, change, find, delete    keeper   fires due schedules while the service runs
-//! rows  the rows in the store           work     what starts, implemented by the composition root
+//! rows  the rows in the store           work     interface of the started work
 //! ```
 //!
-//! The record alone decides a firing (`domain::schedule`). The decision, the next timer and the
-//! started execution are one commit, on the condition that the record has not changed. A crash
-//! leaves all of it or nothing, so no firing is lost or doubled.
+//! The record alone determines a firing (`domain::schedule`). The decision, the next timer and the
+//! started execution are one commit, on the condition that the record has not changed. After a
+//! crash, either all of them exist or none, so no firing is lost or doubled.
 
 mod keeper;
 mod rows;
@@ -30,7 +30,7 @@ use orrery_storage::{self as storage, Commit, Page, Store};
 
 /// Maximum number of schedules of one organization; a list contains all of them.
 pub const SCHEDULES_MAX: usize = 1_000;
-/// Number of attempts at a change when there are concurrent changes.
+/// Number of attempts at a change when there are conflicting changes.
 const TRIES: usize = 10;
 
 /// Errors of schedule operations.
@@ -42,7 +42,7 @@ pub enum Error {
     NeverFires,
     #[error("cron never fires: no date has that day and month")]
     NoDate,
-    /// The work cannot be started, for this reason.
+    /// The work cannot be started, for the contained reason.
     #[error("{0}")]
     Refused(String),
     #[error("its input could not be checked now; try again")]
@@ -68,7 +68,7 @@ pub struct Schedules {
     clock: Clock,
     recorder: Recorder,
     work: Arc<dyn Work>,
-    /// Notified when something may be due earlier than before.
+    /// Notified when a schedule may be due earlier than before.
     changed: Arc<Notify>,
 }
 
@@ -96,7 +96,7 @@ impl Schedules {
     ///
     /// # Errors
     /// [`Error::Calendar`], [`Error::NeverFires`], [`Error::Refused`], [`Error::TooMany`],
-    /// [`Error::Storage`]; then nothing was created.
+    /// [`Error::Storage`]. On error, nothing is created.
     pub async fn create(&self, schedule: Schedule) -> Result<Schedule, Error> {
         self.create_beside(schedule, Commit::new()).await
     }
@@ -129,11 +129,11 @@ impl Schedules {
         Ok(schedule)
     }
 
-    /// Changes a schedule. Firings that were already due are not made up.
+    /// Changes a schedule. Firings that were already due are skipped.
     ///
     /// # Errors
     /// [`Error::NotFound`], errors of `change`, [`Error::Calendar`], [`Error::NeverFires`],
-    /// [`Error::Storage`]; then nothing was changed.
+    /// [`Error::Storage`]. On error, nothing is changed.
     pub async fn change<E: From<Error>>(
         &self,
         organization: OrganizationId,

@@ -6,27 +6,27 @@ use orrery_domain::time::Timestamp;
 use orrery_storage::rotation::{Rotation, Watch};
 use orrery_storage::{self as storage, Commit, Key, Store, Table};
 
-/// The row of a schedule.
+/// Returns the row of a schedule.
 pub fn schedule(organization: OrganizationId, id: ScheduleId) -> Key {
     of_organization(organization).id(id)
 }
 
-/// The prefix of an organization's schedules, oldest first.
+/// Returns the prefix of an organization's schedules, oldest first.
 pub fn of_organization(organization: OrganizationId) -> Key {
     all().id(organization)
 }
 
-/// The prefix of the schedules of all organizations.
+/// Returns the prefix of the schedules of all organizations.
 pub fn all() -> Key {
     Key::table(Table::Schedule)
 }
 
-/// The prefix of all timers.
+/// Returns the prefix of all timers.
 pub fn timers() -> Key {
     Key::table(Table::ScheduleDue)
 }
 
-/// The row of a schedule's timer. Its value is the organization.
+/// Returns the row of a schedule's timer. Its value is the organization.
 pub fn timer(due: Timestamp, id: ScheduleId) -> Key {
     timers().time(due).id(id)
 }
@@ -38,7 +38,7 @@ pub fn parse_timer(key: &Key, value: &[u8]) -> Option<(Timestamp, OrganizationId
     Some((moment, organization.into(), key.last_id()?))
 }
 
-/// Moves a schedule's timer to the time in its record.
+/// Moves a schedule's timer to the due time in its record.
 pub fn set_timer(commit: &mut Commit, before: Option<Timestamp>, schedule: &Schedule) {
     if let Some(before) = before.filter(|before| schedule.due != Some(*before)) {
         commit.delete(timer(before, schedule.id));

@@ -1,5 +1,5 @@
-//! Schedules on a real store, with work that leaves rows: each firing starts its work once, even if
-//! the process dies after any commit.
+//! Tests of schedules on a real store, with work that leaves rows: each firing starts its work
+//! once, even if the process dies after any commit.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -16,10 +16,10 @@ use orrery_storage::{Key, Options, Table};
 
 const ORGANIZATION: [u8; 16] = [1; 16];
 
-/// Work that never ends by itself. A start leaves a row with the firing in the facts table.
+/// Work that never ends by itself. Each start leaves a row with the firing in the facts table.
 struct Rows {
     store: Store,
-    /// The results of the next starts, before starts succeed.
+    /// The errors of the next starts, after which starts succeed.
     faults: Mutex<Vec<Fault>>,
 }
 
@@ -211,7 +211,7 @@ async fn schedule_changes_and_deletions_update_its_timer() {
     };
     let paused = change("0 * * * *", true).await.unwrap();
     assert_eq!((paused.next, timers(&schedules).await), (None, 0));
-    // Firings that were due while it was paused are not made up.
+    // Firings that were due while the schedule was paused are skipped.
     clock.advance(Duration::from_secs(3600));
     let resumed = change("15 * * * *", false).await.unwrap();
     assert_eq!(resumed.next, Some(moment("2026-06-01T13:15:00Z")));

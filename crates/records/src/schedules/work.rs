@@ -1,4 +1,4 @@
-//! The work of schedules as an interface: checking whether it is running, cancelling it, and
+//! The interface to the work of schedules: checking whether the work is running, cancelling it, and
 //! starting it together with a commit.
 
 use std::pin::Pin;
@@ -8,7 +8,7 @@ use orrery_domain::ids::{ExecutionId, OrganizationId};
 use orrery_domain::schedule::Schedule;
 use orrery_storage::{self as storage, Commit};
 
-/// A future that resolves to whether the work is running.
+/// A future that returns whether the work is running.
 pub type RunningFuture<'a> =
     Pin<Box<dyn Future<Output = Result<bool, storage::Error>> + Send + 'a>>;
 /// A future that resolves when the action is done.
@@ -16,14 +16,14 @@ pub type DoneFuture<'a> = Pin<Box<dyn Future<Output = Result<(), storage::Error>
 /// A future that resolves when the work has started, or failed to start.
 pub type StartFuture<'a> = Pin<Box<dyn Future<Output = Result<(), Fault>> + Send + 'a>>;
 
-/// Why work was not started. Nothing was committed.
+/// The reason why work was not started. Nothing was committed.
 #[derive(Debug)]
 pub enum Fault {
-    /// It can never start, for this reason, which the schedule shows.
+    /// The work can never start, for the contained reason, which the schedule shows.
     Refused(String),
-    /// Its workflow or model no longer exists: the schedule is paused.
+    /// The workflow or model no longer exists, so the schedule is paused.
     Gone(String),
-    /// There is no capacity now; retry after this time.
+    /// There is no capacity; retry after this time.
     Busy(Duration),
     /// The store failed. A conflict means that the schedule was changed.
     Storage(storage::Error),
@@ -34,7 +34,7 @@ pub trait Work: Send + Sync {
     /// Checks whether the work of a schedule could be started now, apart from capacity.
     fn check<'a>(&'a self, schedule: &'a Schedule) -> StartFuture<'a>;
 
-    /// Whether the execution exists and has not ended.
+    /// Returns whether the execution exists and has not ended.
     fn is_running(&self, organization: OrganizationId, id: ExecutionId) -> RunningFuture<'_>;
 
     /// Cancels the execution, unless it has ended.
