@@ -1,5 +1,5 @@
-//! Passes build information to the binary: commit and date, features, target. Runs no code of the
-//! project and writes nothing.
+//! Passes build information to the binary: commit and date, features, target. It runs no code of
+//! the project and writes no files.
 //!
 //! The commit comes from `ORRERY_COMMIT`, for builds from an archive, or, in an optimized build,
 //! from git. An unoptimized build has no commit, so that a new commit does not rebuild everything.
@@ -21,18 +21,18 @@ fn main() {
     println!("cargo::rustc-env=ORRERY_BUILD={}", parts.join(", "));
 }
 
-/// The commit that is checked out, such as `0123456789 2026-11-23`; `None` in an archive, even if
-/// it was unpacked inside another repository.
+/// Returns the commit that is checked out, such as `0123456789 2026-11-23`; `None` in an archive,
+/// even if it was unpacked inside another repository.
 fn of_git() -> Option<String> {
     let this_crate = env::var("CARGO_MANIFEST_DIR").ok()?;
     let root = Path::new(&this_crate).ancestors().nth(2)?;
     if Path::new(&git(&["rev-parse", "--show-toplevel"])?) != root {
         return None;
     }
-    // Files written by each commit and each checkout.
+    // Every commit and every checkout writes these files.
     for file in ["HEAD", "logs/HEAD"] {
         let path = git(&["rev-parse", "--git-path", file])?;
-        // Cargo would treat a missing file as a change at every build.
+        // Cargo would treat a missing file as changed in every build.
         if Path::new(&path).exists() {
             println!("cargo::rerun-if-changed={path}");
         }

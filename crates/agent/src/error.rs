@@ -4,13 +4,13 @@ use orrery_domain::invalid_request::InvalidRequest;
 use orrery_engine as engine;
 use orrery_storage as storage;
 
-/// Why an exchange was rejected. Nothing was started.
+/// The error for a rejected exchange. No exchange was started.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The request is invalid.
     #[error(transparent)]
     Invalid(#[from] InvalidRequest),
-    /// The configuration names no model for the agent.
+    /// No model is configured for the agent.
     #[error("the agent has no model: set agent.model in the configuration")]
     NoModel,
     /// The session's queue of exchanges is full.
@@ -18,7 +18,7 @@ pub enum Error {
         "an exchange of this session is running and {waiting} wait; try again when one has ended"
     )]
     SessionBusy { waiting: usize },
-    /// The organization has no such exchange.
+    /// The organization has no exchange with this id.
     #[error("task not found")]
     NotFound,
     #[error(transparent)]

@@ -1,7 +1,8 @@
-//! The events of an exchange: read from its committed steps, so that a client that reconnects, even
-//! after a crash, gets exactly the events that it has missed.
+//! The events of an exchange. They are read from its committed steps, so that a client that
+//! reconnects receives exactly the events that it missed, even after a crash.
 //!
-//! An event's id is its position: the step and the number within it, or `end` and a number.
+//! An event's id is its position: the index of its step and its number within the step, or `end`
+//! and a number for the events that follow the last step.
 
 use serde_json::{Value, json};
 
@@ -13,14 +14,14 @@ use orrery_domain::ids::{ExecutionId, OrganizationId};
 use orrery_domain::step::Step;
 use orrery_engine as engine;
 
-/// The part after all steps, in event ids.
+/// The first part of the ids of events after the last step.
 const END: &str = "end";
 
-/// One event.
+/// One event of an exchange.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TaskEvent {
     pub id: String,
-    /// An object with `type`.
+    /// A JSON object with a `type`.
     pub data: Value,
 }
 
@@ -29,15 +30,15 @@ pub struct TaskEvent {
 pub struct Feed {
     organization: OrganizationId,
     pub task: ExecutionId,
-    /// The next step and the number of its events that were returned; after all steps, those of the
-    /// end.
+    /// The next step, and the number of its events that were already returned. After the last step,
+    /// the number counts the events of the end.
     step: usize,
     given: usize,
     is_over: bool,
 }
 
 impl Feed {
-    /// The feed of an exchange after the event `last`; an invalid id counts as none.
+    /// Creates the feed of an exchange after the event `last`. An invalid id is treated as absent.
     pub fn new(organization: OrganizationId, task: ExecutionId, last: Option<&str>) -> Self {
         let parts = last.and_then(|id| id.split_once('-'));
         let place = parts.and_then(|(step, number)| {
@@ -48,13 +49,13 @@ impl Feed {
         Self { organization, task, step, given, is_over: false }
     }
 
-    /// Whether all events were returned.
+    /// Returns whether all events were returned.
     #[must_use]
     pub const fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// The events that are available now. If the future is dropped early, no event is lost.
+    /// Returns the events that are available now. Cancel-safe: dropping the future loses no event.
     pub(super) async fn news(&mut self, inner: &Inner) -> Result<Vec<TaskEvent>, Error> {
         let mut ahead = self.clone();
         let news = ahead.advance(inner).await?;
@@ -66,7 +67,8 @@ impl Feed {
         if self.is_over {
             return Ok(Vec::new());
         }
-        // In this order: a finished execution has all of its steps.
+        // The execution is read before its steps, so that a finished execution has all of its
+        // steps.
         let execution = inner.exchange(self.organization, self.task).await?;
         let steps = inner.engine.steps_of(self.task).await?;
         let mut news = Vec::new();
@@ -103,7 +105,7 @@ impl Feed {
     }
 }
 
-/// The content of a step's row; `None` if retention has deleted it.
+/// Returns the contents of a step's row; `None` if retention has deleted the row.
 pub async fn read(
     inner: &Inner,
     step: &Step,
@@ -119,7 +121,7 @@ pub async fn read(
     Ok((begun, done))
 }
 
-/// The output of all steps in the form of `generation_response` events.
+/// Returns the outputs of all steps as `generation_response` events.
 async fn generations(inner: &Inner, steps: &[Step]) -> Result<Vec<Value>, engine::Error> {
     let mut made = Vec::new();
     for step in steps {
@@ -133,7 +135,7 @@ async fn generations(inner: &Inner, steps: &[Step]) -> Result<Vec<Value>, engine
     Ok(made)
 }
 
-/// The events of an exchange's end.
+/// Builds the events of the end of an exchange.
 fn endings(execution: &Execution, generations: Vec<Value>) -> Vec<Value> {
     let fault = match (&execution.fault, execution.status) {
         (Some(fault), _) => Some((fault.cause.as_str(), fault.name.as_str())),

@@ -7,18 +7,18 @@
 //! (`domain::agent`). A crash therefore loses only the step in flight. The events that clients
 //! follow are read from the steps.
 //!
-//! | file | question |
+//! | file | purpose |
 //! |---|---|
-//! | `service` | the handle: start, follow and cancel an exchange |
-//! | `request` | what a client asks, and is it valid |
-//! | `drive` | the steps of an exchange, one after the other |
-//! | `prompt` | the messages for the model |
-//! | `tools` | the tools of the model |
+//! | `service` | the handle: starting, following and cancelling exchanges |
+//! | `request` | parsing and validating requests |
+//! | `drive` | running the steps of an exchange |
+//! | `prompt` | the messages sent to the model |
+//! | `tools` | the tools offered to the model |
 //! | `sessions` | the memory of conversations |
-//! | `summary` | when and how a long conversation is summarized |
+//! | `summary` | summarizing long conversations |
 //! | `servers` | tools of other servers, over the Model Context Protocol |
-//! | `events` | the events that clients see |
-//! | `work` | the work that tools and MCP clients start |
+//! | `events` | the events that clients receive |
+//! | `work` | the executions that tools and MCP clients start |
 //! | `mcp` | models and workflows as tools of the Model Context Protocol |
 //!
 //! The output of tools is data: it never becomes part of the instructions. Tools with effects run

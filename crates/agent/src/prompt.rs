@@ -1,8 +1,8 @@
-//! The messages for the model: its instructions, the earlier conversation, the prompt, and the
-//! steps so far.
+//! Builds the messages for the model: its instructions, the earlier conversation, the prompt, and
+//! the steps so far.
 //!
-//! The instructions are the only text in the system role. Texts of clients, models, workflows and
-//! files are in the user and tool roles.
+//! The instructions are the only text in the system role. Text from clients, models, workflows and
+//! files is in the user and tool roles.
 
 use serde_json::{Value, json};
 
@@ -18,27 +18,27 @@ const AGENT: &str = " You may run models and workflows, and create workflows. Ru
     only what was requested, once. If something important is unclear, ask with ask_user.";
 const PLAN: &str = " Do not do anything: answer with a plan in numbered steps. Name for each step the \
     model or workflow, what it is given, and what it costs; end with the whole cost.";
-/// The question that the summary answers.
+/// The question to which the summary is the answer.
 const RECALL: &str = "What did we talk about before?";
 const ASK: &str = " You can only read: answer questions about the service and what it holds.";
 
-/// The earlier conversation as shown to the model.
+/// The earlier conversation that the model receives.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Past<'a> {
-    /// The summary of the exchanges that are not shown.
+    /// The summary of the exchanges that are omitted.
     pub summary: Option<&'a str>,
-    /// Oldest first.
+    /// The exchanges, oldest first.
     pub exchanges: &'a [Remembered],
 }
 
-/// A step as shown to the model.
+/// A step as the model receives it.
 #[derive(Debug)]
 pub struct Shown<'a> {
     pub task: &'a Task,
     pub result: &'a StepResult,
 }
 
-/// The instructions of a behavior.
+/// Returns the instructions for a behavior.
 #[must_use]
 pub fn instructions(behavior: Behavior) -> String {
     let own = match behavior {
@@ -49,7 +49,7 @@ pub fn instructions(behavior: Behavior) -> String {
     format!("{SYSTEM}{own}")
 }
 
-/// All messages, in OpenAI's form.
+/// Returns all messages in OpenAI's format.
 #[must_use]
 pub fn messages<'a>(
     behavior: Behavior,
@@ -58,7 +58,8 @@ pub fn messages<'a>(
     steps: impl Iterator<Item = Shown<'a>>,
 ) -> Vec<Value> {
     let mut messages = vec![json!({"role": "system", "content": instructions(behavior)})];
-    // In the assistant role, because the model wrote it: it is not an instruction of the service.
+    // The summary has the assistant role, because the model wrote it: it is not an instruction of
+    // the service.
     if let Some(summary) = past.summary {
         messages.push(json!({"role": "user", "content": RECALL}));
         messages.push(json!({"role": "assistant", "content": summary}));
@@ -112,7 +113,7 @@ fn step(step: Shown<'_>) -> Option<Value> {
         (Task::Tool(task), StepResult::Tool(result)) => Some(json!({
             "role": "tool", "tool_call_id": task.call.id, "content": result.content,
         })),
-        // A summary is shown before the exchange.
+        // A summary precedes the exchange in the messages.
         (Task::Answer | Task::Tool(_) | Task::Summary, _) => None,
     }
 }

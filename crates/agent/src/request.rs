@@ -1,4 +1,4 @@
-//! Requests to the agent, in OpenAI's form or as one message.
+//! Parses requests to the agent, in OpenAI's format or as a single message.
 
 use serde_json::{Map, Value};
 
@@ -6,13 +6,13 @@ use orrery_domain::agent::{Behavior, Mode, Question, Turn};
 use orrery_domain::invalid_request::InvalidRequest;
 use orrery_domain::json_object::JsonObject;
 
-/// Maximum characters of a session's name.
+/// Maximum length of a session name, in characters.
 const SESSION_CHARS_MAX: usize = 128;
-/// Maximum bytes of a prompt, including earlier turns that the client sends.
+/// Maximum bytes of a prompt, including the earlier turns that the client sends.
 const PROMPT_BYTES_MAX: usize = 256 * 1024;
-/// Maximum earlier turns that a client may send.
+/// Maximum number of earlier turns that a client may send.
 const TURNS_MAX: usize = 100;
-/// Maximum images of one prompt, and characters of each URL.
+/// Maximum number of images in one prompt, and maximum characters of each URL.
 const IMAGES_MAX: usize = 4;
 const URL_CHARS_MAX: usize = 4096;
 
@@ -28,9 +28,9 @@ pub struct Request {
 }
 
 impl Request {
-    /// Reads OpenAI's form: the last message is the prompt. The messages before it count only
-    /// without a session name, because a session remembers them itself. `header` is the session in
-    /// the header; `streams` is the default of `stream`.
+    /// Parses OpenAI's format: the last message is the prompt. Earlier messages are used only
+    /// without a session name, because a session has its own memory of them. `header` is the
+    /// session named in the header; `streams` is the default of `stream`.
     ///
     /// # Errors
     /// [`InvalidRequest`], which names the field.
@@ -63,7 +63,7 @@ impl Request {
         request.check_size("messages")
     }
 
-    /// Reads the single-message form.
+    /// Parses the single-message format.
     ///
     /// # Errors
     /// [`InvalidRequest`], which names the field.
@@ -109,7 +109,7 @@ impl Request {
     }
 }
 
-/// Checks the name of a session.
+/// Validates the name of a session.
 ///
 /// # Errors
 /// [`InvalidRequest`]
@@ -160,7 +160,7 @@ fn wrong(message: &str) -> InvalidRequest {
     InvalidRequest::field("messages", message)
 }
 
-/// The role and the text of a message; its images are added to `images`.
+/// Returns the role and the text of a message, and appends its images to `images`.
 fn said(message: &Value, images: &mut Vec<String>) -> Result<(String, String), InvalidRequest> {
     let message = message.as_object().ok_or_else(|| wrong("messages must have objects only"))?;
     let role = message.get("role").and_then(Value::as_str);
@@ -182,7 +182,7 @@ fn said(message: &Value, images: &mut Vec<String>) -> Result<(String, String), I
 fn text_of(part: &Map<String, Value>, images: &mut Vec<String>) -> String {
     let image = part.get("image_url");
     let url = image.and_then(|image| image.get("url").unwrap_or(image).as_str());
-    // One more than the maximum is enough to reject them.
+    // One image more than the maximum is enough to reject the request.
     if let Some(url) = url.filter(|_| images.len() <= IMAGES_MAX) {
         images.push(url.to_owned());
     }

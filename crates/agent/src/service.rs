@@ -1,4 +1,4 @@
-//! The handle of the agent: start, follow and cancel exchanges, and read sessions.
+//! The handle of the agent: starting, following and cancelling exchanges, and reading sessions.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -30,28 +30,28 @@ use orrery_runtime::{Clock, Tasks, new_id};
 use orrery_storage::{self as storage, Commit, Store};
 use orrery_workflows::Workflows;
 
-/// Divisor of the step limit in mode `eco`.
+/// Divisor of the step limit in `eco` mode.
 const ECO_DIVISOR: u32 = 4;
-/// Maximum answers of models in memory, each of a few MiB at most.
+/// Maximum number of model answers in memory, each of a few MiB at most.
 const ANSWERS_MAX: usize = 64;
-/// Maximum attempts to start an exchange while its session changes.
+/// Maximum attempts to start an exchange if its session changes concurrently.
 const TRIES: usize = 5;
 
 /// The settings of the agent.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The chat model; `None`: the agent accepts no prompts.
+    /// The chat model; with `None`, the agent accepts no prompts.
     pub model: Option<String>,
-    /// The chat model in mode `eco`; `None`: the same model.
+    /// The chat model in `eco` mode; with `None`, the usual model.
     pub eco_model: Option<String>,
-    /// The model id for clients.
+    /// The model id by which clients call the agent.
     pub model_id: String,
     pub timeout: Duration,
     pub steps_max: u32,
     pub cost_max: Option<Usd>,
-    /// Context in tokens of models that are not local.
+    /// The context length, in tokens, that is assumed for models that are not local.
     pub context_tokens: u32,
-    /// MCP servers that provide more tools.
+    /// MCP servers that provide additional tools.
     pub servers: Vec<servers::Settings>,
 }
 
@@ -67,9 +67,9 @@ pub struct Dependencies {
     pub files: Files,
     pub signed_urls: SignedUrls,
     pub engine: Engine,
-    /// The budget of bodies in memory.
+    /// The memory budget for bodies.
     pub bodies: Arc<Budget>,
-    /// The means to reach MCP servers.
+    /// The HTTP client and the sandbox through which MCP servers are reached.
     pub doors: servers::Doors,
 }
 
@@ -88,18 +88,18 @@ pub(super) struct Inner {
     pub(super) bodies: Arc<Budget>,
     pub(super) sessions: Sessions,
     pub(super) answers: Semaphore,
-    /// Running calls of MCP clients.
+    /// The running calls of MCP clients.
     pub(super) calls: Running,
     pub(super) servers: Servers,
 }
 
-/// The agent; clones share it.
+/// The agent; clones share the same state.
 #[derive(Debug, Clone)]
 pub struct Agent {
     inner: Arc<Inner>,
 }
 
-/// An accepted exchange: it is on the disk and will end.
+/// An accepted exchange: it is on disk and will end.
 #[derive(Debug, Clone)]
 pub struct Started {
     pub task: ExecutionId,
@@ -107,7 +107,7 @@ pub struct Started {
 }
 
 impl Agent {
-    /// An agent with these settings, which runs the engine's exchanges from now on.
+    /// Creates an agent with these settings, which runs the engine's exchanges from now on.
     #[must_use]
     pub fn new(dependencies: Dependencies, options: Options) -> Self {
         let Dependencies {
@@ -150,23 +150,23 @@ impl Agent {
         &self.inner
     }
 
-    /// The model id for clients.
+    /// Returns the model id by which clients call the agent.
     #[must_use]
     pub fn model_id(&self) -> &str {
         &self.inner.options.model_id
     }
 
-    /// Whether the agent accepts prompts.
+    /// Returns whether the agent accepts prompts.
     #[must_use]
     pub fn has_model(&self) -> bool {
         self.inner.options.model.is_some() || self.inner.options.eco_model.is_some()
     }
 
-    /// Accepts a prompt. When this returns, the prompt is on the disk, and the exchange will end
-    /// exactly once. `asked` has the request's own metadata for the execution.
+    /// Accepts a prompt. When this returns, the prompt is on disk, and the exchange will end
+    /// exactly once. `asked` holds the execution metadata that the request sets.
     ///
     /// # Errors
-    /// [`Error::NoModel`], [`Error::SessionBusy`], [`Error::Engine`]: nothing was accepted.
+    /// [`Error::NoModel`], [`Error::SessionBusy`], [`Error::Engine`]: the prompt was not accepted.
     pub async fn start(
         &self,
         caller: Caller,
@@ -218,7 +218,7 @@ impl Agent {
                 origin: origin.clone(),
             };
             match inner.engine.submit(vec![submission], beside).await {
-                // The session was created or cleared in the meantime.
+                // The session was created or cleared concurrently.
                 Err(engine::Error::Storage(storage::Error::Conflict { .. })) => {}
                 taken => {
                     taken?;
@@ -229,7 +229,7 @@ impl Agent {
         Err(Error::SessionBusy { waiting: 0 })
     }
 
-    /// The feed of an exchange, after the event with this id.
+    /// Returns the feed of an exchange after the event with this id.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Engine`].
@@ -243,7 +243,7 @@ impl Agent {
         Ok(Feed::new(organization, task, last))
     }
 
-    /// Waits for the next events of a feed; empty at its end.
+    /// Waits for the next events of a feed; an empty list means that the feed has ended.
     ///
     /// # Errors
     /// [`Error::Engine`]
@@ -262,7 +262,7 @@ impl Agent {
     /// Cancels an exchange and the work that its current step has started.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::Engine`], also if it has ended otherwise.
+    /// [`Error::NotFound`]; [`Error::Engine`], also if the exchange has already ended.
     pub async fn cancel(
         &self,
         organization: OrganizationId,
@@ -272,7 +272,7 @@ impl Agent {
         Ok(self.inner.engine.cancel(organization, task).await?)
     }
 
-    /// The memory of a session; empty if there is none.
+    /// Returns the memory of a session; empty if the session does not exist.
     ///
     /// # Errors
     /// [`Error::Engine`]
@@ -293,7 +293,7 @@ impl Agent {
         Ok(memory)
     }
 
-    /// Deletes a session. Returns false if there was none.
+    /// Deletes a session. Returns false if the session does not exist.
     ///
     /// # Errors
     /// [`Error::Engine`]
@@ -301,7 +301,7 @@ impl Agent {
         Ok(self.inner.sessions.clear(organization, name).await?)
     }
 
-    /// The names of the organization's sessions.
+    /// Returns the names of the organization's sessions.
     ///
     /// # Errors
     /// [`Error::Engine`]
@@ -324,7 +324,7 @@ impl Agent {
 }
 
 impl Inner {
-    /// The exchange with this id.
+    /// Returns the exchange with this id.
     pub(super) async fn exchange(
         &self,
         organization: OrganizationId,
@@ -337,8 +337,8 @@ impl Inner {
         Ok(execution)
     }
 
-    /// The output of an execution with current links; null if there is none. An output of more than
-    /// `most` bytes is replaced by a text that says so.
+    /// Returns the output of an execution with freshly signed links; null if there is no output. An
+    /// output of more than `most` bytes is replaced by a message.
     pub(super) async fn output(
         &self,
         execution: &Execution,
@@ -358,7 +358,7 @@ impl Inner {
         Ok(serde_json::from_str(text.get()).unwrap_or(Value::Null))
     }
 
-    /// A value with current links to the organization's files.
+    /// Returns a value with freshly signed links to the organization's files.
     pub(super) fn with_links(&self, organization: OrganizationId, value: Value) -> Value {
         let Ok(text) = to_raw_value(&value) else { return value };
         let rendered = self.signed_urls.render(organization, text);

@@ -1,8 +1,9 @@
 //! Sessions: the agent's memory of conversations, by organization and a name chosen by the client.
 //!
-//! An exchange is added in the commit that accepts it and completed in the commit of its end, so
-//! the memory has it exactly once, even after a crash. A session that was cleared in the meantime
-//! stays cleared. The newest exchanges are kept, and idle sessions are deleted.
+//! An exchange is added in the commit that accepts it and completed in the commit that ends it, so
+//! it is stored exactly once, even after a crash. If a session is cleared while an exchange runs,
+//! the session stays cleared. Only the newest exchanges are retained, and idle sessions are
+//! deleted.
 
 use std::time::Duration;
 
@@ -18,13 +19,13 @@ use orrery_storage::commit::Expect;
 use orrery_storage::record::{Malformed, Record, decode};
 use orrery_storage::{self as storage, Commit, Key, Page, Row, Store, Table};
 
-/// Exchanges that a session keeps and that a model is shown.
+/// Maximum exchanges that a session retains and that a model receives.
 pub const KEPT_MAX: usize = 50;
-/// Exchanges read per session: the kept, running and waiting ones.
+/// Maximum exchanges read per session: the retained, running and queued exchanges.
 const READ_MAX: usize = KEPT_MAX + 16;
 /// Maximum number of sessions in a list.
 const LISTED_MAX: usize = 10_000;
-/// Sessions read per page.
+/// Number of sessions read per page.
 const PAGE: usize = 500;
 
 /// A stored session.
@@ -33,9 +34,10 @@ pub struct Session {
     pub id: SessionId,
     pub name: String,
     pub created_at: Timestamp,
-    /// When an exchange last ended.
+    /// The time at which an exchange last ended.
     pub used_at: Timestamp,
-    /// Exchanges that have ended with a response, and cancelled ones that are no longer kept.
+    /// The number of exchanges that ended with a response, plus cancelled exchanges that are no
+    /// longer stored.
     pub exchanges: u64,
     /// The summary that replaces older exchanges in prompts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -46,7 +48,7 @@ pub struct Session {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
     pub text: Payload,
-    /// The last exchange that it covers.
+    /// The last exchange that the summary covers.
     pub through: ExecutionId,
 }
 
@@ -55,7 +57,7 @@ pub struct Summary {
 struct Entry {
     at: Timestamp,
     prompt: Payload,
-    /// `None` until the end, and if the exchange was cancelled.
+    /// `None` until the exchange ends, and if it was cancelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     response: Option<Payload>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -73,22 +75,22 @@ impl Record for Entry {
 /// The memory of a session.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Memory {
-    /// Oldest first.
+    /// The exchanges, oldest first.
     pub exchanges: Vec<Remembered>,
-    /// Number of finished exchanges, including those no longer kept.
+    /// The number of finished exchanges, including exchanges that are no longer stored.
     pub total: u64,
-    /// The summary, and the last exchange that it covers.
+    /// The summary, with the id of the last exchange that it covers.
     summarized: Option<(String, ExecutionId)>,
 }
 
 impl Memory {
-    /// The summary of the older exchanges.
+    /// Returns the summary of the older exchanges.
     #[must_use]
     pub fn summary(&self) -> Option<&str> {
         self.summarized.as_ref().map(|(text, _)| text.as_str())
     }
 
-    /// The exchanges that no summary covers, oldest first.
+    /// Returns the exchanges that the summary does not cover, oldest first.
     #[must_use]
     pub fn open(&self) -> &[Remembered] {
         let Some((_, through)) = &self.summarized else { return &self.exchanges };
@@ -108,14 +110,14 @@ pub struct Remembered {
 }
 
 impl Remembered {
-    /// Bytes of the prompt and the response.
+    /// Returns the size of the prompt and the response in bytes.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.prompt.len().saturating_add(self.response.len())
     }
 }
 
-/// The sessions of a store; clones share it.
+/// The sessions in a store; clones share the store.
 #[derive(Debug, Clone)]
 pub struct Sessions {
     store: Store,
@@ -135,12 +137,12 @@ fn entries(session: SessionId) -> Key {
 }
 
 impl Sessions {
-    /// The sessions of a store.
+    /// Creates a handle for the sessions in a store.
     pub const fn new(store: Store, clock: Clock) -> Self {
         Self { store, clock }
     }
 
-    /// The session with this name.
+    /// Returns the session with this name.
     pub async fn find(
         &self,
         organization: OrganizationId,
@@ -149,7 +151,7 @@ impl Sessions {
         self.store.read(&row(organization, name)).await
     }
 
-    /// Adds an exchange to the commit that accepts it. Creates the session if it is new.
+    /// Adds an exchange to the commit that accepts it. Creates the session if it does not exist.
     pub async fn note_start(
         &self,
         commit: &mut Commit,
@@ -186,9 +188,9 @@ impl Sessions {
         Ok(session)
     }
 
-    /// Adds the response of an exchange to the commit of its end, and deletes the oldest exchanges.
-    /// Does nothing if the session was cleared. Files of deleted exchanges are left to the store's
-    /// sweep.
+    /// Adds the response of an exchange to the commit that ends it, and deletes the oldest
+    /// exchanges. Does nothing if the session was cleared. The store's sweep removes the files of
+    /// deleted exchanges.
     pub async fn note_end(
         &self,
         organization: OrganizationId,
@@ -209,7 +211,8 @@ impl Sessions {
         let Some(mut entry) = self.store.read::<Entry>(&entry_key).await? else {
             return Ok(commit);
         };
-        // If the session is cleared in the meantime, the end is committed again without this.
+        // If the session is cleared concurrently, the commit fails and is repeated without the
+        // session.
         commit.expect(Expect::Equal(key.clone(), bytes));
         entry.response = Some(self.keep(&mut commit, response).await?);
         entry.media = media;
@@ -253,8 +256,8 @@ impl Sessions {
         Ok(commit)
     }
 
-    /// The memory of the session. With an engine, it includes exchanges that ended without a
-    /// response, i.e. cancelled ones.
+    /// Returns the memory of the session. If an engine is given, the memory includes cancelled
+    /// exchanges, which ended without a response.
     pub async fn memory(
         &self,
         organization: OrganizationId,
@@ -271,7 +274,8 @@ impl Sessions {
                 let Some(engine) = engine else { continue };
                 match engine.get(organization, id).await {
                     Ok(execution) if execution.status.is_final() => {}
-                    // Deleted; only finished executions can be deleted.
+                    // The execution was deleted, so it had finished: only finished executions can
+                    // be deleted.
                     Err(engine::Error::NotFound) => {}
                     Ok(_) | Err(_) => continue,
                 }
@@ -295,7 +299,7 @@ impl Sessions {
         Ok(memory)
     }
 
-    /// The names of the organization's sessions, sorted.
+    /// Returns the names of the organization's sessions, sorted.
     pub async fn names(&self, organization: OrganizationId) -> Result<Vec<String>, storage::Error> {
         let (mut names, mut after) = (Vec::new(), None);
         while names.len() < LISTED_MAX {
@@ -313,7 +317,7 @@ impl Sessions {
         Ok(names)
     }
 
-    /// Deletes a session. Returns false if there was none.
+    /// Deletes a session. Returns false if the session does not exist.
     pub async fn clear(
         &self,
         organization: OrganizationId,
@@ -384,7 +388,7 @@ impl Sessions {
         }
     }
 
-    /// The newest stored exchanges, oldest first.
+    /// Returns the newest stored exchanges, oldest first.
     async fn entries(&self, session: SessionId) -> Result<Vec<(Key, Entry)>, storage::Error> {
         let mut all = self.all_entries(session).await?;
         all.drain(..all.len().saturating_sub(READ_MAX));

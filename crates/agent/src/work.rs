@@ -1,5 +1,5 @@
-//! The work that the agent's tools and MCP clients start: a validated input for the engine. Both
-//! use this module, so that the same checks apply to both.
+//! Validates the input of the executions that the agent's tools and MCP clients start. Both use
+//! this module, so that the same checks apply.
 
 use serde_json::Value;
 
@@ -15,17 +15,17 @@ use orrery_workflows::count_trigger;
 
 use super::tools::unreadable;
 
-/// Validated work for the engine.
+/// A validated input that the engine can run.
 #[derive(Debug)]
 pub struct Ready {
     pub work: Work,
-    /// With the schema's defaults filled in.
+    /// The input, with the defaults of the schema filled in.
     pub input: Value,
-    /// Additional rows for the commit that accepts it.
+    /// Additional rows for the commit that accepts the execution.
     pub beside: Commit,
 }
 
-/// A prediction of a model, or the reason why its input is rejected.
+/// Prepares a prediction of a model, or returns the reason for the rejection of its input.
 pub async fn prediction(model: &Model, input: Value) -> Result<Ready, String> {
     let checked = model.check_input(input).await;
     let input = checked.map_err(|refused| format!("invalid input: {refused}"))?;
@@ -34,7 +34,7 @@ pub async fn prediction(model: &Model, input: Value) -> Result<Ready, String> {
     Ok(Ready { work, input, beside: Commit::new() })
 }
 
-/// An execution of a workflow's latest version, or the reason why it is rejected.
+/// Prepares an execution of a workflow's latest version, or returns the reason for its rejection.
 pub async fn workflow_run(
     inner: &Inner,
     workflow: &Workflow,

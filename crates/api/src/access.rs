@@ -24,7 +24,7 @@ use orrery_records::signed_urls::{self, Link};
 /// An authenticated caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Principal {
-    /// No identification, on a public route.
+    /// A caller without credentials, on a public route.
     Anonymous,
     /// The holder of an API key.
     Caller(Caller),
@@ -32,15 +32,15 @@ pub enum Principal {
     Link(Link),
     /// A member with a dashboard session.
     Member(Box<Visit>),
-    /// The holder of an admin key, not acting for an organization.
+    /// The holder of an admin key, on a route without an organization.
     Admin(KeyId),
-    /// The operator acting for an organization, over the control socket or with an admin key.
+    /// The operator, acting for an organization over the control socket or with an admin key.
     Operator(OrganizationId, Option<KeyId>),
 }
 
 impl Principal {
-    /// Returns the organization that the request acts for, and its API key. Members have no key;
-    /// what they create is recorded under the dashboard's own key ID.
+    /// Returns the organization for which the request acts, and its API key. Members have no key;
+    /// resources that they create are recorded under the dashboard's own key ID.
     #[must_use]
     pub fn caller(&self) -> Option<Caller> {
         match self {
@@ -58,7 +58,8 @@ impl Principal {
         }
     }
 
-    /// The rate-limiting key: the API key, the key that a link was made with, or the member's ID.
+    /// Returns the ID to which rate limits apply: the API key, the key that a link was made with,
+    /// or the member's ID.
     fn key(&self) -> Option<KeyId> {
         match self {
             Self::Caller(caller) => Some(caller.key),
@@ -70,7 +71,7 @@ impl Principal {
     }
 }
 
-/// The header with the organization that the operator acts for, on routes that belong to an
+/// The header that names the organization for which the operator acts, on routes that belong to an
 /// organization.
 const ORGANIZATION: &str = "x-orrery-organization";
 /// The path parameter that names an organization.
@@ -81,9 +82,8 @@ const KEY_WITHIN: usize = 64 * 1024;
 /// Authenticates a request as `access` requires. Keys in headers are checked before any byte of the
 /// body is read.
 ///
-/// # Errors
-/// 401 without a valid key, link or session; 403 without the permission; errors of reading the body
-/// if it contains the key; 503 when the store cannot be read.
+/// 401 without a valid key, link or session; 403 without the required permission; 503 when the
+/// store cannot be read; the errors of reading the body, if the key is in the body.
 pub async fn check(
     services: &Services,
     access: Access,
@@ -116,14 +116,16 @@ pub async fn check(
         None => None,
     };
     let in_body = if access == Access::BodyKey {
-        // With a valid key in the headers the body's may be anywhere; without one it must begin and end
-        // within its first bytes, and no more is read before it is known who calls.
+        // If the headers have a valid key, the `api_key` in the body may be anywhere. If they do
+        // not, it must be complete within the first bytes, and no more of the body is read before
+        // the caller is authenticated.
         let most = if by_header.is_some() { usize::MAX } else { KEY_WITHIN };
         key_in(&request.peek(most).await?)
     } else {
         None
     };
-    // The body's `api_key` wins over the headers. A body that is not valid JSON is the handler's to refuse.
+    // The body's `api_key` takes precedence over the headers. The handler rejects a body that is
+    // not valid JSON.
     let caller = match &in_body {
         Some(key) => services.accounts.authenticate(key).await?,
         None => by_header,
@@ -134,13 +136,13 @@ pub async fn check(
     }
 }
 
-/// 401, with what was wrong. `in_body`: the key that the body has.
+/// Returns a 401 with the reason. `in_body` is the API key in the body, if any.
 async fn refusal(services: &Services, request: &Request, in_body: Option<&str>) -> crate::Error {
     let error = crate::Error::unauthorized();
     refused_key::explained(error, &services.accounts, request, (Taken::ApiKey, in_body)).await
 }
 
-/// Returns the error for a link that is not valid. A link to a deleted file ends with the file.
+/// Returns the error for an invalid link. A link to a deleted file ends with the file.
 async fn unopened(
     services: &Services,
     request: &Request,
@@ -156,10 +158,10 @@ async fn unopened(
     Ok(refusal(services, request, None).await)
 }
 
-/// Marks a request that the page sends without a user action.
+/// The header of requests that the page sends without a user action.
 const UNATTENDED: &str = "x-orrery-unattended";
 
-/// Whether a person or only the page sent a request.
+/// Returns whether a person or only the page itself caused a request.
 pub fn by(headers: &HeaderMap) -> By {
     if headers.contains_key(UNATTENDED) { By::Page } else { By::Person }
 }
@@ -184,7 +186,7 @@ async fn by_session(
 }
 
 /// Authenticates an admin key, which must be in the header `Authorization`. Cookies and links do
-/// not work on these routes, so a web page cannot use somebody's admin rights.
+/// not work on these routes, so a web page cannot use a visitor's admin rights.
 async fn by_admin_key(services: &Services, request: &Request) -> Result<Principal, crate::Error> {
     let found = match bearer(&request.headers) {
         Some(key) => services.accounts.authenticate_admin(key).await?,
@@ -199,9 +201,9 @@ async fn by_admin_key(services: &Services, request: &Request) -> Result<Principa
     Err(refused_key::explained(error, &services.accounts, request, taken).await)
 }
 
-/// Authenticates the operator on the control socket: anyone who can read the token file next to it.
-/// A model's program runs as the service's user and can reach the socket, but cannot read the
-/// token.
+/// Authenticates the operator on the control socket by the token, which only processes that can
+/// read the file next to the socket know. A model's program runs as the service's user and may
+/// reach the socket, but cannot read that file.
 fn local(services: &Services, request: &Request) -> Result<Principal, crate::Error> {
     let expected = match request.peer {
         Peer::InProcess => return Ok(Principal::Anonymous),
@@ -218,11 +220,12 @@ fn local(services: &Services, request: &Request) -> Result<Principal, crate::Err
     Err(crate::Error::status(StatusCode::UNAUTHORIZED, message))
 }
 
-/// The operator acting for an organization: the one in the header, or the default one.
+/// Acts for an organization on behalf of the operator: the organization in the header, or the
+/// default organization.
 ///
 /// # Errors
-/// 400 for a name that is not text; 404 for an organization that does not exist; 503 when the store
-/// cannot be read.
+/// 400 for a header that is not text; 404 for an unknown organization; 503 when the store cannot be
+/// read.
 pub async fn in_the_name_of(
     services: &Services,
     request: &Request,
@@ -238,11 +241,11 @@ pub async fn in_the_name_of(
     Ok(Principal::Operator(organization.id, by.key()))
 }
 
-/// The holder of an admin key acting for the organization in the path. On routes for the
-/// organization itself, it may not exist yet.
+/// Acts for the organization in the path on behalf of the holder of an admin key. On routes for the
+/// organization itself, the organization may not exist yet.
 ///
 /// # Errors
-/// 404 for an organization that does not exist; 503 when the store cannot be read.
+/// 404 for an unknown organization; 503 when the store cannot be read.
 pub async fn in_the_name_of_path(
     services: &Services,
     (route, request): (&Route, &Request),
@@ -290,9 +293,9 @@ fn key_in(text: &[u8]) -> Option<String> {
     found
 }
 
-/// Takes one token from the key's bucket, and one from its organization's bucket if it has one. The
-/// links made with a key share a separate bucket of the same size, so that holders of links cannot
-/// use up the rate limit of the key.
+/// Takes one token from the key's bucket, and one from its organization's bucket if there is one.
+/// All links made with a key share a separate bucket of the same size, so that holders of links
+/// cannot use up the rate limit of the key.
 ///
 /// # Errors
 /// 429 with `Retry-After` when a bucket is empty.
@@ -305,7 +308,7 @@ pub fn check_rate_limit(
     let limiter = match (rate, principal) {
         (Rate::Free, _) => None,
         (Rate::Configured, Principal::Link(_)) => live.link_rate.as_ref(),
-        // The dashboard shows the balance on many pages, so its members have the normal rate here.
+        // The dashboard shows the balance on many pages, so members have the normal rate here.
         (Rate::Configured, _) | (Rate::Balance, Principal::Member(_)) => live.rate.as_ref(),
         (Rate::Balance, _) => Some(&services.balance_rate),
     };
@@ -317,8 +320,8 @@ pub fn check_rate_limit(
         Principal::Caller(caller) if rate != Rate::Free => {
             limits::check_requests(services, caller.organization)
         }
-        // Holders of links do not use up the organization's rate, and the dashboard shows how much
-        // of it is used.
+        // Requests by link do not use up the organization's rate, and the dashboard shows how much
+        // of the rate is used.
         Principal::Caller(_)
         | Principal::Anonymous
         | Principal::Link(_)

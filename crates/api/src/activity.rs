@@ -96,7 +96,8 @@ pub async fn show(context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &activity))
 }
 
-/// Returns warnings for the operator that need no check of the machine. The doctor has the others.
+/// Returns warnings for the operator that need no check of the machine; the doctor returns the
+/// others.
 async fn warnings(services: &Services) -> Result<Vec<String>, crate::Error> {
     let mut warnings = root::warnings(services).await?;
     if !services.readiness.get() {
@@ -124,7 +125,7 @@ async fn warnings(services: &Services) -> Result<Vec<String>, crate::Error> {
     Ok(warnings)
 }
 
-/// Adds the name that people know a lane by.
+/// Adds the name by which users know a lane.
 async fn described(services: &Services, found: LaneActivity) -> Lane {
     let LaneActivity { lane, load, failed, times } = found;
     let (kind, name) = lane.split_once(':').unwrap_or((&lane, ""));
@@ -152,7 +153,7 @@ async fn described(services: &Services, found: LaneActivity) -> Lane {
     described
 }
 
-/// The machine's processors and memory.
+/// Returns the machine's processors and memory.
 fn machine() -> Machine {
     let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let kib = |name: &str| {
@@ -169,7 +170,7 @@ fn machine() -> Machine {
     }
 }
 
-/// The counters in the metrics.
+/// The counters read from the metrics.
 #[derive(Debug, Default)]
 struct Counted {
     executions: Executions,

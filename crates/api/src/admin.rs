@@ -1,6 +1,6 @@
-//! The operator's routes on the control socket, for the command line. They need no key, because
-//! every process that can open the socket owns the data folder. Also the parts of them that members
-//! may see.
+//! The operator's routes on the control socket, for the command line, and the parts of these routes
+//! that members may use. The routes need no API key, because every process that can use the socket
+//! owns the data folder.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use orrery_wire::operator::{
     Organizations,
 };
 
-/// Maximum number of test reports that are buffered for the client.
+/// Maximum number of test events that are buffered for the client.
 const REPORTS_MAX: usize = 256;
 
 #[derive(Debug, Deserialize)]
@@ -73,8 +73,8 @@ pub async fn create_key(mut context: Context) -> Result<Response, crate::Error> 
 
 pub const LIST_KEYS: Doc = Doc::new("admin", "admin_list_keys", "List API keys");
 
-/// `GET /admin/keys?organization=`: the keys of one organization, or of all organizations with the
-/// admin keys.
+/// `GET /admin/keys?organization=`: the keys of one organization, or the keys of all organizations
+/// with the admin keys.
 pub async fn list_keys(context: Context) -> Result<Response, crate::Error> {
     let accounts = &context.services.accounts;
     // Flush buffered uses first, so that the response includes them.
@@ -234,13 +234,13 @@ struct Trial {
 
 pub const TEST_MODEL: Doc = Doc::new("admin", "admin_test_model", "Run one input through a model");
 
-/// `POST /admin/models/test`: runs one input through a model's runner, outside its queue. Nothing
-/// is stored or charged. The response is a stream of events: the progress of the run, then its
-/// result. A failed run is also a successful response. If the client disconnects, the run is
-/// stopped.
+/// `POST /admin/models/test`: runs one input through a model's runner, outside its queue. The run
+/// is neither stored nor charged. The response is a stream of events: the progress of the run, then
+/// its result. The response has status 200 even if the run fails. If the client disconnects, the
+/// run is stopped.
 pub async fn test_model(mut context: Context) -> Result<Response, crate::Error> {
     let trial: Trial = context.request.json().await?;
-    // Include manifests that have just been written.
+    // Reload first, so that newly written manifests are included.
     let report = reread(&context).await?;
     if let Some(file) = broken_source(&context.services.catalog, &trial.slug, &report) {
         return Err(crate::Error::conflict(format!(
@@ -327,8 +327,8 @@ async fn reread(context: &Context) -> Result<catalog::Report, crate::Error> {
     Ok(report)
 }
 
-/// Returns the invalid file that describes a model, or may: the file that the model was loaded
-/// from, or one with the model's name.
+/// Returns the invalid file that describes or may describe a model: the file from which the model
+/// was loaded, or a file with the model's name.
 fn broken_source(catalog: &Catalog, slug: &str, report: &catalog::Report) -> Option<PathBuf> {
     let source = catalog.source(slug);
     let is_unknown = catalog.get(slug).is_none();

@@ -24,7 +24,7 @@ use orrery_wire::agent::{
 
 const X_SESSION_ID: HeaderName = HeaderName::from_static("x-session-id");
 const X_TASK_ID: HeaderName = HeaderName::from_static("x-task-id");
-/// The key of prompts that the operator sends on the command line.
+/// The key ID of prompts that the operator sends from the command line.
 const NOBODY: [u8; 16] = [0; 16];
 const DONE: &[u8] = b"data: [DONE]\n\n";
 const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
@@ -224,10 +224,10 @@ fn session_of(context: &Context) -> Result<&str, crate::Error> {
     Ok(name)
 }
 
-/// The format of the events.
+/// The format of the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
-    /// OpenAI's chunks, which also have the event's fields.
+    /// OpenAI's chunks, which also have the fields of the event.
     OpenAi,
     Flat,
 }
@@ -257,8 +257,8 @@ fn session_header(context: &Context) -> Option<&str> {
     context.request.headers.get(&X_SESSION_ID)?.to_str().ok()
 }
 
-/// Handles a chat completion of another host whose model is the agent. `stream` has OpenAI's
-/// default.
+/// Handles a chat completion on another host whose model is the agent. `stream` has the same
+/// default as in OpenAI's API.
 pub async fn complete(
     context: Context,
     caller: Caller,
@@ -306,7 +306,7 @@ async fn start(
     Ok(identified(whole, task, Some(&session)))
 }
 
-/// Returns the complete reply from the events of a finished exchange.
+/// Builds the complete response from the events of a finished exchange.
 fn whole(
     services: &Services,
     execution: &Execution,
@@ -381,7 +381,7 @@ fn identified(mut answer: Response, task: ExecutionId, session: Option<&str>) ->
     if let Ok(id) = HeaderValue::from_str(&task.to_string()) {
         headers.insert(X_TASK_ID, id);
     }
-    // A name that is not valid in a header is still in the body of the response.
+    // A session name that is not a valid header value is still in the body of the response.
     if let Some(Ok(name)) = session.map(HeaderValue::from_str) {
         headers.insert(X_SESSION_ID, name);
     }
@@ -416,7 +416,7 @@ impl Watch {
         Self { services: Arc::clone(services), feed, form, over, is_done: false }
     }
 
-    /// Returns the next bytes; `None` at the end, and when the client has to reconnect.
+    /// Returns the next bytes; `None` at the end, or when the client has to reconnect.
     async fn next(&mut self) -> Option<Bytes> {
         if self.is_done {
             return None;
@@ -443,7 +443,7 @@ impl Watch {
         Some(bytes.into())
     }
 
-    /// Returns an event as an OpenAI chunk, with the event's fields at the top level.
+    /// Converts an event to an OpenAI chunk, with the event's fields at the top level.
     fn chunk(&self, event: Value) -> Value {
         let text = |name: &str| event.get(name).and_then(Value::as_str);
         let content = match text("type") {

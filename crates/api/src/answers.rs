@@ -1,5 +1,5 @@
-//! Answers to steps that wait for events: with a key or the step's link, in a request or from the
-//! page behind the link (`docs/spec/steps.md`, "Events").
+//! Answers to steps that wait for events: sent with an API key or with the step's link, by a client
+//! or from the page behind the link (`docs/spec/steps.md`, "Events").
 
 use std::sync::Arc;
 
@@ -89,8 +89,8 @@ pub async fn send(mut context: Context) -> Result<Response, crate::Error> {
     }
 }
 
-/// Whether a body contains the fields of the page's form. Some clients declare every body as a
-/// form. JSON begins with a brace, which a form encodes.
+/// Returns whether a body contains the fields of the page's form. Some clients declare every body
+/// as a form; JSON begins with a brace, which a form would encode.
 fn is_form(headers: &HeaderMap, body: &[u8]) -> bool {
     media_type::of(headers).is_some_and(|kind| kind.is(FORM))
         && !body.trim_ascii_start().starts_with(b"{")
@@ -179,7 +179,7 @@ async fn target(context: &Context) -> Result<(Execution, String), crate::Error> 
     Ok((execution, name.to_owned()))
 }
 
-/// Returns the properties of a schema that have a control on the page: those with a primitive type.
+/// Returns the schema properties that have a control on the page: those with a primitive type.
 fn controls(schema: &Value) -> Vec<(&String, &str, &Value)> {
     let properties = schema.get("properties").and_then(Value::as_object);
     let plain = properties.into_iter().flatten().filter_map(|(name, property)| {
@@ -193,13 +193,14 @@ fn fields_of(body: &[u8]) -> Vec<(String, String)> {
     form_urlencoded::parse(body).into_owned().collect()
 }
 
-/// Returns the last value of a form field: the value of a checked box follows the hidden field with
-/// the same name.
+/// Returns the last value of a form field: a checked box sends its value after that of the hidden
+/// field with the same name.
 fn sent_value<'s>(sent: &'s [(String, String)], name: &str) -> Option<&'s str> {
     sent.iter().rev().find(|(held, _)| held == name).map(|(_, value)| value.as_str())
 }
 
-/// Returns the payload of a form: from the schema's properties, or from the button and a comment.
+/// Returns the payload of a form, taken from the schema's properties, or from the button and a
+/// comment.
 ///
 /// # Errors
 /// 400 for a form with none of the page's fields, because it contains no answer.
@@ -243,7 +244,7 @@ fn of_form(schema: Option<&Value>, body: &[u8]) -> Result<Value, crate::Error> {
     Ok(payload.into())
 }
 
-/// Returns the form for an event, filled with the values that were sent before.
+/// Returns the form for an event, filled with the values that the user sent before.
 fn form(workflow: &str, name: &str, compiled: &Compiled, sent: &[(String, String)]) -> String {
     let event = compiled.plan.event(name).map(|(_, event)| event);
     let mut form = format!(
@@ -308,7 +309,7 @@ fn control(name: &str, kind: &str, property: &Value, sent: Option<&str>) -> Stri
     format!("<label>{label}{input}</label>")
 }
 
-/// An error message that screen readers announce at once.
+/// Returns an error message that screen readers announce at once.
 fn alert(message: &str) -> String {
     format!("<p role=\"alert\"><b>{}</b></p>", escaped(message))
 }

@@ -44,7 +44,7 @@ pub async fn list(context: Context) -> Result<Response, crate::Error> {
         to: moment("to")?,
     };
     let limit = usize::try_from(query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)?)?;
-    // Flush counted refusals first, so that the response includes them.
+    // Flush the counts of failed authentications first, so that the response includes them.
     services.audit.write_denied().await?;
     let entries = services.audit.list(&filter, limit).await?;
     let entries = entries.iter().map(|entry| entry.show(None)).collect();

@@ -15,7 +15,7 @@ use orrery_http::body::BoxError;
 use orrery_http::{Response, body};
 use orrery_records::files::{BlobPin, Files};
 
-/// The size of a chunk in bytes, and below, the number of chunks that are buffered for the reader.
+/// The size of a chunk in bytes, and the number of chunks that are buffered for the client.
 const PIECE: usize = 256 * 1024;
 const PIECES: usize = 16;
 
@@ -44,7 +44,7 @@ pub async fn write(context: Context) -> Result<Response, crate::Error> {
     Ok(answer)
 }
 
-/// A backup in progress. If the reader disconnects, it is dropped, and then the writer fails.
+/// A backup in progress. If the client disconnects, this is dropped, which makes the writer fail.
 type Writing = (mpsc::Receiver<Bytes>, JoinHandle<Result<(), backup::Error>>, Files, BlobPin);
 
 /// Returns the next chunk; after the last one, the result of the backup.
@@ -64,7 +64,7 @@ async fn next_piece(
     Some((Err(error.into()), None))
 }
 
-/// Sends the backup in chunks, as fast as the client reads it.
+/// A writer that sends the backup in chunks, as fast as the client reads.
 struct Pieces {
     pieces: mpsc::Sender<Bytes>,
     held: Vec<u8>,

@@ -1,4 +1,5 @@
-//! Parsing of JSON request bodies and their webhook fields, and the responses to invalid input.
+//! Parses JSON request bodies and their webhook fields, and builds the error responses for invalid
+//! input.
 
 use hyper::header::{HeaderValue, RETRY_AFTER};
 use serde_json::Value;
@@ -12,7 +13,7 @@ use orrery_http::fields::sentence;
 use orrery_http::request::{Request, parse_value};
 use orrery_schema::{Unavailable, ValidationError, Violation};
 
-/// Parses a body. An empty body has no fields.
+/// Parses a body as a JSON object. An empty body counts as an object without fields.
 ///
 /// # Errors
 /// 400 when the body is not JSON or not an object.
@@ -37,15 +38,15 @@ pub fn refuse_unread(fields: &JsonObject) -> Result<(), Error> {
 }
 
 /// Returns the webhook for the completion: `webhook_url`, signed with `webhook_secret`. An empty
-/// URL means none.
+/// URL means no webhook.
 ///
 /// # Errors
-/// 400 for an invalid URL, for one that the egress guard denies, and for an invalid secret.
+/// 400 for an invalid URL, for a URL that the egress guard denies, and for an invalid secret.
 pub fn webhook(fields: &mut JsonObject, services: &Services) -> Result<Option<Webhook>, Error> {
     webhook_at("webhook_url", fields, services)
 }
 
-/// Warns about a secret without a URL.
+/// Warns about a webhook secret without a URL.
 pub fn warn_of_secret_alone(request: &Request, fields: &JsonObject) {
     let is_set =
         |name| fields.peek(name).and_then(Value::as_str).is_some_and(|text| !text.is_empty());
@@ -54,10 +55,10 @@ pub fn warn_of_secret_alone(request: &Request, fields: &JsonObject) {
     }
 }
 
-/// Like [`webhook`], with the URL in another field.
+/// Like [`webhook`], but reads the URL from another field.
 ///
 /// # Errors
-/// As [`webhook`].
+/// The same as [`webhook`].
 pub fn webhook_at(
     name: &'static str,
     fields: &mut JsonObject,
@@ -72,7 +73,7 @@ pub fn webhook_at(
 /// Returns only the URL; `None` if it is empty.
 ///
 /// # Errors
-/// 400 for an invalid URL, and for one that the egress guard denies.
+/// 400 for an invalid URL, and for a URL that the egress guard denies.
 pub fn webhook_url_at(
     name: &'static str,
     fields: &mut JsonObject,
@@ -95,7 +96,7 @@ pub fn sealed_secret(secret: &str, services: &Services) -> Result<String, Error>
     services.sealer.seal(secret).map_err(Error::internal)
 }
 
-/// Returns the error for an input that fails validation.
+/// Returns the error for input that fails validation.
 pub fn validation_error(error: ValidationError) -> Error {
     match error {
         ValidationError::Violations(violations) => invalid_input(&violations),
@@ -103,7 +104,7 @@ pub fn validation_error(error: ValidationError) -> Error {
     }
 }
 
-/// Returns the error when validation could not run: 503 if a retry may help.
+/// Returns the error for a validation that could not run: 503 if a retry may help.
 pub fn validation_unavailable(unavailable: Unavailable) -> Error {
     match unavailable {
         Unavailable::Busy => Error::unavailable(unavailable.to_string())

@@ -3,9 +3,9 @@
 //!
 //! - Requests with a host name that is not the dashboard's are rejected. This prevents DNS
 //!   rebinding.
-//! - A request that changes anything must come from a page of the same origin. A cookie with
-//!   `SameSite=Strict` is not enough: it ignores ports, and another program on this machine may
-//!   serve pages too.
+//! - A request that changes data must come from a page of the same origin. A cookie with
+//!   `SameSite=Strict` is not sufficient: it ignores ports, and another program on this machine may
+//!   also serve pages.
 
 use hyper::StatusCode;
 use hyper::header::{COOKIE, HOST, HeaderMap, HeaderValue, ORIGIN};
@@ -17,7 +17,7 @@ use orrery_http::{Body, Request, media_type};
 
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
-/// The dashboard's site, as one request addresses it.
+/// The dashboard's site, as addressed by a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Site {
     /// The host and port in the request.
@@ -26,7 +26,8 @@ pub struct Site {
 }
 
 impl Site {
-    /// Returns the site that a request addresses. `is_encrypted` says whether its connection is.
+    /// Returns the site that a request addresses. `is_encrypted` is whether its connection uses
+    /// TLS.
     ///
     /// # Errors
     /// 421 for a host name that is not the dashboard's.
@@ -57,14 +58,14 @@ impl Site {
                            `hosts.dashboard.public_url`, or set that to the name you use";
             return Err(crate::Error::status(StatusCode::MISDIRECTED_REQUEST, message));
         }
-        // A reverse proxy may terminate TLS. In that case the public URL says so.
+        // If a reverse proxy terminates TLS, the public URL has the scheme `https`.
         let by_proxy = public.as_ref().is_some_and(|url| {
             url.scheme() == "https" && authority_of(url).eq_ignore_ascii_case(&authority)
         });
         Ok(Self { authority, is_encrypted: is_encrypted || by_proxy })
     }
 
-    /// The name of the session cookie. Cookies ignore ports, so without encryption the name
+    /// Returns the name of the session cookie. Cookies ignore ports, so without encryption the name
     /// contains the port.
     fn cookie_name(&self) -> String {
         if self.is_encrypted {
@@ -98,11 +99,11 @@ impl Site {
         Some(value)
     }
 
-    /// Rejects requests from pages of other sites. Reads may also come from the address bar, or
-    /// from a program that sends no origin. Changes must come from a page of this origin.
+    /// Rejects requests from pages of other sites. Reads are also allowed from the address bar, and
+    /// from programs that send no origin. Changes must come from a page of this origin.
     ///
     /// # Errors
-    /// 403, and 415 for a body that a form of another site could send.
+    /// 403; 415 for a body that a form of another site could send.
     pub fn check_origin(&self, request: &Request, takes_files: bool) -> Result<(), crate::Error> {
         let site = request.headers.get(SEC_FETCH_SITE).map(HeaderValue::as_bytes);
         if request.method.is_safe() {

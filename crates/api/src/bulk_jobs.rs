@@ -1,4 +1,4 @@
-//! Bulk jobs: start, read, cancel (`docs/spec/history.md`, "Bulk jobs").
+//! Bulk jobs: starting, reading and cancelling (`docs/spec/history.md`, "Bulk jobs").
 
 use hyper::StatusCode;
 

@@ -52,7 +52,7 @@ pub async fn create(mut context: Context) -> Result<Response, crate::Error> {
 
 pub const CHANGE: Doc = Doc::new("admin", "admin_change_chain", "Update a fallback chain");
 
-/// `PUT /admin/chains`: changes entries, enables or disables a chain.
+/// `PUT /admin/chains`: changes the entries of a chain, or enables or disables it.
 pub async fn change(mut context: Context) -> Result<Response, crate::Error> {
     let changed: Changed = context.request.json().await?;
     let services = &context.services;
@@ -70,7 +70,7 @@ pub async fn change(mut context: Context) -> Result<Response, crate::Error> {
 
 pub const LIST: Doc = Doc::new("admin", "admin_list_chains", "List fallback chains");
 
-/// `GET /admin/chains?organization=`: the chains of one organization, or of all.
+/// `GET /admin/chains?organization=`: the chains of one organization, or of all organizations.
 pub async fn list(context: Context) -> Result<Response, crate::Error> {
     let services = &context.services;
     let mut chains = Vec::new();
@@ -143,7 +143,7 @@ pub const CHANGE_OWN: Doc = Doc {
     ..Doc::new("chains", "change_chain", "Update a fallback chain")
 };
 
-/// `PUT /chains` of the dashboard: changes the entries, enables or disables a chain.
+/// `PUT /chains` of the dashboard: changes the entries of a chain, or enables or disables it.
 pub async fn change_own(mut context: Context) -> Result<Response, crate::Error> {
     let chain::ChainChange { model, name, entries, enabled } = context.request.json().await?;
     let services = &context.services;

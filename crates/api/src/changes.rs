@@ -1,10 +1,10 @@
-//! A stream of changes in the organization, for lists that stay current. An event only names the
-//! topics that have changed, and the list then reloads.
+//! Streams the changes in the organization, so that lists stay current. An event only names the
+//! topics that have changed; the page then reloads the lists concerned.
 //!
 //! The number of open streams per member is limited. A new stream beyond the limit replaces the
-//! oldest, which is notified.
+//! oldest stream, whose client is notified.
 //!
-//! A client that reconnects may have missed changes, so it reloads everything first.
+//! A client that reconnects may have missed changes, so it first reloads all lists.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,10 +22,10 @@ use orrery_storage::{Key, Table, Watch};
 
 /// Minimum time between two events of one client.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Retry delay for a client that was rejected or replaced.
+/// Retry delay for a client whose stream was rejected or replaced.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// The topics, with the tables whose keys start with the organization.
+/// The topics, with the tables to watch. Their keys start with the organization.
 const TOPICS: [(&str, &[Table]); 5] = [
     ("runs", &[Table::Standing]),
     ("webhooks", &[Table::DeliveryStanding, Table::WebhookEndpoint]),
@@ -35,7 +35,7 @@ const TOPICS: [(&str, &[Table]); 5] = [
     ("status", &[Table::Execution, Table::DeliveryStanding]),
 ];
 
-/// The member's own record, including permissions.
+/// The topic of the member's own record, including permissions.
 const SESSION: &str = "session";
 
 fn topics() -> Vec<&'static str> {
@@ -89,7 +89,7 @@ fn chosen(list: Option<&str>) -> Result<Vec<&'static str>, crate::Error> {
     Ok(topics().into_iter().filter(|topic| words.contains(topic)).collect())
 }
 
-/// Returns the key prefixes to watch, and the topic of each.
+/// Returns the key prefixes to watch, and the topic of each prefix.
 fn prefixes(member: &Member, asked: &[&'static str]) -> (Vec<&'static str>, Vec<Key>) {
     let of = |table| Key::table(table).id(member.organization);
     let listed = TOPICS.iter().filter(|(topic, _)| asked.contains(topic));
@@ -109,8 +109,8 @@ struct Follower {
 }
 
 impl Follower {
-    /// Returns the next event, and whether it is the last. `None` when the service stops or the
-    /// session ends.
+    /// Returns the next event, and whether it is the last one. Returns `None` when the service
+    /// stops or the session ends.
     async fn next(&mut self) -> Option<(Event, bool)> {
         let first = self.number == 0;
         let changed = async {

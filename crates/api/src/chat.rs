@@ -1,5 +1,5 @@
-//! The chat router's routes for OpenAI's clients (`docs/spec/chat.md`, "Routes"): chat completions,
-//! embeddings, and the callable models.
+//! The chat router's routes for OpenAI clients (`docs/spec/chat.md`, "Routes"): chat completions,
+//! embeddings, and the list of models.
 
 use std::borrow::Cow;
 
@@ -25,10 +25,10 @@ use orrery_wire::chat::{
 
 pub const X_EXECUTION_ID: HeaderName = HeaderName::from_static("x-execution-id");
 
-/// The call's ID in the history.
+/// The header with the call's ID in the history.
 pub const EXECUTION: (&str, &str) = ("X-Execution-Id", "The ID of the call in the history");
 
-/// The error responses of both operations. A model server's own status is passed on.
+/// The error responses of both operations. The status of a model server's error is forwarded.
 macro_rules! failures {
     ($answer:expr) => {
         &[
@@ -84,7 +84,7 @@ pub const CONVERSE: Doc = Doc {
     ..Doc::new("admin", "admin_chat", "Create a chat completion for an organization")
 };
 
-/// `POST /admin/chat?organization=`: a call by the operator, which has no key.
+/// `POST /admin/chat?organization=`: a call by the operator, who has no API key.
 pub async fn converse(context: Context) -> Result<Response, crate::Error> {
     let accounts = &context.services.accounts;
     let name = context.request.query.get("organization");
@@ -124,7 +124,7 @@ async fn answer(
     })
 }
 
-/// Whether a request's model is the agent. A model of the catalog with the same name takes
+/// Returns whether a request's model is the agent. A catalog model with the same name takes
 /// precedence.
 fn is_of_agent(services: &Services, body: &[u8]) -> bool {
     #[derive(Deserialize)]
@@ -144,7 +144,7 @@ pub fn identified(execution: ExecutionId, mut answer: Response) -> Response {
     answer
 }
 
-/// The header with a failed call's ID in the history.
+/// Returns the header with a failed call's ID in the history.
 pub fn execution_header(execution: ExecutionId) -> Option<(HeaderName, HeaderValue)> {
     Some((X_EXECUTION_ID, HeaderValue::from_str(&execution.to_string()).ok()?))
 }
@@ -175,7 +175,7 @@ pub async fn models(context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &body))
 }
 
-/// Lists the models that OpenAI's clients can call, in OpenAI's format.
+/// Lists the models that OpenAI clients can call, in OpenAI's format.
 pub async fn list_callable(context: &Context) -> Response {
     let services = &context.services;
     let catalog = services.chat.models().await;
@@ -183,7 +183,7 @@ pub async fn list_callable(context: &Context) -> Response {
     response::json(StatusCode::OK, &Models { object: "list", data })
 }
 
-/// Returns one of the models that OpenAI's clients can call.
+/// Returns one of the models that OpenAI clients can call.
 ///
 /// # Errors
 /// 404 with the reason, in OpenAI's format.
@@ -210,8 +210,7 @@ pub async fn find_callable(context: &Context, id: &str) -> Result<Response, crat
         .into_open_ai_response())
 }
 
-/// Returns the models of the catalog and the upstream that OpenAI's clients can call, and the
-/// agent.
+/// Returns the catalog and upstream models that OpenAI clients can call, and the agent.
 fn callable<'a>(services: &'a Services, catalog: &'a router::ModelCatalog) -> Vec<Model<'a>> {
     let fee = services.chat.fee();
     let mut models: Vec<Model<'a>> = catalog.models.iter().map(|model| shown(model, fee)).collect();

@@ -1,6 +1,6 @@
-//! The content of files (`docs/spec/files.md`, "Content"): whole, as a range, or 304 if unchanged.
+//! Serves file contents (`docs/spec/files.md`, "Content"): whole, as a range, or 304 if unchanged.
 //!
-//! Content from models and users is never trusted, so browsers must not run it in this host's
+//! Contents from models and users are not trusted, so browsers must not run them in this host's
 //! origin.
 
 use std::io::SeekFrom;
@@ -26,18 +26,18 @@ use orrery_domain::file::{Digest, File};
 use orrery_http::{self as http, Response, body, response};
 use orrery_records::files;
 
-/// Bytes that are read and sent at a time.
+/// Number of bytes read and sent at a time.
 const BLOCK: u64 = 64 * 1024;
-/// Whole files up to this size are verified before the first byte is sent; larger files while they
-/// are sent.
+/// Maximum size of a file that is verified before its first byte is sent. Larger files are verified
+/// while they are sent.
 const CHECKED_FIRST: u64 = 16 * 1024 * 1024;
-/// The content security policy, which allows a page in the content to do nothing.
+/// The content security policy, which denies all capabilities to a page in a file.
 const SANDBOX: &str = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:";
 
 const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName =
     HeaderName::from_static("cross-origin-resource-policy");
 
-/// The header with the range of a 206.
+/// The header with the range of a 206 response.
 const PART: (&str, &str) = ("Content-Range", "The range, and the size of the file");
 
 pub const GET: Doc = Doc {
@@ -66,8 +66,7 @@ pub async fn get(context: Context) -> Result<Response, crate::Error> {
     let (file, path) = found.ok_or_else(missing)?;
     let headers = &context.request.headers;
     let etag = format!("\"{}\"", file.sha256);
-    // Links are made for use on other sites. Content that was read with a key is for this origin
-    // only.
+    // Links are meant for use on other sites. Contents read with a key are for this origin only.
     let readers = if context.caller().is_ok() { "same-origin" } else { "cross-origin" };
     if headers.contains_key(IF_MATCH) && !has_strong_etag(headers, &etag) {
         let message = "the content of this file does not match If-Match";
@@ -78,7 +77,8 @@ pub async fn get(context: Context) -> Result<Response, crate::Error> {
         describe(&file, &etag, readers, unchanged.headers_mut());
         return Ok(unchanged);
     }
-    // A single strong tag; neither a list nor `*` (RFC 9110, section 13.1.5).
+    // `If-Range` must contain a single strong tag, neither a list nor `*` (RFC 9110, section
+    // 13.1.5).
     let is_same = headers.get(IF_RANGE).is_none_or(|tag| tag.as_bytes() == etag.as_bytes());
     let asked = headers.get(RANGE).filter(|_| is_same).and_then(|range| range.to_str().ok());
     let (status, part) = match asked.map_or(Asked::Whole, |range| parse_range(range, file.size)) {
@@ -117,22 +117,22 @@ pub async fn get(context: Context) -> Result<Response, crate::Error> {
     Ok(answer)
 }
 
-/// Hashes the content while it is sent, and compares it with the file's digest at the end.
+/// Hashes the contents while they are sent, and compares the result with the file's digest.
 struct Check {
     digest: Digest,
     hash: Hash,
 }
 
 impl Check {
-    /// Hashes a block. After the last block, returns whether the content is intact.
+    /// Hashes a block. After the last block, returns whether the contents are intact.
     fn passes(&mut self, block: &[u8], is_last: bool) -> bool {
         self.hash.update(block);
         !is_last || self.hash.clone().finish().as_ref() == self.digest.0
     }
 }
 
-/// Streams a part of a file. If the hash of a whole file does not match, its last block is held
-/// back and the connection is aborted, so that no client takes the download for complete.
+/// Streams a part of a file. If the hash of a whole file does not match, the last block is withheld
+/// and the connection aborted, so that no client mistakes the download for a complete file.
 async fn read(
     path: PathBuf,
     first: u64,
@@ -179,7 +179,7 @@ fn describe(file: &File, etag: &str, readers: &str, headers: &mut HeaderMap) {
     set(CONTENT_TYPE, &file.content_type);
     set(ETAG, etag);
     set(ACCEPT_RANGES, "bytes");
-    // Caches must not serve a deleted file, so they have to revalidate.
+    // Caches must revalidate, so that they do not serve a deleted file.
     set(CACHE_CONTROL, "private, no-cache");
     set(X_CONTENT_TYPE_OPTIONS, "nosniff");
     set(CONTENT_SECURITY_POLICY, SANDBOX);
@@ -189,8 +189,8 @@ fn describe(file: &File, etag: &str, readers: &str, headers: &mut HeaderMap) {
     set(CONTENT_DISPOSITION, &disposition(file));
 }
 
-/// Content is shown inline unless it may contain a script. The filename is given in both forms of
-/// RFC 6266.
+/// Returns the `Content-Disposition`: inline, unless the file may contain a script. The filename is
+/// given in both forms of RFC 6266.
 fn disposition(file: &File) -> String {
     /// Characters that a quoted string must not contain.
     const QUOTED: &AsciiSet = &CONTROLS.add(b'"').add(b'\\').add(b'%');
@@ -205,7 +205,7 @@ fn disposition(file: &File) -> String {
     format!("{kind}; filename=\"{plain}\"; filename*=UTF-8''{encoded}")
 }
 
-/// Whether a header's list of tags contains this one, by weak comparison (RFC 9110, section
+/// Returns whether a header's list of tags contains `etag`, by weak comparison (RFC 9110, section
 /// 13.1.2).
 pub(super) fn names_etag(headers: &HeaderMap, name: &HeaderName, etag: &str) -> bool {
     let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
@@ -215,8 +215,8 @@ pub(super) fn names_etag(headers: &HeaderMap, name: &HeaderName, etag: &str) -> 
     })
 }
 
-/// Whether `If-Match` matches this content: its tag, by strong comparison, or `*` (RFC 9110,
-/// section 13.1.1).
+/// Returns whether `If-Match` contains `etag`, by strong comparison, or `*` (RFC 9110, section
+/// 13.1.1).
 fn has_strong_etag(headers: &HeaderMap, etag: &str) -> bool {
     let values = headers.get_all(IF_MATCH).iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).map(str::trim).any(|one| one == "*" || one == etag)
@@ -238,7 +238,7 @@ fn parse_range(text: &str, size: u64) -> Asked {
     let Some((first, last)) = bytes.and_then(|(_, range)| range.split_once('-')) else {
         return Asked::Whole;
     };
-    // `parse` accepts a sign, but a range does not.
+    // `parse` accepts a sign, which is invalid in a range.
     let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     let number = |text: &str| text.parse::<u64>().ok().filter(|_| is_number(text));
     let (first, last) = match (first.trim(), last.trim()) {

@@ -19,7 +19,7 @@ use orrery_records::members::Visit;
 use orrery_records::signed_urls::Link;
 use orrery_wire::execution::Waiting;
 
-/// The audit log's actor for the operator at the other end of a connection.
+/// Returns the audit log's actor for the operator at the other end of a connection.
 #[must_use]
 pub fn actor(peer: &Peer) -> Actor {
     Actor::operator(match peer {
@@ -33,14 +33,15 @@ pub fn actor(peer: &Peer) -> Actor {
 pub struct Grant {
     pub organization: OrganizationId,
     pub key: KeyId,
-    /// When the link expires, for access by link.
+    /// The expiry of the link, if the request is authorized by a link.
     pub until: Option<Timestamp>,
-    /// The session, for access by session. The grant ends with it.
+    /// The session, if the request is authorized by a session. The grant ends with the session.
     pub visit: Option<Visit>,
 }
 
 impl Grant {
-    /// Returns a link made with this key or by this member. It becomes invalid together with them.
+    /// Returns a link made with this key or by this member. The link becomes invalid together with
+    /// the key or the member.
     #[must_use]
     pub fn link(&self, expires_at: Timestamp) -> Link {
         let member = self.visit.as_ref().map(|visit| KeyId::from(visit.member.id.bytes()));
@@ -115,20 +116,20 @@ impl Context {
         trace_context::of(&self.request.headers)
     }
 
-    /// Whether the key is in `Authorization: Bearer`, as OpenAI's clients send it.
+    /// Returns whether the key is in `Authorization: Bearer`, where OpenAI clients send it.
     #[must_use]
     pub fn is_by_bearer(&self) -> bool {
         let is_by_key = matches!(self.principal, Principal::Caller(_));
         is_by_key && bearer(&self.request.headers).is_some()
     }
 
-    /// Whether the request is authorized by a link.
+    /// Returns whether the request is authorized by a link.
     #[must_use]
     pub const fn is_by_link(&self) -> bool {
         matches!(self.principal, Principal::Link(_))
     }
 
-    /// Returns the caller.
+    /// Returns the caller of a request that is authorized by an API key.
     ///
     /// # Errors
     /// 401 on a route without a key.
@@ -136,7 +137,7 @@ impl Context {
         self.principal.caller().ok_or_else(crate::Error::unauthorized)
     }
 
-    /// Returns the actor for the audit log, on the operator's and the dashboard's routes.
+    /// Returns the actor for the audit log, on the routes of the operator and of the dashboard.
     #[must_use]
     pub fn actor(&self) -> Actor {
         match &self.principal {
@@ -163,18 +164,18 @@ impl Context {
         })
     }
 
-    /// Returns the organization whose resources the caller may read, by key or by link.
+    /// Returns the organization whose resources the request may read, by key or by link.
     ///
     /// # Errors
-    /// 401 on a route without either.
+    /// 401 on a route with neither.
     pub fn organization(&self) -> Result<OrganizationId, crate::Error> {
         Ok(self.grant()?.organization)
     }
 
-    /// Returns the grant of the request: by the caller's own key, or by the link's.
+    /// Returns the grant of the request: from the caller's own key, or from the link.
     ///
     /// # Errors
-    /// 401 on a route without either.
+    /// 401 on a route with neither.
     pub fn grant(&self) -> Result<Grant, crate::Error> {
         match &self.principal {
             Principal::Caller(Caller { organization, key, .. }) => {
@@ -200,10 +201,10 @@ impl Context {
     }
 
     /// Returns the detail of an execution. The links of its waiting steps are made for the member
-    /// who reads them, and become invalid together with the member.
+    /// who reads the detail, and become invalid together with that member.
     ///
     /// # Errors
-    /// Those of [`Engine::detail`](engine::Engine::detail).
+    /// The errors of [`Engine::detail`](engine::Engine::detail).
     pub async fn detail(
         &self,
         organization: OrganizationId,

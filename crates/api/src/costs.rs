@@ -1,5 +1,5 @@
-//! The organization's costs by day and model, from the charges in the ledger and their executions.
-//! They are computed from a bounded number of stored rows; no totals are maintained.
+//! Computes the organization's costs by day and model, from the charges in the ledger and their
+//! executions. It reads a bounded number of stored rows and maintains no totals.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -17,9 +17,9 @@ use orrery_wire::member::{Cost, Costs};
 
 const DAYS_DEFAULT: u64 = 30;
 const DAYS_MAX: u64 = 90;
-/// Maximum number of ledger entries that one response adds up, latest first.
+/// Maximum number of ledger entries that one response sums up, latest first.
 const ENTRIES_MAX: usize = 20_000;
-/// Ledger entries that are read at a time.
+/// The number of ledger entries read at a time.
 const PAGE: usize = 1000;
 
 pub const COSTS: Doc = Doc {

@@ -9,7 +9,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use super::{Context, Services};
 use orrery_domain::ids::Id;
 
-/// Returns the cursor for the page after `id`, valid only for the same `asked` query.
+/// Returns the cursor for the page after `id`, valid only for the same query `asked`.
 pub fn behind<T: Id>(services: &Services, asked: &str, id: T) -> String {
     let id = id.bytes();
     URL_SAFE_NO_PAD.encode([&id[..], &services.sealer.mac(&signed(asked, &id))].concat())

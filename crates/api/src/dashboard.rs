@@ -1,4 +1,4 @@
-//! The dashboard host: its page, its assets, and the service status.
+//! The dashboard's host: its page, its assets, and the service status.
 
 use hyper::StatusCode;
 
@@ -22,7 +22,7 @@ const fn page_doc(id: &'static str, summary: &'static str) -> Doc {
     Doc { responses: PAGE_ANSWERS, ..Doc::new("dashboard", id, summary) }
 }
 
-/// `GET /` and the path of every screen: the page itself, which shows the screen of its path.
+/// `GET /` and the path of every screen: returns the page, which shows the screen for its path.
 pub async fn page(context: Context) -> Result<Response, crate::Error> {
     asset_reply(&context, "index.html")
 }

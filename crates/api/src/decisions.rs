@@ -13,7 +13,7 @@ use orrery_domain::ids::KeyId;
 use orrery_http::{Response, response};
 use orrery_wire::decision::{Decisions, Request, Usage};
 
-/// The header with the method that answered the questions.
+/// The header with the method by which the questions were answered.
 const METHOD: HeaderName = HeaderName::from_static("x-decision-method");
 
 pub const DECIDE: Doc = Doc {

@@ -67,12 +67,12 @@ pub struct Host {
 }
 
 impl Host {
-    /// Creates the host of `role`, with the rows of [`ROUTES`] that name it. The dashboard and the
-    /// control socket also get the routes of the hosts in [`MOUNTED`]. `is_encrypted` says whether
-    /// the host's connections are.
+    /// Creates the host of `role`, with the rows of [`ROUTES`] that name this role. The dashboard
+    /// and the control socket also get the routes of the hosts in [`MOUNTED`]. `is_encrypted` is
+    /// whether the host's connections use TLS.
     ///
     /// # Errors
-    /// When two rows of the table conflict.
+    /// Returns an error when two rows of the table conflict.
     pub fn new(
         role: Role,
         services: Arc<Services>,
@@ -112,7 +112,7 @@ impl Host {
         })
     }
 
-    /// Mounts the routes of another host under `prefix`, with this access.
+    /// Mounts the routes of another host under `prefix`, with the given access.
     fn mount(
         router: &mut Router<Mounted>,
         prefix: &str,
@@ -129,7 +129,7 @@ impl Host {
         Ok(())
     }
 
-    /// Whether a route describes the host itself.
+    /// Returns whether a route describes the host itself.
     fn is_of_every_host(route: &Route) -> bool {
         has_no_request_id(route.path) || route.path == "/openapi.json"
     }
@@ -178,7 +178,7 @@ impl Host {
     /// Returns whether the access log is on, and the note for the request's log line, which is
     /// empty if no line is written.
     fn note(&self, headers: &HeaderMap) -> (bool, Note) {
-        // The audit log records what the operator does over the control socket.
+        // The audit log already records the operator's actions over the control socket.
         let is_access = self.role != Role::Control && self.services.live.load().access_log;
         if !is_access && !tracing::enabled!(target: DETAIL, tracing::Level::DEBUG) {
             return (false, Note::default());
@@ -253,8 +253,8 @@ impl Host {
         (Some(route), self.counted(mounted, request, site).await)
     }
 
-    /// Handles a request, and counts the request and its response bytes until the last byte is
-    /// sent.
+    /// Handles a request, and records metrics for the request and for the response bytes until the
+    /// last byte is sent.
     async fn counted(
         &self,
         mounted: Mounted,
@@ -289,7 +289,7 @@ impl Host {
         site: Option<Site>,
     ) -> Result<Response, crate::Error> {
         let Mounted { route, role, access, .. } = mounted;
-        // Unlike a cookie, a browser never sends an admin key automatically.
+        // A cookie is sent automatically; an admin key never is.
         if let Some(site) = &site
             && access != Access::Admin
             && (access.is_by_session() || !route.method.is_safe())
@@ -359,8 +359,8 @@ impl Host {
         }
     }
 
-    /// Waits until startup has loaded the unfinished work. Startup counts the rows of the lanes; a
-    /// row that is added or removed meanwhile would be counted wrongly.
+    /// Waits until startup has loaded the unfinished work. Startup counts the rows of each lane,
+    /// and a row that is added or removed during that would be counted wrongly.
     async fn wait_for_start(&self) {
         if self.services.readiness.get() {
             return;
@@ -406,7 +406,7 @@ impl Host {
         self.note_refused(route, &path, by, error).await;
     }
 
-    /// Records in the audit log that an action of the operator or a member was refused.
+    /// Records in the audit log that the action of an operator or a member was refused.
     async fn note_refused(
         &self,
         route: &Route,
@@ -424,7 +424,7 @@ impl Host {
         audit.write_or_log(&entry).await;
     }
 
-    /// Returns the request's origin if the configuration allows it.
+    /// Returns the request's origin, if the CORS configuration allows that origin.
     fn allowed_origin(&self, headers: &HeaderMap) -> Option<HeaderValue> {
         if self.role == Role::Dashboard {
             return None;
@@ -447,9 +447,9 @@ fn size_of_head(headers: &HeaderMap) -> usize {
     headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum()
 }
 
-/// Charges a response to the memory budgets. If there is no room, the response to a safe request is
-/// replaced by an error. Any other response is sent anyway, and leaves less room for later
-/// requests.
+/// Charges a response to the memory budgets. If the budgets are exhausted, the response to a safe
+/// request is replaced by an error. Other responses are sent anyway, and leave less memory for
+/// later requests.
 fn count_response(
     answer: Response,
     mut bytes: Lease,
@@ -465,8 +465,8 @@ fn count_response(
     Ok(answer.map(|body| Counted::new(body, bytes, slot).boxed()))
 }
 
-/// Sets the headers of every response: browsers must not guess the type, and caches must not store
-/// JSON.
+/// Sets the headers of every response: browsers must not guess the content type, and caches must
+/// not store JSON.
 fn describe(headers: &mut HeaderMap) {
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     let is_json = |value: &HeaderValue| value.as_bytes().starts_with(b"application/json");
@@ -475,7 +475,7 @@ fn describe(headers: &mut HeaderMap) {
     }
 }
 
-/// Whether responses on this path have no `X-Request-Id`.
+/// Returns whether responses on this path have no `X-Request-Id`.
 pub fn has_no_request_id(path: &str) -> bool {
     WITHOUT_REQUEST_ID.contains(&path.strip_suffix('/').unwrap_or(path))
 }

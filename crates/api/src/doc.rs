@@ -1,9 +1,9 @@
-//! The documentation of a route, next to its handler. It adds what the columns of the route table
-//! do not say; `openapi` builds the hosts' documents from both.
+//! The documentation of a route, next to its handler. It adds the information that is not in the
+//! columns of the route table; `openapi` builds the hosts' documents from both.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
-/// Adds the schemas that a type needs to a document, and returns a reference to its own.
+/// Adds the schemas of a type to a document, and returns a reference to the type's own schema.
 pub type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
 
 /// The documentation of a route: its purpose, parameters and responses.
@@ -23,8 +23,8 @@ pub struct Doc {
     pub takes_if_match: bool,
     /// The format of the errors.
     pub errors: ErrorForm,
-    /// The responses of the handler. The document adds those that follow from the route's columns,
-    /// such as 401 and 429.
+    /// The responses of the handler. The document adds the responses that follow from the route's
+    /// columns, such as 401 and 429.
     pub responses: &'static [ResponseDoc],
 }
 
@@ -52,7 +52,7 @@ impl Doc {
 pub enum ErrorForm {
     /// The service's error body.
     Plain,
-    /// OpenAI's error body, except for a missing key.
+    /// OpenAI's error body, except for a missing API key.
     OpenAi,
 }
 
@@ -69,7 +69,7 @@ pub struct Param {
 #[derive(Debug, Clone, Copy)]
 pub enum Kind {
     Text,
-    /// Any strings; the parameter may be repeated.
+    /// Any string; the parameter may be repeated.
     Texts,
     Uuid,
     Time,
@@ -91,7 +91,7 @@ impl Param {
         Self { name, kind, is_required: false, description }
     }
 
-    /// The page size.
+    /// Documents the page size.
     #[must_use]
     pub const fn limit(max: u64, default: u64) -> Self {
         Self::new(
@@ -122,26 +122,26 @@ pub struct RequestDoc {
 }
 
 impl RequestDoc {
-    /// A required JSON body.
+    /// Documents a required JSON body.
     #[must_use]
     pub const fn json<T: JsonSchema>() -> Self {
         let schema = Some(schema_of::<T> as SchemaOf);
         Self { media_type: "application/json", is_required: true, schema }
     }
 
-    /// A JSON body whose fields are all optional.
+    /// Documents a JSON body whose fields are all optional.
     #[must_use]
     pub const fn optional_json<T: JsonSchema>() -> Self {
         Self { is_required: false, ..Self::json::<T>() }
     }
 
-    /// A form with a file.
+    /// Documents a form with a file.
     #[must_use]
     pub const fn form<T: JsonSchema>() -> Self {
         Self { media_type: "multipart/form-data", ..Self::json::<T>() }
     }
 
-    /// Arbitrary bytes.
+    /// Documents a body of arbitrary bytes.
     #[must_use]
     pub const fn bytes() -> Self {
         Self { media_type: BYTES, is_required: true, schema: None }
@@ -183,43 +183,43 @@ impl ResponseDoc {
         Self { status, description, content, headers: &[] }
     }
 
-    /// A JSON response of this type.
+    /// Documents a JSON response of this type.
     #[must_use]
     pub const fn json<T: JsonSchema>(status: u16, description: &'static str) -> Self {
         Self::new(status, description, Content::Json(schema_of::<T>))
     }
 
-    /// A JSON response of this type, or server-sent events.
+    /// Documents a JSON response of this type, or server-sent events.
     #[must_use]
     pub const fn json_or_events<T: JsonSchema>(status: u16, description: &'static str) -> Self {
         Self::new(status, description, Content::JsonOrEvents(schema_of::<T>))
     }
 
-    /// A response without a body.
+    /// Documents a response without a body.
     #[must_use]
     pub const fn empty(status: u16, description: &'static str) -> Self {
         Self::new(status, description, Content::Nothing)
     }
 
-    /// A response with text or bytes of a media type, which may be a range such as `*/*`.
+    /// Documents a response with text or bytes of a media type, which may be a range such as `*/*`.
     #[must_use]
     pub const fn raw(status: u16, media_type: &'static str, description: &'static str) -> Self {
         Self::new(status, description, Content::Raw(media_type))
     }
 
-    /// A response with a stream of server-sent events.
+    /// Documents a response with a stream of server-sent events.
     #[must_use]
     pub const fn events(status: u16, description: &'static str) -> Self {
         Self::new(status, description, Content::Events)
     }
 
-    /// An error response with the error body.
+    /// Documents an error response with the error body.
     #[must_use]
     pub const fn error(status: u16, description: &'static str) -> Self {
         Self::new(status, description, Content::Error)
     }
 
-    /// An error response with the service's error body or OpenAI's.
+    /// Documents an error response with the service's error body or OpenAI's.
     #[must_use]
     pub const fn any_error(status: u16, description: &'static str) -> Self {
         Self::new(status, description, Content::AnyError)

@@ -1,6 +1,6 @@
-//! Findings about the service and its machine: those of the doctor, and those that need the open
-//! service. Served on the control socket for `orrery doctor`, also for the store of a stopped
-//! service; the dashboard shows the same findings. Read-only.
+//! Findings about the service and its machine: the doctor's findings, and findings that need the
+//! open service. They are served on the control socket for `orrery doctor`, also for the store of a
+//! stopped service, and shown on the dashboard. All checks are read-only.
 
 use std::time::Duration;
 
@@ -16,18 +16,18 @@ use orrery_http::{Response, response};
 use orrery_storage::{Key, Page, Table};
 use orrery_wire::service::{DoctorReport, Listening, RunningService};
 
-/// Maximum number of unfinished executions that are searched for the oldest.
+/// Maximum number of unfinished executions among which the oldest is searched.
 const UNFINISHED_MAX: usize = 1000;
-/// Age at which a prediction, a call or an exchange is considered stuck, and a workflow that is
-/// still queued.
+/// Age at which a prediction, a call, an exchange or a workflow that is still queued counts as
+/// stuck.
 const STUCK: Duration = Duration::from_secs(60 * 60);
 /// Maximum number of models and hosts that a finding names.
 const NAMED_MAX: usize = 10;
 /// Timeout of one DNS lookup.
 const LOOK_UP: Duration = Duration::from_secs(3);
-/// The latest rows of each table that the spot check reads.
+/// Number of latest rows of each table that the spot check reads.
 const SPOT_ROWS: usize = 50;
-/// Payload bytes that the spot check reads.
+/// Maximum payload bytes that the spot check reads.
 const SPOT_BYTES: u64 = 64 * 1024 * 1024;
 const SPOT_TABLES: [Table; 4] =
     [Table::Execution, Table::Definition, Table::Delivery, Table::Ledger];
@@ -59,7 +59,7 @@ fn running(services: &Services) -> Option<RunningService> {
 /// Returns all findings, worst first.
 ///
 /// # Errors
-/// When the organizations cannot be read from the store.
+/// Returns an error when the organizations cannot be read from the store.
 pub async fn findings(services: &Services) -> Result<Vec<Finding>, crate::Error> {
     let doctor = services.settings.doctor.clone();
     let now = services.clock.now();
@@ -123,7 +123,7 @@ async fn store(services: &Services) -> Finding {
     }
 }
 
-/// Finds work that should have ended, or that cannot end.
+/// Finds work that should have ended, and work that cannot end.
 async fn work(services: &Services, now: Timestamp) -> Result<Vec<Finding>, crate::Error> {
     let mut found = Vec::new();
     if services.engine.paused_since().is_some() {
@@ -160,8 +160,8 @@ async fn work(services: &Services, now: Timestamp) -> Result<Vec<Finding>, crate
     Ok(found)
 }
 
-/// Whether its age alone means that an execution is stuck. A workflow that has started may wait for
-/// days.
+/// Returns whether an execution counts as stuck by its age alone. A workflow that has started may
+/// wait for days.
 fn can_be_stuck(execution: &Execution) -> bool {
     match execution.kind() {
         Kind::Workflow => execution.started_at.is_none(),

@@ -1,5 +1,5 @@
-//! Hints for a request to the wrong host or path: the 404 names the host that serves the path. Only
-//! routes that are listed in a host's OpenAPI document are named.
+//! Hints for requests to the wrong host or path: the 404 names the host that serves the path. Only
+//! routes in a host's OpenAPI document are named.
 
 use std::sync::LazyLock;
 
@@ -58,7 +58,7 @@ pub fn not_found(role: Role, method: &Method, path: &str, services: &Services) -
 }
 
 /// Returns a similar path of this host: without doubled slashes, with the version prefix, or with
-/// the spelling corrected.
+/// corrected spelling.
 fn nearby(role: Role, method: &Method, path: &str) -> Option<String> {
     if path.len() > HINTED_MAX {
         return None;
@@ -76,13 +76,13 @@ fn nearby(role: Role, method: &Method, path: &str) -> Option<String> {
         let same_method = of_host.filter(|route| route.method == *method);
         let known: Vec<&str> =
             same_method.map(|route| route.path).filter(|path| !path.contains('{')).collect();
-        // A short path is similar to many others.
+        // Short paths are skipped, because each is similar to many other paths.
         let near = spelling::nearest(&single, &known).filter(|_| single.len() > SHORT_MAX);
         near.map(str::to_owned)
     })
 }
 
-/// Returns the first other host with a route for this path.
+/// Returns the first host other than `role` that has a route for this path.
 fn serving(role: Role, method: &Method, path: &str) -> Option<Role> {
     let serves = |(other, router): &&(Role, Router<()>)| {
         *other != role && matches!(router.find(method, path), Ok(Outcome::Found { .. }))

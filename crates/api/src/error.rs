@@ -1,5 +1,5 @@
-//! The error of a handler. It wraps the error of `http`, so that the errors of the layers below convert
-//! into it with `?`: `error_mapping` lists them.
+//! The error of a handler. It wraps the error of `http`, so that errors of the lower layers convert
+//! to it with `?`; `error_mapping` has the conversions.
 
 use std::fmt;
 use std::num::TryFromIntError;
@@ -13,78 +13,78 @@ use orrery_http as http;
 use orrery_http::body::BoxError;
 use orrery_http::error::OpenAi;
 
-/// A refused request or a failed answer.
+/// A rejected or failed request.
 #[derive(Debug)]
 pub struct Error(http::Error);
 
 impl Error {
-    /// Any status with a message for the client.
+    /// Creates an error with any status and a message for the client.
     #[must_use]
     pub fn status(status: StatusCode, message: impl Into<String>) -> Self {
         Self(http::Error::status(status, message))
     }
 
-    /// 400
+    /// Creates a 400.
     #[must_use]
     pub fn bad_request(message: impl Into<String>) -> Self {
         Self(http::Error::bad_request(message))
     }
 
-    /// 401 with the exact body of `docs/spec/hosts.md`, "Authentication".
+    /// Creates a 401 with the exact body of `docs/spec/hosts.md`, "Authentication".
     #[must_use]
     pub fn unauthorized() -> Self {
         Self(http::Error::unauthorized())
     }
 
-    /// 404
+    /// Creates a 404.
     #[must_use]
     pub fn not_found(message: impl Into<String>) -> Self {
         Self(http::Error::not_found(message))
     }
 
-    /// 409
+    /// Creates a 409.
     #[must_use]
     pub fn conflict(message: impl Into<String>) -> Self {
         Self(http::Error::conflict(message))
     }
 
-    /// 413
+    /// Creates a 413.
     #[must_use]
     pub fn too_large(limit_bytes: usize) -> Self {
         Self(http::Error::too_large(limit_bytes))
     }
 
-    /// 422
+    /// Creates a 422.
     #[must_use]
     pub fn unprocessable(message: impl Into<String>) -> Self {
         Self(http::Error::unprocessable(message))
     }
 
-    /// 429 with `Retry-After`.
+    /// Creates a 429 with `Retry-After`.
     #[must_use]
     pub fn too_many(message: impl Into<String>, retry_after: Duration) -> Self {
         Self(http::Error::too_many(message, retry_after))
     }
 
-    /// 503 with `Retry-After`, caused by load.
+    /// Creates a 503 with `Retry-After`, caused by load.
     #[must_use]
     pub fn busy(message: impl Into<String>) -> Self {
         Self(http::Error::busy(message))
     }
 
-    /// 500: the client reads `internal error`, the log gets `source`.
+    /// Creates a 500. The client gets the message `internal error`, and the log gets `source`.
     #[must_use]
     pub fn internal(source: impl Into<BoxError>) -> Self {
         Self(http::Error::internal(source))
     }
 
-    /// 503
+    /// Creates a 503.
     #[must_use]
     pub fn unavailable(message: impl Into<String>) -> Self {
         Self(http::Error::unavailable(message))
     }
 
-    /// Leaves `status` out of the body.
+    /// Omits `status` from the body.
     #[must_use]
     pub fn bare(self) -> Self {
         Self(self.0.bare())
@@ -96,13 +96,13 @@ impl Error {
         Self(self.0.with_details(details))
     }
 
-    /// Adds a suggestion, unless there are details already.
+    /// Adds a suggestion, unless the error already has details.
     #[must_use]
     pub fn with_hint(self, hint: impl Into<String>) -> Self {
         Self(self.0.with_hint(hint))
     }
 
-    /// Adds the fields that OpenAI's clients read.
+    /// Adds the error fields that OpenAI clients read.
     #[must_use]
     pub fn with_open_ai(self, open_ai: OpenAi) -> Self {
         Self(self.0.with_open_ai(open_ai))
@@ -114,19 +114,19 @@ impl Error {
         Self(self.0.with_header(name, value))
     }
 
-    /// Adds a cause that only the log gets.
+    /// Adds a cause that is only logged.
     #[must_use]
     pub fn with_source(self, source: impl Into<BoxError>) -> Self {
         Self(self.0.with_source(source))
     }
 
-    /// The response that the client gets.
+    /// Converts the error to a response.
     #[must_use]
     pub fn into_response(self) -> http::Response {
         self.0.into_response()
     }
 
-    /// The response that a client of OpenAI's API gets.
+    /// Converts the error to a response for clients of OpenAI's API.
     #[must_use]
     pub fn into_open_ai_response(self) -> http::Response {
         self.0.into_open_ai_response()

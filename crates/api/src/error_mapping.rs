@@ -1,4 +1,4 @@
-//! The mapping from the errors of the lower layers to HTTP. It is the only one.
+//! Maps the errors of the lower layers to HTTP. This is the only place that does so.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -25,11 +25,11 @@ use orrery_webhooks::EndpointError;
 use orrery_wire::error::{Quota, Unpaid};
 use orrery_workflows as workflows;
 
-/// Retry delay for a full queue. How fast a lane drains depends on its model.
+/// Retry delay for a full queue. The actual time until a lane drains depends on its model.
 const QUEUE_RETRY: Duration = Duration::from_secs(5);
-/// Retry delay for a full storage quota, until expiring files may have made room.
+/// Retry delay for an exhausted storage quota, after which files may have expired.
 const STORAGE_RETRY: Duration = Duration::from_secs(60);
-/// Retry delay for too many pending uploads, after which they have expired.
+/// Retry delay for too many pending uploads, after which the pending uploads have expired.
 const UPLOADS_RETRY: Duration = Duration::from_secs(15 * 60);
 
 impl From<storage::Error> for Error {
@@ -250,7 +250,7 @@ impl From<decisions::Error> for Error {
             decisions::Error::Invalid(invalid) => invalid.into(),
             decisions::Error::Chat(error) => error.into(),
             decisions::Error::Failed { execution, question, mut failure } => {
-                // The model's own parameters are not parameters of this request.
+                // The model's own parameter names do not exist in this request.
                 failure.said.param = question.map(|name| format!("questions.{name}"));
                 failed(execution, failure)
             }

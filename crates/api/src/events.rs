@@ -1,10 +1,10 @@
-//! Event streams of predictions (`docs/spec/predictions.md`, "Events"): `status`, `log`, `output`,
-//! and `end` with the prediction as `GET /v1/prediction/{id}` returns it. And of workflow
-//! executions (`docs/spec/workflows.md`, "Events of an execution"): `status`, `step`, `wait`,
+//! Event streams. A prediction (`docs/spec/predictions.md`, "Events") has `status`, `log`,
+//! `output`, and `end` with the prediction as `GET /v1/prediction/{id}` returns it. A workflow
+//! execution (`docs/spec/workflows.md`, "Events of an execution") has `status`, `step`, `wait`,
 //! `pause`, `resume`, and `end` with the detail.
 //!
-//! Each event has an ID, which lets a client resume after a lost connection. If that is no longer
-//! possible (the service has restarted, or the client has missed more events than are kept), the
+//! Each event has an ID, from which a client can resume after a lost connection. If that is no
+//! longer possible, because the service has restarted or the client has missed too many events, the
 //! stream starts from the beginning with a `reset`.
 
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use orrery_http::sse::{self, Event};
 use orrery_http::{Response, response};
 use orrery_wire as wire;
 
-/// The last part of the last event's ID.
+/// The last part of the ID of the last event.
 const END: &str = "end";
 
 pub const FOLLOW: Doc = Doc {
@@ -100,8 +100,8 @@ fn stream(
     Ok(sse::response(events))
 }
 
-/// Resolves when the request is no longer authorized: its key is deleted or expires, its link
-/// expires, or its session ends.
+/// Resolves when the request is no longer authorized: its key is deleted or has expired, its link
+/// has expired, or its session has ended.
 pub async fn over(services: Arc<Services>, grant: Grant) {
     let expiry = async {
         let Some(until) = grant.until else { return std::future::pending().await };
@@ -125,15 +125,15 @@ struct Watch {
     id: ExecutionId,
     follower: Follower,
     over: BoxFuture<'static, ()>,
-    /// The number of the last event that was sent.
+    /// The number of the last event sent.
     seen: u64,
-    /// Whether the client's last event is from another stream.
+    /// Whether the last event that the client received belongs to another stream.
     lost: bool,
 }
 
 impl Watch {
-    /// Returns the next events, and whether they are the last. `None` when the service stops, the
-    /// key ends, or the prediction cannot be read: the client will reconnect.
+    /// Returns the next events, and whether these are the last. Returns `None` when the service
+    /// stops, the authorization ends, or the prediction cannot be read; the client then reconnects.
     async fn next(&mut self) -> Option<(Vec<Event>, bool)> {
         tokio::select! {
             () = self.follower.changed(self.seen) => {}

@@ -1,6 +1,6 @@
 //! Workflow executions: trigger, bulk trigger, list, read, cancel, redrive
 //! (`docs/spec/workflows.md`, "Trigger"). The workflows host and its mirror on the base host share
-//! the handlers; they differ in one field of the list.
+//! the handlers; only one field of the list differs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +36,7 @@ use orrery_wire::trigger::{
 };
 use orrery_workflows::{self as workflows, Compiled, count_trigger};
 
-/// Default wait for the detail of an unfinished execution, in seconds.
+/// Default time to wait for an unfinished execution to change, in seconds.
 const TIMEOUT_DEFAULT: u64 = 10;
 const TIMEOUT_MAX: u64 = 30;
 const LIMIT_DEFAULT: u64 = 50;
@@ -104,7 +104,7 @@ pub const TRIGGER_PUBLIC: Doc = Doc {
 };
 
 /// `POST /public/{workflow}/versions/{version}/trigger`: the caller owns and pays for the
-/// execution, no matter which organization owns the workflow.
+/// execution, regardless of the organization that owns the workflow.
 pub async fn trigger_public(mut context: Context) -> Result<Response, crate::Error> {
     let bytes = context.request.body().await?;
     let missing =
@@ -129,7 +129,7 @@ pub async fn trigger_public(mut context: Context) -> Result<Response, crate::Err
     start_one(&context, "public", &bytes, &workflow, Some(&id)).await
 }
 
-/// Starts one execution. `trigger` distinguishes the routes that can address the same version.
+/// Starts one execution. `trigger` distinguishes routes that can address the same version.
 async fn start_one(
     context: &Context,
     trigger: &str,
@@ -140,8 +140,8 @@ async fn start_one(
     let services = &context.services;
     let mut fields = body::parse(bytes)?;
     let version = requested_version(workflow, in_path, &mut fields)?;
-    // Based on the path alone: without a version in the path, the latest version may have changed
-    // when the request is retried.
+    // The route consists of the path alone: if the path has no version, the latest version may have
+    // changed by the time the request is retried.
     let route = format!("{trigger}/{}/{}", workflow.id, in_path.unwrap_or_default());
     let earlier = format!("trigger/{}/{}", workflow.id, version.id);
     let claim = match begin(context, &route, &earlier, bytes).await? {
@@ -162,8 +162,8 @@ async fn start_one(
     Ok(accepted(taken))
 }
 
-/// Like [`idempotency_key::begin`]. Releases up to 0.1.0 recorded keys under the version that ran.
-/// For a day after an upgrade, such keys are found under `earlier`.
+/// Like [`idempotency_key::begin`], but also finds keys that releases up to 0.1.0 recorded under
+/// `earlier`, the version that ran. Such keys exist for a day after an upgrade.
 async fn begin(
     context: &Context,
     route: &str,
@@ -185,7 +185,7 @@ fn accepted(execution: &Execution) -> Response {
 }
 
 /// Returns the response of an earlier request that created one execution, even if the execution has
-/// been deleted.
+/// been deleted since.
 async fn replayed(
     context: &Context,
     answered: &StoredResponse,
@@ -302,7 +302,7 @@ pub fn refuse_archived(workflow: &Workflow) -> Result<(), crate::Error> {
     Ok(())
 }
 
-/// Returns the version in the path, else the one in the body, else the latest.
+/// Returns the version in the path, or else the version in the body, or else the latest version.
 fn requested_version<'w>(
     workflow: &'w Workflow,
     in_path: Option<&str>,
@@ -376,7 +376,7 @@ pub fn submission(
     })
 }
 
-/// The values of `status` in a list's query.
+/// The values of `status` in the query of a list.
 const STANDINGS: [(&str, Standing); 4] = [
     ("running", Standing::Unfinished),
     ("completed", Standing::Completed),
@@ -473,8 +473,8 @@ pub async fn get(context: Context) -> Result<Response, crate::Error> {
         engine.wait(organization, id, patience).await?;
         return tagged(&context.detail(organization, id).await?).map(|(answer, _tag)| answer);
     }
-    // With `If-None-Match`, wait until the state differs. The response is not held in memory
-    // meanwhile.
+    // With `If-None-Match`, waits until the state differs. No response is held in memory during the
+    // wait.
     let until = monotonic_now() + patience;
     let mut is_last_look = false;
     loop {

@@ -43,7 +43,7 @@ pub const GET: Doc = Doc {
     ..Doc::new("files", "get_file", "Get a file")
 };
 
-/// `GET /v1/files/{id}`: also returns uploads that are still pending.
+/// `GET /v1/files/{id}`: also returns pending uploads.
 pub async fn get(context: Context) -> Result<Response, crate::Error> {
     let grant = context.grant()?;
     let organization = grant.organization;
@@ -88,13 +88,13 @@ pub fn missing() -> crate::Error {
     crate::Error::not_found("file not found")
 }
 
-/// Returns the link to the file that a pending upload will become.
+/// Returns the link to the file that a pending upload will create.
 pub fn public_url(services: &Services, upload: &Upload, grant: &Grant) -> String {
     let link = grant.link(services.files.latest_end(upload));
     services.signed_urls.url(link, &domain::File::content_path(upload.id))
 }
 
-/// Returns the view of a file, with a link made for `grant` that ends with the file.
+/// Returns the view of a file, with a link made for `grant` that expires with the file.
 pub fn view(services: &Services, file: &domain::File, grant: &Grant) -> File {
     let link = grant.link(file.expires_at);
     File::of(file, services.signed_urls.url(link, &domain::File::content_path(file.id)))

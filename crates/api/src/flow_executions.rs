@@ -29,8 +29,8 @@ use orrery_workflows::{Compiled, count_trigger};
 
 const LIMIT_DEFAULT: u64 = 50;
 const LIMIT_MAX: u64 = 100;
-/// Bytes of details that one response is built from. Records beyond it omit the outputs of the
-/// steps.
+/// Maximum bytes of details from which one response is built. The records that exceed it omit the
+/// outputs of steps.
 const DETAILS_MAX: usize = 32 << 20;
 
 const UNPAID: ResponseDoc = ResponseDoc::error(402, "Insufficient balance");
@@ -82,7 +82,7 @@ pub const BULK_ALIAS: Doc = Doc {
     ..BULK
 };
 
-/// `POST /api/v2/{workflow}/bulk`: either all executions start, or none does.
+/// `POST /api/v2/{workflow}/bulk`: starts all executions or none.
 pub async fn bulk(mut context: Context) -> Result<Response, crate::Error> {
     let bytes = context.request.body().await?;
     let mut fields = body::parse(&bytes)?;
@@ -152,7 +152,7 @@ async fn start(
     Ok(ids)
 }
 
-/// Returns the inputs that the parameters describe. Legacy clients sometimes send numbers and
+/// Returns the validated inputs of a set of parameters. Legacy clients sometimes send numbers and
 /// booleans as strings.
 async fn check(
     compiled: &Compiled,
@@ -266,7 +266,7 @@ async fn of_workflow(
     }
 }
 
-/// Returns executions as records. Those beyond [`DETAILS_MAX`] have no step outputs.
+/// Converts executions to records. Records that exceed [`DETAILS_MAX`] have no step outputs.
 async fn records<'a>(
     context: &Context,
     workflow: &'a Workflow,
@@ -284,7 +284,7 @@ async fn records<'a>(
             view.output = None;
         }
         let key = services.accounts.key(execution.organization, execution.key).await?;
-        // The prefix of a deleted key is unknown.
+        // The prefix of a deleted key is no longer known.
         let shown = key.map_or_else(|| "smk_…".to_owned(), |key| format!("{}…", key.prefix));
         records.push(Record::of(workflow, &detail.execution, &view, shown));
     }

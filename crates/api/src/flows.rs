@@ -185,14 +185,14 @@ async fn definition_of(context: &Context, version: &Version) -> Result<Value, cr
     serde_json::from_str(text.get()).map_err(crate::Error::internal)
 }
 
-/// Returns a workflow as lists show it.
+/// Returns a workflow in the form that lists contain.
 async fn listed<'w>(context: &Context, workflow: &'w Workflow) -> Result<Listed<'w>, crate::Error> {
     let definition = definition_of(context, latest(workflow)?).await?;
     let triggers = context.services.workflows.triggers(workflow).await?.total;
     Ok(Listed::of(workflow, &definition, category(workflow), triggers))
 }
 
-/// Returns the first of its categories, or the general one.
+/// Returns the first of the workflow's categories, or the general category.
 fn category(workflow: &Workflow) -> Category<'_> {
     let slug = workflow.categories.first().map_or("general", String::as_str);
     let known = CATEGORIES.into_iter().find(|category| category.slug == slug);

@@ -1,5 +1,5 @@
-//! The organization's history (`docs/spec/history.md`, "Routes"): all executions that any of its
-//! keys started, newest first, by offset (`/v1`) and by cursor (`/v2`).
+//! The organization's history (`docs/spec/history.md`, "Routes"): the executions started with any
+//! of its keys, newest first, paged by offset (`/v1`) or by cursor (`/v2`).
 
 use std::collections::HashMap;
 
@@ -22,9 +22,9 @@ use orrery_wire::history::{COLUMNS, OfWorkflow, Page, PageByOffset, Row, Selecte
 
 const LIMIT_DEFAULT: u64 = 20;
 const LIMIT_MAX: u64 = 100;
-/// Number of rows that offsets can reach (`docs/spec/hosts.md`, "Limits").
+/// Number of rows that an offset can reach (`docs/spec/hosts.md`, "Limits").
 const OFFSET_ROWS: u64 = 1000;
-/// Output bytes in one page. Outputs beyond it are null.
+/// Maximum output bytes in one page. Outputs that exceed it are null.
 const SHOWN_MAX: usize = 4 * 1024 * 1024;
 /// The values of `status` and their meaning. No execution is ever `starting`.
 const WORDS: [(&str, &[(Kind, Status)]); 10] = [
@@ -74,9 +74,9 @@ const TYPES: [(&str, Kind); 5] = [
     ("agent", Kind::Agent),
 ];
 
-/// What `waiting_for` takes.
+/// The values of `waiting_for`.
 const WAITS: [WaitsFor; 2] = [WaitsFor::Event, WaitsFor::Resume];
-/// What a run of a workflow is that waits for somebody.
+/// The kind and status of a workflow execution that can wait for a person.
 const UNFINISHED_RUN: &[(Kind, Status)] =
     &[(Kind::Workflow, Status::Created), (Kind::Workflow, Status::Processing)];
 
@@ -96,7 +96,7 @@ fn types() -> Vec<&'static str> {
     TYPES.iter().map(|(word, _)| *word).collect()
 }
 
-/// The parameters of both lists, in addition to their paging.
+/// The parameters of both lists, in addition to the paging parameters.
 macro_rules! query {
     ($paging:expr) => {
         &[
@@ -236,12 +236,13 @@ pub fn read_filter<'f>(get: &dyn Fn(&str) -> Option<&'f str>) -> Result<Filter, 
         }
     };
     let statuses = match (waits_for, statuses) {
-        // They have started and not ended.
+        // Such executions have started but not ended.
         (Some(_), None) => Some(vec![UNFINISHED_RUN]),
         (_, statuses) => statuses,
     };
     let uuid = |name: &str| format!("{name} must be a UUID");
-    // An empty ID is rejected: with an unset variable, a script would read or cancel everything.
+    // An empty ID is rejected: otherwise a script with an unset variable would read or cancel all
+    // executions.
     let workflow = get("workflow_id").map(str::parse::<WorkflowId>).transpose();
     let parent = get("workflow_execution_id").map(str::parse::<ExecutionId>).transpose();
     let moment = |name: &str| given(name).map(|text| read_time(name, text)).transpose();
@@ -257,8 +258,7 @@ pub fn read_filter<'f>(get: &dyn Fn(&str) -> Option<&'f str>) -> Result<Filter, 
     })
 }
 
-/// Returns the meanings of a comma-separated list's values, without duplicates and in a fixed
-/// order.
+/// Parses a comma-separated list of known values. The result has no duplicates and a fixed order.
 fn each<T: Copy>(list: &str, name: &str, known: &[(&str, T)]) -> Result<Vec<T>, crate::Error> {
     let words: Vec<&str> = list.split(',').map(str::trim).filter(|word| !word.is_empty()).collect();
     let is_known = |word: &&str| known.iter().any(|(name, _)| name == word);
@@ -286,7 +286,7 @@ fn standings(
 
 /// The columns of a list.
 struct Columns<'a> {
-    /// `None` means all.
+    /// The columns to include; `None` means all columns.
     named: Option<Vec<&'a str>>,
     has_output: bool,
 }
@@ -336,7 +336,7 @@ pub async fn rows<'a>(
     rows_with(services, organization, executions, SHOWN_MAX).await
 }
 
-/// Returns the rows, with a limited total size of outputs.
+/// Converts executions to rows, with a limited total size of outputs.
 async fn rows_with<'a>(
     services: &Services,
     organization: OrganizationId,
@@ -367,7 +367,8 @@ async fn rows_with<'a>(
     Ok(rows)
 }
 
-/// Returns the output's text if it fits into the limit; for a missing output, the reason.
+/// Returns the text of the output if it is within the limit. For a missing output, returns the
+/// reason.
 async fn output(
     services: &Services,
     execution: &Execution,

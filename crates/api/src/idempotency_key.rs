@@ -1,4 +1,4 @@
-//! The `Idempotency-Key` header: leads either to a claim to create something, or to the recorded
+//! The `Idempotency-Key` header: yields either a claim to create a resource, or the recorded
 //! response of an earlier request.
 
 use std::str::FromStr;
@@ -11,23 +11,23 @@ use orrery_records::idempotency::{self, Begin, Claim, StoredResponse};
 use orrery_storage::Commit;
 use orrery_storage::record::Malformed;
 
-/// How to continue with a create request.
+/// The decision about a create request.
 #[derive(Debug)]
 pub enum Creation {
-    /// Create, in the commit that the claim provides.
+    /// Create the resource, in the commit that the claim provides.
     New(OptionalClaim),
-    /// It was created before: respond from the record.
+    /// The resource was created before: return the recorded response.
     Replay(StoredResponse),
 }
 
-/// The claim to a request's key, if it has one. Keep it until the commit has returned: until then,
-/// other requests with the same key wait.
+/// The claim to a request's key, if the request has one. Hold it until the commit has returned:
+/// until then, other requests with the same key wait.
 #[derive(Debug)]
 pub struct OptionalClaim(Option<Claim>);
 
 impl OptionalClaim {
     /// Returns the commit for the creation. If the request has a key, the commit records `answered`
-    /// under it.
+    /// for that key.
     ///
     /// # Errors
     /// 500 when the response is too large to be recorded.

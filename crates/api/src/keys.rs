@@ -1,5 +1,5 @@
 //! The organization's API keys, for its members. A key belongs to the organization, not to the
-//! member who created it. Only the response that creates a key contains its full text.
+//! member who created it. Only the response that creates a key contains the full key.
 
 use std::time::Duration;
 

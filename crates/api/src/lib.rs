@@ -85,8 +85,8 @@ pub use self::services::{
 };
 use orrery_http as http;
 
-/// Returns the literal path segments that other routes have in the position of this parameter. A
-/// resource with such a name cannot be reached by name.
+/// Returns the literal path segments of other routes in the position of this parameter. A resource
+/// with such a name cannot be addressed by name.
 #[must_use]
 pub fn words_beside(parameter: &str) -> BTreeSet<&'static str> {
     let place = format!("{{{parameter}}}");
@@ -123,7 +123,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// The role's name in `GET /` and in the configuration.
+    /// Returns the role's name in `GET /` and in the configuration.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -141,15 +141,15 @@ impl Role {
 /// The credentials that a route requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// None.
+    /// No credentials.
     Public,
-    /// None, but an API key must be valid if it is sent.
+    /// Optional: an API key is validated if the request has one.
     MaybeKey,
     /// An API key.
     Key,
     /// An API key, which may also be in the body as `api_key`.
     BodyKey,
-    /// An API key, or a signed link of the service, whose `token` gives access to this path.
+    /// An API key, or a signed link of the service whose `token` grants access to this path.
     Link,
     /// A dashboard session of a member.
     Member,
@@ -159,12 +159,12 @@ pub enum Access {
     Owner,
     /// An admin key. These routes exist only if the configuration enables them.
     Admin,
-    /// Access to the listener. Only its owner can connect to the control socket.
+    /// Access to the listener itself. Only the owner of the control socket can connect to it.
     Local,
 }
 
 impl Access {
-    /// Whether a member's session is required.
+    /// Returns whether a member's session is required.
     #[must_use]
     pub const fn is_by_session(self) -> bool {
         matches!(self, Self::Member | Self::KeyManager | Self::Owner)

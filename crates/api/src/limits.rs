@@ -37,7 +37,7 @@ pub async fn used_by(services: &Services, organization: &Owner) -> Result<Limits
 /// Returns the operator's view of an organization.
 ///
 /// # Errors
-/// As [`used_by`].
+/// The same as [`used_by`].
 pub async fn described(services: &Services, owner: &Owner) -> Result<Organization, crate::Error> {
     Ok(Organization::of(owner, used_by(services, owner).await?))
 }
@@ -53,8 +53,8 @@ pub const CHANGE: Doc = Doc {
     ..Doc::new("organizations", "admin_change_limits", "Update the limits of an organization")
 };
 
-/// `PUT /admin/organizations/{organization}/limits`: omitted fields keep their value, null removes
-/// a limit.
+/// `PUT /admin/organizations/{organization}/limits`: an omitted field keeps its value, and null
+/// removes a limit.
 pub async fn change(mut context: Context) -> Result<Response, crate::Error> {
     let change: LimitsChange = context.request.json().await?;
     let services = &context.services;

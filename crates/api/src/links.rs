@@ -24,7 +24,7 @@ const TAKEN: ResponseDoc = ResponseDoc::error(
     "A member with this email address already exists, or the organization is full",
 );
 
-/// The view of a new link, for the person who created it.
+/// Returns the view of a new link for its creator.
 pub fn new_link(context: &Context, issued: &Issued) -> NewLink {
     NewLink {
         id: issued.link.id,
@@ -152,7 +152,7 @@ pub const OWNER_LINK: Doc = Doc::new(
     "Create a link to set up the dashboard or reset its Owner",
 );
 
-/// `POST /admin/owner-link`: the previous link stops working.
+/// `POST /admin/owner-link`: invalidates the previous link.
 pub async fn owner_link(mut context: Context) -> Result<Response, crate::Error> {
     let OwnerLinkRequest { organization } = context.request.json().await?;
     let accounts = &context.services.accounts;

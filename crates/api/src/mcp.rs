@@ -1,6 +1,7 @@
 //! `POST /mcp` on the agent's host: the Model Context Protocol over Streamable HTTP, without
 //! sessions (`docs/spec/mcp.md`, "Messages"). `agent::mcp` handles the messages. This module
-//! handles the headers, the origin, and whether the response is JSON or an event stream.
+//! handles the headers and the origin, and chooses between JSON and an event stream for the
+//! response.
 
 use std::sync::Arc;
 
@@ -73,8 +74,9 @@ pub async fn post(mut context: Context) -> Result<Response, crate::Error> {
     }
 }
 
-/// Rejects pages of other origins. Otherwise a browser would give them the responses of a service
-/// that only the browser's machine can reach. Other programs send no `Origin`.
+/// Rejects requests from pages of other origins. Otherwise such a page could use the browser to
+/// read responses of a service that only the browser's machine can reach. Other programs send no
+/// `Origin`.
 fn check_origin(context: &Context) -> Result<(), crate::Error> {
     let headers = &context.request.headers;
     // The dashboard has already checked its origin.
@@ -94,8 +96,8 @@ fn check_origin(context: &Context) -> Result<(), crate::Error> {
     Err(crate::Error::status(StatusCode::FORBIDDEN, message))
 }
 
-/// Whether pages of that origin come from the host. All names of the browser's own machine are
-/// equivalent, because nobody else can serve a page under them.
+/// Returns whether pages of that origin come from the host. All names of the browser's own machine
+/// are equivalent, because nobody else can serve a page under these names.
 fn is_origin_of(host: &Url, origin: &str) -> bool {
     if host.origin().ascii_serialization() == origin {
         return true;
@@ -114,7 +116,7 @@ fn is_origin_of(host: &Url, origin: &str) -> bool {
     })
 }
 
-/// Whether the client accepts server-sent events.
+/// Returns whether the client accepts server-sent events.
 fn takes_events(headers: &HeaderMap) -> bool {
     let accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     accepted.flat_map(|list| list.split(',')).any(|range| {
@@ -123,8 +125,8 @@ fn takes_events(headers: &HeaderMap) -> bool {
     })
 }
 
-/// Returns the response of a call: JSON if the result is ready soon or the client accepts nothing
-/// else, otherwise an event stream.
+/// Returns the response of a call: JSON if the result is available soon or the client accepts only
+/// JSON, otherwise an event stream.
 async fn follow(
     services: &Arc<Services>,
     mut call: Call,

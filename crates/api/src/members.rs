@@ -81,7 +81,7 @@ fn id_of(context: &Context) -> Result<MemberId, crate::Error> {
 
 pub const LIST_ALL: Doc = Doc::new("admin", "admin_list_members", "List members");
 
-/// `GET /admin/members?organization=`: the members of one organization, or of all.
+/// `GET /admin/members?organization=`: the members of one organization, or of all organizations.
 pub async fn list_all(context: Context) -> Result<Response, crate::Error> {
     let mut members = Vec::new();
     for organization in context.named_organizations().await? {

@@ -1,4 +1,4 @@
-//! Models: the public catalog, and the models that OpenAI's clients can call.
+//! Models: the public catalog, and the models that OpenAI clients can call.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ const FORMAT: Param = Param::new(
      for a key in `Authorization: Bearer`, else to `catalog`",
 );
 
-/// Whether OpenAI's format is requested.
+/// Returns whether the request asks for OpenAI's format.
 fn is_open_ai(context: &Context) -> Result<bool, crate::Error> {
     let is_open_ai = match context.request.query.get("format") {
         None => context.is_by_bearer(),
@@ -153,8 +153,8 @@ fn find(context: &Context, slug: &str) -> Result<Arc<catalog::Model>, crate::Err
     catalog.get(slug).ok_or_else(|| not_found(catalog, slug))
 }
 
-/// Returns the error for an unknown slug, with the exact text of the specification. A similar slug
-/// is in its details.
+/// Returns the error for an unknown slug, with the exact text of the specification. The details
+/// contain a similar slug, if there is one.
 pub fn not_found(catalog: &catalog::Catalog, slug: &str) -> crate::Error {
     let error = crate::Error::not_found("Failed to fetch model: model not found").bare();
     match catalog.nearest(slug) {

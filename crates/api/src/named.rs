@@ -1,8 +1,8 @@
 //! The administration API's routes for an organization and its resources. Resources are identified
-//! by name, so requests are idempotent. Callers have an admin key; the path contains the
+//! by name, so requests are idempotent. Callers use an admin key, and the path contains the
 //! organization.
 //!
-//! This module has only the handlers that no other API shares. The other routes reuse the handlers
+//! This module has only the handlers that no other API uses. The other routes reuse the handlers
 //! for clients and members.
 
 use hyper::StatusCode;

@@ -1,8 +1,8 @@
 //! The OpenAPI 3.1 document of a host, generated from the route table and the types of `wire`.
 //!
-//! The responses of an operation are those in its documentation and those that follow from its row:
-//! 401 for a route with a key, 408, 413 and 415 for one with a body, 429 for one with a rate limit.
-//! `tests/it` validates every response in every test against these documents.
+//! An operation has the responses in its documentation and the responses that follow from its row:
+//! 401 for a route with a key, 408, 413 and 415 for a route with a body, 429 for a route with a
+//! rate limit. `tests/it` validates every response in every test against these documents.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
@@ -23,7 +23,8 @@ const SCHEMAS: &str = "#/components/schemas/";
 const ERROR: &str = "#/components/schemas/Error";
 const OPEN_AI_ERROR: &str = "#/components/schemas/OpenAiError";
 
-/// The documents of all hosts. Each is generated once, because anyone may request them at any rate.
+/// The documents of all hosts. Each document is generated once, because anyone may request it at
+/// any rate.
 #[derive(Debug, Default)]
 pub struct Documents {
     made: Mutex<HashMap<Role, Bytes>>,
@@ -33,7 +34,7 @@ impl Documents {
     /// Returns the text of one host's document. `url` is the host's public URL.
     ///
     /// # Errors
-    /// When the document cannot be serialized.
+    /// Returns an error when the document cannot be serialized.
     pub fn of_host(&self, role: Role, url: &str) -> Result<Bytes, serde_json::Error> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(text) = made.get(&role) {
@@ -94,8 +95,8 @@ fn path_of(route: &Route) -> String {
     route.path.replace("{*", "{")
 }
 
-/// The schemas of a document, separately for requests and responses, because the latter distinguish
-/// absent and null fields.
+/// The schemas of a document, separate for requests and responses, because only responses
+/// distinguish between absent and null fields.
 struct Schemas {
     read: SchemaGenerator,
     sent: SchemaGenerator,
@@ -154,8 +155,8 @@ impl Schemas {
     }
 }
 
-/// Makes each variant of a `oneOf` a component, named after the schema and the variant's tag, and
-/// adds a discriminator. Client generators name types after components.
+/// Turns each variant of a `oneOf` into a component, named after the schema and the variant's tag,
+/// and adds a discriminator. Client generators name types after components.
 fn name_variants(schemas: &mut Map<String, Value>) {
     let mut named = Map::new();
     for (name, schema) in schemas.iter_mut() {
@@ -232,7 +233,7 @@ fn security(access: Access) -> Value {
     };
     match access {
         Access::Link => ways.push(json!({"Link": []})),
-        // OpenAPI has no security scheme for a key in the body.
+        // OpenAPI has no security scheme for an API key in the body.
         Access::BodyKey | Access::MaybeKey => ways.push(json!({})),
         Access::Public
         | Access::Local
@@ -286,7 +287,7 @@ fn parameters(route: &Route) -> Value {
 /// The version of the API contract. The version of the program is a separate field.
 const VERSION: &str = "1.0.0";
 
-/// Returns the description of a path parameter. A name means the same on every route.
+/// Returns the description of a path parameter. A name has the same meaning on every route.
 fn path_parameter(name: &str) -> (&'static str, Value) {
     let text = || json!({"type": "string", "minLength": 1});
     let uuid = || json!({"type": "string", "format": "uuid"});
@@ -402,7 +403,7 @@ fn general_responses(route: &Route) -> Vec<ResponseDoc> {
     all
 }
 
-/// The media type of any content.
+/// The media type that stands for any content.
 const ANY: &str = "*/*";
 const RETRY_AFTER: (&str, &str) = ("Retry-After", "The number of seconds to wait before a retry");
 const REQUEST_ID: (&str, &str) =
@@ -476,7 +477,7 @@ fn describe(
         Content::Json(schema) => {
             json!({"application/json": {"schema": schemas.answer(schema, warns)}})
         }
-        // Client generators recognize bytes only by their own media type.
+        // Client generators recognize binary data only by its own media type.
         Content::Raw(ANY) => json!({BYTES: {"schema": binary()}, ANY: {"schema": binary()}}),
         Content::Raw(media_type) => {
             let is_text = media_type.starts_with("text/");

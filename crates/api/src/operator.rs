@@ -1,5 +1,5 @@
-//! The operator's routes for executions: list, show, cancel, and resume after a restore. Served on
-//! the control socket, and for the store of a stopped service.
+//! The operator's routes for executions: list, show, cancel, and resume after a restore. They are
+//! served on the control socket, also for the store of a stopped service.
 
 use std::collections::HashMap;
 
@@ -24,8 +24,8 @@ pub const LIST: Doc =
     Doc::new("admin", "admin_list_executions", "List executions of all organizations");
 
 /// `GET /admin/executions?organization=&unfinished=&limit=`: the latest executions, or all
-/// unfinished ones. The latest can be filtered like the history, with `workflow` (an ID or a slug)
-/// instead of `workflow_id`.
+/// unfinished executions. The latest executions can be filtered like the history, with `workflow`
+/// (an ID or a slug) instead of `workflow_id`.
 pub async fn list(context: Context) -> Result<Response, crate::Error> {
     let query = &context.request.query;
     let limit = usize::try_from(query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)?)?;
@@ -82,7 +82,7 @@ async fn of_workflow(
 
 pub const GET: Doc = Doc::new("admin", "admin_get_execution", "Get an execution");
 
-/// `GET /admin/executions/{execution}`: the same view as its organization has, for any
+/// `GET /admin/executions/{execution}`: the view that the organization itself has, for any
 /// organization.
 pub async fn get(context: Context) -> Result<Response, crate::Error> {
     let execution = find(&context).await?;
@@ -121,14 +121,15 @@ pub async fn cancel(context: Context) -> Result<Response, crate::Error> {
 
 pub const RESUME: Doc = Doc::new("admin", "admin_resume", "Resume restored work");
 
-/// `POST /admin/resume`: resumes the work that was paused by a restore.
+/// `POST /admin/resume`: resumes the work that a restore has paused.
 pub async fn resume(context: Context) -> Result<Response, crate::Error> {
     let services = &context.services;
     let entry = services.audit.entry(&context.actor(), "restore.resume", "all that was held back");
     let (engine, outbox) = (services.engine.clone(), services.outbox.clone());
     let resume = async move {
         let resumed = engine.resume().await;
-        // Also covers work that was resumed before an error, or before the client disconnected.
+        // Also rescans for work that was resumed before an error, or before the client
+        // disconnected.
         outbox.rescan();
         resumed
     };
@@ -138,7 +139,7 @@ pub async fn resume(context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &body))
 }
 
-/// Returns the execution in the path, of any organization.
+/// Returns the execution in the path, regardless of its organization.
 async fn find(context: &Context) -> Result<Execution, crate::Error> {
     let missing = || crate::Error::not_found("execution not found");
     let id: ExecutionId = context.request.param("execution").parse().map_err(|_no_id| missing())?;

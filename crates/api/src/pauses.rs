@@ -1,4 +1,4 @@
-//! Pausing and resuming executions of workflows (`docs/spec/workflows.md`, "Pauses").
+//! Pauses and resumes workflow executions (`docs/spec/workflows.md`, "Pauses").
 
 use hyper::StatusCode;
 

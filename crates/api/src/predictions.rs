@@ -154,8 +154,8 @@ pub async fn detail(services: &Services, execution: &Execution) -> Result<String
     serde_json::to_string(&view).map_err(crate::Error::internal)
 }
 
-/// Whether this prediction is a step of another organization's workflow. The owner's input to the
-/// step is then hidden.
+/// Returns whether this prediction is a step of another organization's workflow. The step's input
+/// is then hidden, because it belongs to the workflow's owner.
 async fn is_of_foreign_step(
     services: &Services,
     execution: &Execution,
@@ -205,7 +205,7 @@ pub async fn cancel(context: Context) -> Result<Response, crate::Error> {
 /// Validity of a link to a prediction's events. Each response contains a new link.
 const EVENTS_LINK: Duration = Duration::from_secs(24 * 3600);
 
-/// Adds a link to the prediction's events, which needs no key, because a browser's `EventSource`
+/// Adds a link to the prediction's events. The link needs no key, because a browser's `EventSource`
 /// cannot send one.
 fn with_monitor_link(context: &Context, id: ExecutionId, mut answer: Response) -> Response {
     let Ok(grant) = context.grant() else { return answer };
@@ -239,8 +239,8 @@ pub fn not_found(error: engine::Error) -> crate::Error {
     error.into()
 }
 
-/// Validates the request and submits it to the engine. Returns the ID of the prediction that was
-/// created now, or earlier with the same `Idempotency-Key`.
+/// Validates the request and submits it to the engine. Returns the ID of the new prediction, or of
+/// the prediction that an earlier request with the same `Idempotency-Key` created.
 async fn submit(context: &mut Context, route: &str) -> Result<ExecutionId, crate::Error> {
     let caller = context.caller()?;
     let bytes = context.request.body().await?;
@@ -297,7 +297,7 @@ async fn check(
     })
 }
 
-/// Returns the model, followed by the fallback models that the chain has now.
+/// Returns the model, followed by the models that its fallback chain currently has.
 async fn chain(
     services: &Services,
     organization: OrganizationId,
@@ -343,8 +343,8 @@ async fn shown_output(services: &Services, execution: &Execution) -> Result<Text
     Ok(Text { text, error })
 }
 
-/// Returns the log output of the attempts so far. While the prediction is queued and has none,
-/// returns its position.
+/// Returns the log output of the attempts so far. A queued prediction without output shows its
+/// position in the queue.
 fn logs(
     services: &Services,
     execution: &Execution,

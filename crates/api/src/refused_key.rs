@@ -1,4 +1,5 @@
-//! Why a request is not authenticated: every 401 has the same body, and this header says what was wrong.
+//! Explains why a request is not authenticated: every 401 has the same body, and a header has the
+//! reason.
 
 use hyper::header::{AUTHORIZATION, HeaderName, HeaderValue};
 
@@ -7,10 +8,10 @@ use orrery_http::Request;
 use orrery_records::accounts::{self, KeyFault};
 use orrery_records::signed_urls;
 
-/// Says in a sentence what was wrong with a key that was refused.
+/// The header that explains in a sentence why the service rejected a key.
 pub const HINT: HeaderName = HeaderName::from_static("x-error-hint");
 
-/// Headers that are not read and that clients of other services send keys in.
+/// Headers in which clients of other services send keys. This service ignores them.
 const OTHER_HEADERS: [&str; 9] = [
     "api-key",
     "apikey",
@@ -22,19 +23,19 @@ const OTHER_HEADERS: [&str; 9] = [
     "x-api-token",
     "x-goog-api-key",
 ];
-/// The same in an address.
+/// Query parameters in which clients of other services send keys.
 const PARAMETERS: [&str; 5] = ["api_key", "apikey", "key", "access_token", "x-api-key"];
 
-/// The kind of key that a route takes.
+/// The kind of key that a route requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taken {
-    /// Of an organization, in either header; on some routes a link takes its place.
+    /// An organization's key, in either header; on some routes also a link.
     ApiKey,
-    /// Of the box, as `Authorization: Bearer`.
+    /// An admin key, in `Authorization: Bearer`.
     AdminKey,
 }
 
-/// Adds the reason to the refusal of a request. `in_body`: the key that its body had.
+/// Adds the reason to the 401 of a request. `in_body` is the key in the request's body, if any.
 pub async fn explained(
     error: crate::Error,
     accounts: &accounts::Accounts,
@@ -64,7 +65,7 @@ pub async fn explained(
     }
 }
 
-/// What is wrong with a request in which no key was found.
+/// Returns the reason for a request in which no key was found.
 fn without_key(request: &Request, taken: Taken) -> String {
     let forms = match taken {
         Taken::ApiKey => "X-API-Key: KEY or Authorization: Bearer KEY",
@@ -95,7 +96,7 @@ fn without_key(request: &Request, taken: Taken) -> String {
     format!("the request has no key: send {forms}")
 }
 
-/// What is wrong with a key.
+/// Returns the reason for a rejected key.
 fn with_key(fault: KeyFault, taken: Taken, prefix: &str) -> String {
     match fault {
         KeyFault::Form => format!("this is not a key: keys are {prefix} and 32 letters and digits"),

@@ -1,7 +1,7 @@
 //! Request metrics: counts by host, method, route and status, and durations by host.
 //!
 //! Looking up a labeled metric costs several allocations and a registry access each time. The
-//! handles are cached here, since there are only a few combinations of routes, methods and
+//! handles are therefore cached here; there are only a few combinations of routes, methods and
 //! statuses.
 
 use std::collections::HashMap;
@@ -21,7 +21,7 @@ type Labels = (&'static str, &'static str, StatusCode);
 pub struct RequestMetrics {
     role: Role,
     requests: RwLock<HashMap<Labels, Counter>>,
-    /// For all routes together, because a histogram has many series.
+    /// One histogram for all routes together, because a histogram has many series.
     seconds: OnceLock<Histogram>,
 }
 
@@ -57,7 +57,7 @@ impl RequestMetrics {
     }
 }
 
-/// Returns the metric label for a method. Methods that are not standard share one label.
+/// Returns the metric label for a method. All nonstandard methods share one label.
 fn known_method(method: &Method) -> &'static str {
     match *method {
         Method::GET => "GET",

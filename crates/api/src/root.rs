@@ -52,7 +52,7 @@ pub const READY: Doc = Doc {
     ..Doc::new("service", "ready", "Check whether the service accepts work")
 };
 
-/// `GET /ready`: 503 until recovery has loaded the unfinished work. `paused` is set while restored
+/// `GET /ready`: 503 until startup has loaded the unfinished work. `paused` is set while restored
 /// work waits for `orrery resume`.
 pub async fn ready(context: Context) -> Result<Response, crate::Error> {
     if !context.services.readiness.get() {
@@ -64,7 +64,8 @@ pub async fn ready(context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &body))
 }
 
-/// Returns conditions that need the operator's attention although the service accepts work.
+/// Returns warnings about conditions that need the operator's attention although the service
+/// accepts work.
 pub(super) async fn warnings(services: &Services) -> Result<Vec<String>, crate::Error> {
     let disk = services.store.disk_space().concern().map(|concern| format!("disk: {concern}"));
     let doctor = &services.settings.doctor;

@@ -27,7 +27,7 @@ use orrery_wire::schedule::{self as wire, NEXT_RUNS, OfModel, OfWorkflow};
 
 const LIMIT_DEFAULT: u64 = 50;
 const LIMIT_MAX: u64 = 100;
-/// Maximum size of an input as JSON, so that it fits into a record of the store.
+/// Maximum size of an input as JSON, so that it fits in a record of the store.
 const INPUT_BYTES_MAX: usize = 48 * 1024;
 /// Maximum length of a version, chain name, model slug or time zone, in characters.
 const NAME_MAX: usize = 200;
@@ -214,7 +214,7 @@ pub const CHANGE_ANY: Doc = Doc {
 };
 
 /// `PUT /workflows/{workflow}/schedules/{schedule}` and `PUT /v1/schedules/{schedule}`: omitted
-/// fields keep their value.
+/// fields keep their values.
 pub async fn change(mut context: Context) -> Result<Response, crate::Error> {
     let found = find(&context).await?;
     let fields = body::parse(&context.request.body().await?)?;
@@ -252,7 +252,8 @@ pub const PUT_NAMED: Doc = Doc {
     ..Doc::new("schedules", "put_schedule", "Create or update a schedule")
 };
 
-/// `PUT /admin/v1/organizations/{organization}/schedules/{name}`: identical fields change nothing.
+/// `PUT /admin/v1/organizations/{organization}/schedules/{name}`: a request with identical fields
+/// changes nothing.
 pub async fn put_named(mut context: Context) -> Result<Response, crate::Error> {
     let mut fields = body::parse(&context.request.body().await?)?;
     if fields.unread().any(|name| name == "webhook_secret") {
@@ -333,8 +334,8 @@ async fn workflow_of(context: &Context) -> Result<WorkflowId, crate::Error> {
     Ok(context.services.workflows.find(organization, reference).await?.id)
 }
 
-/// Returns the schedule in the path, which must belong to the workflow in the path, if there is
-/// one.
+/// Returns the schedule in the path. If the path also has a workflow, the schedule must belong to
+/// that workflow.
 async fn find(context: &Context) -> Result<Schedule, crate::Error> {
     let missing = || crate::Error::from(schedules::Error::NotFound);
     let id: ScheduleId = context.request.param("schedule").parse().map_err(|_no_id| missing())?;
@@ -376,7 +377,8 @@ struct Change {
     timezone: Option<String>,
     input: Option<Value>,
     model: Option<String>,
-    /// The version of the workflow or model. An empty version of a workflow means the latest.
+    /// The version of the workflow or model. For a workflow, an empty string means the latest
+    /// version.
     version: Option<String>,
     fallback_selector: Option<String>,
     overlap: Option<Overlap>,
@@ -470,7 +472,7 @@ impl Change {
     }
 }
 
-/// Replaces `held` if a value is given.
+/// Replaces `held` if there is a new value.
 fn put<T: Clone>(held: &mut T, given: &Option<T>) {
     if let Some(given) = given {
         held.clone_from(given);
@@ -485,7 +487,7 @@ fn overlap(word: &str) -> Result<Overlap, crate::Error> {
     })
 }
 
-/// Parses a time; an empty string means none.
+/// Parses a time; an empty string means no time.
 fn moment(
     fields: &mut JsonObject,
     name: &'static str,

@@ -58,7 +58,7 @@ pub async fn delete(context: Context) -> Result<Response, crate::Error> {
     Ok(response::empty(StatusCode::NO_CONTENT))
 }
 
-// --- the operator's ---
+// --- the operator's routes ---
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -89,7 +89,7 @@ pub async fn set_of(mut context: Context) -> Result<Response, crate::Error> {
 
 pub const LIST_OF: Doc = Doc::new("admin", "admin_list_secrets", "List named secrets");
 
-/// `GET /admin/secrets?organization=`: the secrets of one organization, or of all.
+/// `GET /admin/secrets?organization=`: the secrets of one organization, or of all organizations.
 pub async fn list_of(context: Context) -> Result<Response, crate::Error> {
     let mut secrets = Vec::new();
     for organization in context.named_organizations().await? {
@@ -111,7 +111,7 @@ pub async fn delete_of(context: Context) -> Result<Response, crate::Error> {
     Ok(response::empty(StatusCode::NO_CONTENT))
 }
 
-/// Returns 201 for a created resource, 200 for an existing one.
+/// Returns 201 for a created resource and 200 for an existing resource.
 pub const fn status_of(is_new: bool) -> StatusCode {
     if is_new { StatusCode::CREATED } else { StatusCode::OK }
 }

@@ -42,11 +42,11 @@ use orrery_workflows::Workflows;
 #[derive(Debug, Clone)]
 pub struct HostAddress {
     pub role: Role,
-    /// Without a trailing slash.
+    /// The public URL, without a trailing slash.
     pub url: String,
 }
 
-/// Whether startup has loaded the unfinished work.
+/// Whether startup has loaded the unfinished work and the service is ready.
 #[derive(Debug, Clone, Default)]
 pub struct Readiness(Arc<watch::Sender<bool>>);
 
@@ -56,7 +56,7 @@ impl Readiness {
         self.0.send_replace(true);
     }
 
-    /// Whether the service is ready.
+    /// Returns whether the service is ready.
     #[must_use]
     pub fn get(&self) -> bool {
         *self.0.borrow()
@@ -74,24 +74,24 @@ impl Readiness {
 #[derive(Debug, Clone, Copy)]
 pub struct Keep {
     pub executions: Duration,
-    /// Inputs and outputs.
+    /// Retention of inputs and outputs.
     pub payloads: Duration,
     pub deliveries: Duration,
-    /// Inactive sessions of the agent.
+    /// Retention of inactive agent sessions.
     pub sessions: Duration,
 }
 
-/// Checks whether the latest backup is late, and returns a message if it is.
+/// A check that returns a message if the latest backup is late.
 pub type LateBackup = Arc<dyn Fn(Timestamp) -> Option<String> + Send + Sync>;
 
-/// Checks the machine, the data folder and the backups. It reads files and tests the disk, so it
-/// must not be called on the threads that serve requests.
+/// Checks the machine, the data folder and the backups. The checks read files and test the disk, so
+/// they must not run on the threads that serve requests.
 #[derive(Clone)]
 pub struct Doctor {
     look: Arc<dyn Fn(Timestamp) -> Vec<Finding> + Send + Sync>,
     /// `None` when no backups are scheduled.
     late_backup: Option<LateBackup>,
-    /// Local paths, and the text that replaces them for members of organizations.
+    /// Local paths, with the text that replaces each path for members of organizations.
     private: Arc<[(String, &'static str)]>,
     /// The host names in the configuration.
     hosts: Arc<[String]>,
@@ -123,11 +123,11 @@ impl Doctor {
         (self.look)(now)
     }
 
-    /// Returns a message if the latest scheduled backup is late. Lists the backup folder on a
+    /// Returns a message if the latest scheduled backup is late. It lists the backup folder on a
     /// blocking thread.
     ///
     /// # Errors
-    /// When the check panics.
+    /// Returns an error when the check panics.
     pub async fn late_backup(&self, now: Timestamp) -> Result<Option<String>, JoinError> {
         match self.late_backup.clone() {
             Some(look) => tokio::task::spawn_blocking(move || look(now)).await,
@@ -135,14 +135,14 @@ impl Doctor {
         }
     }
 
-    /// Returns the host names that the service looks up.
+    /// Returns the configured host names, whose DNS lookup the doctor checks.
     #[must_use]
     pub fn hosts(&self) -> &[String] {
         &self.hosts
     }
 
-    /// Returns the finding for members of organizations: without local paths, and without the fix
-    /// that only the operator can apply.
+    /// Returns the finding for members of organizations: without local paths, and without the
+    /// remedy, which only the operator can apply.
     #[must_use]
     pub fn for_members(&self, finding: Finding) -> Finding {
         let detail = self
@@ -165,13 +165,13 @@ pub struct Settings {
     pub body_bytes: usize,
     /// Maximum size of a file.
     pub file_bytes: usize,
-    /// Timeout of a body that stalls.
+    /// Timeout for a stalled body.
     pub body_timeout: Duration,
-    /// Timeout of a whole body that is held in memory.
+    /// Timeout for receiving a whole body that is held in memory.
     pub body_total_timeout: Duration,
     /// Minimum average rate of a body, in bytes per second.
     pub body_min_rate: usize,
-    /// How long `POST /v1/prediction/run` waits for the result.
+    /// Maximum wait of `POST /v1/prediction/run` for the result.
     pub sync_wait: Duration,
     /// Whether a prediction may omit `version`.
     pub optional_version: bool,
@@ -180,9 +180,10 @@ pub struct Settings {
     /// Whether billing is enabled.
     pub billing_enabled: bool,
     pub hosts: Vec<HostAddress>,
-    /// Names of this machine, in addition to those in the hosts' URLs.
+    /// Names of this machine, in addition to the names in the hosts' URLs.
     pub names: Vec<String>,
-    /// The token that requests over the control socket must have; `None` if there is no socket.
+    /// The token that requests over the control socket must have; `None` if there is no control
+    /// socket.
     pub control_token: Option<Secret>,
     pub doctor: Doctor,
 }
@@ -195,7 +196,7 @@ pub struct Live {
     pub keep: Keep,
     /// The rate limit of each key, if configured.
     pub rate: Option<Limiter>,
-    /// The same as `rate`, for the links made with each key.
+    /// The rate limit of the links made with each key; the same values as `rate`.
     pub link_rate: Option<Limiter>,
     /// Whether every request is logged.
     pub access_log: bool,
@@ -214,7 +215,7 @@ impl Reloader {
         Self(Arc::new(reload))
     }
 
-    /// Reloads everything.
+    /// Reloads the configuration, manifests and certificates.
     pub fn reload(&self, actor: Actor) -> Reloading {
         (self.0)(actor)
     }
@@ -261,12 +262,14 @@ pub struct Services {
     pub requests: Arc<Budget>,
     /// Settings that a reload replaces.
     pub live: ArcSwap<Live>,
-    /// Reloads everything; set once the service is running.
+    /// Reloads all files; set once the service is running.
     pub reloader: OnceLock<Reloader>,
     pub balance_rate: Limiter,
-    /// Held while a handler looks up a name that need not be unique, and then creates it.
+    /// Held while a handler looks up a name and then creates a resource with this name, because the
+    /// store does not enforce unique names.
     pub naming: tokio::sync::Mutex<()>,
-    /// Shares concurrent requests of an organization's pages, because they read many rows.
+    /// Lets an organization's concurrent requests for the same page share one response, because
+    /// building it reads many rows.
     pub aside: SharedAnswers<OrganizationId, Aside>,
     /// The request rate limits of organizations.
     pub organization_rate: OrganizationLimiter,

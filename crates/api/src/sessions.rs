@@ -1,6 +1,6 @@
-//! Dashboard sessions: current session, login, logout, and new passwords.
+//! Dashboard sessions: current session, login, logout and password changes.
 //!
-//! The session token is in a cookie that scripts cannot read, and never in a body.
+//! The session token is in a cookie that scripts cannot read, never in a response body.
 
 use hyper::StatusCode;
 use hyper::header::SET_COOKIE;
@@ -93,7 +93,7 @@ pub async fn create(mut context: Context) -> Result<Response, crate::Error> {
     }
 }
 
-/// Returns a 204 that stores the session token in a cookie.
+/// Returns a 204 response that stores the session token in a cookie.
 pub fn with_cookie(context: &Context, token: &str) -> Result<Response, crate::Error> {
     let seconds = context.services.members.session_max().as_secs();
     let cookie = context.site()?.cookie(token, seconds);
@@ -157,7 +157,7 @@ pub async fn change_password(mut context: Context) -> Result<Response, crate::Er
     let members = context.services.members.by(context.actor());
     let from = context.request.peer.ip();
     let changed = members.change_password(member, &current, &password, from).await;
-    // A 401 would mean that nobody is logged in.
+    // A 401 would mean that the member is not logged in.
     let token = changed.map_err(|error| {
         if matches!(error, members::Error::WrongPassword) {
             return crate::Error::unprocessable("the present password is wrong");

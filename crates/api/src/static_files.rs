@@ -1,8 +1,8 @@
 //! The dashboard's files: embedded in the binary, compressed once, and served with the headers for
 //! caching, revalidation and the content security policy.
 //!
-//! This module never reads from disk and does not know the dashboard's data: the page requests it
-//! from the service, on the same origin.
+//! This module never reads from disk and does not handle the dashboard's data: the page requests
+//! its data from the service, on the same origin.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -23,8 +23,9 @@ use rust_embed::RustEmbed;
 use orrery_http::{Response, response};
 
 /// The content security policy of the dashboard: only content from this origin, and connections
-/// only to this origin. No inline scripts, no inline styles except the one in `index.html`, by its
-/// hash, no text that becomes markup, and no framing.
+/// only to this origin. It permits no inline scripts, no inline styles except the style in
+/// `index.html`, which is identified by its hash, no conversion of strings to markup, and no
+/// framing.
 const POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; \
      style-src 'self' 'sha256-BJmK7Z9aTgguCQ95NicYWwcJc8bWIvtU/RUBf01TYUU='; \
@@ -33,18 +34,18 @@ const POLICY: HeaderValue = HeaderValue::from_static(
      base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; \
      trusted-types 'none'",
 );
-/// Maximum length of a request header. A longer one counts as absent.
+/// Maximum length of a request header. A longer header is ignored.
 const HEADER_MAX: usize = 4096;
 
 #[derive(RustEmbed)]
 #[folder = "../../static/"]
 struct Files;
 
-/// The compressed files, each compressed once. Their number is limited by the embedded files.
+/// The compressed files, each compressed once. The number of embedded files bounds their number.
 static COMPRESSED: Mutex<Option<HashMap<String, Bytes>>> = Mutex::new(None);
 
-/// Adds the protective headers to a response of the dashboard's host, unless it already has its
-/// own: files of users have a stricter policy.
+/// Adds the protective headers to a response of the dashboard's host. Headers that the response
+/// already has are retained: users' files have a stricter policy.
 pub fn protect(headers: &mut HeaderMap) {
     let of_origin = HeaderValue::from_static("same-origin");
     for (name, value) in [
@@ -60,7 +61,7 @@ pub fn protect(headers: &mut HeaderMap) {
 }
 
 /// Returns the embedded file at `path` (`index.html`, `style.css`, …), or a 304 without a body if
-/// the browser has it already. `asked` are the request's headers. Browsers cache a file but
+/// the browser's copy is current. `asked` are the request headers. Browsers cache a file but
 /// revalidate it before each use, so that an update of the binary takes effect at once.
 #[must_use]
 pub fn asset(path: &str, asked: &HeaderMap) -> Option<Response> {
@@ -90,12 +91,12 @@ pub fn asset(path: &str, asked: &HeaderMap) -> Option<Response> {
     protect(headers);
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
-    // A weak tag, because the same file may be sent compressed or not.
+    // A weak tag, because the same file may be sent with or without compression.
     headers.insert(ETAG, HeaderValue::try_from(format!("W/{tag}")).ok()?);
     Some(answer)
 }
 
-/// Whether an `Accept-Encoding` accepts gzip.
+/// Returns whether an `Accept-Encoding` header accepts gzip.
 fn accepts_gzip(accepted: &str) -> bool {
     accepted.split(',').any(|one| {
         let (name, weight) = one.split_once(';').unwrap_or((one, ""));
@@ -117,13 +118,15 @@ fn compressed(path: &str, bytes: &Bytes) -> Option<Bytes> {
     Some(small)
 }
 
-/// Half of the content's SHA-256, in quoted hexadecimal: a strong `ETag` (RFC 9110, section 8.8.3).
+/// Returns half of the SHA-256 of the contents in quoted hexadecimal, as a strong `ETag` (RFC 9110,
+/// section 8.8.3).
 fn tag(hash: &[u8; 32]) -> String {
     let digits: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
     format!("\"{digits}\"")
 }
 
-/// Whether `known`, an `If-None-Match`, matches `tag` (RFC 9110, section 13.1.2: weak comparison).
+/// Returns whether `known`, an `If-None-Match` header, matches `tag` (RFC 9110, section 13.1.2:
+/// weak comparison).
 fn matches(known: &str, tag: &str) -> bool {
     known.split(',').map(str::trim).any(|one| {
         one == "*" || one == tag || one.strip_prefix("W/").is_some_and(|weak| weak == tag)

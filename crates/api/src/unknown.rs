@@ -1,7 +1,7 @@
-//! Unknown names in requests. Unknown query parameters are rejected, because a filter that is not
-//! applied gives a wrong result. Unknown body fields are accepted, since clients of other versions
-//! send more fields, and the response names them. `Prefer: handling=strict` (RFC 7240) rejects them
-//! too.
+//! Handles unknown names in requests. Unknown query parameters are rejected, because ignoring a
+//! filter would return wrong results. Unknown body fields are accepted, since clients of other
+//! versions may send additional fields, and the response names them. With `Prefer: handling=strict`
+//! (RFC 7240), unknown body fields are rejected as well.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, LazyLock};
@@ -26,7 +26,7 @@ use orrery_records::signed_urls;
 const PREFER: HeaderName = HeaderName::from_static("prefer");
 const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 const STRICT: &str = "handling=strict";
-/// Maximum size of a response, in bytes, that gets the warnings in its body too.
+/// Maximum size, in bytes, of a response whose body also gets the warnings.
 const ANSWER_MAX: usize = 64 * 1024;
 
 /// The top-level field names of each route's body, by the route's first host, operation ID and
@@ -40,14 +40,14 @@ fn key_of(route: &Route) -> (Option<Role>, &'static str, &'static str) {
     (route.hosts.first().copied(), route.doc.id, route.path)
 }
 
-/// Rejects parameters that are not in the route's documentation, and parameters that are repeated
-/// but take one value. With a link, unknown parameters are ignored, because mail programs and
-/// social media add parameters to links.
+/// Rejects parameters that are not in the route's documentation, and repeated parameters that take
+/// one value. With a link, unknown parameters are ignored, because mail programs and social media
+/// append parameters to links.
 ///
 /// # Errors
-/// 400 with a similar name, or with the parameter that is repeated.
+/// 400 with a similar name, or with the repeated parameter.
 pub fn check_query(route: &Route, query: &Query, is_by_link: bool) -> Result<(), crate::Error> {
-    // Only this program calls the operator's routes, and pages parse their own parameters.
+    // The operator's routes are called only by this program, and pages parse their own parameters.
     let is_page = route.access == Access::Public && route.hosts == [Role::Dashboard];
     if route.access == Access::Local || is_page || is_by_link {
         return Ok(());
@@ -75,7 +75,7 @@ pub fn check_query(route: &Route, query: &Query, is_by_link: bool) -> Result<(),
     Ok(())
 }
 
-/// Whether responses of this route name unknown request fields.
+/// Returns whether responses of this route name unknown request fields.
 pub fn names_fields(route: &Route) -> bool {
     KNOWN.contains_key(&key_of(route))
 }
@@ -117,7 +117,7 @@ pub async fn warn(mut answer: Response, check: &FieldCheck) -> Response {
     Response::from_parts(parts, body::full(with_warnings(&whole, &found).unwrap_or(whole)))
 }
 
-/// Adds the unknown fields of a rejected body to the error, since one of them may be a misspelled
+/// Adds the unknown fields of a rejected body to the error, because one of them may be a misspelled
 /// required field.
 pub fn explain(error: crate::Error, check: &FieldCheck) -> crate::Error {
     let found = check.found();
@@ -127,8 +127,8 @@ pub fn explain(error: crate::Error, check: &FieldCheck) -> crate::Error {
     error.with_hint(found.join("; "))
 }
 
-/// Returns the object's text with `warnings` appended; `None` if it is not an object or already has
-/// that field.
+/// Returns the object's text with `warnings` appended; `None` if the text is not an object or
+/// already has that field.
 fn with_warnings(text: &[u8], found: &[String]) -> Option<Bytes> {
     let fields: BTreeMap<String, serde::de::IgnoredAny> = serde_json::from_slice(text).ok()?;
     if fields.contains_key("warnings") {
@@ -146,7 +146,7 @@ fn with_warnings(text: &[u8], found: &[String]) -> Option<Bytes> {
 
 /// Returns the top-level names in the schema of a route's body; `None` if the schema lists none.
 fn known_of(route: &Route) -> Option<Arc<[String]>> {
-    // OpenAI's clients send fields that are meant for other servers.
+    // OpenAI clients send fields that are meant for other servers.
     if route.access == Access::Local || route.doc.errors == ErrorForm::OpenAi {
         return None;
     }
@@ -162,7 +162,8 @@ fn known_of(route: &Route) -> Option<Arc<[String]>> {
     (!names.is_empty()).then(|| names.into_iter().collect())
 }
 
-/// Collects the names of a schema and its subschemas. `None` if it allows any name.
+/// Collects the property names of a schema and its subschemas. Returns `None` if the schema allows
+/// any name.
 fn collect(
     schema: &Value,
     definitions: &serde_json::Map<String, Value>,

@@ -23,9 +23,9 @@ use orrery_records::files::{Announced, Files, Receiving};
 use orrery_wire as wire;
 use orrery_wire::file::{FileForm, FileUrl, KEEP_MAX, KEEP_MIN, NewUpload, RequiredHeaders};
 
-/// Maximum size of a field's head (its boundary and headers), in bytes, to within one chunk. The
-/// form parser may read two chunks, each as large as a connection's buffer, before it searches for
-/// the end of a head; the limit is above that.
+/// Maximum size of a field's head (boundary and headers) in bytes, accurate to one chunk. The form
+/// parser may read two chunks, each as large as a connection's buffer, before it searches for the
+/// end of a head, so the limit must be larger than two chunks.
 const HEAD_MAX: usize = 1024 * 1024;
 /// Maximum size of a field other than the file, in bytes.
 const FIELD_MAX: usize = 1024;
@@ -200,8 +200,7 @@ impl Failure {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
     }
 
-    /// Returns the error for the client: why its body could not be read, or what is wrong with the
-    /// form.
+    /// Returns the error for the client: the cause of the failed read, or the form's own error.
     fn of(&self, error: &multer::Error) -> crate::Error {
         let read = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         read.unwrap_or_else(|| {
@@ -211,7 +210,7 @@ impl Failure {
 }
 
 /// Bytes received since the start of a field's head (boundary and headers). The form parser buffers
-/// a head and searches it from the start with every chunk, so its length must be bounded.
+/// a head and searches it from its start with every chunk, so the length of a head must be bounded.
 #[derive(Clone, Default)]
 struct Head(Arc<Mutex<Option<usize>>>);
 
@@ -237,8 +236,8 @@ impl Head {
     }
 }
 
-/// Returns the body's chunks. `bare` is the first line of a form whose lines end in LF. The parser
-/// would read such a form to its end without finding a field.
+/// Returns the body's chunks. `bare` is the first line that a form has if its lines end in LF. Such
+/// a form is rejected, because the parser would read it to its end without finding a field.
 fn pieces(
     request: Request,
     failure: Failure,
@@ -248,8 +247,9 @@ fn pieces(
     head.begins();
     let start = (request, failure, head, bare);
     stream::try_unfold(start, |(mut request, failure, head, bare)| async move {
-        // The parser reads chunks until none is ready. Yielding limits it to one at a time;
-        // otherwise it would buffer all chunks that arrive faster than the disk can store them.
+        // The parser reads chunks as long as they are available. Yielding limits it to one chunk at
+        // a time; otherwise it would buffer all chunks that arrive faster than the disk can store
+        // them.
         tokio::task::yield_now().await;
         match request.next_chunk().await {
             Ok(Some(piece)) if !head.takes(piece.len()) => {
@@ -263,7 +263,7 @@ fn pieces(
                 failure.set(crate::Error::bad_request(message));
                 Err(std::io::ErrorKind::InvalidData.into())
             }
-            // Only the first chunk is compared, for the first line of the body.
+            // Only the first chunk is examined, because it contains the first line of the body.
             Ok(piece) => Ok(piece.map(|piece| (piece, (request, failure, head, Vec::new())))),
             Err(error) => {
                 failure.set(error.into());
@@ -312,7 +312,7 @@ fn check_name(name: &str) -> Result<String, crate::Error> {
     Ok(name.to_owned())
 }
 
-/// Returns how long to keep the file.
+/// Returns the retention of the file.
 fn keep(fields: &mut JsonObject) -> Result<Option<Duration>, Mismatch> {
     Ok(fields.whole(KEEP, &(KEEP_MIN..=KEEP_MAX))?.map(Duration::from_secs))
 }
@@ -321,7 +321,7 @@ fn keep(fields: &mut JsonObject) -> Result<Option<Duration>, Mismatch> {
 mod tests {
     use super::*;
 
-    /// A head of 100 MiB would be searched from the start 6,000 times.
+    /// The parser would search a head of 100 MiB from its start 6,000 times.
     #[test]
     fn multipart_field_head_is_bounded_but_content_is_not() {
         let head = Head::default();

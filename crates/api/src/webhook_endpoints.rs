@@ -1,5 +1,5 @@
 //! Webhook endpoints (`docs/spec/webhooks.md`, "Endpoints"): create, update, rotate the secret,
-//! test. Only the response that creates a secret contains it, so these routes do not store
+//! test. Only the response that creates a secret contains the secret, so these routes do not store
 //! responses for an `Idempotency-Key`.
 
 use std::time::Duration;
@@ -114,7 +114,7 @@ pub const CHANGE: Doc = Doc {
     ..Doc::new("webhooks", "change_webhook_endpoint", "Update a webhook endpoint")
 };
 
-/// `PUT /v1/webhook-endpoints/{endpoint}`: omitted fields keep their value.
+/// `PUT /v1/webhook-endpoints/{endpoint}`: omitted fields keep their values.
 pub async fn change(mut context: Context) -> Result<Response, crate::Error> {
     let found = find(&context).await?;
     let fields = body::parse(&context.request.body().await?)?;
@@ -147,8 +147,8 @@ pub const PUT_NAMED: Doc = Doc {
     ..Doc::new("webhooks", "put_webhook_endpoint", "Create or update a webhook endpoint")
 };
 
-/// `PUT /admin/v1/organizations/{organization}/webhook-endpoints/{name}`: identical fields change
-/// nothing.
+/// `PUT /admin/v1/organizations/{organization}/webhook-endpoints/{name}`: a request with identical
+/// fields changes nothing.
 pub async fn put_named(mut context: Context) -> Result<Response, crate::Error> {
     let fields = body::parse(&context.request.body().await?)?;
     let services = &context.services;

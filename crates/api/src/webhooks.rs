@@ -26,9 +26,9 @@ use orrery_wire::prediction::{Announcement, Metrics};
 
 const LIMIT_DEFAULT: u64 = 50;
 const LIMIT_MAX: u64 = 100;
-/// Payload bytes in one list. Payloads beyond it are null.
+/// Maximum payload bytes in one list. Payloads that exceed it are null.
 const SHOWN_MAX: usize = 4 * 1024 * 1024;
-/// Replaces masked values.
+/// The text that replaces masked values.
 const MASK: &str = "********";
 
 fn statuses() -> Vec<&'static str> {
@@ -169,7 +169,7 @@ pub const REPLAY: Doc = Doc {
     ..Doc::new("webhooks", "replay", "Redeliver all failed deliveries in a time range")
 };
 
-/// `POST /v1/webhooks/replay`: redelivers everything that failed in a time range.
+/// `POST /v1/webhooks/replay`: redelivers all failed deliveries of a time range.
 pub async fn replay(mut context: Context) -> Result<Response, crate::Error> {
     let organization = context.caller()?.organization;
     let mut fields = body::parse(&context.request.body().await?)?;
@@ -261,7 +261,8 @@ async fn get_for(
     let found = services.outbox.find(organization, id).await.map_err(Refusal::from)?;
     let found = found.ok_or_else(missing)?;
     let mut answer = response::json(StatusCode::OK, &record(services, &found, true).await?);
-    // If another reason forbids a redelivery too, when it will be allowed is unknown.
+    // If the redelivery is also forbidden for another reason, the time at which it becomes allowed
+    // is unknown.
     if found.is_still && !found.cooldown.is_zero() {
         let seconds = found.cooldown.as_secs().saturating_add(1);
         answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
@@ -291,7 +292,7 @@ fn missing() -> crate::Error {
     crate::Error::not_found("webhook not found")
 }
 
-/// Returns the organization in the query, or the default one.
+/// Returns the organization in the query, or the default organization.
 async fn organization(context: &Context) -> Result<OrganizationId, crate::Error> {
     let name = context.request.query.get("organization").unwrap_or(DEFAULT_ORGANIZATION);
     Ok(context.services.accounts.organization(name).await?.id)

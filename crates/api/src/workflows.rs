@@ -28,7 +28,7 @@ use orrery_workflows::{CATEGORIES, Category, Change, Filter, New, Put, SortKey, 
 
 const LIMIT_DEFAULT: u64 = 50;
 const LIMIT_MAX: u64 = 100;
-/// Maximum number of workflows whose latest execution one response contains: a page of the list.
+/// Maximum number of workflows whose latest executions one response contains: a page of the list.
 const LAST_RUNS_MAX: usize = 100;
 
 const NO_WORKFLOW: ResponseDoc = ResponseDoc::error(404, "Workflow not found");
@@ -89,7 +89,7 @@ pub async fn create(mut context: Context) -> Result<Response, crate::Error> {
     created(&workflow)
 }
 
-/// Returns a warning that the name was taken, so that the slug has a number. A repeated creation
+/// Returns a warning if the name was taken and the slug therefore has a number. A repeated creation
 /// never changes an existing workflow.
 async fn other_of_the_name(context: &Context, workflow: &Workflow) -> Option<String> {
     let plain = slug_of(&workflow.name);
@@ -331,8 +331,8 @@ fn flags() -> Vec<&'static str> {
 }
 
 /// `DELETE /workflows/{workflow}?keep_running=`: cancels the workflow's unfinished executions
-/// before and again after the deletion. A successful response means that none is left; without a
-/// response, the client should repeat the request.
+/// before the deletion, and again after it. A successful response means that no unfinished
+/// execution is left; a client that gets no response should repeat the request.
 pub async fn delete(context: Context) -> Result<Response, crate::Error> {
     let organization = context.caller()?.organization;
     let change = Change { status: Some(Status::Deleted), ..Change::default() };
@@ -380,7 +380,7 @@ pub async fn put_version(mut context: Context) -> Result<Response, crate::Error>
     let version_id = context.request.param("version").to_owned();
     let reference = context.request.param("workflow");
     let workflows = &context.services.workflows;
-    // Check first whether the version may be changed, regardless of the body.
+    // The lock is checked first, regardless of the body.
     let before = workflows.find(organization, reference).await?;
     if before.version(&version_id).is_some_and(|version| version.locked) {
         return Err(orrery_workflows::Error::VersionLocked.into());
@@ -446,7 +446,7 @@ fn if_match(context: &Context) -> Result<Option<Vec<RevisionId>>, crate::Error> 
     let text = header.to_str().map_err(|_no_text| refused())?;
     let tag = |one: &str| one.trim().strip_prefix('"')?.strip_suffix('"').map(str::to_owned);
     let tags: Option<Vec<String>> = text.split(',').take(VERSIONS_MAX).map(tag).collect();
-    // Tags of other formats match no revision.
+    // Tags in other formats match no revision.
     Ok(Some(tags.ok_or_else(refused)?.iter().filter_map(|tag| tag.parse().ok()).collect()))
 }
 

@@ -1,6 +1,6 @@
-//! The token of the control socket: created at each start, in a file that only the data folder's
-//! owner can read. A model's program runs as the same user but cannot read that file, so it cannot
-//! use the socket either.
+//! The token of the control socket. Each start creates a new token, in a file that only the owner
+//! of the data folder can read. A model's program runs as the same user but is sandboxed: it cannot
+//! read that file, so it cannot use the socket.
 
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
@@ -13,13 +13,13 @@ use anyhow::Context as _;
 use orrery_config::secret::Secret;
 use orrery_runtime::random_bytes;
 
-/// Random bytes in a token.
+/// Number of random bytes in a token.
 const BYTES: usize = 32;
 
 /// Generates a token.
 ///
 /// # Errors
-/// If the operating system provides no random bytes.
+/// Returns an error if the operating system provides no random bytes.
 pub fn token() -> anyhow::Result<Secret> {
     let mut text = String::new();
     for byte in random_bytes::<BYTES>()? {
@@ -28,10 +28,10 @@ pub fn token() -> anyhow::Result<Secret> {
     Ok(Secret::from(text))
 }
 
-/// Writes the token for the command line, replacing an earlier one.
+/// Writes the token to a file for the command line, replacing an earlier token.
 ///
 /// # Errors
-/// If the file cannot be written.
+/// Returns an error if the file cannot be written.
 pub fn keep(path: &Path, token: &Secret) -> anyhow::Result<()> {
     let half = path.with_added_extension("half");
     let write = || -> io::Result<()> {

@@ -1,23 +1,23 @@
-//! File descriptors: raises the limit and reserves a share of them.
+//! Raises the limit on file descriptors and reserves a share of them.
 //!
-//! Clients' connections may take half of all descriptors. The other half is the reserve for the
-//! store, payloads, files, worker programs and outgoing connections, so that a flood of clients
-//! cannot keep accepted work from the disk.
+//! Client connections may use half of all descriptors. The other half is reserved for the store,
+//! payloads, files, worker programs and outgoing connections, so that a flood of clients cannot
+//! prevent the service from writing accepted work to disk.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// The reserved share of all descriptors: one in this many.
+/// Divisor of the reserved share of all descriptors.
 const RESERVE_SHARE: u64 = 2;
-/// Used if the system sets no limit.
+/// The limit that is assumed if the system sets none.
 const UNLIMITED: u64 = 1_048_576;
 
-/// Raises the soft limit of this process to the hard limit; returns the resulting limit.
+/// Raises the soft limit of this process to the hard limit, and returns the resulting limit.
 pub fn raise() -> u64 {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current == maximum {
         return current.unwrap_or(UNLIMITED);
     }
-    // The kernel does not accept "unlimited" for descriptors.
+    // The kernel does not accept "unlimited" as the number of descriptors.
     let wanted = maximum.unwrap_or(UNLIMITED);
     match setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum }) {
         Ok(()) => wanted,
@@ -28,7 +28,8 @@ pub fn raise() -> u64 {
     }
 }
 
-/// The number of client connections: the configured number, limited by the reserve.
+/// Returns the maximum number of client connections: the configured number, less if the reserve
+/// requires it.
 pub fn connections(configured: usize, descriptors: u64) -> usize {
     let kept = descriptors / RESERVE_SHARE;
     let most = usize::try_from(descriptors.saturating_sub(kept)).unwrap_or(usize::MAX).max(1);

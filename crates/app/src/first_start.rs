@@ -1,18 +1,19 @@
-//! Creates what an interactive start shows: the first key, and the setup link of the dashboard.
+//! Creates the values that an interactive start shows: the first API key, and the setup link of the
+//! dashboard.
 
 use super::FIRST_KEY;
 use orrery_api::{Role, Services};
 use orrery_records::audit::Actor;
 
-/// Values shown once, on a terminal. All of them are secret.
+/// Values that are shown once, on a terminal. The key and the setup link are secret.
 #[derive(Default)]
 pub struct FirstStart {
-    /// The key of a store that had no organization yet.
+    /// The API key, if the store had no organization yet.
     pub key: Option<String>,
     /// The dashboard setup link of the default organization; `None` if it has an Owner.
     pub setup_link: Option<String>,
-    /// On a first start: the bytes set aside on the disk, and the free space below which new work
-    /// is refused.
+    /// On a first start: the bytes reserved on the disk, and the free space below which the service
+    /// refuses new work.
     pub disk: Option<(u64, u64)>,
 }
 
@@ -22,11 +23,11 @@ impl std::fmt::Debug for FirstStart {
     }
 }
 
-/// Creates the organization `default` and, in an interactive start, the first key and the setup
-/// link.
+/// Creates the organization `default`, and in an interactive start also the first API key and the
+/// setup link.
 ///
 /// # Errors
-/// If the store cannot be read or written.
+/// Returns an error if the store cannot be read or written.
 pub(super) async fn prepare(services: &Services, is_watched: bool) -> anyhow::Result<FirstStart> {
     let is_first = services.accounts.organizations().await?.is_empty();
     let (organization, _made) = services.accounts.ensure_default().await?;

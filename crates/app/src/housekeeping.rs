@@ -1,10 +1,11 @@
-//! Housekeeping: removes leftovers of a crash once after a start, and data past its retention as
-//! long as the service runs: files every minute, everything else every hour, or more often if a
-//! retention is shorter than ten hours. A sweep that takes longer is followed by the next one at
-//! once, so that data expires in time whatever its amount.
+//! Housekeeping: removes leftovers of a crash once after a start, and expired data while the
+//! service runs. Expired files are removed every minute, other data every hour, or more often if a
+//! retention is shorter than ten hours. A sweep that exceeds its interval is followed by the next
+//! sweep at once, so that data expires in time regardless of its amount.
 //!
-//! Each layer removes its own data, in small batches. Nothing is removed while the machine's clock
-//! is more than a day ahead of the trusted time, see `runtime::clock`: it may have jumped.
+//! Each layer removes its own data in small batches. Nothing is removed while the machine's clock
+//! is more than a day ahead of the trusted time, see `runtime::clock`, because the clock may have
+//! jumped.
 
 use std::fs;
 use std::io;
@@ -18,22 +19,22 @@ use orrery_domain::time::{Now, Timestamp};
 use orrery_runtime::{self as runtime, Clock, Tasks};
 use orrery_storage::{Commit, Key, SweepOptions, Swept, Table};
 
-/// Interval of the sweep for expired files, which costs one read if there are none.
+/// Interval of the sweep for expired files, which takes a single read if no file has expired.
 const EVERY: Duration = Duration::from_secs(60);
-/// Other sweeps run at least once in this many intervals.
+/// Maximum number of intervals between the other sweeps.
 const OTHERS_EVERY_MAX: u32 = 60;
-/// And this often within the shortest retention.
+/// Minimum number of sweeps within the shortest retention.
 const SWEEPS_EACH: u32 = 10;
 
-/// Intervals between records of the trusted time.
+/// Number of intervals between two records of the trusted time.
 const RECORD_TIME_EVERY: u32 = 10;
 /// Delay before the next attempt after a failure.
 const RECORD_RETRY: Duration = Duration::from_secs(1);
 
-/// File that lists refused sweeps, for `orrery check`; absent if there are none.
+/// File that lists refused sweeps, for `orrery check`; absent if no sweep was refused.
 pub const REFUSED: &str = "sweep.refused";
 
-/// Sweeps until the shutdown. Unfinished writes from before `started` were interrupted; with
+/// Sweeps until shutdown. Writes from before `started` that are unfinished were interrupted. With
 /// `accepts_loss`, the operator has permitted the removal of any number of files.
 pub async fn run(services: Arc<Services>, tasks: Tasks, started: PayloadId, accepts_loss: bool) {
     tasks.spawn(record_time_jumps(Arc::clone(&services), tasks.clone()));
@@ -80,7 +81,7 @@ pub async fn run(services: Arc<Services>, tasks: Tasks, started: PayloadId, acce
     }
 }
 
-/// Intervals between sweeps of data with a retention, at least one.
+/// Returns the number of intervals between sweeps of data with a retention; at least one.
 fn looks_between(keep: &Keep) -> u32 {
     let Keep { executions, payloads, deliveries, sessions } = *keep;
     let shortest = executions.min(payloads).min(deliveries).min(sessions);
@@ -88,14 +89,15 @@ fn looks_between(keep: &Keep) -> u32 {
     u32::try_from(looks).unwrap_or(OTHERS_EVERY_MAX).clamp(1, OTHERS_EVERY_MAX)
 }
 
-/// Restores the trusted time of the previous process. Without one, as on a first start, the
+/// Restores the trusted time of the previous process. If none is stored, as on a first start, the
 /// machine's clock is trusted.
 ///
 /// # Errors
-/// If the store cannot be read.
+/// Returns an error if the store cannot be read.
 pub async fn restore_time(services: &Services) -> anyhow::Result<()> {
     if let Some(believed) = read_time(services, &time_key()).await? {
-        // If nothing waits for a moment, a temporarily wrong clock is forgotten.
+        // If no work waits for a point in time, the effects of a temporarily wrong clock are
+        // discarded.
         let awaits_moment =
             services.engine.awaits_moment().await? || services.outbox.awaits_moment().await?;
         let last = read_reading(services).await?.filter(|_| awaits_moment);
@@ -117,8 +119,8 @@ async fn read_reading(services: &Services) -> anyhow::Result<Option<Now>> {
     Ok(Some(Now { wall: Timestamp::from_sortable(wall), steady: Timestamp::from_sortable(steady) }))
 }
 
-/// Records the time whenever the machine's clock has jumped, until the shutdown: from then on,
-/// delays are measured by the steady time, which may differ from the machine's.
+/// Records the time whenever the machine's clock jumps, until shutdown. After a jump, delays are
+/// measured by the steady time, which may differ from the machine's clock.
 async fn record_time_jumps(services: Arc<Services>, tasks: Tasks) {
     loop {
         tokio::select! {
@@ -135,17 +137,18 @@ async fn record_time_jumps(services: Arc<Services>, tasks: Tasks) {
     }
 }
 
-/// The row of the trusted time.
+/// Returns the row of the trusted time.
 fn time_key() -> Key {
     Key::table(Table::Meta).text("believed time")
 }
 
-/// The row of the last clock reading: the steady time, then the machine's.
+/// Returns the row of the last clock reading: the steady time, then the time of the machine's
+/// clock.
 fn reading_key() -> Key {
     Key::table(Table::Meta).text("latest time")
 }
 
-/// Records the trusted time and the last clock reading; returns whether that succeeded.
+/// Records the trusted time and the last clock reading, and returns whether the write succeeded.
 async fn record_time(services: &Services) -> bool {
     let believed = services.clock.believed();
     let last = services.clock.reading();
@@ -172,7 +175,7 @@ fn report_jump(clock: &Clock) {
     }
 }
 
-/// Whether deletion by age is currently suspended.
+/// Returns whether deletion by age is currently suspended.
 fn is_ahead(clock: &Clock, says_so: bool) -> bool {
     let Some(ahead) = clock.ahead() else { return false };
     metrics::counter!("orrery_sweeps_refused_total").increment(1);
@@ -192,7 +195,7 @@ fn report_ahead(clock: &Clock, ahead: Duration) {
     );
 }
 
-/// Logs the result of a sweep after a start; returns the message if it was refused.
+/// Logs the result of a sweep after a start, and returns the message if the sweep was refused.
 fn report_startup_sweep(what: &'static str, swept: anyhow::Result<Swept>) -> Option<String> {
     let Swept { unused, total, moved, refused } = match swept {
         Ok(swept) => swept,
@@ -250,7 +253,7 @@ fn report<E: std::fmt::Display>(what: &str, swept: Result<usize, E>) {
     }
 }
 
-/// Deletes data that is past the configuration's `[retention]`.
+/// Deletes data that has exceeded the configured `[retention]`.
 async fn apply_retention(services: &Services) -> anyhow::Result<()> {
     let keep = services.live.load().keep;
     let now = services.clock.believed();

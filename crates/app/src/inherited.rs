@@ -1,8 +1,8 @@
-//! Sockets held by systemd for the service (`orrery.socket`): connections wait in them while the
-//! service restarts, and none is refused.
+//! Listening sockets that systemd holds for the service (`orrery.socket`). While the service
+//! restarts, connections queue in these sockets instead of being refused.
 //!
-//! These sockets are already bound. A socket that no host listens on is a startup error, because
-//! its connections would wait forever.
+//! These sockets are already bound. A socket that belongs to no configured host is a startup error,
+//! because its connections would wait forever.
 
 use std::net::{SocketAddr, TcpListener};
 
@@ -10,17 +10,17 @@ use anyhow::{Context as _, bail};
 use listenfd::ListenFd;
 use rustix::io::{FdFlags, fcntl_setfd};
 
-/// Sockets passed to this process that are not taken yet.
+/// Sockets passed to this process that no host has taken yet.
 #[derive(Debug, Default)]
 pub(super) struct Inherited {
     sockets: Vec<(SocketAddr, TcpListener)>,
 }
 
 impl Inherited {
-    /// The sockets passed by systemd; empty if it has not started this process with sockets.
+    /// Returns the sockets passed by systemd; empty if systemd passed none.
     ///
     /// # Errors
-    /// If one of them is not a listening TCP socket.
+    /// Returns an error if one of them is not a listening TCP socket.
     pub(super) fn of_process() -> anyhow::Result<Self> {
         let mut passed = ListenFd::from_env();
         let mut sockets = Vec::new();
@@ -29,7 +29,7 @@ impl Inherited {
                 format!("socket {number} of orrery.socket must be a ListenStream= with a TCP port")
             })?;
             let Some(socket) = socket else { continue };
-            // Models' programs inherit nothing.
+            // Models' programs must not inherit the socket.
             fcntl_setfd(&socket, FdFlags::CLOEXEC)?;
             sockets.push((socket.local_addr()?, socket));
         }
@@ -42,10 +42,10 @@ impl Inherited {
         Some(self.sockets.swap_remove(place).1)
     }
 
-    /// Fails if a socket is left over.
+    /// Returns an error if a socket was not taken.
     ///
     /// # Errors
-    /// If there is one.
+    /// Returns an error if a socket is left.
     pub(super) fn nothing_left(self) -> anyhow::Result<()> {
         let Some((address, _)) = self.sockets.first() else { return Ok(()) };
         bail!(
@@ -56,8 +56,8 @@ impl Inherited {
     }
 }
 
-/// Whether a socket on `held` serves `wanted`. `ListenStream=8080` is `[::]:8080`, which also
-/// accepts IPv4.
+/// Returns whether a socket bound to `held` also serves `wanted`. `ListenStream=8080` binds
+/// `[::]:8080`, which also accepts IPv4.
 fn is_same(held: SocketAddr, wanted: SocketAddr) -> bool {
     held == wanted
         || (held.port() == wanted.port()

@@ -1,5 +1,5 @@
-//! The audit log of the running service: starts, reloads, failed authentications, and the file for
-//! log shippers.
+//! Writes the audit log of the running service: starts, reloads, failed authentications, and the
+//! file for log shippers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,17 +11,17 @@ use orrery_config::{self as config, Config};
 use orrery_records::audit::{Actor, ShipOptions, Shipper};
 use orrery_runtime::Tasks;
 
-/// Update interval of the file.
+/// Update interval of the file for log shippers.
 const SHIP_EVERY: Duration = Duration::from_secs(1);
-/// Failed authentications and last uses of keys are written once in this many intervals: once a
+/// Number of intervals between writes of failed authentications and of the last use of keys: one
 /// minute.
 const DENIED_EVERY: u32 = 60;
 
-/// Records the start of the service with a digest of its configuration, which changes with every
-/// setting.
+/// Records the start of the service with a digest of its configuration. Every changed setting
+/// changes the digest.
 ///
 /// # Errors
-/// If the store cannot be written.
+/// Returns an error if the store cannot be written.
 pub async fn note_start(services: &Services, config: &Config) -> anyhow::Result<()> {
     let digest = Sha256::digest(format!("{config:?}").as_bytes());
     let digest: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
@@ -30,14 +30,14 @@ pub async fn note_start(services: &Services, config: &Config) -> anyhow::Result<
     Ok(services.audit.write(&entry).await?)
 }
 
-/// Records what a reload has changed; nothing if it has changed nothing.
+/// Records the changes made by a reload, if there are any.
 pub async fn note_change(services: &Services, actor: &Actor, action: &str, what: Option<String>) {
     if let Some(what) = what {
         services.audit.write_or_log(&services.audit.entry(actor, action, what)).await;
     }
 }
 
-/// Returns a function that records changes found by watching files, as `WHAT.reload`.
+/// Returns a function that records changes found by watching files as `WHAT.reload`.
 pub fn noting(
     services: &Arc<Services>,
     tasks: &Tasks,
@@ -53,7 +53,8 @@ pub fn noting(
     }
 }
 
-/// Writes collected counts and the file until the shutdown, and once more at its end.
+/// Writes the collected counts and the file for log shippers until shutdown, and once more during
+/// shutdown.
 pub async fn run(services: Arc<Services>, tasks: Tasks, options: config::Audit) {
     let config::Audit { folder, max_bytes, keep } = options;
     let mut shipper = Shipper::new(services.audit.clone(), ShipOptions { folder, max_bytes, keep });

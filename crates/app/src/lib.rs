@@ -1,4 +1,4 @@
-//! The composition root: opens all layers in order, serves, and stops them in reverse.
+//! The composition root: opens all layers in order, serves, and stops the layers in reverse order.
 //!
 //! The only crate that knows all layers, and the one that turns the configuration into their
 //! options. [`start`] runs a whole service in this process, [`serve`] runs one until a signal, and
@@ -91,25 +91,26 @@ pub use self::serving::{Running, serve};
 
 /// The control socket's file name in the data folder.
 pub const CONTROL_SOCKET: &str = "control.sock";
-/// The file with the socket's token, which its owner can read but sandboxed programs cannot.
+/// The file with the token of the control socket. Its owner can read it; sandboxed programs cannot.
 pub const CONTROL_TOKEN: &str = "control.token";
-/// Folder of programs' runs, in the data folder.
+/// The folder for runs of programs, in the data folder.
 const WORK: &str = "work";
-/// The balance route's bucket (`docs/spec/hosts.md`, "Limits").
+/// Rate limit of the balance route (`docs/spec/hosts.md`, "Limits").
 const BALANCE_PER_SECOND: u32 = 3;
-/// Connections to the control socket and, separately, to the metrics: clients of the other hosts
-/// cannot use them up.
+/// Maximum connections to the control socket and, separately, to the metrics. Clients of the other
+/// hosts cannot use up these connections.
 const OPERATOR_CONNECTIONS: usize = 128;
-/// The name of the key created by a first start.
+/// The name of the API key that a first start creates.
 const FIRST_KEY: &str = "first key";
 
 /// The hosts in the order of `config::Hosts::named`.
 const ROLES: [Role; 5] = [Role::Base, Role::Workflows, Role::Flows, Role::Agent, Role::Dashboard];
 
-/// Opens the store and all layers above it. Nothing listens and nothing runs yet.
+/// Opens the store and all layers above it. It starts no listener and no work.
 ///
 /// # Errors
-/// If the store, its key file or the metrics cannot be opened; the message says what to do.
+/// Returns an error if the store, its key file or the metrics cannot be opened; the message
+/// includes the remedy.
 fn open(
     config: &Config,
     (tasks, work): (&Tasks, &Tasks),
@@ -188,7 +189,7 @@ fn open(
     }))
 }
 
-/// The catalog's models, for definitions.
+/// The catalog's models, as workflow definitions see them.
 struct CatalogModels(Catalog);
 
 impl workflows::Models for CatalogModels {
@@ -210,22 +211,22 @@ fn open_workflows(
         .reserving(api::words_beside("workflow"))
 }
 
-/// Passes committed deliveries to the outbox.
+/// Returns a function that passes committed deliveries to the outbox.
 fn waking(outbox: &Outbox) -> engine::OnDelivery {
     let outbox = outbox.clone();
     Arc::new(move |delivery: Delivery| outbox.wake(delivery))
 }
 
-/// Parts that only a listening service has.
+/// The parts that only a listening service has.
 #[derive(Default)]
 struct Live {
     control_token: Option<Secret>,
     groups: Option<Arc<Groups>>,
-    /// Lock of the data folder, taken before anything else.
+    /// Lock of the data folder, taken before anything else is opened.
     lock: Option<FolderLock>,
 }
 
-/// The layers that own data on the disk.
+/// The layers that store data on disk.
 struct Kept {
     store: Store,
     sealer: Sealer,
@@ -241,7 +242,7 @@ fn open_kept(
     lock: Option<FolderLock>,
 ) -> anyhow::Result<Kept> {
     private::tighten(&config.data_dir)?;
-    // Before the store: a new folder gets its key first.
+    // Opened before the store: a new folder gets its seal key first.
     let sealer = Sealer::open_used(&config.data_dir)?;
     if rotation::is_under_way(&config.data_dir) {
         tracing::warn!("{}", rotation::UNDER_WAY);
@@ -273,7 +274,7 @@ fn open_kept(
     Ok(Kept { store, sealer, accounts, signed_urls, files })
 }
 
-/// Whether a rotation of `seal.key` was started and has not finished.
+/// Returns whether a rotation of `seal.key` has started but not finished.
 #[must_use]
 pub fn is_rotation_under_way(config: &Config) -> bool {
     rotation::is_under_way(&config.data_dir)
@@ -282,7 +283,7 @@ pub fn is_rotation_under_way(config: &Config) -> bool {
 /// Opens the data of a stopped service.
 ///
 /// # Errors
-/// If a service runs on it, or it cannot be opened.
+/// Returns an error if a service runs on the data, or the data cannot be opened.
 pub fn stopped_store(config: &Config) -> anyhow::Result<Source> {
     let Kept { store, files, .. } = open_kept(config, Clock::system(), &[], None)?;
     Ok(Source { store, files })
@@ -326,19 +327,20 @@ fn listen_to_operator(
     Ok(())
 }
 
-/// Starts a whole service: when this returns, it listens and has resumed unfinished work.
+/// Starts a complete service. When this returns, the service listens and has resumed unfinished
+/// work.
 ///
 /// # Errors
-/// If a port, the store, a certificate or the control socket is unavailable.
+/// Returns an error if a port, the store, a certificate or the control socket is unavailable.
 pub async fn start(config: &Config) -> anyhow::Result<Running> {
     let (running, started) = bring_up(config, take_groups).await?;
     attend(&running, config, started).await?;
     Ok(running)
 }
 
-/// Opens everything, listens on the configured addresses, resumes unfinished work, and reports
-/// readiness. Returns the start of this process as an id: unfinished writes from before it were
-/// interrupted.
+/// Opens all layers, listens on the configured addresses, resumes unfinished work, and reports
+/// readiness. Also returns an id made at the start of this process: writes with earlier ids that
+/// are unfinished were interrupted.
 async fn bring_up(
     config: &Config,
     groups: impl FnOnce() -> Option<Arc<Groups>>,
@@ -402,11 +404,12 @@ async fn bring_up(
     Ok((Running { services, tasks, grace, addresses, background }, started))
 }
 
-/// Locks the data folder and binds the addresses. A folder created by this start is removed if
-/// binding fails: commands would take it for a service's data.
+/// Locks the data folder and binds the addresses. If binding fails, a folder that this start has
+/// created is removed, because commands would mistake it for the data of a service.
 fn lock_and_bind(config: &Config) -> anyhow::Result<(FolderLock, Vec<Bound>, Vec<HostAddress>)> {
     let is_new = !config.data_dir.exists();
-    // Before the ports: a second start on one folder should report that, not taken ports.
+    // Locked before the ports are bound: a second start on the same folder should report the lock,
+    // not ports in use.
     let lock = storage::make_and_lock(&config.data_dir)?;
     match bind(config) {
         Ok((bound, hosts)) => Ok((lock, bound, hosts)),
@@ -419,7 +422,7 @@ fn lock_and_bind(config: &Config) -> anyhow::Result<(FolderLock, Vec<Bound>, Vec
     }
 }
 
-/// Starts the background upkeep of a running service.
+/// Starts the background maintenance of a running service.
 async fn attend(running: &Running, config: &Config, started: PayloadId) -> anyhow::Result<()> {
     let Running { services, tasks, .. } = running;
     reload::watch_models(services, tasks);
@@ -441,23 +444,23 @@ async fn attend(running: &Running, config: &Config, started: PayloadId) -> anyho
     Ok(())
 }
 
-/// Exports the spans of work that ends from now on, if the configuration or a later reload enables
-/// it.
+/// Exports the spans of executions that end from now on, if the configuration or a later reload
+/// enables the export.
 fn export_traces(config: &Config, services: &Services, tasks: &Tasks) -> Traces {
     let traces = Traces::new(options::trace_target(config));
     let of_executions = traces.clone();
     services.engine.set_on_end(Box::new(move |execution| of_executions.ended(execution)));
     let of_deliveries = traces.clone();
     services.outbox.set_on_attempt(Box::new(move |delivery| of_deliveries.attempted(delivery)));
-    // The operator's own URL, like those of manifests.
+    // The URL is configured by the operator, as the URLs in manifests are, so it is trusted.
     let client = Client::trusted().with_share(places::Share::Deliveries);
     let (engine, clock) = (services.engine.clone(), services.clock.clone());
     tasks.spawn(traces.clone().run(tasks.clone(), engine, client, clock));
     traces
 }
 
-/// The service's control group, if it is delegated. Warns about gaps of the sandbox for models'
-/// programs.
+/// Returns the service's control group, if systemd has delegated one. Warns about missing sandbox
+/// features for models' programs.
 fn take_groups() -> Option<Arc<Groups>> {
     for concern in fence::concerns() {
         tracing::warn!("{concern}");
@@ -480,8 +483,8 @@ fn take_groups() -> Option<Arc<Groups>> {
     }
 }
 
-/// Removes the leftovers of programs' runs. Programs control its content, so a failure does not
-/// prevent the start.
+/// Removes the leftovers of runs of programs. Programs control the contents of the folder, so a
+/// failure does not prevent the start.
 fn remove_work(folder: &Path) {
     if let Err(error) = std::fs::remove_dir_all(folder)
         && error.kind() != std::io::ErrorKind::NotFound
@@ -493,7 +496,7 @@ fn remove_work(folder: &Path) {
     }
 }
 
-/// Warns if several organizations can reach the box's network.
+/// Warns if several organizations can reach the machine's network.
 async fn warn_of_open_networks(services: &Services) -> anyhow::Result<()> {
     let organizations = services.accounts.organizations().await?.len();
     if let Some(warning) = services.egress.warning(organizations) {

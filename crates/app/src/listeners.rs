@@ -1,4 +1,5 @@
-//! The listeners: all addresses are bound before anything is opened, and served once everything is.
+//! The listeners: all addresses are bound before any layer is opened, and served once all layers
+//! are open.
 
 use std::sync::Arc;
 
@@ -15,15 +16,15 @@ use orrery_http::server::{Limits, Listener};
 use orrery_http::tls::{Certificates, machine_name};
 use orrery_runtime::{Clock, Tasks};
 
-/// A bound listener that does not serve yet.
+/// A listener that is bound but does not serve yet.
 pub(super) struct Bound {
     pub(super) role: Role,
     pub(super) listener: Listener,
     pub(super) encrypted: bool,
 }
 
-/// Binds all addresses of all hosts that systemd does not already hold, so that a port conflict is
-/// detected before anything else happens.
+/// Binds the addresses of all hosts, except those that systemd already holds, so that a port
+/// conflict is detected first.
 pub(super) fn bind(config: &Config) -> anyhow::Result<(Vec<Bound>, Vec<HostAddress>)> {
     let mut inherited = Inherited::of_process()?;
     let mut tcp = |address| match inherited.take(address) {
@@ -53,7 +54,7 @@ pub(super) fn bind(config: &Config) -> anyhow::Result<(Vec<Bound>, Vec<HostAddre
     Ok((bound, hosts))
 }
 
-/// The certificate for encrypted listeners; `None` if no listener is encrypted.
+/// Returns the certificate for encrypted listeners; `None` if no listener is encrypted.
 pub(super) fn certificates(config: &Config, clock: &Clock) -> anyhow::Result<Option<Certificates>> {
     let hosts = config.hosts.named();
     if !hosts.iter().flat_map(|(_, host)| &host.listen).any(|address| config.tls.encrypts(address))
@@ -70,7 +71,8 @@ pub(super) fn certificates(config: &Config, clock: &Clock) -> anyhow::Result<Opt
             let hosts = hosts.iter().filter_map(|(_, host)| url::Url::parse(&host.public_url).ok());
             let machine = machine_name();
             let hosts = hosts.filter_map(|url| url.host_str().map(str::to_owned));
-            // A derived URL contains the machine's own name, which may change with each start.
+            // A derived URL contains the machine's own name, which may change at each start, so
+            // that name is excluded.
             names.extend(hosts.filter(|host| !host.eq_ignore_ascii_case(&machine)));
             Certificates::self_signed(&config.data_dir, &names, clock.now())?
         }
@@ -78,7 +80,7 @@ pub(super) fn certificates(config: &Config, clock: &Clock) -> anyhow::Result<Opt
     Ok(Some(made))
 }
 
-/// The limits shared by the hosts.
+/// Returns the limits shared by the hosts.
 pub(super) fn server_limits(config: &Config) -> Limits {
     let per_address = Share::AtMost(config.limits.connections_per_address);
     Limits {
@@ -93,7 +95,7 @@ pub(super) fn server_limits(config: &Config) -> Limits {
     }
 }
 
-/// The same limits with connection slots of its own, for one listener.
+/// Returns the same limits for one listener, with its own connection slots.
 pub(super) fn for_operator(limits: &Limits) -> Limits {
     Limits {
         connections: Arc::new(Semaphore::new(OPERATOR_CONNECTIONS)),

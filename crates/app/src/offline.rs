@@ -8,15 +8,15 @@ use orrery_http::request::Peer;
 use orrery_http::{Body, Response};
 use orrery_runtime::Tasks;
 
-/// A service for the command line's own requests: it answers like the control socket, but listens
-/// nowhere and runs no work.
+/// A service for the command line's own requests: it handles requests as the control socket does,
+/// but has no listeners and runs no work.
 #[derive(Debug)]
 pub struct Offline {
     control: HostService,
 }
 
 impl Offline {
-    /// Answers one request.
+    /// Handles one request.
     pub async fn call(&self, request: hyper::Request<Body>) -> Response {
         self.control.answer(request, Peer::InProcess).await
     }
@@ -25,7 +25,7 @@ impl Offline {
 /// Opens the store of `config` while no service runs on it.
 ///
 /// # Errors
-/// If a service runs on it, or it cannot be opened.
+/// Returns an error if a service runs on the store, or the store cannot be opened.
 pub async fn offline(config: &Config) -> anyhow::Result<Offline> {
     let tasks = Tasks::new();
     let services = open(config, (&tasks, &tasks), configured_hosts(config), None)?;

@@ -1,5 +1,5 @@
-//! Converts sections of the configuration into the options types of the layers below. Opens nothing
-//! and decides nothing.
+//! Converts sections of the configuration to the options of the layers below. It opens nothing and
+//! decides nothing.
 
 use hyper::header::{HeaderName, HeaderValue};
 
@@ -16,7 +16,7 @@ use orrery_records::members;
 use orrery_storage::Store;
 use orrery_webhooks as webhooks;
 
-/// The configured rate limit of each key or link, if any.
+/// Returns the configured rate limit of each key or link, if any.
 pub(super) fn limiter(config: &Config) -> Option<Limiter> {
     let rate = config.limits.rate.as_ref();
     rate.map(|rate| Limiter::new(rate.requests_per_second.get(), rate.burst.get()))
@@ -57,11 +57,11 @@ pub(super) fn settings(config: &Config, hosts: Vec<HostAddress>) -> Settings {
     }
 }
 
-/// The destination of execution spans.
+/// Returns the destination of execution spans.
 pub(super) fn trace_target(config: &Config) -> Option<traces::Target> {
     let config::Telemetry { otlp_endpoint, otlp_headers } = &config.telemetry;
     let header = |(name, value): &(String, config::Secret)| {
-        // Both were validated when they were read.
+        // Both were validated when the configuration was read.
         let name = HeaderName::try_from(name.as_str()).ok()?;
         let mut value = HeaderValue::from_str(value.expose()).ok()?;
         value.set_sensitive(true);
@@ -71,7 +71,7 @@ pub(super) fn trace_target(config: &Config) -> Option<traces::Target> {
     otlp_endpoint.as_ref().map(|endpoint| traces::Target::new(endpoint, headers))
 }
 
-/// The settings that a reload replaces.
+/// Returns the settings that a reload replaces.
 pub(super) fn live(config: &Config) -> Live {
     Live {
         cors_origins: config.cors.allow_origins.clone(),
@@ -87,7 +87,7 @@ pub(super) fn live(config: &Config) -> Live {
     }
 }
 
-/// The addresses that clients' URLs may reach.
+/// Returns the policy for the addresses that clients' URLs may reach.
 #[must_use]
 pub fn policy(config: &Config) -> Policy {
     let allow = config.egress.allow.clone();
@@ -120,7 +120,7 @@ pub(super) fn outbox_options(webhooks: &config::Webhooks) -> webhooks::Options {
     }
 }
 
-/// The hosts of a service that does not listen, with the addresses of its configuration.
+/// Returns the hosts of a service that does not listen, with the configured addresses.
 pub(super) fn configured_hosts(config: &Config) -> Vec<HostAddress> {
     let hosts = ROLES.into_iter().zip(config.hosts.named());
     hosts.map(|(role, (_, host))| HostAddress { role, url: host.public_url.clone() }).collect()

@@ -1,8 +1,8 @@
 //! Keeps the data folder private to its owner: folders 0700, files 0600.
 //!
 //! New files get these permissions from the process's umask and from the code that creates them.
-//! This module finds permissions that an older version, a copy or an operator left too open, and
-//! tightens them before anything in the folder is opened.
+//! This module finds permissions that an older version, a copy or an operator left too permissive,
+//! and tightens them before the service opens anything in the folder.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -15,23 +15,23 @@ use anyhow::Context as _;
 
 use orrery_runtime::Tasks;
 
-/// The permissions of the group and of all other users.
+/// The permission bits of the group and of all other users.
 const OF_OTHERS: u32 = 0o077;
-/// Folders that may contain millions of files, each created with mode 0600. A private folder in
-/// them is not descended into: nobody else can reach its content.
+/// Folders that may contain millions of files, each created with mode 0600. Private folders inside
+/// them are skipped, because no other user can reach their contents.
 const LARGE: [&str; 3] = ["files", "payloads", "work"];
 
-/// Secret files of the data folder.
+/// The secret files in the data folder.
 pub(super) const SECRETS: [&str; 5] =
     ["seal.key", "seal.key.next", "control.token", "tls/ca.key", "tls/server.key"];
-/// How often a running service checks their modes.
+/// Interval at which a running service checks their modes.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// Removes other users' permissions from the data folder and everything in it, without following
 /// symbolic links. Returns the number of changed files and folders.
 ///
 /// # Errors
-/// If something stays open to others; the message names it.
+/// Returns an error if a file or folder stays accessible to others; the message names it.
 pub fn tighten(data: &Path) -> anyhow::Result<usize> {
     let mut changed = 0;
     let Ok(data) = fs::canonicalize(data) else { return Ok(changed) };
@@ -63,8 +63,8 @@ pub fn tighten(data: &Path) -> anyhow::Result<usize> {
     Ok(changed)
 }
 
-/// Makes the running service's private files private again whenever their modes change: a program
-/// that may change modes can open them to other users of the machine.
+/// Restores the modes of the running service's private files whenever they change: a program that
+/// may change modes could open the files to other users of the machine.
 pub async fn keep_closed(data: PathBuf, tasks: Tasks) {
     let paths: Arc<[PathBuf]> =
         std::iter::once(data.clone()).chain(SECRETS.iter().map(|name| data.join(name))).collect();
@@ -74,7 +74,7 @@ pub async fn keep_closed(data: PathBuf, tasks: Tasks) {
             () = tasks.stopping() => return,
         }
         let paths = Arc::clone(&paths);
-        // A panic in the thread only ends this check.
+        // A panic in the thread ends only this check.
         let _next_look = tokio::task::spawn_blocking(move || close_all(&paths)).await;
     }
 }
@@ -91,10 +91,10 @@ fn close_all(paths: &[PathBuf]) {
     }
 }
 
-/// Makes one file or folder private. Returns whether it was open.
+/// Makes one file or folder private, and returns whether it was accessible to others.
 fn close(path: &Path) -> anyhow::Result<bool> {
     let metadata = match fs::symlink_metadata(path) {
-        // A half-written file that its process has renamed since the listing.
+        // A temporary file that its writer has renamed since the folder was listed.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         metadata => metadata.with_context(|| format!("{} cannot be read", path.display()))?,
     };

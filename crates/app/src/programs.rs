@@ -1,5 +1,5 @@
-//! How the operator's programs are started: workers of `command` models and MCP servers of the
-//! agent. Starts nothing itself.
+//! Sandbox options for the operator's programs: workers of `command` models, and MCP servers of the
+//! agent. This module starts no program itself.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use orrery_guard::groups::Groups;
 use orrery_runners::command::GuardConfig;
 use orrery_runtime::Tasks;
 
-/// The sandbox options of programs.
+/// Returns the sandbox options of programs.
 pub(super) fn guard(config: &Config, tasks: &Tasks, groups: Option<Arc<Groups>>) -> GuardConfig {
     GuardConfig {
         program: config.program.clone(),

@@ -1,5 +1,6 @@
-//! Upgrade rehearsal: starts this release on a copy of a service's data, without ports. It runs no
-//! work, sends nothing, starts none of the operator's programs, and writes only to the copy.
+//! Upgrade rehearsal: starts this release on a copy of a service's data, without ports. A rehearsal
+//! runs no work, sends nothing, starts none of the operator's programs, and writes only to the
+//! copy.
 //!
 //! The copy is a restored backup, so its unfinished executions are paused.
 
@@ -22,37 +23,37 @@ use orrery_runtime::monotonic_now;
 use orrery_storage::record::{Record, decode};
 use orrery_storage::{self as storage, Key, Page, Row, Table, held_back};
 
-/// Rows per read.
+/// Number of rows per read.
 const PAGE: usize = 500;
-/// The most errors reported by one rehearsal.
+/// Maximum number of errors that a rehearsal reports.
 const FAULTS_MAX: usize = 100;
 
-/// The result of a start on a copy.
+/// The result of a rehearsal.
 #[derive(Debug, Clone, Default)]
 pub struct Rehearsed {
-    /// Time until the service would be ready.
+    /// The time until the service was ready.
     pub start: Duration,
     /// The store format that this release writes.
     pub store_format: u32,
-    /// Free bytes on the disk beside the copy.
+    /// Free bytes on the disk in addition to the copy.
     pub free: u64,
-    /// Unfinished work that a service would resume.
+    /// Number of unfinished executions that a service would resume.
     pub executions: u64,
     pub deliveries: u64,
-    /// Workflow versions that this release can run.
+    /// Number of workflow versions that this release can run.
     pub workflows: u64,
     pub models: usize,
-    /// Problems that prevent this release from reading or running data, as sentences.
+    /// Problems that prevent this release from reading or running stored data, as sentences.
     pub faults: Vec<String>,
-    /// Errors in manifests.
+    /// Errors in the manifests.
     pub manifests: Vec<String>,
 }
 
-/// Starts this program on `data`, a restored data folder, instead of that of `config`; reads
-/// everything that is stored with this release's types; stops.
+/// Starts this release on `data`, a restored data folder that replaces the data folder of `config`.
+/// Reads all stored records with this release's types, and stops.
 ///
 /// # Errors
-/// If it does not start, or the store cannot be read.
+/// Returns an error if the service does not start, or the store cannot be read.
 pub async fn rehearse(config: &Config, data: PathBuf) -> anyhow::Result<Rehearsed> {
     let began = monotonic_now();
     let (running, _started) = bring_up(&on_copy(config, data), || None).await?;
@@ -66,8 +67,8 @@ pub async fn rehearse(config: &Config, data: PathBuf) -> anyhow::Result<Rehearse
     Ok(found)
 }
 
-/// The configuration for a copy: without listeners and without anything that reaches outside. Every
-/// section is named, so that a new one is not forgotten.
+/// Returns the configuration for a copy: without listeners and without outgoing connections. Every
+/// section is named, so that a new section is not overlooked.
 fn on_copy(config: &Config, data: PathBuf) -> Config {
     let Config {
         data_dir: _,
@@ -114,7 +115,8 @@ fn on_copy(config: &Config, data: PathBuf) -> Config {
     copy.audit.folder = data.join("audit");
     copy.backup.folder = data.join("backups");
     (copy.backup.every, copy.backup.log) = (None, None);
-    // The command that made the copy has already checked for room; the copy needs no ballast.
+    // The command that made the copy has already checked the free space, so the copy needs no
+    // reserve.
     copy.limits.disk_reserve = Some(0);
     copy.data_dir = data;
     copy
@@ -160,7 +162,8 @@ async fn compile(services: &Services, workflow: &Workflow, found: &mut Rehearsed
     }
 }
 
-/// Reads a table's records with this release's types; returns only those of small tables.
+/// Reads a table's records with this release's types. Only the records of small tables are
+/// returned.
 async fn read<T: Record + Send>(
     services: &Services,
     table: Table,
@@ -169,7 +172,7 @@ async fn read<T: Record + Send>(
     let mut kept = Vec::new();
     let is_kept = matches!(table, Table::Workflow);
     rows(services, Key::table(table), &mut |(key, value)| {
-        // Some tables also contain counters and references.
+        // Some tables also contain counters and references, which are not JSON.
         if value.get(1) != Some(&b'{') {
             return;
         }

@@ -1,8 +1,9 @@
 //! Reloads the running service: configuration, manifests and certificates on SIGHUP and `orrery
 //! reload`; manifests and certificates also when their files change.
 //!
-//! A broken file leaves the last good state in use. The audit log gets one entry per actual change,
-//! and none for a check without changes. Ports, folders and sizes apply after a restart.
+//! If a file is invalid, the last valid state stays in use. The audit log gets one entry per actual
+//! change, and none if nothing has changed. Changed ports, folders and sizes take effect after a
+//! restart.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -17,14 +18,14 @@ use orrery_records::audit::Actor;
 use orrery_runtime::Tasks;
 use orrery_telemetry as telemetry;
 
-/// The state that reloads compare with and change.
+/// The state that reloads compare with the files and change.
 struct Reloading {
     services: Weak<Services>,
     certificates: Option<Certificates>,
     traces: Traces,
     /// The current configuration.
     config: Mutex<Config>,
-    /// Concurrent reloads would take each other's files for changes.
+    /// Serializes reloads: a concurrent reload could mistake files of another one for changes.
     one_at_a_time: tokio::sync::Mutex<()>,
 }
 
@@ -37,7 +38,7 @@ impl Running {
     }
 }
 
-/// The reloader of this service, for signals and the control socket.
+/// Returns the reloader of this service, for signals and the control socket.
 pub(super) fn reloader(
     services: &Arc<Services>,
     certificates: Option<Certificates>,
@@ -121,7 +122,7 @@ impl Reloading {
     }
 }
 
-/// Applies settings that can change at runtime, and records them in `now` and `reloaded`.
+/// Applies the settings that can change at runtime, and records them in `now` and `reloaded`.
 fn apply(services: &Services, now: &mut Config, new: &Config, reloaded: &mut Reloaded) {
     let mut applied = |section: &str| reloaded.applied.push(section.to_owned());
     if now.log.level != new.log.level && telemetry::set_level(&new.log.level).is_ok() {
@@ -159,7 +160,7 @@ fn apply(services: &Services, now: &mut Config, new: &Config, reloaded: &mut Rel
     }
 }
 
-/// The sections in which two configurations differ.
+/// Lists the sections in which two configurations differ.
 fn differences(now: &Config, new: &Config) -> Vec<String> {
     let sections = [
         ("data_dir", now.data_dir != new.data_dir),
@@ -199,7 +200,7 @@ async fn models(services: &Arc<Services>, actor: &Actor, reloaded: &mut Reloaded
     }
 }
 
-/// Reloads the models folder when something in it changes.
+/// Reloads the models folder whenever one of its files changes.
 pub fn watch_models(services: &Arc<Services>, tasks: &Tasks) {
     let changed = Arc::clone(services);
     let note = journal::noting(services, tasks, "models");
@@ -211,13 +212,13 @@ pub fn watch_models(services: &Arc<Services>, tasks: &Tasks) {
     });
 }
 
-/// Applies what runners find out about their models.
+/// Applies changes that runners discover about their models.
 pub fn maintain_models(services: &Arc<Services>, tasks: &Tasks) {
     let changed = Arc::clone(services);
     services.catalog.run_maintenance(tasks, move || changed.engine.models_changed());
 }
 
-/// Logs the errors of manifests.
+/// Logs the errors in manifests.
 pub fn log_errors(report: &Report) {
     for error in &report.errors {
         tracing::warn!(

@@ -1,9 +1,10 @@
 //! `orrery seal rotate`: replaces `seal.key` and reseals all sealed data with the new key.
 //!
-//! Only on the store of a stopped service: a running one holds executions with their sealed secrets
-//! in memory, and would write secrets under the old key again after the rotation.
+//! Rotation requires a stopped service: a running service holds executions with their sealed
+//! secrets in memory, and would write secrets under the old key again after the rotation.
 //!
-//! A rotation ends the chain of the log archive: each chain has only one `seal.key`.
+//! A rotation ends the chain of the log archive, because all backups and log of a chain use the
+//! same `seal.key`.
 
 use anyhow::Context as _;
 
@@ -29,8 +30,8 @@ pub use orrery_storage::rotation::{Resealed, Watch, is_under_way};
 /// Rotates the key of the data folder of `config`. `watch` is called after each step.
 ///
 /// # Errors
-/// If a service runs on the store, or the disk fails. The store stays usable then, and the next
-/// rotation resumes where this one stopped.
+/// Returns an error if a service runs on the store, or the disk fails. The store then stays usable,
+/// and the next rotation resumes where this one stopped.
 pub async fn rotate_seal(config: &Config, watch: &mut Watch<'_>) -> anyhow::Result<Resealed> {
     let Kept { store, .. } = open_kept(config, Clock::system(), &[], None)?;
     let rotated = rotate(config, &store, watch).await;
@@ -45,11 +46,12 @@ async fn rotate(
 ) -> anyhow::Result<Resealed> {
     let audit = Audit::new(store.clone(), Clock::system());
     let operator = Actor::operator("command line");
-    // Before the first step, so that the audit log records every rotation.
+    // Written before the first step, so that the audit log records every rotation.
     audit.write(&audit.entry(&operator, "seal.rotate", "begun")).await?;
     watch(Resealed::default())?;
-    // The backup that a chain of the log archive follows contains the old key: rows sealed with the
-    // new key must not be applied after it. The next start begins a chain with a full backup.
+    // The full backup on which a chain of the log archive is based contains the old key, so rows
+    // sealed with the new key must not be applied to it. The next start begins a new chain with a
+    // full backup.
     store.end_chain().context("the chain of the log archive cannot be ended")?;
     let mut rotation = Rotation::begin(&config.data_dir)?;
     watch(rotation.resealed)?;
@@ -85,7 +87,7 @@ mod tests {
         store.commit(commit).await.unwrap();
         store.close().await;
 
-        // Interrupted after the first step for which the new key exists.
+        // Interrupt after the first step after which the new key exists.
         let store = Store::open(&options).unwrap();
         assert!(store.archive_position().is_some());
         let data = config.data_dir.clone();

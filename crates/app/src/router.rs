@@ -1,4 +1,4 @@
-//! Creates the chat router, the decisions and the agent as configured.
+//! Creates the chat router, the decision service and the agent from the configuration.
 
 use std::sync::Arc;
 
@@ -22,19 +22,19 @@ use orrery_runtime::{Clock, Tasks};
 use orrery_storage::Store;
 use orrery_workflows::Workflows;
 
-/// The fraction of a shutdown's grace for which answers may continue; the rest is for recording
-/// them.
+/// Divisor of the shutdown grace: responses may continue for this fraction, and the rest is for
+/// recording them.
 const STOP_GRACE_DIVISOR: u32 = 2;
 
-/// The client for the operator's own URLs, like those of manifests.
+/// Returns the client for URLs that the operator configures, as in manifests.
 fn client(config: &Config) -> Client {
     Builder::new(None).connect_timeout(config.router.connect_timeout).build()
 }
 
-/// Creates the router with the settings of the configuration.
+/// Creates the router with the configured settings.
 ///
 /// # Errors
-/// If the upstream's key cannot be sent in a header.
+/// Returns an error if the upstream's API key is not a valid header value.
 pub fn open(
     config: &Config,
     tasks: &Tasks,
@@ -88,7 +88,7 @@ pub fn open(
     Ok(Chat::new(dependencies, options))
 }
 
-/// Creates the decisions with the settings of the configuration.
+/// Creates the decision service with the configured settings.
 pub fn decisions(config: &Config, tasks: &Tasks, clock: &Clock, chat: &Chat) -> Decisions {
     let dependencies =
         decisions::Dependencies { clock: clock.clone(), tasks: tasks.clone(), chat: chat.clone() };
@@ -97,7 +97,7 @@ pub fn decisions(config: &Config, tasks: &Tasks, clock: &Clock, chat: &Chat) -> 
     Decisions::new(dependencies, options)
 }
 
-/// Creates the agent with the settings of the configuration.
+/// Creates the agent with the configured settings.
 pub fn agent(
     (config, tasks): (&Config, &Tasks),
     (store, clock, files, signed_urls): (&Store, &Clock, &Files, &SignedUrls),
@@ -134,7 +134,7 @@ pub fn agent(
     Agent::new(dependencies, options)
 }
 
-/// Converts the settings of a tool server for the agent.
+/// Converts the settings of an MCP server for the agent.
 fn mcp_server(server: &McpServer) -> servers::Settings {
     let transport = match server.transport.clone() {
         McpTransport::Http { url, headers } => servers::Transport::Http { url, headers },

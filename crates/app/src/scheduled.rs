@@ -1,5 +1,5 @@
-//! Starts the work of schedules: executions of workflows and predictions, through the catalog and
-//! the engine.
+//! Starts the work of schedules: workflow executions and predictions, through the catalog and the
+//! engine.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,10 +22,10 @@ use orrery_storage::record::Malformed;
 use orrery_storage::{self as storage, Commit, Store};
 use orrery_workflows::{self as workflows, Workflows, count_trigger};
 
-/// Delay before work that found no room is retried.
+/// Delay before the engine is retried after it was full.
 const BUSY_RETRY: Duration = Duration::from_secs(5);
 
-/// The layers that scheduled work needs.
+/// The layers that scheduled work uses.
 #[derive(Debug)]
 struct Scheduled {
     engine: Engine,
@@ -34,7 +34,7 @@ struct Scheduled {
     chains: Chains,
 }
 
-/// The schedules of a store, over the layers that run what they start.
+/// Opens the schedules of a store, with the layers that run their work.
 pub(super) fn open(
     (store, clock): (&Store, &Clock),
     engine: &Engine,
@@ -51,7 +51,7 @@ pub(super) fn open(
     Schedules::new(store.clone(), clock.clone(), Arc::new(work))
 }
 
-/// Validated work.
+/// Work that has been validated.
 struct Ready {
     work: Doing,
     input: Value,
@@ -120,8 +120,8 @@ impl Work for Scheduled {
 }
 
 impl Scheduled {
-    /// Prepares the work of a schedule from its current definition, and adds its rows to the commit
-    /// `beside`.
+    /// Prepares the work of a schedule from its target's current definition, and adds its rows to
+    /// the commit `beside`.
     async fn prepare(&self, schedule: &Schedule, beside: &mut Commit) -> Result<Ready, Fault> {
         let input = schedule.input.clone();
         match &schedule.target {

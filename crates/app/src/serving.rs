@@ -1,7 +1,8 @@
-//! A running service from start to end: signals, systemd notifications, shutdown.
+//! A running service from start to shutdown: signals, systemd notifications and the shutdown
+//! itself.
 //!
 //! A shutdown waits only for work that can end: executions, deliveries and connections. Parts that
-//! last as long as the process, such as idle workers of models, end with it.
+//! last as long as the process, such as idle model workers, end with the process.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use orrery_config::Config;
 use orrery_runtime::shortage::lacks_descriptor;
 use orrery_runtime::{Background, Tasks};
 
-/// A shutdown that takes longer logs what it waits for.
+/// A shutdown that takes longer than this logs the work that it waits for.
 const QUIET: Duration = Duration::from_millis(100);
 
 /// A service in this process.
@@ -25,19 +26,19 @@ pub struct Running {
     pub(super) tasks: Tasks,
     pub(super) grace: Duration,
     pub(super) addresses: Vec<(Role, SocketAddr)>,
-    /// The threads of executions and deliveries.
+    /// The threads that run executions and deliveries.
     pub(super) background: Background,
 }
 
 impl Running {
-    /// The first listening address of a host.
+    /// Returns the first listening address of a host.
     #[must_use]
     pub fn address(&self, role: Role) -> Option<SocketAddr> {
         self.addresses.iter().find(|(held, _)| *held == role).map(|(_, address)| *address)
     }
 
-    /// Stops: accepts no new connections, waits for work within the grace period, and leaves the
-    /// rest to recovery.
+    /// Stops the service: accepts no new connections, waits for work within the grace period, and
+    /// leaves unfinished work to recovery.
     pub async fn stop(self) {
         self.tasks.stop();
         if !self.tasks.ended(self.grace.min(QUIET)).await {
@@ -70,7 +71,7 @@ impl Running {
     }
 }
 
-/// Lists the nonzero counts; "open connections" if there are none.
+/// Lists the nonzero counts; "open connections" if all are zero.
 fn described(counts: &[(usize, &str)]) -> String {
     let named: Vec<String> = counts
         .iter()
@@ -84,13 +85,13 @@ fn described(counts: &[(usize, &str)]) -> String {
     if named.is_empty() { "open connections".to_owned() } else { named.join(", ") }
 }
 
-/// Runs a service until SIGTERM or SIGINT; a second one ends the shutdown at once. SIGHUP reloads
-/// configuration, models and certificates. Once the service is ready, calls `ready` with the values
-/// of an interactive start, which are empty unless `is_watched`.
+/// Runs a service until SIGTERM or SIGINT; a second signal ends the shutdown at once. SIGHUP
+/// reloads configuration, models and certificates. Once the service is ready, calls `ready` with
+/// the values for an interactive start, which are empty unless `is_watched`.
 ///
 /// # Errors
-/// If it cannot start, or the disk refused a write: acknowledged data is safe then, and the next
-/// start resumes the rest.
+/// Returns an error if the service cannot start, or the disk refused a write. After a refused
+/// write, acknowledged data is safe, and the next start resumes unfinished work.
 pub async fn serve(
     config: Config,
     is_watched: bool,
@@ -121,7 +122,7 @@ pub async fn serve(
     if is_stopped {
         tracing::info!("stopped");
     } else {
-        // A deliberate stop: the running work is not the cause of a crash.
+        // The shutdown is deliberate, so the running work must not count as the cause of a crash.
         services.engine.stopped();
         tracing::info!("ended at once; work resumes at the next start");
     }
@@ -135,7 +136,7 @@ pub async fn serve(
     }
 }
 
-/// What to do about a store that accepts no more writes.
+/// Returns the remedy for a store that accepts no more writes.
 fn remedy(reason: &str) -> &'static str {
     if lacks_descriptor(reason) {
         "raise the limit of open files (LimitNOFILE, ulimit -n)"

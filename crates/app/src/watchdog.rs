@@ -1,7 +1,7 @@
-//! systemd's watchdog (`WatchdogSec=`): notified as long as a request over the control socket is
+//! Notifies systemd's watchdog (`WatchdogSec=`) as long as requests over the control socket are
 //! accepted, routed and answered from the store.
 //!
-//! Other problems, such as a full disk or a failing model, do not end the service.
+//! Other problems, such as a full disk or a failing model, do not stop the notifications.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,12 +16,12 @@ use orrery_config::secret::Secret;
 use orrery_http::unix_socket;
 use orrery_runtime::Tasks;
 
-/// The queried route: it reads a few rows of the store, whatever its size.
+/// The route to query: it reads a few rows of the store, regardless of the store's size.
 const ROUTE: &str = "/api/base/v1/limits";
-/// Round trips within `WatchdogSec=`.
+/// Number of round trips within `WatchdogSec=`.
 const TRIPS: u32 = 3;
 
-/// Notifies the watchdog until the shutdown; does nothing without `WatchdogSec=`.
+/// Notifies the watchdog until shutdown; does nothing without `WatchdogSec=`.
 pub(super) fn feed(tasks: &Tasks, socket: PathBuf, token: Secret) {
     let Some(limit) = sd_notify::watchdog_enabled() else { return };
     let every = limit / TRIPS;
@@ -45,7 +45,7 @@ fn warn_late(every: Duration) {
     tracing::warn!("no answer to the watchdog within {} s", every.as_secs());
 }
 
-/// One request over its own connection.
+/// Sends one request over its own connection.
 async fn round_trip(socket: PathBuf, token: Secret) -> anyhow::Result<()> {
     let request = Request::builder()
         .uri(ROUTE)

@@ -1,27 +1,26 @@
-//! The maximum that an answer may use: it is reserved before the call is made, and a stream that
-//! exceeds it is cut off.
+//! The token allowance of a request: it is reserved before the call, and a stream that exceeds it
+//! is cut off.
 
 use super::error::Failure;
 use super::request::Request;
 use orrery_domain::chat::Tokens;
 use orrery_domain::classify::ErrorClass;
 
-/// Bytes of text per token of its maximum that a stream may have before it is cut off: more than
-/// the average of any language.
+/// Maximum bytes of streamed text per allowed output token: more than the average of any language.
 const BYTES_PER_TOKEN_MAX: u64 = 16;
-/// Additional bytes that a stream may have: room for a few long tokens.
+/// Bytes that a stream may have in addition: room for a few long tokens.
 const BYTES_FREE: u64 = 1024;
 
-/// The maximum that the answers to a request may use.
+/// The maximum number of tokens that the answers to a request may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Allowance {
     tokens: Tokens,
-    /// Whether the request limits the output itself.
+    /// Whether the request itself limits the output.
     is_requested: bool,
 }
 
 impl Allowance {
-    /// The allowance of a request to a model whose context has `context` tokens, if known.
+    /// Returns the allowance of a request to a model with a context of `context` tokens, if known.
     #[must_use]
     pub fn of(request: &Request, context: Option<u32>) -> Self {
         Self { tokens: request.bound.tokens(context), is_requested: request.bound.is_limited() }
@@ -32,8 +31,8 @@ impl Allowance {
         self.tokens
     }
 
-    /// The failure of a stream that has `bytes` bytes of text, if they exceed the allowance. A
-    /// maximum that was not requested is enforced only if it `is_reserved`.
+    /// Returns a failure if a stream of `bytes` bytes of text exceeds the allowance. A limit that
+    /// the request did not set is enforced only if it `is_reserved`.
     #[must_use]
     pub fn exceeded(self, name: &str, bytes: u64, is_reserved: bool) -> Option<Failure> {
         let output = self.tokens.output;
@@ -95,7 +94,7 @@ mod tests {
         assert_eq!(open.exceeded("m", u64::MAX, false), None, "nothing is reserved");
         assert_eq!(open.exceeded("m", most, true), None);
         assert!(open.exceeded("m", most + 1, true).is_some());
-        // English has more than four bytes for each token.
+        // English averages more than four bytes per token.
         let small = allowance("", Some(2048));
         assert_eq!(small.exceeded("m", 2048 * 5, true), None);
     }

@@ -1,8 +1,8 @@
-//! A call from its admission to its record.
+//! Runs a call from its admission until it is recorded.
 //!
-//! It runs in its own task. If the client disconnects, the call ends: the connection to the model
-//! is closed, and the call is recorded with the output sent so far. The reservation and the count
-//! of tokens in flight are released when the record is on the disk.
+//! Each call runs in its own task. If the client disconnects, the call ends: the router closes the
+//! connection to the model, and records the call with the output sent so far. The reservation and
+//! the count of tokens in flight are released once the record is on disk.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +36,7 @@ use orrery_runners::openai::stream_options::{Refusal, StreamOptions, ask_with_op
 use orrery_runtime::{self as runtime, new_id, turns};
 use orrery_storage::Commit;
 
-/// `Retry-After` of a full queue, in seconds.
+/// The `Retry-After` of a full queue, in seconds.
 const QUEUE_RETRY: HeaderValue = HeaderValue::from_static("5");
 
 /// Maximum wait for a free slot at a model.
@@ -50,16 +50,16 @@ pub struct Caller {
     pub source: Source,
 }
 
-/// An answer.
+/// The response to a call.
 #[derive(Debug)]
 pub enum Answer {
     /// The complete answer as JSON.
     Whole { execution: ExecutionId, body: Bytes },
-    /// Server-sent events as they arrive. Dropping the receiver ends the call.
+    /// Server-sent events, sent as they arrive. Dropping the receiver ends the call.
     Stream { execution: ExecutionId, pieces: mpsc::Receiver<Bytes> },
 }
 
-/// The channel for the answer. Closed when the client has disconnected.
+/// The channel for the response. It is closed if the client has disconnected.
 pub(super) type Reply = oneshot::Sender<Result<Answer, Error>>;
 
 /// An admitted call.
@@ -69,7 +69,7 @@ pub(super) struct Call {
     pub(super) id: ExecutionId,
     trace: Trace,
     pub(super) request: Request,
-    /// Covers the memory of a whole answer.
+    /// Reserves memory for a non-streamed answer.
     pub(super) lease: Lease,
     pub(super) started: Instant,
     caller: Caller,
@@ -80,7 +80,7 @@ pub(super) struct Call {
     _body: Bytes,
 }
 
-/// An answer that has begun.
+/// A response from a model that has started to arrive.
 #[derive(Debug)]
 pub(super) enum Begun {
     Stream(Box<Opened>),
@@ -107,8 +107,8 @@ pub(super) struct Came {
 }
 
 impl Chat {
-    /// Makes a call. `body` is the request's; `lease` covers the memory of the answer; `asked` has
-    /// the request's own metadata for the execution.
+    /// Makes a call. `body` is the request body; `lease` reserves memory for the answer; `asked`
+    /// holds the execution metadata that the request sets.
     ///
     /// # Errors
     /// [`Error`]; only [`Error::Failed`] is recorded.
@@ -154,7 +154,7 @@ impl Chat {
     }
 }
 
-/// The maximum cost of the most expensive candidate.
+/// Returns the maximum cost of the most expensive candidate.
 fn dearest(candidates: &[Candidate], request: &Request) -> Price {
     let most = |one: &Candidate| one.most(1, one.allowance(request).tokens());
     candidates.iter().map(most).fold(Price::default(), Price::dearer)
@@ -198,8 +198,8 @@ impl Call {
         }
     }
 
-    /// Waits for a slot at the model and for its answer to begin. An answer that is not a stream is
-    /// read completely, so that another model can be tried if it is invalid.
+    /// Waits for a slot at the model and for its response to begin. A non-streamed response is read
+    /// to its end, so that another model can be tried if the response is invalid.
     async fn open(
         &mut self,
         candidate: &Candidate,
@@ -212,8 +212,8 @@ impl Call {
         };
         let is_stream = self.request.is_stream;
         let first_byte = match (&candidate.local, &candidate.target) {
-            // A non-streamed answer takes as long as the model needs, and so may loading a local
-            // model and reading a prompt.
+            // Loading a local model, reading its prompt, or generating a non-streamed answer may
+            // take up to the model's own time limit.
             (Some(model), target) if !is_stream || matches!(target, Target::Process(_)) => {
                 model.timeout
             }
@@ -256,8 +256,8 @@ impl Call {
         self.inner.open(name, target, asked, limits).await
     }
 
-    /// Whether a server has rejected `stream_options`; `None` for a local process, which supports
-    /// them.
+    /// Returns whether a server has rejected `stream_options`; `None` for a local process, which
+    /// supports them.
     fn refusal_of_options<'t>(&'t self, target: &'t Target) -> Option<&'t Refusal> {
         match target {
             Target::Server { .. } => Some(&self.inner.upstream_options),
@@ -266,7 +266,7 @@ impl Call {
         }
     }
 
-    /// The usage and cost of an answer so far. The model started at `begun`.
+    /// Returns the usage and cost so far. `begun` is when the model started.
     pub(super) fn came(&self, candidate: &Candidate, meter: &Meter, begun: Instant) -> Came {
         let tokens = meter.tokens();
         let cost =
@@ -274,17 +274,18 @@ impl Call {
         Came { tokens, cost, ..Came::default() }
     }
 
-    /// The maximum charge for an answer that was cut off because it exceeded its reservation.
+    /// Returns the maximum charge for an answer that was cut off because it exceeded its
+    /// reservation.
     pub(super) fn most_of_cut(&self) -> Option<Usd> {
         self.reservation.as_ref().map(Reservation::amount)
     }
 
-    /// The estimated number of tokens in the prompt for a candidate.
+    /// Estimates the number of tokens in a candidate's prompt.
     pub(super) fn prompt_tokens(&self, candidate: &Candidate) -> u64 {
         candidate.request(&self.request).bound.prompt_estimate()
     }
 
-    /// Whether output is reserved for a candidate's answer.
+    /// Returns whether output tokens are reserved for the answer of a candidate.
     pub(super) fn reserves_output(&self, candidate: &Candidate) -> bool {
         self.reservation.is_some() && !candidate.price.is_fixed()
     }
@@ -354,7 +355,7 @@ impl Call {
     }
 }
 
-/// Waits for a slot at a model of the catalog.
+/// Waits for a slot at a catalog model.
 ///
 /// # Errors
 /// [`Failure`] if the queue is full or no slot becomes free in time.
@@ -375,7 +376,7 @@ pub(super) async fn place_at(inner: &Inner, model: &str) -> Result<ModelPermit, 
     }
 }
 
-/// Whether the text of the operation's answers is kept.
+/// Returns whether the history stores the answers of this operation.
 pub(super) fn keeps_content(inner: &Inner, operation: Operation) -> bool {
     inner.options.keep_content && operation == Operation::Chat
 }

@@ -1,5 +1,5 @@
-//! The messages of an answer that are kept if `router.keep_content` is set, assembled from the
-//! events of a stream. Text past the limit is dropped, and the message is marked as truncated.
+//! The messages that the history stores if `router.keep_content` is set, assembled from the events
+//! of a stream. Text past the limit is dropped, and the message is marked as truncated.
 
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
@@ -7,10 +7,10 @@ use serde_json::{Map, Value};
 use super::meter::Choice;
 use orrery_runners::openai::message::Messages;
 
-/// Bytes of text that are kept of one call.
+/// Maximum bytes of text stored per call.
 const CONTENT_MAX: usize = 1024 * 1024;
 
-/// The messages so far.
+/// The messages received so far.
 #[derive(Debug)]
 pub struct Content {
     messages: Messages,
@@ -39,7 +39,8 @@ impl Content {
         self.truncated |= !self.messages.add(index, delta);
     }
 
-    /// The message, or an array if there are several choices; `None` if the answer is empty.
+    /// Returns the message, or an array if there are several choices; `None` if the answer is
+    /// empty.
     #[must_use]
     pub fn into_json(self) -> Option<Box<RawValue>> {
         let mut messages: Vec<_> = self.messages.finish().collect();

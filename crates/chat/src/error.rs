@@ -8,13 +8,13 @@ use orrery_engine as engine;
 use orrery_records::chains;
 pub use orrery_runners::openai::{Failure, Said};
 
-/// Why a call was refused or failed.
+/// An error that rejects or ends a call.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The request is invalid. Nothing was called.
+    /// The request is invalid. No model was called.
     #[error(transparent)]
     Invalid(#[from] InvalidRequest),
-    /// No model has this id, and there is no upstream. Nothing was called.
+    /// No model has this id, and there is no upstream. No model was called.
     #[error(
         "the model '{model}' does not exist{hint}: no upstream is configured (router.upstream_url); local \
          models that can answer: {local}"
@@ -25,16 +25,16 @@ pub enum Error {
         hint: String,
         local: String,
     },
-    /// The local model cannot be loaded. Nothing was called.
+    /// The local model cannot be loaded. No model was called.
     #[error(
         "the model '{model}' is not served: its file {file} cannot be loaded; `orrery model list` shows the \
          operator why"
     )]
     Unserved { model: String, file: String },
-    /// The key has used up its daily tokens. Nothing was called.
+    /// The key has used up its daily tokens. No model was called.
     #[error("the API key has used its {limit} tokens of today")]
     TokensUsedUp { limit: u64, retry_after: Duration },
-    /// The key's calls in flight may use the rest of its daily tokens. Nothing was called.
+    /// The key's calls in flight reserve the rest of its daily tokens. No model was called.
     #[error(
         "the calls in flight of the API key reserve the rest of its {limit} tokens of today; try again when \
          they have ended, or set max_tokens"

@@ -1,25 +1,25 @@
 //! The chat router: one service for chat models and embeddings, local or remote.
 //!
 //! A call names a model. [`Chat`] finds where the model runs, reserves the maximum cost, forwards
-//! the request, relays the answer as it arrives, and records the call in one commit with its
-//! charge. Requests and answers are passed on byte for byte, except for the few fields that the
-//! router must change.
+//! the request, relays the answer as it arrives, and records the call and its charge in one commit.
+//! Requests and answers are forwarded byte for byte, except for the few fields that the router must
+//! change.
 //!
-//! | file | question |
+//! | file | purpose |
 //! |---|---|
-//! | `request` | what is requested, and is it valid |
-//! | `route` | which models are tried, where, and at what price |
-//! | `upstream` | one attempt: connect and wait for the first byte; `runners::openai` parses |
-//! | `call` | a call from its admission to its record |
-//! | `relay`, `whole` | the answer in transit: as a stream, or as a whole |
-//! | `meter`, `content` | the usage of an answer, and the part of it that is kept |
-//! | `part` | answers that are parts of larger work: decisions, the agent |
-//! | `tokens` | the daily budgets of keys |
+//! | `request` | parsing and validating a request |
+//! | `route` | choosing the models to try, with their servers and prices |
+//! | `upstream` | one attempt: connection and first byte; `runners::openai` parses |
+//! | `call` | running a call from admission to record |
+//! | `relay`, `whole` | returning a streamed or a non-streamed answer |
+//! | `meter`, `content` | the usage of an answer, and the text that the history stores |
+//! | `part` | model calls of decisions and the agent |
+//! | `tokens` | daily token budgets of API keys |
 //! | `models` | the models that can be called |
 //! | [`decisions`] | typed questions about a state, answered by a chat model |
 //!
-//! The router never stores a conversation unless the configuration says so, never repeats a request
-//! that a model has received, and never sends a local model's request to the upstream.
+//! The router stores conversations only if the configuration says so, never repeats a request that
+//! a model has received, and never sends a local model's request to the upstream.
 
 pub mod decisions;
 

@@ -1,8 +1,8 @@
-//! The usage of an answer: the model's own count of tokens, or an estimate from the length of its
-//! texts.
+//! Measures the usage of an answer: the model's own token counts, or an estimate from the length of
+//! the text.
 //!
-//! The meter reads the events of a stream or a whole answer, only as far as necessary, and changes
-//! nothing. An answer in a form without any known text is counted by its bytes.
+//! The meter reads stream events or a whole answer only as far as necessary, and changes nothing.
+//! An answer in an unknown format is counted by its bytes.
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -22,24 +22,24 @@ use orrery_runners::openai::shape::{self, Counts};
 pub enum Seen {
     /// A part of the answer.
     Part,
-    /// Only the usage, without a part of the answer.
+    /// Only the usage, without any output.
     Usage,
     /// The model has failed.
     Failed(Box<Failure>),
 }
 
-/// Meters one answer.
+/// Measures the usage of one answer.
 #[derive(Debug)]
 pub struct Meter {
-    /// Estimated tokens of the prompt.
+    /// The estimated tokens of the prompt.
     prompt_tokens: u64,
-    /// The model's own counts.
+    /// The token counts that the model reported.
     counted: Counts,
     /// Bytes of text received.
     bytes: u64,
     is_finished: bool,
     has_answer: bool,
-    /// The answer, if it is kept.
+    /// The answer for the history, if the history stores answers.
     content: Option<Content>,
 }
 
@@ -64,7 +64,7 @@ struct Chunk<'a> {
     prompt_eval_count: Option<&'a RawValue>,
     #[serde(borrow)]
     eval_count: Option<&'a RawValue>,
-    /// The type of an event in other APIs; OpenAI's events have none.
+    /// The event type that other APIs send; OpenAI's events have none.
     #[serde(rename = "type")]
     kind: Option<IgnoredAny>,
 }
@@ -77,12 +77,12 @@ pub struct Choice<'a> {
     delta: Option<&'a RawValue>,
     #[serde(borrow)]
     message: Option<&'a RawValue>,
-    /// For completions without messages.
+    /// The text of legacy completions, which have no messages.
     text: Option<String>,
     finish_reason: Option<IgnoredAny>,
 }
 
-/// The fields of a model's message that are kept.
+/// The fields of a model's message that the history stores.
 #[derive(Debug, Deserialize)]
 pub struct Message<'a> {
     #[serde(borrow)]
@@ -94,7 +94,7 @@ pub struct Message<'a> {
 }
 
 impl Chunk<'_> {
-    /// The server's counts, wherever it puts them.
+    /// Returns the server's token counts, from any of the fields where servers put them.
     fn counts(&self) -> Option<Counts> {
         let texts = [
             self.usage,
@@ -116,12 +116,12 @@ impl Chunk<'_> {
 }
 
 impl<'a> Choice<'a> {
-    /// The message or delta, as far as it is kept.
+    /// Returns the message or delta, reduced to the fields that the history stores.
     pub fn said(&self) -> Option<Message<'a>> {
         serde_json::from_str(self.delta.or(self.message)?.get()).ok()
     }
 
-    /// Bytes of text in this choice.
+    /// Returns the number of bytes of text in this choice.
     fn bytes(&self) -> u64 {
         match (self.delta.or(self.message), &self.text) {
             (Some(said), _) => said::text_bytes(said.get().as_bytes()).unwrap_or_default(),
@@ -131,7 +131,8 @@ impl<'a> Choice<'a> {
 }
 
 impl Meter {
-    /// A meter for the answer to a prompt of `prompt_tokens` tokens; `keeps` keeps the answer.
+    /// Creates a meter for the answer to a prompt of `prompt_tokens` tokens. With `keeps`, it also
+    /// assembles the answer for the history.
     #[must_use]
     pub fn new(prompt_tokens: u64, keeps: bool) -> Self {
         let content = keeps.then(Content::default);
@@ -148,7 +149,7 @@ impl Meter {
     /// Reads the data of an event.
     ///
     /// # Errors
-    /// [`Failure`] if it is not JSON.
+    /// [`Failure`] if the data is not JSON.
     pub fn event(&mut self, data: &[u8]) -> Result<Seen, Failure> {
         if data.trim_ascii().is_empty() {
             return Ok(Seen::Part);
@@ -175,7 +176,7 @@ impl Meter {
         Ok(if is_usage && !has_choices { Seen::Usage } else { Seen::Part })
     }
 
-    /// Reads a whole answer.
+    /// Reads a non-streamed answer.
     pub fn whole(&mut self, operation: Operation, answer: &RawObject, text: &[u8]) {
         self.is_finished = true;
         match serde_json::from_slice::<Chunk<'_>>(text) {
@@ -205,32 +206,32 @@ impl Meter {
         }
     }
 
-    /// Bytes of text received.
+    /// Returns the number of bytes of text received.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Whether the model has reported the end of its answer.
+    /// Returns whether the model has reported the end of its answer.
     #[must_use]
     pub const fn is_finished(&self) -> bool {
         self.is_finished
     }
 
-    /// Whether a choice, or something that may be one, has arrived.
+    /// Returns whether a choice, or an event of unknown format that may be one, has arrived.
     #[must_use]
     pub const fn has_answer(&self) -> bool {
         self.has_answer
     }
 
-    /// Whether nothing of an answer has arrived.
+    /// Returns whether no part of an answer has arrived.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         let Counts { input, output } = self.counted;
         input.is_none() && output.is_none() && self.bytes == 0 && !self.is_finished
     }
 
-    /// The usage so far; zero if nothing of an answer has arrived.
+    /// Returns the usage so far; zero if no part of an answer has arrived.
     #[must_use]
     pub fn tokens(&self) -> Tokens {
         if self.is_empty() {
@@ -239,7 +240,7 @@ impl Meter {
         self.counted.tokens(self.prompt_tokens, self.bytes)
     }
 
-    /// The kept answer, as JSON.
+    /// Takes the assembled answer, as JSON.
     #[must_use]
     pub fn take_content(&mut self) -> Option<Box<RawValue>> {
         self.content.take()?.into_json()
@@ -250,7 +251,8 @@ fn failure_of(event: &[u8]) -> Option<Failure> {
     shape::failure_in(&serde_json::from_slice(event).ok()?)
 }
 
-/// Bytes of text in an answer of unknown form: all its bytes if no known field has a text.
+/// Returns the bytes of text in an answer of unknown format: its full size if no known field has
+/// text.
 fn unknown_bytes(json: &[u8]) -> u64 {
     said::text_bytes(json).filter(|bytes| *bytes > 0).unwrap_or(json.len() as u64)
 }

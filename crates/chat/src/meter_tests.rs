@@ -1,4 +1,4 @@
-//! Tests of the usage of answers in various forms.
+//! Tests of the usage of answers in various formats.
 
 use super::*;
 use orrery_domain::classify::ErrorClass;

@@ -1,7 +1,7 @@
-//! The models that can be called: those of the catalog, and those that the upstream lists.
+//! The models that can be called: catalog models, and models that the upstream lists.
 //!
 //! The upstream's list is cached for `router.catalog_ttl` and fetched by one request at a time. If
-//! the upstream does not answer, the last list is shown and marked as stale.
+//! the upstream cannot be reached, the last list is served and marked as stale.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -22,18 +22,18 @@ use orrery_domain::time::Timestamp;
 use orrery_http::client::{Limits, Overflow};
 use orrery_runtime::{self as runtime, turns};
 
-/// Limits on the upstream's list: bytes, models, characters of an id, and time to fetch it.
+/// Limits on the upstream's list: bytes, models, characters of an id, and fetch timeout.
 const LIST_BYTES_MAX: usize = 8 * 1024 * 1024;
 const LIST_MODELS_MAX: usize = 10_000;
 const ID_CHARS_MAX: usize = 256;
 const LIST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Minimum delay before an upstream that did not answer is queried again.
+/// Minimum delay after a failed fetch before the upstream is queried again.
 const RETRY: Duration = Duration::from_secs(5);
 
 /// All models that can be called.
 #[derive(Debug)]
 pub struct ModelCatalog {
-    /// Local models by slug, then the upstream's models in its order.
+    /// Local models by slug, then the upstream's models in the order of its list.
     pub models: Vec<CatalogModel>,
     /// `None` without an upstream.
     pub upstream: Option<UpstreamList>,
@@ -43,17 +43,17 @@ pub struct ModelCatalog {
 #[derive(Debug, Clone)]
 pub struct CatalogModel {
     pub id: String,
-    /// The operation that it serves; `None` if the upstream does not say.
+    /// The operation that the model serves; `None` if the upstream does not report it.
     pub operation: Option<Operation>,
     pub is_upstream: bool,
-    /// The owner, if the upstream says so.
+    /// The owner, if the upstream reports it.
     pub owned_by: Option<String>,
-    /// Creation time in Unix seconds, if the upstream says so.
+    /// Creation time in Unix seconds, if the upstream reports it.
     pub created: Option<i64>,
     pub pricing: Option<Pricing>,
-    /// The context in tokens, if known.
+    /// The context length in tokens, if known.
     pub context: Option<u32>,
-    /// Whether it is failing.
+    /// Whether the model is failing.
     pub is_failing: bool,
 }
 
@@ -76,7 +76,7 @@ struct Cached {
     models: Arc<Vec<Listed>>,
     fetched_at: Option<Timestamp>,
     error: Option<String>,
-    /// No fetch before this time.
+    /// The earliest time of the next fetch.
     fresh_until: Option<Instant>,
 }
 
@@ -93,7 +93,7 @@ struct Listed {
 }
 
 impl Chat {
-    /// The models that can be called.
+    /// Returns the models that can be called.
     pub async fn models(&self) -> ModelCatalog {
         let inner = &self.inner;
         let mut models: Vec<CatalogModel> =
@@ -126,7 +126,7 @@ impl Chat {
 }
 
 impl Inner {
-    /// The entry of a catalog model, if it can be called.
+    /// Returns the entry of a catalog model, if it can be called.
     fn listed(&self, model: Arc<orrery_catalog::Model>) -> Option<CatalogModel> {
         let operations = [Operation::Chat, Operation::Embeddings];
         let serves = |operation: &Operation| model.runner.server(*operation).is_some();
@@ -143,13 +143,15 @@ impl Inner {
         })
     }
 
-    /// The upstream's list, refreshed if it is old. One request fetches it while others wait.
+    /// Returns the upstream's list, refreshed if it is old. One request fetches it while others
+    /// wait.
     async fn upstream_list(&self, upstream: &Upstream) -> (Arc<Vec<Listed>>, UpstreamList) {
         let mut cached = self.upstream_models.cached.lock().await;
         let now = runtime::monotonic_now();
         if cached.fresh_until.is_none_or(|until| until <= now) {
-            // Fetched on behalf of the service: other organizations wait for the list too, and an
-            // organization may have to wait for a slot until its own streams end.
+            // The list is fetched on behalf of the service, not of an organization: other
+            // organizations wait for the list too, and an organization may have to wait for a slot
+            // until its own streams end.
             let asking = timeout(LIST_TIMEOUT, self.ask_upstream(upstream));
             let answer = turns::on_behalf_of(None::<OrganizationId>, asking).await;
             let answer = answer.unwrap_or_else(|_elapsed| {

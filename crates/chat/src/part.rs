@@ -1,8 +1,8 @@
-//! Answers that are parts of larger work: the questions of a decision, the turns of an agent.
+//! Model calls that are parts of larger work: the questions of a decision, the turns of an agent.
 //!
-//! Such work binds a model once, asks it any number of times, and is recorded as a whole, in one
-//! commit with the cost of all answers. Answers are never streamed and never come from a fallback
-//! chain: all parts of one piece of work come from one model. Nothing is recorded or retried here.
+//! Such work binds a model once, calls it any number of times, and is recorded as a whole, in one
+//! commit with the cost of all its calls. Answers are never streamed and never come from a fallback
+//! chain, so all parts come from the same model. This module neither records nor retries.
 
 use std::sync::Arc;
 
@@ -33,10 +33,10 @@ use orrery_runners::openai::answer;
 use orrery_runners::openai::failure::{broken, misunderstood};
 use orrery_storage::Commit;
 
-/// The largest answer of one part, in bytes.
+/// Maximum size of the answer of one part, in bytes.
 const ANSWER_MAX: usize = 4 * 1024 * 1024;
 
-/// A chat model that larger work is bound to.
+/// A chat model to which larger work is bound.
 #[derive(Debug, Clone)]
 pub struct BoundModel {
     inner: Arc<Inner>,
@@ -46,7 +46,7 @@ pub struct BoundModel {
 /// One answer.
 #[derive(Debug)]
 pub struct Completion {
-    /// The answer of the model's server.
+    /// The response of the model's server.
     pub answer: RawObject,
     pub tokens: Tokens,
     pub cost: Usd,
@@ -60,10 +60,11 @@ pub struct Admission {
 }
 
 impl Chat {
-    /// The chat model with this id: the catalog model with this slug, else the upstream's.
+    /// Returns the chat model with this id: the catalog model with this slug, or else the
+    /// upstream's model.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a model of another kind; [`Error::NoModel`].
+    /// [`Error::Invalid`] if the model is not a chat model; [`Error::NoModel`].
     pub fn bind(&self, id: &str) -> Result<BoundModel, Error> {
         let inner = Arc::clone(&self.inner);
         let candidate = inner.find(id, Operation::Chat)?;
@@ -73,7 +74,7 @@ impl Chat {
     /// Admits work that uses at most about `tokens` tokens, and reserves its maximum cost.
     ///
     /// # Errors
-    /// [`Error::TokensUsedUp`]; [`Error::Engine`] if the balance does not cover it.
+    /// [`Error::TokensUsedUp`]; [`Error::Engine`] if the balance is too low.
     pub async fn admit(
         &self,
         caller: Caller,
@@ -87,10 +88,10 @@ impl Chat {
         Ok(admission)
     }
 
-    /// Reserves more for admitted work.
+    /// Reserves an additional amount for admitted work.
     ///
     /// # Errors
-    /// [`Error::Engine`] if the balance does not cover it.
+    /// [`Error::Engine`] if the balance is too low.
     pub async fn reserve(
         &self,
         caller: Caller,
@@ -103,18 +104,18 @@ impl Chat {
         Ok(())
     }
 
-    /// Whether the history keeps the answers of models.
+    /// Returns whether the history stores the answers of models.
     #[must_use]
     pub fn keeps_content(&self) -> bool {
         self.inner.options.keep_content
     }
 
-    /// Adds the tokens of a part to its commit.
+    /// Adds the tokens of finished work to its commit.
     pub fn count_tokens(&self, commit: &mut Commit, caller: Caller, tokens: Tokens) {
         self.inner.tokens.count(commit, caller.organization, caller.key, tokens.total());
     }
 
-    /// Records finished work: its row, its charge and its count of tokens are one commit.
+    /// Records finished work: its row, charge and token count are written in one commit.
     ///
     /// # Errors
     /// [`engine::Error`]: nothing is recorded.
@@ -137,41 +138,41 @@ impl Chat {
 }
 
 impl BoundModel {
-    /// The slug, or the upstream's id.
+    /// Returns the slug, or the upstream's id of the model.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.candidate.name
     }
 
-    /// Whether the model is the upstream's, not one of the catalog.
+    /// Returns whether the model is an upstream model rather than a catalog model.
     #[must_use]
     pub fn is_upstream(&self) -> bool {
         self.candidate.local.is_none()
     }
 
-    /// Whether the model has a price.
+    /// Returns whether the model has a price.
     #[must_use]
     pub fn is_priced(&self) -> bool {
         self.candidate.price.is_known()
     }
 
-    /// The maximum that an answer to a request may use and cost.
+    /// Returns the maximum tokens and cost of an answer to a request.
     #[must_use]
     pub fn most_of(&self, request: TokenBound) -> (Tokens, Price) {
         let tokens = request.tokens(self.candidate.context());
         (tokens, self.candidate.most(1, tokens))
     }
 
-    /// The maximum cost of `answers` answers of at most `output` tokens each, to prompts with at
-    /// most `input` tokens in total.
+    /// Returns the maximum cost of `answers` answers of at most `output` tokens each, to prompts of
+    /// at most `input` tokens in total.
     #[must_use]
     pub fn most(&self, answers: u64, input: u64, output: u64) -> Price {
         let output = output.saturating_mul(answers);
         self.candidate.most(answers, Tokens { input, output, is_estimated: true })
     }
 
-    /// Requests an answer. `fields` are the request's without its model; `lease` covers the answer
-    /// while it is read; `call` is its span.
+    /// Requests an answer. `fields` are the request's fields without the model; `lease` reserves
+    /// memory for the answer while it is read; `call` is the trace span.
     ///
     /// # Errors
     /// [`Failure`]
@@ -189,14 +190,14 @@ impl BoundModel {
         self.ask((Operation::Chat.path(), body), prompt_tokens, lease, call).await
     }
 
-    /// Whether the model is a local process, which scores the labels of many questions about one
-    /// state at once.
+    /// Returns whether the model is a local process, which can score the labels of many questions
+    /// about one state at once.
     #[must_use]
     pub fn can_score(&self) -> bool {
         matches!(self.candidate.target, Target::Process(_))
     }
 
-    /// Requests the scores of all questions from a model that can score.
+    /// Requests the scores of all questions from a model that supports scoring.
     ///
     /// # Errors
     /// [`Failure`]
@@ -266,7 +267,7 @@ impl BoundModel {
     }
 }
 
-/// A whole answer as an object, and its text.
+/// Parses a non-streamed answer into an object, and returns the object with the raw text.
 async fn understood(
     operation: Option<Operation>,
     name: String,

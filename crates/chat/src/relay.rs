@@ -1,8 +1,8 @@
-//! A streamed answer: each event is forwarded as it arrives, byte for byte.
+//! Relays a streamed answer: each event is forwarded as it arrives, byte for byte.
 //!
-//! Only the incomplete event and a few pieces are buffered between the model and the client, so a
-//! slow client slows its model down, until the server's write timeout ends the connection. The
-//! usage and `[DONE]` are held back until the call is recorded. If the client disconnects, the
+//! The relay buffers only the incomplete event and a few pieces between the model and the client,
+//! so a slow client slows its model down until the server's write timeout closes the connection.
+//! The usage and `[DONE]` are held back until the call is recorded. If the client disconnects, the
 //! connection to the model is closed at once. If the model breaks off, the stream ends with an
 //! error event.
 
@@ -32,14 +32,14 @@ use orrery_runners::openai::failure::{broken, misunderstood, too_late};
 use orrery_runtime as runtime;
 use orrery_wire::openai;
 
-/// Bytes of an event that are not counted in the budget of bodies in flight.
+/// Bytes of an event that do not count toward the budget of bodies in flight.
 const EVENT_FREE: usize = 1024 * 1024;
-/// Maximum number of pieces queued for the client, each at most an event and the bytes that arrived
-/// with its end.
+/// Maximum number of pieces queued for the client. Each piece has at most one event and the bytes
+/// that arrived with its end.
 const PIECES_MAX: usize = 4;
-/// The largest stream, in bytes.
+/// Maximum size of a stream, in bytes.
 const STREAM_MAX: usize = 256 * 1024 * 1024;
-/// How long to wait after `[DONE]` for the end of the model's answer, so that its connection can be
+/// Maximum wait after `[DONE]` for the model to end its response, so that the connection can be
 /// reused.
 const DRAIN: Duration = Duration::from_millis(100);
 
@@ -55,20 +55,20 @@ struct Relay {
     reader: EventReader,
     meter: Meter,
     allowance: Allowance,
-    /// Whether output is reserved for the answer.
+    /// Whether output tokens are reserved for the answer.
     is_reserved: bool,
-    /// The answer exceeded its maximum.
+    /// Whether the answer was cut off because it exceeded its allowance.
     is_cut: bool,
     pieces: mpsc::Sender<Bytes>,
     wants_usage: bool,
     /// The usage-only event, held back until the call is recorded.
     usage: Option<Bytes>,
-    /// The common fields of the first event with an answer, for a usage event that the stream
-    /// lacks.
+    /// The common fields of the first event with output, used to build a usage event if the stream
+    /// has none.
     frame: Option<RawObject>,
-    /// The model has sent `[DONE]`.
+    /// Whether the model has sent `[DONE]`.
     is_done: bool,
-    /// Covers unusually large events.
+    /// Reserves memory for unusually large events.
     lease: Lease,
     bytes: usize,
     started: Instant,
@@ -77,7 +77,7 @@ struct Relay {
 }
 
 impl Call {
-    /// Replies with the stream and relays the answer until it ends.
+    /// Replies to the client with the stream, and relays the answer until it ends.
     pub(super) async fn relay(self, candidate: Candidate, opened: Opened, reply: Reply) {
         let (sender, pieces) = mpsc::channel(PIECES_MAX);
         // If the client has disconnected, the receiver is dropped, and the stream ends at once.
@@ -119,7 +119,7 @@ impl Call {
             let drained = timeout(DRAIN, async { while let Ok(Some(_)) = body.next().await {} });
             tokio::join!(self.record(&candidate, &end, came), drained).0
         } else {
-            // The connection is closed first, so that the model stops.
+            // The connection is closed before the call is recorded, so that the model stops.
             drop(body);
             self.record(&candidate, &end, came).await
         };
@@ -136,7 +136,7 @@ impl Call {
 }
 
 impl Relay {
-    /// Relays events until the stream ends for any reason.
+    /// Relays events until the stream ends, regardless of the cause.
     async fn run(
         &mut self,
         call: &Call,
@@ -156,8 +156,8 @@ impl Relay {
         let mut silent_until = limits.first_byte;
         loop {
             if let Some(piece) = pending.take() {
-                // A local model sends nothing while it writes a tool call: its process is watched
-                // instead.
+                // A local model sends nothing while it generates a tool call, so it has no idle
+                // timeout: its process is monitored instead.
                 let idle = later(runtime::monotonic_now(), options.idle_timeout);
                 silent_until = if is_local { deadline } else { idle };
                 match self.pass_on(&piece, deadline).await {
@@ -202,7 +202,7 @@ impl Relay {
         self.reader.push(piece);
         let held = self.reader.pending();
         if held > EVENT_FREE {
-            // The piece may be held in each slot of the queue.
+            // Each slot of the queue may hold a piece of this size.
             let most = held.saturating_mul(PIECES_MAX + 1);
             self.lease.grow_to(most).map_err(|_full| End::Failed(too_many_bodies()))?;
         }
@@ -224,7 +224,7 @@ impl Relay {
         end.map_or(Ok(()), Err)
     }
 
-    /// Processes an event and adds the bytes that the client gets now to `passed`.
+    /// Processes an event and appends the bytes that can be forwarded now to `passed`.
     fn take(&mut self, event: Event, passed: &mut Vec<Bytes>) -> Result<(), End> {
         let Some(data) = &event.data else {
             passed.push(event.raw);
@@ -249,8 +249,8 @@ impl Relay {
         exceeded.map_or(Ok(()), |failure| Err(End::Failed(failure)))
     }
 
-    /// Handles the end of the model's answer. Without `[DONE]` it is complete if the model has sent
-    /// a finish reason.
+    /// Handles the end of the model's response. Without `[DONE]`, the answer counts as complete if
+    /// the model has sent a finish reason.
     async fn ended(&mut self, deadline: Instant) -> End {
         if let Some(event) = self.reader.rest() {
             let mut passed = Vec::new();
@@ -258,7 +258,7 @@ impl Relay {
                 return end;
             }
             if let Some(last) = joined(passed) {
-                // The last event has no blank line of its own.
+                // The last event may lack its terminating blank line.
                 let last = [&last[..], b"\n\n"].concat();
                 if let Err(end) = self.send(last.into(), deadline).await {
                     return end;
@@ -271,7 +271,7 @@ impl Relay {
         End::Failed(broken(&self.name, "its stream ended before the answer did"))
     }
 
-    /// The result of a stream that the model reports as complete.
+    /// Returns the result of a stream that the model reports as complete.
     fn done(&self) -> End {
         if self.meter.has_answer() {
             return End::Done;
@@ -279,7 +279,7 @@ impl Relay {
         End::Failed(misunderstood(&self.name, "its stream has no answer"))
     }
 
-    /// Sends a piece when the client has room for it.
+    /// Waits until the queue to the client has room, and sends a piece.
     async fn send(&mut self, piece: Bytes, deadline: Instant) -> Result<(), End> {
         let sent = tokio::time::timeout_at(deadline, self.pieces.send(piece)).await;
         self.last_sent = runtime::monotonic_now();
@@ -290,7 +290,8 @@ impl Relay {
         }
     }
 
-    /// The usage and the cost. A fixed price is not charged for an answer that the model broke off.
+    /// Returns the usage and the cost. A fixed price is not charged for an answer that the model
+    /// did not complete.
     fn came(&mut self, call: &Call, candidate: &Candidate, end: &End, begun: Instant) -> Came {
         let mut came = call.came(candidate, &self.meter, begun);
         if let Some(most) = call.most_of_cut().filter(|_| self.is_cut) {
@@ -325,7 +326,7 @@ impl Relay {
                 [&usage.unwrap_or_default()[..], b"data: [DONE]\n\n"].concat().into()
             }
         };
-        // A disconnected client needs no end.
+        // A disconnected client needs no final event.
         let _sent = self.pieces.send(last).await;
     }
 }
@@ -338,7 +339,7 @@ fn stopping() -> Failure {
     Failure::new(503, ErrorClass::InternalError, "the service is stopping; try again in a moment")
 }
 
-/// Several events as one piece; `None` if there are none.
+/// Joins several events into one piece; `None` if there are no events.
 fn joined(mut events: Vec<Bytes>) -> Option<Bytes> {
     if events.len() < 2 {
         return events.pop();
@@ -348,15 +349,15 @@ fn joined(mut events: Vec<Bytes>) -> Option<Bytes> {
     Some(all.freeze())
 }
 
-/// The usage event with the cost. An unreadable event is passed on unchanged.
+/// Builds the usage event with the cost. An event that cannot be parsed is returned unchanged.
 fn usage_event(data: &[u8], tokens: Tokens, cost: Usd) -> Bytes {
     let object: Option<RawObject> = serde_json::from_slice(data).ok();
     let text = object.and_then(|mut object| with_cost(&mut object, tokens, cost).ok());
     event_of(&text.unwrap_or_else(|| data.to_vec()))
 }
 
-/// The common fields of a stream's events, taken from an event with an answer; `None` for other
-/// events. Azure's first event has neither an answer nor an id.
+/// Returns the common fields of a stream's events, taken from an event with output; `None` for
+/// other events. Azure's first event has neither output nor an id.
 fn frame_of(event: &[u8]) -> Option<RawObject> {
     let mut event: RawObject = serde_json::from_slice(event).ok()?;
     let choices = event.get("choices")?;
@@ -367,11 +368,11 @@ fn frame_of(event: &[u8]) -> Option<RawObject> {
     Some(event)
 }
 
-/// The usage event for a model that sent none, or sent its usage with the last text. `frame` is
-/// from another event of the stream.
+/// Builds the usage event for a model that sent none, or sent its usage with the last piece of
+/// text. `frame` comes from another event of the stream.
 fn missing_usage_event(frame: Option<RawObject>, tokens: Tokens, cost: Usd) -> Bytes {
     let mut chunk = frame.unwrap_or_default();
-    // It has only text and numbers, so it always serializes.
+    // The object has only strings and numbers, so serialization cannot fail.
     let text = chunk
         .set("object", "chat.completion.chunk")
         .and_then(|()| chunk.set::<[(); 0]>("choices", &[]))
@@ -390,7 +391,7 @@ fn error_event(failure: &Failure) -> Bytes {
             code: said.code.as_deref().or(openai::code_of(failure.status)),
         },
     };
-    // It has only text, so it always serializes.
+    // The object has only strings, so serialization cannot fail.
     event_of(&serde_json::to_vec(&body).unwrap_or_default())
 }
 

@@ -1,7 +1,7 @@
-//! A request: checked as far as the router depends on it, and otherwise passed on.
+//! Parses a request: validates the fields that the router depends on, and forwards the others.
 //!
-//! Fields that this file does not name go to the model unchanged. An invalid value of a named field
-//! is rejected with the field's name before anything is called.
+//! Fields that are not named in this file are forwarded unchanged. An invalid value of a named
+//! field is rejected, with the name of the field, before any model is called.
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -15,38 +15,38 @@ use orrery_domain::raw_object::RawObject;
 use orrery_domain::token_bound::TokenBound;
 use orrery_runners::openai::stream_options::StreamOptions;
 
-/// Maximum characters of a model id.
+/// Maximum length of a model id, in characters.
 const MODEL_CHARS_MAX: usize = 256;
-/// Maximum messages of a conversation.
+/// Maximum number of messages in a conversation.
 const MESSAGES_MAX: usize = 10_000;
-/// Maximum texts of a request for embeddings.
+/// Maximum number of inputs in an embeddings request.
 const INPUTS_MAX: usize = 2048;
-/// Maximum stop strings of a request.
+/// Maximum number of stop strings in a request.
 const STOPS_MAX: usize = 64;
-/// Maximum answers to a request.
+/// Maximum number of answers (`n`) to a request.
 const ANSWERS_MAX: u64 = 128;
 
-/// The option that makes a stream end with its usage.
+/// The option that requests the usage at the end of a stream.
 const INCLUDE_USAGE: &str = "include_usage";
 
 /// A valid request.
 #[derive(Debug)]
 pub struct Request {
     pub operation: Operation,
-    /// The model id, exactly as it was sent.
+    /// The model id, exactly as the client sent it.
     pub model: String,
-    /// The fallback chain named by the request.
+    /// The fallback chain that the request names.
     pub selector: Option<String>,
     pub is_stream: bool,
     /// Whether the client wants the usage at the end of a stream.
     pub wants_usage: bool,
-    /// The limit on its tokens.
+    /// The limit on the request's tokens.
     pub bound: TokenBound,
     fields: RawObject,
 }
 
 impl Request {
-    /// Reads and checks a body.
+    /// Parses and validates a body.
     ///
     /// # Errors
     /// [`InvalidRequest`], which names the field.
@@ -115,7 +115,8 @@ impl Request {
         check_input(input)
     }
 
-    /// The request that a fallback chain builds from these fields; `None` if it is invalid.
+    /// Returns the request that a fallback chain's mapping builds from these fields; `None` if it
+    /// is invalid.
     #[must_use]
     pub fn mapped(&self, fields: &Map<String, Value>) -> Option<Self> {
         let mut body = self.fields.clone();
@@ -128,11 +129,12 @@ impl Request {
         Self::read(self.operation, &body.text().ok()?).ok()
     }
 
-    /// The body for a model: `model` is its server's name of the model (`None`: the client's name).
-    /// A stream must end with its usage, unless the server rejects `stream_options`.
+    /// Returns the body to send to a model. `model` is the server's name for the model; with
+    /// `None`, the client's name is used. A stream is requested with its usage, unless the server
+    /// rejects `stream_options`.
     ///
     /// # Errors
-    /// If it cannot be serialized.
+    /// Returns an error if the body cannot be serialized.
     pub fn body(
         &self,
         model: Option<&str>,
@@ -153,23 +155,23 @@ impl Request {
         Ok(body.text()?.into())
     }
 
-    /// Whether it has `stream_options` besides the one that the router sets.
+    /// Returns whether the client set any `stream_options` other than the one that the router sets.
     #[must_use]
     pub fn has_own_stream_options(&self) -> bool {
         let options: Option<RawObject> = self.fields.value("stream_options");
         options.is_some_and(|options| options.names().any(|name| name != INCLUDE_USAGE))
     }
 
-    /// The request as a value for a fallback chain's mapping.
+    /// Returns the request as a JSON value for a fallback chain's mapping.
     ///
     /// # Errors
-    /// If it nests too deeply to be parsed.
+    /// Returns an error if the request is nested too deeply.
     pub fn value(&self) -> Result<Value, serde_json::Error> {
         serde_json::from_slice(&self.fields.text()?)
     }
 }
 
-/// The fields that are read here, parsed.
+/// Parses the fields that are validated here.
 fn known_fields(fields: &RawObject) -> Result<JsonObject, InvalidRequest> {
     const KNOWN: [&str; 14] = [
         "model",
@@ -213,7 +215,7 @@ fn check_stop(stop: Option<&Value>) -> Result<(), InvalidRequest> {
     }
 }
 
-/// The fields of a message that are checked.
+/// The fields of a message that are validated.
 #[derive(Deserialize)]
 struct Message<'a> {
     #[serde(borrow)]
@@ -253,11 +255,11 @@ fn is_content(content: &RawValue) -> bool {
     content.starts_with('"') || is_list()
 }
 
-/// A part of a content: an object of any kind.
+/// A content part: an object of any shape.
 #[derive(Deserialize)]
 struct Part {}
 
-/// Checks the input of embeddings: a text, several texts, or lists of tokens.
+/// Validates the input of an embeddings request: a string, several strings, or lists of tokens.
 fn check_input(input: &str) -> Result<(), InvalidRequest> {
     let wrong = |message: String| InvalidRequest::field("input", message);
     if input == "\"\"" || input == "[]" {
@@ -282,7 +284,7 @@ fn check_input(input: &str) -> Result<(), InvalidRequest> {
     Ok(())
 }
 
-/// Removes maxima of -1, which some clients send for no maximum and some servers reject.
+/// Removes token limits of -1, which some clients send to mean "no limit" and some servers reject.
 fn remove_open_limits(fields: &mut RawObject, known: &mut JsonObject) {
     for field in ["max_tokens", "max_completion_tokens"] {
         if fields.get(field) == Some("-1") {

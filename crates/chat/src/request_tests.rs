@@ -1,4 +1,4 @@
-//! Tests of reading requests: rejected fields, and the body that is passed on.
+//! Tests of request parsing: rejected fields, and the forwarded body.
 
 use std::borrow::Cow;
 
@@ -18,7 +18,7 @@ fn read(
     read.map_err(|InvalidRequest { message, param, code }| (message, param, code))
 }
 
-/// A valid request with some fields replaced.
+/// Returns a valid request with some fields replaced.
 fn with(fields: Value) -> Value {
     let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "hello"}]});
     body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());

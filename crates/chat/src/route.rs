@@ -1,8 +1,8 @@
-//! Which models a call tries, where each of them runs, and what it costs.
+//! Chooses the models that a call tries, with their servers and prices.
 //!
-//! A catalog model that serves the operation is called by its slug, followed by the models of its
-//! fallback chain. Any other id goes to the upstream unchanged. Only a call's [`Target`] depends on
-//! where it goes.
+//! A catalog model that serves the operation is called by its slug. If it fails, the models of its
+//! fallback chain follow. Any other id is sent to the upstream unchanged. The only difference
+//! between local and remote models is the [`Target`] of a call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,73 +31,74 @@ use orrery_runners::llm::Process;
 /// One model to try.
 #[derive(Debug)]
 pub struct Candidate {
-    /// The slug, or the upstream's id.
+    /// The slug, or the upstream's id of the model.
     pub name: String,
     pub target: Target,
-    /// The catalog model; `None` for the upstream's.
+    /// The catalog model; `None` for an upstream model.
     pub local: Option<Arc<Model>>,
     pub price: Price,
-    /// The request that a fallback chain's mapping builds.
+    /// The request built by a fallback chain's mapping.
     pub mapped: Option<Box<Request>>,
 }
 
-/// Time limit of a whole answer from the upstream. A local model has its own limit.
+/// Time limit of a whole response from the upstream. A catalog model has its own limit.
 const UPSTREAM_TIME_MAX: Duration = Duration::from_secs(3600);
 
 /// Maximum cost of one answer in US dollars; higher costs are clamped.
 const COST_MAX: f64 = 1.0e9;
-/// Maximum number of local models that a message lists.
+/// Maximum number of local models that an error message lists.
 const NAMED_MAX: usize = 20;
 
 impl Candidate {
-    /// Time limit of a whole answer.
+    /// Returns the time limit of a whole response.
     #[must_use]
     pub fn time_max(&self) -> Duration {
         self.local.as_ref().map_or(UPSTREAM_TIME_MAX, |model| model.timeout)
     }
 
-    /// The request for this model.
+    /// Returns the request for this model.
     #[must_use]
     pub fn request<'r>(&'r self, request: &'r Request) -> &'r Request {
         self.mapped.as_deref().unwrap_or(request)
     }
 
-    /// The maximum that the answers to a request may use.
+    /// Returns the maximum tokens that the answers to a request may use.
     #[must_use]
     pub fn allowance(&self, request: &Request) -> Allowance {
         Allowance::of(self.request(request), self.context())
     }
 
-    /// The context in tokens, if known.
+    /// Returns the context length in tokens, if known.
     #[must_use]
     pub fn context(&self) -> Option<u32> {
         Some(self.local.as_ref()?.runner.local()?.context)
     }
 
-    /// The maximum cost of `answers` answers that use `tokens` in total.
+    /// Returns the maximum cost of `answers` answers that use `tokens` in total.
     #[must_use]
     pub fn most(&self, answers: u64, tokens: Tokens) -> billing::Price {
         self.price.most(answers, tokens, self.time_max())
     }
 }
 
-/// Where a model answers.
+/// The destination of a call.
 #[derive(Debug, Clone)]
 pub enum Target {
     /// The upstream.
     Server {
         url: String,
-        /// The server's name of the model; `None`: the client's name.
+        /// The server's name for the model; with `None`, the client's name is used.
         model: Option<String>,
         /// `Bearer …`, marked as sensitive.
         authorization: Option<HeaderValue>,
     },
-    /// The OpenAI-compatible servers of a catalog model; each request goes to one of them.
+    /// The OpenAI-compatible servers of a catalog model. Each request is sent to one of these
+    /// servers.
     Pool {
         servers: Arc<Pool>,
         /// The path appended to a server's URL.
         path: &'static str,
-        /// The servers' name of the model.
+        /// The servers' name for the model.
         model: String,
         /// `Bearer …`, marked as sensitive.
         authorization: Option<HeaderValue>,
@@ -107,7 +108,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// `Bearer …`, if the server requires it.
+    /// Returns the `Bearer …` header, if the server requires one.
     #[must_use]
     pub const fn authorization(&self) -> Option<&HeaderValue> {
         match self {
@@ -118,7 +119,7 @@ impl Target {
         }
     }
 
-    /// The server's name of the model, if it differs from the client's.
+    /// Returns the server's name for the model, if it differs from the client's name.
     #[must_use]
     pub fn model(&self) -> Option<&str> {
         match self {
@@ -138,25 +139,25 @@ pub struct Price {
 }
 
 impl Price {
-    /// A price with a fee; without `pricing` the model is free.
+    /// Creates a price with a fee. Without `pricing`, the model is free.
     #[must_use]
     pub const fn new(pricing: Option<Pricing>, fee: f64) -> Self {
         Self { pricing, fee }
     }
 
-    /// Whether the model has a price.
+    /// Returns whether the model has a price.
     #[must_use]
     pub const fn is_known(&self) -> bool {
         self.pricing.is_some()
     }
 
-    /// Whether the price is the same for each answer.
+    /// Returns whether every answer has the same price.
     #[must_use]
     pub const fn is_fixed(&self) -> bool {
         matches!(self.pricing, Some(Pricing::Fixed { .. }))
     }
 
-    /// The cost of an answer.
+    /// Returns the cost of an answer.
     #[must_use]
     pub fn of(&self, tokens: Tokens, run_time: Duration) -> Usd {
         let Some(pricing) = &self.pricing else { return Usd::ZERO };
@@ -165,7 +166,8 @@ impl Price {
         Usd::from_dollars(dollars.min(COST_MAX)).unwrap_or(Usd::ZERO)
     }
 
-    /// The maximum cost of `answers` answers that use `tokens` in total, each within `time_max`.
+    /// Returns the maximum cost of `answers` answers that use `tokens` in total, each within
+    /// `time_max`.
     #[must_use]
     pub fn most(&self, answers: u64, tokens: Tokens, time_max: Duration) -> billing::Price {
         let Some(pricing) = &self.pricing else { return billing::Price::default() };
@@ -178,7 +180,7 @@ impl Price {
 }
 
 impl Inner {
-    /// The models that a call tries, in order; at least one.
+    /// Returns the models that a call tries, in order; at least one.
     ///
     /// # Errors
     /// [`Error::NoModel`]; [`Error::Invalid`] for an unknown chain; [`Error::Chains`].
@@ -200,8 +202,8 @@ impl Inner {
         self.with_fallbacks(organization, first, request).await
     }
 
-    /// The model with this id: the catalog model with this slug, else the upstream's. A request for
-    /// a slug of the catalog is never sent to the upstream.
+    /// Returns the model with this id: the catalog model with this slug, or else the upstream's
+    /// model. A request for a catalog slug is never sent to the upstream.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a catalog model that does not serve the operation;
@@ -223,10 +225,10 @@ impl Inner {
         self.local(model, operation).ok_or_else(|| wrong_kind(&slug, served, operation))
     }
 
-    /// A model of the upstream.
+    /// Returns an upstream model.
     ///
     /// # Errors
-    /// [`Error::NoModel`] without an upstream.
+    /// [`Error::NoModel`] if there is no upstream.
     pub fn upstream(&self, model: &str, operation: Operation) -> Result<Candidate, Error> {
         let model = model.to_owned();
         let Some(upstream) = &self.options.upstream else {
@@ -247,8 +249,8 @@ impl Inner {
         })
     }
 
-    /// A hint with the known id that is most similar to the unknown `model`, in parentheses; empty
-    /// if no id is similar.
+    /// Returns a hint with the known id that is most similar to `model`, in parentheses; empty if
+    /// no known id is similar.
     fn near_id(&self, model: &str, operation: Operation) -> String {
         let models = self.catalog.list();
         let serving = models.iter().filter(|model| model.runner.server(operation).is_some());
@@ -260,7 +262,7 @@ impl Inner {
         near.map(|near| format!(" (did you mean '{near}'?)")).unwrap_or_default()
     }
 
-    /// The slugs of the catalog models that serve the operation, for messages.
+    /// Lists the slugs of the catalog models that serve the operation, for error messages.
     fn local_ids(&self, operation: Operation) -> String {
         let models = self.catalog.list();
         let mut serving = models.iter().filter(|model| model.runner.server(operation).is_some());
@@ -272,7 +274,7 @@ impl Inner {
         if named.is_empty() { "none".to_owned() } else { named.join(", ") }
     }
 
-    /// A candidate for a catalog model, if it serves the operation.
+    /// Returns a candidate for a catalog model, if it serves the operation.
     pub fn local(&self, model: Arc<Model>, operation: Operation) -> Option<Candidate> {
         let target = match model.runner.server(operation)? {
             Server::Remote { servers, model, authorization } => {
@@ -289,8 +291,9 @@ impl Inner {
         })
     }
 
-    /// The model and those of its fallback chain: the chain that the request names, else the first
-    /// enabled chain by name. Models that do not serve the operation are skipped.
+    /// Returns the model followed by the models of its fallback chain. The request may name a
+    /// chain; otherwise the first enabled chain by name applies. Models that do not serve the
+    /// operation are skipped.
     async fn with_fallbacks(
         &self,
         organization: OrganizationId,
@@ -324,18 +327,18 @@ impl Inner {
     }
 }
 
-/// The request that a chain's mapping builds; `None` if the result is not a valid request.
+/// Applies a chain's mapping to a request; `None` if the result is not a valid request.
 fn mapped(map: &Map<String, Value>, request: &Request) -> Option<Request> {
     request.mapped(&fill_object(map, &request.value().ok()?).ok()?)
 }
 
-/// The error for the agent's id on routes that only accept models.
+/// Returns the error for routes that accept only models, not the agent's id.
 fn is_agent(id: &str) -> Error {
     let message = format!("'{id}' is the agent, which answers POST /v1/chat/completions alone");
     InvalidRequest::field("model", message).into()
 }
 
-/// The error for a model that serves another operation.
+/// Returns the error for a model that serves another operation.
 fn wrong_kind(slug: &str, served: Option<Operation>, wanted: Operation) -> Error {
     let words = |operation| match operation {
         Operation::Chat => "chat completions (POST /v1/chat/completions)",

@@ -21,30 +21,30 @@ use orrery_storage::{self as storage, Store};
 #[derive(Debug, Clone)]
 pub struct Options {
     pub upstream: Option<Upstream>,
-    /// The id of the agent, which never goes to the upstream.
+    /// The id of the agent, which is never sent to the upstream.
     pub agent_id: String,
     /// The fee as a fraction of the price.
     pub fee: f64,
     /// Prices of the upstream's models, by id.
     pub prices: HashMap<String, Pricing>,
-    /// Whether the history keeps the answers.
+    /// Whether the history stores answers.
     pub keep_content: bool,
-    /// Daily token budget of a key.
+    /// The daily token budget of an API key.
     pub tokens_per_day: Option<u64>,
-    /// Time limit of an answer's first byte.
+    /// Time limit for the first byte of a response.
     pub first_byte_timeout: Duration,
-    /// Maximum pause of an answer.
+    /// Maximum time between two pieces of a response.
     pub idle_timeout: Duration,
-    /// How long the upstream's list of models is cached.
+    /// Cache lifetime of the upstream's list of models.
     pub catalog_ttl: Duration,
-    /// How long answers may continue once the service stops.
+    /// Maximum time for which responses may continue during a shutdown.
     pub stop_grace: Duration,
 }
 
-/// The server of all models that are not local.
+/// The server for all models that are not in the catalog.
 #[derive(Debug, Clone)]
 pub struct Upstream {
-    /// With its `/v1`, without a slash at its end.
+    /// The base URL, including `/v1`, without a trailing slash.
     pub url: String,
     /// `Bearer …`, marked as sensitive.
     pub authorization: Option<HeaderValue>,
@@ -59,7 +59,7 @@ pub struct Dependencies {
     pub catalog: Catalog,
     pub chains: Chains,
     pub engine: Engine,
-    /// Client for the operator's own URLs.
+    /// The HTTP client for URLs that the operator configures.
     pub client: Client,
 }
 
@@ -78,14 +78,14 @@ pub(super) struct Inner {
     pub(super) upstream_models: UpstreamModels,
 }
 
-/// The chat router; clones share it.
+/// The chat router; clones share the same state.
 #[derive(Debug, Clone)]
 pub struct Chat {
     pub(super) inner: Arc<Inner>,
 }
 
 impl Chat {
-    /// A router with these settings.
+    /// Creates a router with these settings.
     #[must_use]
     pub fn new(dependencies: Dependencies, options: Options) -> Self {
         let Dependencies { store, clock, tasks, catalog, chains, engine, client } = dependencies;
@@ -107,7 +107,7 @@ impl Chat {
         }
     }
 
-    /// The fee as a fraction of the price.
+    /// Returns the fee as a fraction of the price.
     #[must_use]
     pub fn fee(&self) -> f64 {
         self.inner.options.fee

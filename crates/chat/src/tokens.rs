@@ -1,9 +1,9 @@
-//! The daily budgets of keys (`limits.tokens_per_day`): the tokens that each key has used since
-//! midnight UTC. The counters are on the disk and are updated in the commit of each call.
+//! The daily token budgets of API keys (`limits.tokens_per_day`): the tokens that each key has used
+//! since midnight UTC. The counters are stored on disk and updated in the commit of each call.
 //!
-//! A call is admitted as long as the used tokens and the maximum of the calls in flight are within
-//! the budget. A call that has begun is never cut off, so a day's use exceeds the budget by at most
-//! one call.
+//! A call is admitted if the tokens already used and the maximum tokens of all calls in flight fit
+//! in the budget. A call in progress is never cut off, so a day's usage exceeds the budget by at
+//! most one call.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,23 +15,23 @@ use orrery_runtime::Clock;
 use orrery_storage::{self as storage, Commit, Key, Page, Store, Table};
 
 const DAY_SECONDS: i64 = 86_400;
-/// `Retry-After` if calls in flight reserve the rest of a budget.
+/// The `Retry-After` if calls in flight reserve the rest of a budget.
 const RESERVED_RETRY: Duration = Duration::from_secs(5);
-/// Rows deleted per batch, and batches per sweep.
+/// Maximum rows deleted per batch, and maximum batches per sweep.
 const BATCH_MAX: usize = 500;
 const BATCHES_MAX: usize = 10_000;
 
-/// The budgets of all keys; clones share the calls in flight.
+/// The budgets of all keys; clones share the counts of calls in flight.
 #[derive(Debug, Clone)]
 pub struct TokenBudgets {
     store: Store,
     clock: Clock,
-    /// Tokens per day; `None`: no limit, and nothing is counted.
+    /// Tokens per day. With `None` there is no limit, and tokens are not counted.
     limit: Option<u64>,
     in_flight: Arc<Mutex<HashMap<KeyId, u64>>>,
 }
 
-/// The maximum use of a call, counted as in flight until this is dropped.
+/// The maximum tokens of a call, counted as in flight until this value is dropped.
 #[derive(Debug)]
 pub struct InFlight {
     budgets: TokenBudgets,
@@ -40,7 +40,7 @@ pub struct InFlight {
 }
 
 impl TokenBudgets {
-    /// Budgets with a limit of tokens per day.
+    /// Creates budgets with a limit on tokens per day.
     #[must_use]
     pub fn new(store: Store, clock: Clock, limit: Option<u64>) -> Self {
         Self { store, clock, limit, in_flight: Arc::default() }
@@ -58,9 +58,9 @@ impl TokenBudgets {
         tokens: u64,
     ) -> Result<Option<InFlight>, Error> {
         let Some(limit) = self.limit else { return Ok(None) };
-        // Counted before the counter on disk is read, so that the second of two concurrent calls
-        // sees the first, and a call that ends in between is not missed. Such a call may count
-        // twice, which errs on the safe side.
+        // The call is counted in flight before the counter is read from disk, so that the second of
+        // two concurrent calls sees the first, and a call that ends in between is not missed. That
+        // call may count twice, which errs on the safe side.
         let (flying, this) = self.fly(key, tokens);
         let counter = row(organization, key, self.today());
         let used = self.store.counter(&counter).await;
@@ -75,7 +75,7 @@ impl TokenBudgets {
         Ok(Some(this))
     }
 
-    /// Counts a call as in flight; also returns the tokens that were in flight before it.
+    /// Counts a call as in flight, and returns the tokens that were in flight before the call.
     fn fly(&self, key: KeyId, tokens: u64) -> (u64, InFlight) {
         let mut in_flight = self.lock();
         let flying = in_flight.entry(key).or_default();
@@ -126,7 +126,7 @@ impl TokenBudgets {
         Ok(count)
     }
 
-    /// Days since 1970.
+    /// Returns the number of days since 1970.
     fn today(&self) -> u32 {
         let days = self.clock.now().unix_seconds().div_euclid(DAY_SECONDS);
         u32::try_from(days).unwrap_or_default()
@@ -154,7 +154,7 @@ impl Drop for InFlight {
     }
 }
 
-/// The row of a key's counter for one day.
+/// Returns the row of a key's counter for one day.
 fn row(organization: OrganizationId, key: KeyId, day: u32) -> Key {
     Key::table(Table::TokenUse).id(organization).id(key).raw(&day.to_be_bytes())
 }
@@ -213,8 +213,8 @@ mod tests {
         let (organization, key) = ids();
         let running = budgets.admit(organization, key, 100).await.unwrap();
         let mut second = Box::pin(budgets.admit(organization, key, 1));
-        // It reads the disk before the first call is counted there, and mostly continues after that
-        // call has ended.
+        // The second call reads the disk before the first is counted there, and usually continues
+        // after the first has ended.
         let looked = futures_util::poll!(&mut second);
         let mut commit = Commit::new();
         budgets.count(&mut commit, organization, key, 100);

@@ -1,10 +1,10 @@
-//! One attempt at a model's server: a connection, the request, and the first byte of the answer,
-//! each within its time limit.
+//! Makes one attempt to call a model's server: the connection, the request, and the first byte of
+//! the response, each within its time limit.
 //!
-//! Only a failed connection is retried, because then nothing of the request has left this machine.
-//! If a model has several servers, another one is tried as long as the request cannot have had an
-//! effect (`runners::endpoints`). A response other than success is a [`Failure`] with the server's
-//! status.
+//! Only a failed connection is retried, because then no part of the request has left this machine.
+//! If a model has several servers, the next server is tried as long as the request cannot have had
+//! an effect (`runners::endpoints`). A response with an error status becomes a [`Failure`] with
+//! that status.
 
 use std::time::Duration;
 
@@ -26,52 +26,52 @@ use orrery_runners::openai::answer::{self, Body, begin, is_event_stream};
 use orrery_runners::openai::failure::{misunderstood, too_late};
 use orrery_runtime as runtime;
 
-/// Maximum connection attempts.
+/// Maximum number of connection attempts.
 const CONNECTS_MAX: u32 = 2;
 /// Delay between two connection attempts.
 const CONNECT_PAUSE: Duration = Duration::from_millis(50);
-/// An answer that has begun.
+/// A response that has started to arrive.
 #[derive(Debug)]
 pub struct Opened {
-    /// Whether it is a stream of events.
+    /// Whether the response is an event stream.
     pub is_stream: bool,
-    /// Its first bytes; `None` if none have arrived yet.
+    /// The first bytes of the response; `None` if none have arrived yet.
     pub first: Option<Bytes>,
     pub body: Body,
     pub headers: HeaderMap,
     pub limits: Limits,
-    /// Keeps a local model loaded until the answer is complete.
+    /// Keeps a local model loaded until the response is complete.
     pub in_use: Option<InUse>,
-    /// The lease of the server, on which the outcome is noted.
+    /// The lease of the server, on which the outcome is recorded.
     pub lease: Option<Lease>,
 }
 
 /// A request to send.
 #[derive(Debug, Clone, Copy)]
 pub struct Asked<'r> {
-    /// The path at a local process.
+    /// The path on a local process.
     pub path: &'static str,
     pub body: &'r Bytes,
     pub is_stream: bool,
-    /// Whether another model is tried if this one fails.
+    /// Whether another model can be tried if this one fails.
     pub may_fall_back: bool,
-    /// Its trace span.
+    /// The trace span of the call.
     pub call: &'r trace::Call,
 }
 
 /// The time limits of an attempt.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// When the attempt began.
+    /// The time at which the attempt began.
     pub begun: Instant,
-    /// Deadline of the first byte.
+    /// The deadline for the first byte.
     pub first_byte: Instant,
-    /// Deadline of the whole answer.
+    /// The deadline for the whole response.
     pub whole: Instant,
 }
 
 impl Limits {
-    /// The limits of an attempt that begins now.
+    /// Creates limits for an attempt that begins now.
     #[must_use]
     pub fn from_now(first_byte: Duration, whole: Duration) -> Self {
         let begun = runtime::monotonic_now();
@@ -81,9 +81,10 @@ impl Limits {
 }
 
 impl Inner {
-    /// Sends a request and waits for the answer to begin. A stream that does not begin before the
-    /// client expects a keep-alive is returned without its first bytes. `name` is the model's, for
-    /// messages; with `may_fall_back`, a local model that has just failed is not waited for.
+    /// Sends a request and waits for the response to begin. If a stream has not begun when the
+    /// client's first keep-alive is due, it is returned without its first bytes. `name` is the
+    /// model's name for messages. With `may_fall_back`, the call does not wait for a local model
+    /// that has just failed.
     ///
     /// # Errors
     /// [`Failure`]
@@ -161,8 +162,8 @@ impl Inner {
         }
     }
 
-    /// Sends a request to one of a model's servers. If there is only one, the connection is tried
-    /// twice.
+    /// Sends a request to one of a model's servers. If there is only one server, a failed
+    /// connection is tried once more.
     async fn connect_to_one(
         &self,
         name: &str,
@@ -205,14 +206,14 @@ impl Inner {
     }
 }
 
-/// Notes the outcome of an answer on the lease of its server.
+/// Records the outcome of a response on the server's lease.
 pub fn note(lease: Option<&mut Lease>, failure: Option<&Failure>) {
     if let Some(lease) = lease {
         lease.note(failure.map(Failure::recorded).as_ref());
     }
 }
 
-/// Whether nothing of the request has left this machine and another attempt may succeed. A
+/// Returns whether no part of the request has left this machine and another attempt may succeed. A
 /// connection that timed out is not retried.
 fn may_connect_again(error: &client::Error) -> bool {
     use connector::Error as E;
@@ -242,7 +243,7 @@ fn unreached(name: &str, error: &client::Error) -> Failure {
     Failure::new(status, ErrorClass::ProviderUnavailable, message)
 }
 
-/// The failure of a local model whose process is not available.
+/// Returns the failure for a local model whose process is not available.
 pub fn unopened(name: &str, error: &OpenError) -> Failure {
     let (status, class, reason) = match error {
         OpenError::Unavailable(reason) => (503, ErrorClass::ProviderUnavailable, reason),

@@ -1,4 +1,5 @@
-//! A non-streamed answer: read up to a limit, counted, recorded, and passed on with its cost.
+//! Returns a non-streamed answer: reads it up to a size limit, measures its usage, records the
+//! call, and adds the cost.
 
 use std::time::Duration;
 
@@ -21,10 +22,10 @@ use orrery_runners::openai::failure::{broken, misunderstood, too_late};
 use orrery_runners::openai::shape;
 use orrery_runtime as runtime;
 
-/// Maximum size of an answer in bytes: enough for the embeddings of a full request.
+/// Maximum size of an answer in bytes: enough for the embeddings of a request with the most inputs.
 const ANSWER_MAX: usize = 64 * 1024 * 1024;
 
-/// Copies of an answer's text in memory while it is converted to a stream.
+/// Copies of an answer in memory while it is converted to a stream.
 const STREAM_COPIES: usize = 5;
 
 /// A complete answer.
@@ -37,8 +38,8 @@ pub struct Whole {
 }
 
 impl Call {
-    /// Reads an answer that is not a stream. If the request was for a stream, the answer is
-    /// converted to one.
+    /// Reads a non-streamed answer. If the client requested a stream, the answer is converted to
+    /// one.
     pub(super) async fn read(&mut self, name: &str, mut opened: Opened) -> Result<Begun, Failure> {
         let first_byte = self.started.elapsed();
         let is_stream = self.request.is_stream;
@@ -70,7 +71,7 @@ impl Call {
         }
     }
 
-    /// Records an answer and replies with it.
+    /// Records an answer and sends it to the client.
     pub(super) async fn whole(self, candidate: Candidate, whole: Whole, reply: Reply) {
         let Whole { answer, text, first_byte, begun } = whole;
         let operation = self.request.operation;
@@ -112,8 +113,8 @@ impl Call {
     }
 }
 
-/// Reads an answer of at most `most` bytes with pauses of at most `idle`. `lease` covers it twice,
-/// because it is serialized again with its cost.
+/// Reads an answer of at most `most` bytes, with pauses of at most `idle`. `lease` reserves twice
+/// its size, because the answer is serialized again with its cost.
 ///
 /// # Errors
 /// [`Failure`]
@@ -146,7 +147,7 @@ pub async fn read_whole(
 
 /// A parsed answer.
 enum Parsed {
-    /// The answer as an object, and its text.
+    /// The answer as an object, with its raw text.
     Whole(RawObject, Bytes),
     /// The answer converted to stream events.
     Events(Bytes),
@@ -176,17 +177,17 @@ async fn parse_aside(
     answers::parse_aside(bytes, parse).await.unwrap_or(Err(unparsed))
 }
 
-/// The failure of an answer that exceeds the memory budget.
+/// Returns the failure for an answer that exceeds the memory budget.
 pub fn too_many_bodies() -> Failure {
     let message = "too many bodies are in flight; try again in a moment";
     Failure::new(503, ErrorClass::InternalError, message)
 }
 
-/// The object's text with the cost in its `usage`. A missing usage is filled in from `tokens`, and
-/// marked if the model has not counted them.
+/// Serializes the object with the cost in its `usage`. A missing usage is filled in from `tokens`,
+/// and marked as estimated if the model did not count them.
 ///
 /// # Errors
-/// Never in practice: all values are JSON.
+/// None in practice: all values are JSON.
 pub fn with_cost(
     answer: &mut RawObject,
     tokens: Tokens,

@@ -1,8 +1,8 @@
-//! Sends requests to the service: over its control socket or, if no service runs, in this process
-//! directly on the store. Both transports use the same routes.
+//! Sends requests to the service over its control socket or, if no service runs, handles them in
+//! this process on the store. Both transports use the same routes.
 //!
-//! Never opens a store that belongs to another user: files that root left in it would keep the
-//! service from starting.
+//! It never opens a store that belongs to another user: files that root created in it would prevent
+//! the service from starting.
 
 use std::future::Future;
 use std::io::{ErrorKind, Write};
@@ -29,7 +29,7 @@ pub(super) const SOCKET: &str = "control.sock";
 /// The file in the data folder that holds the socket's token.
 const TOKEN: &str = "control.token";
 
-/// Largest response accepted, in bytes.
+/// Maximum size of a response, in bytes.
 const RESPONSE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// Time limit for one response.
@@ -42,7 +42,7 @@ pub(super) type InProcess =
 /// A client of the admin API.
 pub(super) struct Admin {
     transport: Transport,
-    /// The organization that organization-scoped routes act for.
+    /// The organization in whose name organization-scoped routes are called.
     organization: Option<String>,
 }
 
@@ -52,10 +52,12 @@ enum Transport {
 }
 
 impl Admin {
-    /// Connects to the running service of this configuration, or opens the store with `offline` if
-    /// none runs.
+    /// Connects to the running service of this configuration. If no service runs, opens the store
+    /// with `offline`.
     ///
-    /// # Errors When the socket or the store belongs to another user, or the store does not open.
+    /// # Errors
+    /// Returns an error when the socket or the store belongs to another user, or the store does not
+    /// open.
     pub(super) async fn open<F>(
         config: &Config,
         offline: impl FnOnce(Config) -> F,
@@ -91,13 +93,13 @@ impl Admin {
         Self { transport, organization: None }
     }
 
-    /// Sets the organization that later requests act for. Below `/api/base` and `/api/workflows`
-    /// are the routes of those hosts.
+    /// Sets the organization in whose name later requests are sent. The routes of the base and
+    /// workflows hosts are under `/api/base` and `/api/workflows`.
     pub(super) fn act_for(&mut self, organization: &str) {
         self.organization = Some(organization.to_owned());
     }
 
-    /// Connects to the running service of this configuration; `None` if none answers.
+    /// Connects to the running service of this configuration; `None` if no service responds.
     pub(super) async fn running(config: &Config) -> Option<Self> {
         let socket = config.data_dir.join(SOCKET);
         let _listening = unix_socket::connect(&socket).await.ok()?;
@@ -108,7 +110,8 @@ impl Admin {
     /// Connects to the running service of this configuration and never opens its store.
     /// [`Admin::is_away`] recognizes the error returned when no service runs.
     ///
-    /// # Errors When no service runs, or this user may not connect to it.
+    /// # Errors
+    /// Returns an error when no service runs, or this user may not connect to it.
     pub(super) async fn reach(config: &Config) -> anyhow::Result<Self> {
         let socket = config.data_dir.join(SOCKET);
         if let Err(error) = unix_socket::connect(&socket).await {
@@ -125,7 +128,7 @@ impl Admin {
         Ok(Self::by(Transport::Socket { path: socket, token }))
     }
 
-    /// Whether an error of [`Admin::reach`] means that no service runs.
+    /// Returns whether an error of [`Admin::reach`] means that no service runs.
     pub(super) fn is_away(error: &anyhow::Error) -> bool {
         error.is::<Away>()
     }
@@ -140,7 +143,7 @@ impl Admin {
         self.ask(Method::POST, path, Some(value)).await
     }
 
-    /// Sends `POST path` with `value` and waits up to `patience` for the response.
+    /// Sends `POST path` with `value`, and waits for the response for at most `patience`.
     pub(super) async fn post_within(
         &self,
         path: &str,
@@ -160,7 +163,8 @@ impl Admin {
         self.ask(Method::DELETE, path, None).await.map(drop)
     }
 
-    /// Streams the body of `GET path` to `out` and calls `progress` with the bytes written so far.
+    /// Streams the response body of `GET path` to `out`, and calls `progress` with the number of
+    /// bytes written so far.
     pub(super) async fn download(
         &self,
         path: &str,
@@ -171,7 +175,7 @@ impl Admin {
         self.transfer(request.context("the request cannot be written")?, out, progress).await
     }
 
-    /// Streams the body of `POST path` with `value` to `out`.
+    /// Streams the response body of `POST path` with `value` to `out`.
     pub(super) async fn post_stream(
         &self,
         path: &str,
@@ -208,7 +212,7 @@ impl Admin {
         }
     }
 
-    /// Starts a request, with the token if it goes over the socket.
+    /// Builds a request, with the token if it is sent over the socket.
     fn request(&self, method: Method, path: &str) -> hyper::http::request::Builder {
         let request = Request::builder().method(method).uri(path).header(HOST, "localhost");
         let request = match &self.organization {
@@ -273,7 +277,7 @@ async fn over(socket: &Path, request: Request<Body>) -> anyhow::Result<(StatusCo
         let reply = sender.send_request(request).await.context(lost)?;
         collect(reply).await
     };
-    // The connection ends when the exchange drops its sender; the exchange reports its error.
+    // The connection ends when the exchange drops its sender. The exchange reports any error.
     let (answer, _connection) = tokio::join!(exchange, connection);
     answer
 }
@@ -323,7 +327,7 @@ where
     Ok((status, bytes))
 }
 
-/// The value of a successful response, or the service's error message.
+/// Returns the value of a successful response, or the service's error message.
 fn understood(status: StatusCode, bytes: &[u8]) -> anyhow::Result<Value> {
     let value: Value = match bytes {
         [] => Value::Null,
@@ -335,7 +339,7 @@ fn understood(status: StatusCode, bytes: &[u8]) -> anyhow::Result<Value> {
         return Ok(value);
     }
     let error = value.get("error");
-    // The OpenAI-compatible routes have their own form of errors.
+    // The OpenAI-compatible routes have their own error format.
     let message = error.and_then(|error| error.get("message").or(Some(error)));
     match message.and_then(Value::as_str) {
         Some(message) => bail!("{message}"),
@@ -343,13 +347,13 @@ fn understood(status: StatusCode, bytes: &[u8]) -> anyhow::Result<Value> {
     }
 }
 
-/// `name` as one percent-encoded path segment.
+/// Returns `name` as one percent-encoded path segment.
 pub(super) fn segment(name: &str) -> PercentEncode<'_> {
     utf8_percent_encode(name, NON_ALPHANUMERIC)
 }
 
-/// Rejects a data folder that has no store or belongs to another user: only `serve` creates a
-/// store.
+/// Returns an error for a data folder that has no store or belongs to another user: only `serve`
+/// creates a store.
 pub(super) fn refuse_without_store(data_dir: &Path) -> anyhow::Result<()> {
     refuse_foreign(data_dir)?;
     let store = data_dir.join("store");
@@ -366,7 +370,7 @@ pub(super) fn refuse_without_store(data_dir: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// Rejects a data folder that belongs to another user.
+/// Returns an error for a data folder that belongs to another user.
 pub(super) fn refuse_foreign(data_dir: &Path) -> anyhow::Result<()> {
     let Ok(folder) = std::fs::metadata(data_dir) else { return Ok(()) };
     let uid = rustix::process::geteuid().as_raw();
@@ -381,7 +385,7 @@ pub(super) fn refuse_foreign(data_dir: &Path) -> anyhow::Result<()> {
     );
 }
 
-/// Rejects the store of a running service.
+/// Returns an error if a service runs on the data folder.
 pub(super) fn refuse_running(data_dir: &Path) -> anyhow::Result<()> {
     if !unix_socket::is_listening(&data_dir.join(SOCKET)) {
         return Ok(());

@@ -19,7 +19,8 @@ async fn no_store(_config: Config) -> anyhow::Result<InProcess> {
     bail!("the store is not to be opened")
 }
 
-/// A service on a control socket that records each request and answers with `status` and `answer`.
+/// Starts a service on a control socket that records each request and responds with `status` and
+/// `answer`.
 fn service(folder: &Path, status: StatusCode, answer: &'static str) -> (Seen, Tasks) {
     let seen = Seen::default();
     let tasks = Tasks::new();
@@ -44,7 +45,7 @@ fn service(folder: &Path, status: StatusCode, answer: &'static str) -> (Seen, Ta
                     Ok::<_, hyper::Error>(reply)
                 }
             });
-            // A client that only probes for a listener closes its connection at once.
+            // A client that only probes for a listener closes its connection immediately.
             let _ended = hyper::server::conn::http1::Builder::new()
                 .serve_connection(TokioIo::new(stream), respond)
                 .await;

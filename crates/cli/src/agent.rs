@@ -1,7 +1,8 @@
 //! `orrery agent`: a conversation with the agent at the terminal.
 //!
-//! Answers go to standard output; tool calls, links to media and costs go to standard error. The
-//! command needs a running service, which stores the conversation: the same `--session` resumes it.
+//! Responses go to standard output; tool calls, media links and costs go to standard error. The
+//! command needs a running service, which stores the conversation, so the same `--session` resumes
+//! it.
 
 use std::io::{BufRead as _, IsTerminal as _, Write};
 
@@ -16,9 +17,9 @@ use orrery_domain::account::DEFAULT_ORGANIZATION;
 use orrery_domain::ids::SessionId;
 use orrery_runtime::new_id;
 
-/// Longest event accepted, in bytes.
+/// Maximum size of an event, in bytes.
 const EVENT_MAX: usize = 16 * 1024 * 1024;
-/// Characters of a tool's input that are printed.
+/// Maximum number of characters of a tool's input to print.
 const INPUT_SHOWN: usize = 200;
 
 /// Talk to the agent of the running service
@@ -96,7 +97,7 @@ async fn exchange(
 #[derive(Debug, Default)]
 struct Events {
     unread: Vec<u8>,
-    /// Why the exchange failed.
+    /// The error that ended the exchange, if any.
     error: Option<String>,
 }
 
@@ -186,7 +187,7 @@ impl Events {
     }
 }
 
-/// Keeps line breaks and removes other control characters.
+/// Retains line breaks and removes other control characters.
 fn lines(text: &str) -> String {
     text.lines()
         .map(|line| if line.is_empty() { String::new() } else { plain(line) })

@@ -1,7 +1,7 @@
 //! `orrery backup`, `verify`, `restore` and `compact`.
 //!
 //! A backup is taken from the running service, or directly from the store if no service runs. The
-//! other commands need a stopped service, except `verify FILE`.
+//! other commands, except `verify FILE`, require a stopped service.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -58,7 +58,7 @@ pub(super) struct Verify {
 }
 
 impl Verify {
-    /// Whether a backup is checked rather than a store.
+    /// Returns whether a backup is checked rather than a store.
     pub(super) const fn is_of_file(&self) -> bool {
         self.file.is_some()
     }
@@ -92,7 +92,7 @@ pub(super) struct Restore {
     shape: Shape,
 }
 
-/// Table rows of names and counts.
+/// Returns table rows with names and counts.
 fn counts(rows: &[(&str, String)]) -> Vec<Vec<String>> {
     rows.iter().map(|(what, count)| vec![(*what).to_owned(), count.clone()]).collect()
 }
@@ -103,7 +103,7 @@ const COLUMNS: [Column; 2] = [Column::Text("WHAT"), Column::Number("COUNT")];
 #[derive(Serialize)]
 struct KeptLog {
     files: usize,
-    /// Its last commit, and when that commit was written.
+    /// The last commit, and the time at which it was written.
     record: u64,
     at: String,
     notes: Vec<String>,
@@ -141,12 +141,12 @@ fn show(summary: &Summary, log: Option<KeptLog>, output: &Output) -> anyhow::Res
     Ok(())
 }
 
-/// A spinner that shows bytes processed; hidden if standard error is not a terminal.
+/// Creates a spinner that shows the bytes processed; hidden if standard error is not a terminal.
 pub(super) fn byte_bar(what: &str) -> ProgressBar {
     progress_bar(what, "{bytes} in {elapsed}, {bytes_per_sec}")
 }
 
-/// A spinner for other units; `shown` is an `indicatif` template.
+/// Creates a spinner with another unit. `shown` is an `indicatif` template.
 pub(super) fn progress_bar(what: &str, shown: &str) -> ProgressBar {
     let bar = ProgressBar::new_spinner().with_message(what.to_owned());
     let style = ProgressStyle::with_template(&format!("{{spinner}} {{msg}} {shown}"));
@@ -223,8 +223,8 @@ async fn write(part: &Path, config: &Config, encryption: Encryption) -> anyhow::
     .await
 }
 
-/// A writer that verifies a copy of its input while it writes, for files that this machine cannot
-/// decrypt to read back.
+/// A writer that verifies a copy of its input while it writes, for encrypted files that this
+/// machine cannot decrypt.
 struct Checked<W> {
     out: W,
     copy: Option<io::PipeWriter>,
@@ -259,7 +259,7 @@ impl<W: Write> Write for Checked<W> {
         if let Some(copy) = &mut self.copy
             && copy.write_all(bytes.get(..count).unwrap_or_default()).is_err()
         {
-            // The check stopped early; its result says why.
+            // The check stopped early; its result has the reason.
             self.copy = None;
         }
         Ok(count)
@@ -294,7 +294,7 @@ impl Opener {
     }
 }
 
-/// Warns if the backup is not encrypted.
+/// Warns if a backup is not encrypted.
 fn warn_of_plain(is_encrypted: bool) {
     if !is_encrypted {
         output::note(&format!("warning: this backup is not encrypted: {UNENCRYPTED}"));
@@ -307,7 +307,7 @@ fn part_of(file: &Path) -> PathBuf {
     name.into()
 }
 
-/// Reads and checks a whole backup.
+/// Reads and verifies a whole backup.
 pub(super) fn checked_file(file: &Path, keys: &Keys) -> anyhow::Result<Summary> {
     let bar = byte_bar("verify");
     let opened =
@@ -333,7 +333,7 @@ struct Found {
     notes: Vec<String>,
 }
 
-/// `orrery verify [FILE [--restore]]`. Returns false if it finds faults.
+/// `orrery verify [FILE [--restore]]`. Returns false if verification finds errors.
 pub(super) async fn verify(asked: Verify, config: &Config) -> anyhow::Result<bool> {
     let Verify { file, log, restore, work_dir, opener, shape } = asked;
     let output = Output::new(shape.json);
@@ -380,7 +380,7 @@ pub(super) async fn verify(asked: Verify, config: &Config) -> anyhow::Result<boo
     Ok(is_good)
 }
 
-/// Checks a backup and its log archive. Returns false if the log archive has a fault.
+/// Verifies a backup and its log archive. Returns false if the log archive has an error.
 async fn verify_file(
     file: PathBuf,
     log: Option<PathBuf>,
@@ -417,12 +417,12 @@ async fn verify_file(
     Ok(true)
 }
 
-/// The folder of a backup's log archive.
+/// Returns the folder of a backup's log archive.
 fn log_of(file: &Path, log: Option<PathBuf>) -> PathBuf {
     log.unwrap_or_else(|| file.parent().unwrap_or(Path::new("")).join(backup::LOG))
 }
 
-/// Prints the counts and the faults.
+/// Prints the counts and the errors.
 pub(super) fn counted(report: backup::Report, output: &Output) -> anyhow::Result<()> {
     let backup::Report { rows, payloads, files, bytes, faults, tables, notes } = report;
     let found = Found { rows, payloads, files, bytes, faults, tables, notes };
@@ -449,7 +449,7 @@ pub(super) async fn restore(asked: Restore, config: &Config) -> anyhow::Result<(
     let replay = if no_log {
         Replay::default()
     } else {
-        // Times that people copy from output have millisecond precision.
+        // Times that users copy from output have only millisecond precision.
         let until = until.map(Timestamp::end_of_millisecond);
         Replay { log: Some(log_of(&file, log)), live: live_log, until }
     };

@@ -108,13 +108,13 @@ struct Name {
 }
 
 impl Name {
-    /// The name that was given.
+    /// Returns the name that was given.
     fn text(&self) -> &str {
         self.name.as_ref().or(self.option.as_ref()).map_or("", String::as_str)
     }
 }
 
-/// A TOML document of entries: TOML needs a named array.
+/// A TOML document with entries, because TOML requires a name for an array.
 #[derive(Debug, Deserialize)]
 struct File {
     entries: Vec<Entry>,
@@ -161,7 +161,7 @@ pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()>
 }
 
 impl Named {
-    /// The request body with one more field.
+    /// Returns the request body with one more field.
     fn with(&self, field: &str, value: Value) -> Value {
         let name = self.name.text();
         let mut body = json!({"organization": self.org, "model": self.model, "name": name});
@@ -230,7 +230,7 @@ pub(super) fn query(pairs: &[(&str, &str)]) -> String {
     form_urlencoded::Serializer::new(String::new()).extend_pairs(pairs).finish()
 }
 
-/// Parses entries: JSON, TOML (`[[entries]]`), or a file of either.
+/// Parses entries given as JSON, as TOML (`[[entries]]`), or as the name of a file with either.
 fn read(given: &str) -> anyhow::Result<Value> {
     let text = match given.strip_prefix('@') {
         Some(file) => regular_file::read_to_string(Path::new(file))

@@ -1,6 +1,7 @@
 //! `orrery chat`: a conversation in the terminal with any model of the chat router. Answers are
-//! streamed. Without a terminal, it answers the message on standard input once. The conversation is
-//! kept in memory only; the history of the organization lists each call.
+//! streamed. Without a terminal, the command sends the message from standard input and prints one
+//! answer. The conversation is held only in memory; the history of the organization lists each
+//! call.
 
 use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write};
 use std::time::Duration;
@@ -18,9 +19,9 @@ use orrery_domain::spelling::nearest;
 use orrery_http::event_stream::EventReader;
 use orrery_runtime as runtime;
 
-/// Longest event of an answer, in bytes.
+/// Maximum size of an event, in bytes.
 const EVENT_MAX: usize = 1024 * 1024;
-/// Longest message accepted, in bytes.
+/// Maximum size of a message, in bytes.
 const MESSAGE_MAX: u64 = 4 * 1024 * 1024;
 /// Maximum number of models listed in an error.
 const MODELS_SHOWN: usize = 10;
@@ -42,18 +43,18 @@ pub(super) struct Chat {
     org: String,
 }
 
-/// A conversation.
+/// A conversation with a model.
 struct Conversation {
     admin: Admin,
     path: String,
     model: String,
-    /// Whether an upstream is configured: it may serve models that no list contains.
+    /// Whether an upstream is configured. It may serve models that are not in any list.
     has_upstream: bool,
     system: Option<Value>,
     messages: Vec<Value>,
 }
 
-/// A callable model.
+/// A model that can be called.
 #[derive(Debug, Deserialize)]
 struct Listed {
     id: String,
@@ -62,7 +63,7 @@ struct Listed {
     status: String,
 }
 
-/// Parses the stream of an answer and prints its text.
+/// Parses a streamed answer and prints its text.
 struct Shown {
     reader: EventReader,
     text: String,
@@ -99,7 +100,7 @@ pub(super) async fn run(asked: Chat, config: &Config) -> anyhow::Result<()> {
     conversation.converse().await
 }
 
-/// The chat models.
+/// Returns the chat models.
 async fn models(admin: &Admin) -> anyhow::Result<Vec<Listed>> {
     let catalog = admin.get("/admin/chat/models").await?;
     let data = catalog.get("data").cloned().unwrap_or_default();
@@ -114,7 +115,7 @@ fn first(models: &[Listed]) -> anyhow::Result<String> {
     Ok(model.id.clone())
 }
 
-/// Returns the model, or an error if it is known not to support chat.
+/// Returns the model, or an error if the model is known not to support chat.
 fn known(model: String, models: &[Listed], has_upstream: bool) -> anyhow::Result<String> {
     if has_upstream || models.iter().any(|listed| listed.id == model) {
         return Ok(model);
@@ -131,7 +132,7 @@ fn known(model: String, models: &[Listed], has_upstream: bool) -> anyhow::Result
 }
 
 impl Conversation {
-    /// Reads messages from the terminal until end of input.
+    /// Reads messages from the terminal until the end of the input.
     async fn converse(&mut self) -> anyhow::Result<()> {
         loop {
             eprint_now("\n> ")?;
@@ -171,8 +172,8 @@ impl Conversation {
         }
     }
 
-    /// Sends a message and prints the answer. Ctrl-C stops the answer and keeps the part received
-    /// so far.
+    /// Sends a message and prints the answer. Ctrl-C stops the answer; the part received so far
+    /// stays in the conversation.
     async fn say(&mut self, text: &str) -> anyhow::Result<()> {
         if text.is_empty() {
             bail!("no message: write one to standard input");
@@ -234,7 +235,7 @@ impl Shown {
         Ok(())
     }
 
-    /// Prints token counts, time and cost of an answer.
+    /// Prints the token counts, duration and cost of an answer.
     fn sum_up(&self, time: Duration) {
         let of_usage = |name: &str| self.usage.as_ref().and_then(|usage| usage.get(name));
         let count = |name: &str| of_usage(name).and_then(Value::as_u64);
@@ -254,7 +255,7 @@ impl Shown {
     }
 }
 
-/// Receives the stream in chunks.
+/// Receives the stream in pieces.
 impl Write for Shown {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.reader.push(bytes);
@@ -276,7 +277,7 @@ fn eprint_now(text: &str) -> io::Result<()> {
     io::stderr().flush()
 }
 
-/// Reads a line from the terminal; `None` at end of input.
+/// Reads a line from the terminal; `None` at the end of the input.
 async fn read_line() -> anyhow::Result<Option<String>> {
     let line = tokio::task::spawn_blocking(|| {
         let mut line = String::new();

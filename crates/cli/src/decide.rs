@@ -1,5 +1,5 @@
-//! `orrery decide`: typed questions about a state, answered by a chat model; prints the
-//! probabilities as bars.
+//! `orrery decide`: asks a chat model typed questions about a state, and prints the probabilities
+//! as bars.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -16,9 +16,9 @@ use orrery_config::Config;
 use orrery_domain::account::DEFAULT_ORGANIZATION;
 use orrery_runtime::regular_file;
 
-/// The width of the bar of 100 %, in characters.
+/// The width of a bar of 100 %, in characters.
 const BAR_WIDTH: u32 = 20;
-/// Time limit for an answer: the same as the service's.
+/// Time limit for a response: longer than the service's own time limit.
 const PATIENCE: Duration = Duration::from_secs(660);
 
 /// Ask a chat model typed questions about a state
@@ -80,7 +80,7 @@ pub(super) async fn run(asked: Decide, config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The state as a value of the request.
+/// Returns the state as a value of the request.
 fn state(text: &str) -> anyhow::Result<Value> {
     let text = match text.strip_prefix('@') {
         None => text.to_owned(),
@@ -97,7 +97,7 @@ fn state(text: &str) -> anyhow::Result<Value> {
     Ok(json.unwrap_or(Value::String(text)))
 }
 
-/// The question's name, and the question as a value of the request.
+/// Returns the question's name, and the question as a value of the request.
 fn question(text: &str) -> anyhow::Result<(String, Value)> {
     let expected = "expected 'name: question', 'name(a|b): question' or 'name[low|high]: question'";
     let colon = colon_of(text).with_context(|| format!("{text:?}: {expected}"))?;
@@ -127,7 +127,7 @@ fn question(text: &str) -> anyhow::Result<(String, Value)> {
     Ok((head.get(..at).unwrap_or_default().trim().to_owned(), question))
 }
 
-/// The end of the name and its options: the first colon outside the options.
+/// Returns the end of the name and its options: the first colon outside the options.
 fn colon_of(text: &str) -> Option<usize> {
     let mut depth = 0_usize;
     for (at, character) in text.char_indices() {
@@ -141,7 +141,7 @@ fn colon_of(text: &str) -> Option<usize> {
     None
 }
 
-/// A table row for each option of an answer.
+/// Returns a table row for each option of an answer.
 fn rows(name: &str, answer: &Value) -> Vec<Vec<String>> {
     let field = |field: &str| answer.get(field);
     let yes = field("oul").or_else(|| field("noul")).and_then(Value::as_f64);
@@ -165,7 +165,7 @@ fn rows(name: &str, answer: &Value) -> Vec<Vec<String>> {
     options.into_iter().map(line).collect()
 }
 
-/// A bar with a resolution of an eighth of a character.
+/// Draws a bar with a resolution of one eighth of a character.
 fn bar(probability: f64) -> String {
     const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     #[expect(
@@ -175,7 +175,7 @@ fn bar(probability: f64) -> String {
     )]
     let eighths = (probability.clamp(0.0, 1.0) * f64::from(BAR_WIDTH * 8)).round() as usize;
     let part = EIGHTHS.get(eighths % 8).copied().unwrap_or_default();
-    // An empty cell would be shown as a dash.
+    // An empty cell would be printed as a dash.
     let bar = "█".repeat(eighths / 8) + part;
     if bar.is_empty() { " ".to_owned() } else { bar }
 }

@@ -1,4 +1,4 @@
-//! Unified diffs of texts, colored on a terminal.
+//! Creates unified diffs, colored on a terminal.
 
 use std::fmt::Write as _;
 
@@ -6,10 +6,10 @@ use similar::{ChangeTag, TextDiff};
 
 use super::output::visible;
 
-/// Context lines around a change.
+/// Number of context lines around a change.
 const CONTEXT_LINES: usize = 3;
 
-/// The diff from `old` to `new`, labeled with their names; empty if they are equal.
+/// Returns the diff from `old` to `new`, labeled with their names; empty if both are equal.
 pub(super) fn unified(
     (old_name, old): (&str, &str),
     (new_name, new): (&str, &str),

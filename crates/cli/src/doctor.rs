@@ -1,6 +1,7 @@
 //! `orrery doctor`: finds problems of the machine, the data, the backups and the work of the
-//! service, and suggests a command that fixes each. Asks the running service; if it is stopped,
-//! inspects the store in this process; without a store, checks the rest. Read-only.
+//! service, and suggests a command that fixes each. It queries the running service; if the service
+//! is stopped, it inspects the store in this process; without a store, it runs the remaining
+//! checks. All checks are read-only.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -27,7 +28,8 @@ pub(super) async fn run(file: Option<&Path>, output: &Output) -> anyhow::Result<
     let (config, mut findings) = check::configuration(file);
     match of_service(&config).await {
         Ok(DoctorReport { findings: found, running: Some(running) }) => {
-            // Describes the running service, whatever configuration this command was given.
+            // These findings describe the running service, regardless of the configuration given to
+            // this command.
             findings = of_running(running);
             findings.extend(found);
         }
@@ -58,13 +60,14 @@ pub(super) async fn run(file: Option<&Path>, output: &Output) -> anyhow::Result<
     Ok(ExitCode::FAILURE)
 }
 
-/// Findings of the running service, or of this process on the store of a stopped one.
+/// Returns the findings of the running service or, if it is stopped, of this process on its store.
 async fn of_service(config: &Config) -> anyhow::Result<DoctorReport> {
     let admin = service::admin(config).await?;
     understood(admin.get("/admin/doctor").await?)
 }
 
-/// The configuration that the running service will read at its next start, and its listeners.
+/// Returns findings on the configuration that the running service will read at its next start, and
+/// on its listeners.
 fn of_running(running: RunningService) -> Vec<Finding> {
     let (_, mut findings) = check::configuration(running.file.as_deref());
     let listens = |host: &Listening| Finding::good(&host.host, format!("{} is served", host.url));
@@ -72,7 +75,7 @@ fn of_running(running: RunningService) -> Vec<Finding> {
     findings
 }
 
-/// Findings when neither the service answers nor the store opens.
+/// Returns the findings if no service responds and the store cannot be opened.
 fn without_store(config: &Config, error: &anyhow::Error) -> anyhow::Result<Vec<Finding>> {
     let now = Clock::system().now();
     let mut found = match Owner::of(&config.data_dir) {

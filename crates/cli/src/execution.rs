@@ -96,7 +96,7 @@ pub(super) struct OfWorkflow {
 
 /// Polling interval of `--watch`.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Moves the cursor home and clears the terminal.
+/// Moves the cursor to the top left and clears the terminal.
 const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
 
 const COLUMNS: [Column; 7] = [
@@ -165,17 +165,17 @@ pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()>
     }
 }
 
-/// Sends a change of an execution to the workflows host, for its organization.
+/// Sends a change of an execution to the workflows host, in the name of its organization.
 async fn change(mut admin: Admin, asked: &OfWorkflow, verb: &str) -> anyhow::Result<Value> {
     admin.act_for(&asked.org);
     let path = format!("/api/workflows/api/v1/executions/{}/{verb}", asked.execution);
     admin.post(&path, &json!({})).await
 }
 
-/// Polls and shows the list until interrupted.
+/// Polls and prints the list until interrupted.
 async fn watch_list(admin: &Admin, path: &str, output: &Output) -> anyhow::Result<()> {
     let is_drawn = io::stdout().is_terminal() && !output.is_json();
-    // The last line printed for each execution that is still listed.
+    // The last line printed for each execution that is still in the list.
     let mut said: HashMap<ExecutionId, String> = HashMap::new();
     let mut looks = tokio::time::interval(LOOK_EVERY);
     loop {
@@ -196,7 +196,7 @@ async fn watch_list(admin: &Admin, path: &str, output: &Output) -> anyhow::Resul
     }
 }
 
-/// An execution as one line.
+/// Formats an execution as one line.
 fn line(execution: &Execution, output: &Output) -> anyhow::Result<String> {
     if output.is_json() {
         return Ok(serde_json::to_string(execution)? + "\n");

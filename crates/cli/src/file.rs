@@ -10,18 +10,19 @@ use super::yaml_fault;
 use orrery_http::content;
 use orrery_runtime::regular_file;
 
-/// Largest file accepted, in bytes: the default limit of a request body.
+/// Maximum size of a file in bytes: the default limit of a request body.
 const FILE_BYTES_MAX: u64 = 8 << 20;
 /// Maximum nesting depth of lists and objects.
 pub(super) const DEPTH_MAX: usize = 100;
-/// Maximum number of values in one file, including those repeated by aliases.
+/// Maximum number of values in one file, including values repeated by aliases.
 pub(super) const VALUES_MAX: usize = 200_000;
 /// Maximum number of aliases in one file.
 pub(super) const ALIASES_MAX: usize = 1_000;
 
-/// Parses a file in the format of its extension.
+/// Parses a file in the format that its extension indicates.
 ///
-/// # Errors When the file cannot be read, is too large, or is not valid in that format.
+/// # Errors
+/// Returns an error when the file cannot be read, is too large, or is not valid in that format.
 pub(super) fn read(path: &Path) -> anyhow::Result<Value> {
     let shown = path.display();
     let text = read_text(path, FILE_BYTES_MAX)?;
@@ -35,14 +36,15 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Value> {
     }
 }
 
-/// The file extension in lower case.
+/// Returns the file extension in lower case.
 pub(super) fn extension(path: &Path) -> String {
     path.extension().and_then(std::ffi::OsStr::to_str).unwrap_or_default().to_ascii_lowercase()
 }
 
 /// Reads a text file of at most `most` bytes.
 ///
-/// # Errors When the file cannot be read, is larger, or is not UTF-8.
+/// # Errors
+/// Returns an error when the file cannot be read, is larger, or is not UTF-8.
 pub(super) fn read_text(path: &Path, most: u64) -> anyhow::Result<String> {
     let shown = path.display();
     let file = regular_file::open(path).with_context(|| format!("{shown} cannot be opened"))?;
@@ -58,10 +60,11 @@ pub(super) fn read_text(path: &Path, most: u64) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// Parses a YAML document. Parsing stops at the first limit exceeded, so hostile documents cost
-/// little.
+/// Parses a YAML document. Parsing stops when a limit is exceeded, so a hostile document takes few
+/// resources.
 ///
-/// # Errors With the line and column of the fault.
+/// # Errors
+/// Returns an error with the line and column of the invalid part.
 pub(super) fn yaml(text: &str) -> anyhow::Result<Value> {
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! {
@@ -86,7 +89,8 @@ pub(super) fn yaml(text: &str) -> anyhow::Result<Value> {
 
 /// Serializes a value as YAML.
 ///
-/// # Errors When the value has no YAML form.
+/// # Errors
+/// Returns an error when the value has no YAML form.
 pub(super) fn to_yaml(value: &Value) -> anyhow::Result<String> {
     serde_saphyr::to_string(value)
         .map_err(|error| anyhow::anyhow!("it cannot be written as YAML: {error}"))

@@ -1,14 +1,14 @@
-//! The welcome text of a start on a terminal: where everything is, and how to make a first
-//! prediction.
+//! The welcome text of a start on a terminal: it shows the URLs and folders, and explains how to
+//! make a first prediction.
 //!
-//! Pure rendering: it reads no files and prints nothing. The text contains the API key, so it goes
-//! to the terminal and never into a log.
+//! This module only renders the text: it reads no files and prints nothing. The text contains the
+//! API key, so it is written to the terminal and never to a log.
 
 use std::path::Path;
 
 use orrery_domain::model::VERSION;
 
-/// The built-in model of the first prediction, and a valid input for it.
+/// The built-in model for the first prediction, with a valid input.
 const MODEL: &str = "text-sentiment";
 const INPUT: &str = r#"{"text":"First light: what a beautiful night!"}"#;
 
@@ -21,14 +21,14 @@ pub(super) struct Welcome<'a> {
     /// Each host's name and its public URL.
     pub(super) hosts: &'a [(&'a str, &'a str)],
     pub(super) data_dir: &'a Path,
-    /// The API key created by a first start.
+    /// The API key, if a first start has created one.
     pub(super) key: Option<&'a str>,
     /// The link at which the Owner sets up the dashboard, until an Owner exists.
     pub(super) setup_link: Option<&'a str>,
-    /// The self-signed authority that clients must trust, if TLS uses it.
+    /// The self-signed certificate authority that clients must trust, if TLS uses one.
     pub(super) authority: Option<&'a Path>,
-    /// The ballast reserved by a first start, and the free space below which new work is rejected,
-    /// both in bytes.
+    /// The disk space reserved by a first start, and the free space below which new work is
+    /// rejected, both in bytes.
     pub(super) disk: Option<(u64, u64)>,
     pub(super) in_colour: bool,
 }

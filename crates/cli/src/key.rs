@@ -1,7 +1,7 @@
 //! `orrery key`: creates, lists and deletes API keys.
 //!
-//! A new key is the only output on standard output, so that a script can capture it. It is shown
-//! only once.
+//! Only a new key is printed on standard output, so that a script can capture it. The full key is
+//! shown only once.
 
 use std::time::Duration;
 
@@ -154,14 +154,15 @@ fn or_never(time: Option<Time>) -> String {
     time.map_or("never".to_owned(), |time| time.to_string())
 }
 
-/// Parses a response into its documented shape.
+/// Parses a response into its documented type.
 pub(super) fn understood<T: serde::de::DeserializeOwned>(answer: Value) -> anyhow::Result<T> {
     use anyhow::Context as _;
     serde_json::from_value(answer)
         .context("the running service sent an unexpected answer: is it a different version?")
 }
 
-/// The name recorded as the key's creator, from the environment; informational, not authenticated.
+/// Returns the name to record as the key's creator, from the environment. The name is
+/// informational, not authenticated.
 fn creator() -> String {
     let user = ["SUDO_USER", "USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok());
     user.filter(|name| !name.is_empty()).unwrap_or("command line".to_owned())

@@ -194,11 +194,11 @@ struct Shape {
     json: bool,
 }
 
-/// Runs the command line. Exit codes: 0: success; 1: failure, explained on standard error; 2: a
-/// usage error.
+/// Runs the command line. The exit code is 0 for success, 1 for a failure, with a message on
+/// standard error, and 2 for a usage error.
 #[must_use]
 pub fn main() -> ExitCode {
-    // Files created by this process are private to its user, whatever umask was inherited.
+    // Files that this process creates are private to its user, regardless of the inherited umask.
     let _of_the_parent = umask(Mode::RWXG | Mode::RWXO);
     let arguments = understood(std::env::args_os()).unwrap_or_else(|error| error.exit());
     match run(arguments) {
@@ -217,7 +217,7 @@ fn understood(words: impl IntoIterator<Item = OsString>) -> Result<Arguments, cl
     parsed.map_err(with_near_command)
 }
 
-/// Moves a `--json` that precedes the command to where the command accepts it.
+/// Moves a `--json` that precedes the command to a position where the command accepts it.
 fn with_json_last(mut words: Vec<OsString>) -> Vec<OsString> {
     let mut at = 1;
     while let Some(word) = words.get(at).and_then(|word| word.to_str()) {
@@ -238,7 +238,7 @@ fn with_json_last(mut words: Vec<OsString>) -> Vec<OsString> {
     words
 }
 
-/// Removes clap's suggestion of a command if it is not similar to the word given.
+/// Removes clap's suggestion of a command if it is not similar to the given word.
 fn with_near_command(mut error: clap::Error) -> clap::Error {
     let unknown = error.get(ContextKind::InvalidSubcommand).map(ToString::to_string);
     let suggested = error.get(ContextKind::SuggestedSubcommand).map(ToString::to_string);
@@ -340,7 +340,7 @@ fn upgrade(asked: upgrade::Upgrade, file: Option<&Path>) -> anyhow::Result<ExitC
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Loads the configuration in `file`; the defaults if there is none.
+/// Loads the configuration from `file`, or uses the defaults if there is no file.
 fn configuration(file: Option<&Path>) -> anyhow::Result<Config> {
     let Some(path) = file else { return Ok(Config::defaults()) };
     Config::load(path).map_err(|faults| {
@@ -352,7 +352,7 @@ fn configuration(file: Option<&Path>) -> anyhow::Result<Config> {
     })
 }
 
-/// Formats a fault as compilers do, so that editors and terminals can link to it.
+/// Formats an error as compilers do, so that editors and terminals can link to its location.
 fn located(path: &Path, error: &config::Error) -> String {
     match error.line {
         0 => error.message.clone(),
@@ -364,7 +364,7 @@ fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<
     runtime()?.block_on(work)
 }
 
-/// Like [`block_on`], but does not wait for background tasks that are still running at the end.
+/// Like [`block_on`], but does not wait at the end for background tasks that are still running.
 fn until_stopped<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = runtime()?;
     let ended = runtime.block_on(work);
@@ -380,7 +380,8 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
         .context("the asynchronous runtime cannot start")
 }
 
-/// The exit code of a guard or a fence. Its error goes to the service by standard error.
+/// Returns the exit code of a guard or a fence. Its error is sent to the service over standard
+/// error.
 fn guarded(ended: std::io::Result<u8>) -> ExitCode {
     match ended {
         Ok(code) => ExitCode::from(code),

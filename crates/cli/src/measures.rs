@@ -1,11 +1,11 @@
-//! Formats rates, times, byte counts and spans briefly, each in one unit.
+//! Formats rates, times, byte counts and durations briefly, each in one unit.
 
 const THOUSAND: f64 = 1000.0;
 const KIB: f64 = 1024.0;
-/// Placeholder for a missing value.
+/// The placeholder for a missing value.
 pub(super) const NONE: &str = "–";
 
-/// A whole number with thousands separators.
+/// Formats a whole number with thousands separators.
 pub(super) fn grouped(value: f64) -> String {
     let digits = format!("{:.0}", value.abs());
     let mut text = if value <= -0.5 { "-".to_owned() } else { String::new() };
@@ -18,7 +18,7 @@ pub(super) fn grouped(value: f64) -> String {
     text
 }
 
-/// A quantity in at most six characters: `0`, `0.4`, `12.3`, `1,234`, `123k`, `1.2M`.
+/// Formats a quantity in at most six characters: `0`, `0.4`, `12.3`, `1,234`, `123k`, `1.2M`.
 pub(super) fn amount(value: f64) -> String {
     match value {
         value if !value.is_finite() => NONE.to_owned(),
@@ -30,7 +30,7 @@ pub(super) fn amount(value: f64) -> String {
     }
 }
 
-/// A time in a suitable unit: `840 µs`, `1.2 ms`, `12 ms`, `3.4 s`, `5 min`.
+/// Formats a time in a suitable unit: `840 µs`, `1.2 ms`, `12 ms`, `3.4 s`, `5 min`.
 pub(super) fn time(seconds: f64) -> String {
     let scaled = |value: f64, unit: &str| {
         let places = usize::from(value < 9.95);
@@ -46,12 +46,12 @@ pub(super) fn time(seconds: f64) -> String {
     }
 }
 
-/// A time, or the placeholder if it is missing.
+/// Formats a time, or returns the placeholder if it is missing.
 pub(super) fn time_or_none(seconds: Option<f64>) -> String {
     seconds.map_or_else(|| NONE.to_owned(), time)
 }
 
-/// A byte count: `512 B`, `1.5 MiB`, `23 GiB`.
+/// Formats a byte count: `512 B`, `1.5 MiB`, `23 GiB`.
 pub(super) fn bytes(count: u64) -> String {
     let mut value = count as f64;
     let mut units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"].iter();
@@ -67,7 +67,7 @@ pub(super) fn bytes(count: u64) -> String {
     format!("{value:.places$} {unit}")
 }
 
-/// A duration such as an uptime: `12 s`, `04:05`, `03:04:05`, `12 d 03:04`.
+/// Formats a duration such as an uptime: `12 s`, `04:05`, `03:04:05`, `12 d 03:04`.
 pub(super) fn span(seconds: f64) -> String {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it saturates")]
     let seconds = seconds.max(0.0) as u64;

@@ -17,7 +17,7 @@ use orrery_http::content;
 use orrery_http::event_stream::EventReader;
 use orrery_wire::operator::{ModelTest, ModelTestEvent, Models};
 
-/// Longest event of a run, in bytes: the largest output plus its envelope.
+/// Maximum size of an event, in bytes: the largest output and its envelope.
 const EVENT_MAX: usize = 300 * 1024 * 1024;
 
 #[derive(Debug, Subcommand)]
@@ -90,7 +90,7 @@ pub(super) async fn list(output: &Output, config: &Config) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Prints the local models: properties of their files, and the memory they use.
+/// Prints the local models with the properties of their files and the memory that they use.
 fn show_local(answer: &Models, output: &Output) -> anyhow::Result<()> {
     let local = answer.models.iter().filter_map(|model| Some((model, model.local.as_ref()?)));
     let rows: Vec<Vec<String>> = local
@@ -155,8 +155,7 @@ fn size(bytes: u64) -> String {
     indicatif::HumanBytes(bytes).to_string()
 }
 
-/// Runs a model on one input. The output goes to standard output, everything else to standard
-/// error.
+/// Runs a model on one input. The output goes to standard output, all other text to standard error.
 pub(super) async fn test(
     slug: &str,
     input: &str,
@@ -196,7 +195,7 @@ pub(super) async fn test(
     Ok(code)
 }
 
-/// A run in progress. Its text is streamed to a terminal as it arrives.
+/// A run in progress. On a terminal, its text is printed as it arrives.
 struct Run {
     reader: EventReader,
     shows: bool,
@@ -232,7 +231,7 @@ impl io::Write for Run {
     }
 }
 
-/// Checks each file; the exit code is a failure if any has a fault.
+/// Checks each file. The exit code is a failure if any file has an error.
 pub(super) fn check(files: &[PathBuf]) -> anyhow::Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
     for file in files {

@@ -1,8 +1,8 @@
 //! Terminal output: tables, JSON, notes and errors.
 //!
-//! Answers go to standard output, notes and errors to standard error. Control characters are
-//! removed from foreign text, so that a name cannot move the cursor. Output is colored only on a
-//! terminal, and not if `NO_COLOR` is set.
+//! Results go to standard output, notes and errors to standard error. Control characters are
+//! removed from untrusted text, so that a name cannot move the cursor. Output is colored only on a
+//! terminal, and only if `NO_COLOR` is not set.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -14,14 +14,14 @@ use comfy_table::{
 use ratatui::crossterm::terminal;
 use serde::Serialize;
 
-/// Spaces between two columns of a table.
+/// Number of spaces between two columns of a table.
 const COLUMN_GAP: u16 = 2;
-/// Before each pair of a head and a cell where a row takes several lines.
+/// The indentation of each heading and cell where a row takes several lines.
 const PAIR_GAP: &str = "  ";
 /// Minimum width of a column whose cells contain several words.
 const PROSE_MIN: u16 = 20;
 
-/// Prints the answer of one command.
+/// Prints the result of one command.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Output {
     json: bool,
@@ -52,7 +52,7 @@ impl Output {
         raw(table(columns, rows, in_colour(&std::io::stdout()), screen_width()).as_bytes())
     }
 
-    /// Whether `--json` is set.
+    /// Returns whether `--json` is set.
     pub(super) const fn is_json(&self) -> bool {
         self.json
     }
@@ -72,39 +72,39 @@ pub(super) fn raw(bytes: &[u8]) -> anyhow::Result<()> {
     out.write_all(bytes).and_then(|()| out.flush()).context("standard output cannot be written")
 }
 
-/// Streams foreign text to standard output, without terminal escape sequences.
+/// Streams untrusted text to standard output, without terminal escape sequences.
 pub(super) fn text(text: &str) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(visible(text).as_bytes())?;
     out.flush()
 }
 
-/// Writes a line that may contain foreign text to standard output.
+/// Writes a line that may contain untrusted text to standard output.
 pub(super) fn line(text: &str) -> anyhow::Result<()> {
     raw(format!("{}\n", visible(text)).as_bytes())
 }
 
-/// The text without control characters (except line breaks and tabs) and without bidirectional
-/// controls.
+/// Returns the text without control characters, except line breaks and tabs, and without
+/// bidirectional controls.
 pub(super) fn visible(text: &str) -> String {
     let is_shown = |letter: &char| matches!(letter, '\n' | '\t') || !is_command(*letter);
     text.chars().filter(is_shown).collect()
 }
 
-/// Whether a terminal acts on the character or reorders the text around it.
+/// Returns whether a terminal acts on the character or reorders the text around it.
 fn is_command(letter: char) -> bool {
     letter.is_control()
         || matches!(letter, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// `path` relative to the current folder if it lies inside, such as `./orrery-data`.
+/// Returns `path` relative to the current folder if it is inside, such as `./orrery-data`.
 pub(super) fn short(path: &Path) -> PathBuf {
     let here = std::env::current_dir().ok();
     let inside = here.and_then(|here| path.strip_prefix(here).ok());
     inside.map_or_else(|| path.to_path_buf(), |inside| Path::new(".").join(inside))
 }
 
-/// Writes a note to standard error; a failed write is ignored.
+/// Writes a note to standard error. Write errors are ignored.
 pub(super) fn note(text: &str) {
     drop(writeln!(std::io::stderr().lock(), "{}", visible(text)));
 }
@@ -120,18 +120,18 @@ pub(super) fn error(error: &anyhow::Error) {
     }
 }
 
-/// Whether the system denied permission, which another user may have.
+/// Returns whether the system denied a permission that another user may have.
 fn is_refused_by_system(error: &anyhow::Error) -> bool {
     let refused = std::io::Error::from(std::io::ErrorKind::PermissionDenied).to_string();
     error.chain().any(|cause| cause.to_string().to_lowercase().contains(&refused))
 }
 
-/// An error and its causes, one per line.
+/// Formats an error and its causes, one per line.
 pub(super) fn chain(error: &anyhow::Error) -> String {
     error.chain().map(ToString::to_string).collect::<Vec<_>>().join("\n  ")
 }
 
-/// Whether the reader of standard output has gone away, as `head` does.
+/// Returns whether the reader of standard output has closed the pipe, as `head` does.
 pub(super) fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         cause
@@ -140,24 +140,25 @@ pub(super) fn is_closed_pipe(error: &anyhow::Error) -> bool {
     })
 }
 
-/// Whether to color output on this stream.
+/// Returns whether to color the output on this stream.
 pub(super) fn in_colour(stream: &impl std::io::IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// Whether standard output is a terminal.
+/// Returns whether standard output is a terminal.
 pub(super) fn on_a_terminal() -> bool {
     std::io::stdout().is_terminal()
 }
 
-/// The width of the terminal on standard output; `None` for a pipe or a file.
+/// Returns the width of the terminal on standard output; `None` for a pipe or a file.
 fn screen_width() -> Option<u16> {
     let size = on_a_terminal().then(terminal::size)?;
     size.ok().map(|(width, _height)| width).filter(|width| *width > 0)
 }
 
-/// Lays out rows under their headings, each line terminated. Cells with several words wrap if the
-/// table is wider than the screen; if even that is too wide, each row takes several lines.
+/// Lays out rows under their headings, and ends each line with a line break. Cells with several
+/// words wrap if the table is wider than the screen. If the table is still too wide, each row takes
+/// several lines.
 pub(super) fn table(
     columns: &[Column],
     rows: impl IntoIterator<Item = Vec<String>>,
@@ -199,12 +200,13 @@ pub(super) fn table(
     table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
-/// A row on a narrow screen: what it is of on a line, its other cells behind their heads on the next ones. A
-/// word that is longer than the screen stays whole, so that an id can be copied.
+/// Formats a row for a narrow screen: its title on the first line, its other cells with their
+/// headings on the next lines. A word that is longer than the screen stays whole, so that an id can
+/// be copied.
 fn paragraph(columns: &[Column], row: &[String], in_colour: bool, screen: u16) -> String {
     let (bold, end) = if in_colour { ("\u{1b}[1m", "\u{1b}[0m") } else { ("", "") };
     let heads = columns.iter().map(|(Column::Text(head) | Column::Number(head))| *head);
-    // A sign has no head.
+    // The first column has no heading if it holds a sign.
     let title = if heads.clone().next() == Some("") { 2 } else { 1 };
     let mut text = format!("{bold}{}{end}", row.get(..title).unwrap_or(row).join(" "));
     let mut used = usize::from(screen);
@@ -224,7 +226,8 @@ fn paragraph(columns: &[Column], row: &[String], in_colour: bool, screen: u16) -
     text + "\n"
 }
 
-/// The minimum width of each column: ids and numbers stay whole, cells with several words wrap.
+/// Returns the minimum width of each column. Ids and numbers stay whole; cells with several words
+/// wrap.
 fn least_widths(columns: &[Column], rows: &[Vec<String>]) -> Vec<u16> {
     let heads = columns.iter().map(|(Column::Text(head) | Column::Number(head))| *head);
     let width = |text: &str| u16::try_from(text.chars().count()).unwrap_or(u16::MAX);
@@ -239,7 +242,7 @@ fn least_widths(columns: &[Column], rows: &[Vec<String>]) -> Vec<u16> {
     heads.enumerate().map(of_column).collect()
 }
 
-/// The text without control characters; a dash if it is empty.
+/// Returns the text without control characters; a dash if the text is empty.
 pub(super) fn plain(text: &str) -> String {
     match text {
         "" => "-".to_owned(),

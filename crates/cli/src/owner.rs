@@ -1,5 +1,5 @@
-//! The user who owns a service's data: name, groups, and file checks under that user's permissions.
-//! Only a process of root can assume another user, and does so only on a dedicated thread.
+//! The user who owns a service's data: name, groups, and file checks with that user's permissions.
+//! Only a root process can assume another user, and it does so only on a dedicated thread.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -13,14 +13,14 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Owner {
     uid: u32,
-    /// The name in `/etc/passwd`; the numeric id if it has no entry.
+    /// The name in `/etc/passwd`; the numeric id if there is no entry.
     pub(super) name: String,
     group: u32,
     groups: Vec<u32>,
 }
 
 impl Owner {
-    /// The owner of the folder, if this process runs as root and the owner is another user.
+    /// Returns the owner of the folder, if this process runs as root and the owner is another user.
     pub(super) fn of(folder: &Path) -> Option<Self> {
         let metadata = fs::metadata(folder).ok()?;
         if !geteuid().is_root() || metadata.uid() == 0 {
@@ -31,7 +31,7 @@ impl Owner {
         Some(Self::read(metadata.uid(), metadata.gid(), &passwd, &group))
     }
 
-    /// The user with this id, with the groups found in the two files.
+    /// Returns the user with this id, with the groups that the two files contain.
     fn read(uid: u32, group_of_folder: u32, passwd: &str, groups: &str) -> Self {
         let user = user(uid, passwd);
         let name = user.map_or_else(|| uid.to_string(), |(name, _)| name.to_owned());
@@ -47,7 +47,8 @@ impl Owner {
     /// Runs `work` with this user's permissions on a dedicated thread; the calling thread stays
     /// root.
     ///
-    /// # Errors When the system refuses to switch users, as in some containers.
+    /// # Errors
+    /// Returns an error if the system does not permit switching users, as in some containers.
     pub(super) fn looks<T: Send>(&self, work: impl FnOnce() -> T + Send) -> anyhow::Result<T> {
         std::thread::scope(|scope| {
             let looking = scope.spawn(|| {
@@ -66,13 +67,13 @@ impl Owner {
     }
 }
 
-/// The name of a user; the numeric id if the system has no name for it.
+/// Returns the name of a user; the numeric id if the system has no name for the user.
 pub(super) fn name(uid: u32) -> String {
     let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
     user(uid, &passwd).map_or_else(|| uid.to_string(), |(name, _)| name.to_owned())
 }
 
-/// The numeric id of a group.
+/// Returns the numeric id of a group.
 pub(super) fn group(name: &str) -> Option<u32> {
     let groups = fs::read_to_string("/etc/group").ok()?;
     groups.lines().find_map(|line| {
@@ -81,7 +82,7 @@ pub(super) fn group(name: &str) -> Option<u32> {
     })
 }
 
-/// The name and the primary group of a user in the text of `/etc/passwd`.
+/// Finds the name and the primary group of a user in the text of `/etc/passwd`.
 fn user(uid: u32, passwd: &str) -> Option<(&str, u32)> {
     passwd.lines().find_map(|line| {
         let mut fields = line.split(':');

@@ -1,6 +1,8 @@
-//! Finds the service that a command works on: that of the given configuration, or the first found.
+//! Finds the service that a command uses: the service of the given configuration, or the first one
+//! found.
 //!
-//! Only `serve` creates a store. Every other command looks for one and prints which one it uses.
+//! Only `serve` creates a store. Every other command searches for a store and prints which one it
+//! uses.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -12,20 +14,21 @@ use orrery_config::Config;
 /// The configuration of an installed service.
 const INSTALLED: &str = "/etc/orrery/config.toml";
 
-/// Where a command without `--config` finds its service.
+/// The place where a command without `--config` finds its service.
 #[derive(Debug, PartialEq, Eq)]
 enum Place {
-    /// `./orrery-data`, of a service without a configuration file.
+    /// `./orrery-data`: the data folder of a service without a configuration file.
     Here,
     /// The configuration of the installed service.
     Installed(PathBuf),
-    /// The data folder of an installed service whose configuration is elsewhere.
+    /// The data folder of an installed service whose configuration is in another place.
     Data,
 }
 
-/// The configuration of the service that a command works on.
+/// Returns the configuration of the service that a command uses.
 ///
-/// # Errors When the configuration is invalid, or no service is found.
+/// # Errors
+/// Returns an error when the configuration is invalid, or no service is found.
 pub(super) fn of_service(file: Option<&Path>) -> anyhow::Result<Config> {
     if file.is_some() {
         return super::configuration(file);
@@ -51,15 +54,17 @@ pub(super) fn of_service(file: Option<&Path>) -> anyhow::Result<Config> {
     Ok(config)
 }
 
-/// The same for a command that also works without a service: falls back to the defaults.
+/// Like [`of_service`], for a command that also works without a service: falls back to the
+/// defaults.
 ///
-/// # Errors When the configuration is invalid.
+/// # Errors
+/// Returns an error when the configuration is invalid.
 pub(super) fn of_service_or_defaults(file: Option<&Path>) -> anyhow::Result<Config> {
     super::configuration(file_or_found(file).as_deref())
 }
 
-/// The given configuration file; otherwise that of the installed service, unless there is a store
-/// here.
+/// Returns the given configuration file, or else that of the installed service, unless the current
+/// folder has a store.
 pub(super) fn file_or_found(file: Option<&Path>) -> Option<PathBuf> {
     if let Some(file) = file {
         return Some(file.to_path_buf());
@@ -79,19 +84,20 @@ fn configuration(place: &Place) -> anyhow::Result<Config> {
     }
 }
 
-/// The first found of: a store in `here`, the configuration `installed`, a store in `data`.
+/// Returns the first that exists: a store in `here`, the configuration `installed`, a store in
+/// `data`.
 fn find(here: &Path, installed: &Path, data: &Path) -> Option<Place> {
     if holds_store(here) {
         return Some(Place::Here);
     }
-    // A file that this user may not stat counts as present; reading it reports the error.
+    // A file that this user may not stat counts as present; reading it then reports the error.
     if may_exist(installed) {
         return Some(Place::Installed(installed.to_path_buf()));
     }
     holds_store(data).then_some(Place::Data)
 }
 
-/// Whether the folder holds a service's store, as far as this user can see.
+/// Returns whether the folder has a service's store, as far as this user can see.
 fn holds_store(folder: &Path) -> bool {
     folder.is_dir() && may_exist(&folder.join("store"))
 }

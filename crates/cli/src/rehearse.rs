@@ -1,5 +1,5 @@
-//! `orrery verify FILE --restore`: rehearses a restore in a temporary folder that is always
-//! deleted. It reads the backup and its log archive, and touches no service and no store.
+//! `orrery verify FILE --restore`: rehearses a restore in a temporary folder, which is always
+//! deleted. It reads the backup and its log archive, and touches neither a service nor its store.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,12 +14,13 @@ use orrery_backup::{self as backup, Keys, Reached, Replay, Report, Source, Spare
 use orrery_config::Config;
 use orrery_runtime::{Clock, regular_file};
 
-/// Prefix of the names of temporary folders.
+/// The prefix for names of temporary folders.
 const PREFIX: &str = "orrery-rehearsal-";
-/// The data folder inside it.
+/// The name of the data folder inside the temporary folder.
 pub(super) const DATA: &str = "data";
 
-/// Restores, opens, checks and deletes. Returns false if it finds faults.
+/// Restores a backup, opens and checks the store, and deletes the copy. Returns false if it finds
+/// errors.
 pub(super) async fn run(
     file: &Path,
     keys: Keys,
@@ -62,14 +63,15 @@ pub(super) struct Copy {
     pub parent: PathBuf,
     /// The label of the progress bar.
     pub bar: &'static str,
-    /// Describes the copy in the error for lack of space, given its size in bytes.
+    /// Returns the message of the error for lack of space, given the size of the copy in bytes.
     pub no_room: fn(u64) -> String,
 }
 
-/// Checks a backup and its log archive, and restores them if there is enough free space: a full
-/// disk would stop a service that shares it.
+/// Verifies a backup and its log archive, and restores both if there is enough free space: a full
+/// disk would stop a service on the same disk.
 ///
-/// # Errors When the backup is damaged, or there is not enough space for the copy.
+/// # Errors
+/// Returns an error when the backup is damaged, or there is not enough space for the copy.
 pub(super) async fn restore(
     copy: Copy,
     config: &Config,
@@ -95,9 +97,10 @@ pub(super) async fn restore(
     .await
 }
 
-/// The bytes that a restore of `file` may write: those of the backup and of its log archive.
+/// Returns the number of bytes that a restore of `file` and its log archive may write.
 ///
-/// # Errors When the backup is damaged, or its log archive cannot be applied.
+/// # Errors
+/// Returns an error when the backup is damaged, or its log archive cannot be applied.
 fn expected_bytes(file: &Path, keys: &Keys, replay: &Replay) -> anyhow::Result<u64> {
     let summary = checked_file(file, keys)?;
     let bar = byte_bar("log");
@@ -106,9 +109,10 @@ fn expected_bytes(file: &Path, keys: &Keys, replay: &Replay) -> anyhow::Result<u
     Ok(summary.bytes.saturating_add(plan.bytes()))
 }
 
-/// Reads and checks a whole restored store, and closes it.
+/// Reads and checks a complete restored store, and closes it.
 ///
-/// # Errors When the store cannot be read at all.
+/// # Errors
+/// Returns an error when the store cannot be read at all.
 pub(super) async fn check(place: Source) -> anyhow::Result<Report> {
     let store = place.store.clone();
     let report = blocking(move || {
@@ -138,7 +142,7 @@ pub(super) fn folder_for_copy(
     Ok((folder, parent))
 }
 
-/// The parent of the data folder, or the folder for temporary files.
+/// Returns the parent of the data folder, or the system's folder for temporary files.
 fn beside(data: &Path) -> PathBuf {
     let absolute = std::path::absolute(data).ok();
     let parent = absolute.as_deref().and_then(Path::parent).filter(|parent| parent.is_dir());

@@ -1,7 +1,7 @@
 //! `orrery reload`: makes the running service reread its configuration, manifests and certificates.
 //!
-//! Exits with an error if something is invalid, so that `systemctl reload` fails too; the service
-//! keeps the last valid state of it.
+//! The command fails if a file is invalid, so that `systemctl reload` fails too; the service then
+//! keeps using the last valid state of that file.
 
 use std::process::ExitCode;
 

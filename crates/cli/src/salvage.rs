@@ -1,4 +1,4 @@
-//! `orrery salvage`: copies everything readable from a damaged data folder into a new one.
+//! `orrery salvage`: copies all readable data from a damaged data folder to a new one.
 
 use std::path::PathBuf;
 
@@ -18,7 +18,7 @@ pub(super) struct Salvage {
     shape: Shape,
 }
 
-/// `orrery salvage --into DIR`. Returns false if anything was lost.
+/// `orrery salvage --into DIR`. Returns false if any data was lost.
 pub(super) async fn run(asked: Salvage, config: &Config) -> anyhow::Result<bool> {
     super::admin::refuse_foreign(&config.data_dir)?;
     let Salvage { into, shape } = asked;

@@ -1,7 +1,7 @@
-//! `orrery serve`: starts logging and the service and, on a terminal, prints the welcome text.
+//! `orrery serve`: starts logging and the service, and prints the welcome text on a terminal.
 //!
-//! A first key and a dashboard setup link are created only if standard output is a terminal;
-//! otherwise they would end up in a log.
+//! A first API key and a dashboard setup link are created only if standard output is a terminal;
+//! otherwise they would be written to a log.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -33,10 +33,11 @@ pub(super) struct Serve {
 }
 
 impl Serve {
-    /// The configuration of the service.
+    /// Returns the configuration of the service.
     ///
-    /// # Errors When the file is invalid, or addresses are given both in a file and on the command
-    /// line.
+    /// # Errors
+    /// Returns an error when the file is invalid, or addresses are given both in a file and on the
+    /// command line.
     pub(super) fn configuration(&self, file: Option<&Path>) -> anyhow::Result<Config> {
         match file {
             None => Ok(Config::defaults_on(self.listen, self.port)),
@@ -50,7 +51,7 @@ impl Serve {
     }
 }
 
-/// Parses a port that leaves room for the ports of the other hosts.
+/// Parses a port after which there are enough ports for the other hosts.
 fn port(text: &str) -> Result<u16, String> {
     let port = text.parse().ok().filter(|port| (1..=FIRST_PORT_MAX).contains(port));
     port.ok_or(format!("write a port from 1 to {FIRST_PORT_MAX}, such as 9000"))
@@ -71,13 +72,14 @@ pub(super) async fn run(asked: Serve, mut config: Config) -> anyhow::Result<()> 
     }
     let greeted = config.clone();
     super::service::serve(config, true, move |first| {
-        // A greeting that cannot be written is not an error: `orrery key create` creates keys.
+        // A failure to print the greeting is not an error: `orrery key create` creates keys.
         drop(output::raw(greeting(&greeted, &first).as_bytes()));
     })
     .await
 }
 
-/// Rejects a start without a configuration in a folder where the data folder cannot be created.
+/// Rejects a start without a configuration if the data folder cannot be created in the current
+/// folder.
 fn refuse_unwritable(config: &Config) -> anyhow::Result<()> {
     let Some(folder) = config.data_dir.parent().filter(|_| config.file.is_none()) else {
         return Ok(());
@@ -103,7 +105,7 @@ fn unwritable(folder: &Path, refused: Errno) -> String {
     )
 }
 
-/// The greeting on a terminal, including the key and the link created by a first start.
+/// Returns the greeting for a terminal, with the key and the link that a first start has created.
 fn greeting(config: &Config, first: &FirstStart) -> String {
     let hosts = config.hosts.named().map(|(name, host)| (name, host.public_url.as_str()));
     let self_made = !matches!(config.tls.mode, TlsMode::Files { .. })

@@ -1,5 +1,5 @@
-//! The commands' interface to the composition root: a running service, an offline one, checks and
-//! rebuilds.
+//! The commands' interface to the composition root: running and offline services, checks, and
+//! operations on a stopped service.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use orrery_config::Config;
 use orrery_domain::time::Timestamp;
 use orrery_wire::service::Finding;
 
-/// Connects to the running service, or opens its store.
+/// Connects to the running service, or opens its store if no service runs.
 pub(super) async fn admin(config: &Config) -> anyhow::Result<Admin> {
     Admin::open(config, offline).await
 }
 
-/// Runs the service until it is asked to stop. Once ready, calls `ready` with what a first start
-/// created for a person to see.
+/// Runs the service until it is stopped. Once the service is ready, calls `ready` with the values
+/// that a first start has created for the user.
 pub(super) async fn serve(
     config: Config,
     is_watched: bool,
@@ -26,7 +26,7 @@ pub(super) async fn serve(
     app::serve(config, is_watched, ready).await
 }
 
-/// The store of a stopped service.
+/// Opens the store of a stopped service.
 pub(super) fn stopped_store(config: &Config) -> anyhow::Result<Source> {
     refuse_without_store(config)?;
     app::stopped_store(config)
@@ -46,55 +46,57 @@ pub(super) async fn rotate_seal(
     app::rotate_seal(config, watch).await
 }
 
-/// Rejects a data folder that has no store, belongs to another user, or has a running service.
+/// Returns an error for a data folder that has no store, belongs to another user, or has a running
+/// service.
 pub(super) fn refuse_without_store(config: &Config) -> anyhow::Result<()> {
     super::admin::refuse_running(&config.data_dir)?;
     super::admin::refuse_without_store(&config.data_dir)
 }
 
-/// The configured encryption of backups.
+/// Returns the configured encryption of backups.
 pub(super) fn encryption(config: &Config) -> anyhow::Result<Encryption> {
     Ok(app::encryption(&config.backup)?)
 }
 
-/// Whether a store failed to open because it is damaged.
+/// Returns whether a store could not be opened because it is damaged.
 pub(super) fn is_damage(error: &anyhow::Error) -> bool {
     app::is_damage(error)
 }
 
-/// Findings about machine, data folder and backups that are known before a start.
+/// Returns the findings about machine, data folder and backups that can be determined before a
+/// start.
 pub(super) fn settled(config: &Config, now: Timestamp) -> Vec<Finding> {
     app::settled(config, now)
 }
 
-/// Findings that do not need the store.
+/// Returns the findings that do not need the store.
 pub(super) fn without_store(config: &Config, now: Timestamp) -> Vec<Finding> {
     app::without_store(config, now)
 }
 
-/// Whether a folder is on a memory file system.
+/// Returns whether a folder is on an in-memory file system.
 pub(super) fn is_in_memory(folder: &Path) -> bool {
     app::is_in_memory(folder)
 }
 
-/// Free bytes on a folder's disk.
+/// Returns the free bytes on a folder's disk.
 pub(super) fn free_bytes(folder: &Path) -> u64 {
     app::free_bytes(folder)
 }
 
-/// The number of organizations of the running service; `None` if none runs.
+/// Returns the number of organizations of the running service; `None` if no service runs.
 pub(super) async fn running_organizations(config: &Config) -> Option<usize> {
     let admin = Admin::running(config).await?;
     let answer = admin.get("/admin/organizations").await.ok()?;
     Some(answer.get("organizations")?.as_array()?.len())
 }
 
-/// The warning about outgoing requests that a start logs.
+/// Returns the warning about outgoing requests that a start logs.
 pub(super) fn egress_warning(config: &Config, organizations: usize) -> Option<String> {
     app::policy(config).warning(organizations)
 }
 
-/// The slug of a valid manifest, or its faults, each with file, line and column.
+/// Returns the slug of a valid manifest, or its errors, each with file, line and column.
 pub(super) fn check_manifest(file: &Path) -> Result<String, Vec<String>> {
     app::check_manifest(file)
 }

@@ -1,4 +1,4 @@
-//! Signals that end a command which must clean up first.
+//! Catches the signals that would end a command before it has cleaned up.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -8,7 +8,8 @@ pub(super) struct Signals([Signal; 4]);
 impl Signals {
     /// Starts catching the signals.
     ///
-    /// # Errors When the system refuses.
+    /// # Errors
+    /// Returns an error if the system cannot register the signals.
     pub(super) fn new() -> std::io::Result<Self> {
         let [terminate, hang_up, interrupt, quit] = [
             SignalKind::terminate(),

@@ -1,8 +1,8 @@
 //! `orrery upgrade --rehearse`: tries an upgrade to this binary on a copy of the data while the
 //! service keeps running.
 //!
-//! The copy is taken as a backup, then opened, checked and started by this binary, and always
-//! deleted at the end. Neither the service nor its data folder is changed.
+//! The copy is taken as a backup, which this binary then restores, checks and starts on. The copy
+//! is always deleted at the end. Neither the service nor its data folder is changed.
 
 use std::fs;
 use std::io::{BufWriter, Write as _};
@@ -24,7 +24,7 @@ use orrery_backup::{Keys, Replay, Report, Spared, Summary};
 use orrery_config::Config;
 use orrery_runtime::monotonic_now;
 
-/// The backup of the running service, in the temporary folder.
+/// The name of the service's backup in the temporary folder.
 const BACKUP: &str = "service.backup";
 /// The version of this binary.
 const THIS: &str = env!("CARGO_PKG_VERSION");
@@ -49,7 +49,7 @@ pub(super) struct Upgrade {
 }
 
 impl Upgrade {
-    /// Whether a backup is rehearsed, so that no service is needed.
+    /// Returns whether a backup is rehearsed, so that no service is needed.
     pub(super) const fn is_of_file(&self) -> bool {
         self.file.is_some()
     }
@@ -58,12 +58,12 @@ impl Upgrade {
 /// The result of a rehearsal.
 #[derive(Debug, Serialize)]
 struct Rehearsal {
-    /// Whether the upgrade starts and loses nothing.
+    /// Whether this binary starts on the data and loses none of it.
     good: bool,
     /// The version that wrote the data, and the version of this binary.
     from: String,
     to: &'static str,
-    /// The format of the store's rows before and after.
+    /// The version of the store format before and after the upgrade.
     store_format: u32,
     new_store_format: u32,
     rows: u64,
@@ -71,22 +71,22 @@ struct Rehearsal {
     files: u64,
     workflow_versions: u64,
     models: usize,
-    /// Unfinished work when the copy was taken, which would resume.
+    /// Number of executions that were unfinished when the copy was taken, and that would resume.
     unfinished_executions: u64,
     unfinished_deliveries: u64,
     copy_ms: u64,
     check_ms: u64,
-    /// How long requests wait while the new binary starts, in milliseconds.
+    /// Delay of requests while the new binary starts, in milliseconds.
     start_ms: u64,
     copy_bytes: u64,
-    /// Bytes that the start added to the copy.
+    /// Number of bytes that the start added to the copy.
     written_bytes: u64,
     free_bytes: u64,
     faults: Vec<String>,
     manifests: Vec<String>,
 }
 
-/// Rehearses an upgrade. Returns false if it would lose something.
+/// Rehearses an upgrade. Returns false if the upgrade would lose data.
 pub(super) async fn run(asked: Upgrade, config: &Config) -> anyhow::Result<bool> {
     let Upgrade { rehearse: _, file, work_dir, opener, shape } = asked;
     let keys = opener.keys(config)?;
@@ -135,7 +135,7 @@ async fn taken(config: &Config, folder: &Path) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// Restores `file` into `data`, then deletes the backup if it was taken for this rehearsal.
+/// Restores `file` into `data`, and deletes the backup if it was taken for this rehearsal.
 async fn restored(
     file: PathBuf,
     keys: Keys,
@@ -242,7 +242,7 @@ fn show(found: &Rehearsal, output: &Output) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Total size of all files below a folder, in bytes.
+/// Returns the total size of all files in a folder and its subfolders, in bytes.
 fn size_of(folder: &Path) -> std::io::Result<u64> {
     let mut bytes = 0;
     for entry in fs::read_dir(folder)? {

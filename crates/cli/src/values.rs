@@ -1,4 +1,4 @@
-//! Parsers of argument values; each error explains the format with an example.
+//! Parsers of argument values. Each error explains the format with an example.
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use orrery_config as config;
 use orrery_domain::money::Usd;
 use orrery_domain::time::{self, SPAN_MAX, span_text};
 
-/// A duration, such as 90d.
+/// Parses a duration, such as 90d.
 pub(super) fn span(text: &str) -> Result<Duration, String> {
     let span = time::span(text).ok_or_else(|| {
         "write a number and a unit: 30m, 12h or 90d (for a date, count the days until it)"
@@ -23,7 +23,7 @@ pub(super) fn span(text: &str) -> Result<Duration, String> {
     Ok(span)
 }
 
-/// An amount of US dollars, such as 12.50.
+/// Parses an amount in US dollars, such as 12.50.
 pub(super) fn dollars(text: &str) -> Result<f64, String> {
     let sentence =
         "write US dollars as a number above 0 with up to six decimal places, such as 12.50";
@@ -36,7 +36,7 @@ pub(super) fn dollars(text: &str) -> Result<f64, String> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Limit(pub(super) Option<u64>);
 
-/// An organization's limit: a number above 0, or `none`.
+/// Parses an organization's limit: a number above 0, or `none`.
 pub(super) fn limit(text: &str) -> Result<Limit, String> {
     if text == "none" {
         return Ok(Limit(None));
@@ -46,7 +46,8 @@ pub(super) fn limit(text: &str) -> Result<Limit, String> {
     Ok(Limit(Some(number)))
 }
 
-/// A limit in bytes: a number above 0, a size as in the configuration, such as `10GB`, or `none`.
+/// Parses a limit in bytes: a number above 0, a size as in the configuration, such as `10GB`, or
+/// `none`.
 pub(super) fn size_limit(text: &str) -> Result<Limit, String> {
     let bytes = config::values::bytes_of(text).filter(|bytes| *bytes > 0);
     bytes.map(|bytes| Limit(Some(bytes))).map_or_else(|| limit(text), Ok).map_err(|_not_a_number| {
@@ -55,7 +56,7 @@ pub(super) fn size_limit(text: &str) -> Result<Limit, String> {
     })
 }
 
-/// An id as shown in a list.
+/// Parses an id as shown in a list.
 pub(super) fn id<T: FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_not_an_id| {
         "write a whole id as the list shows it, such as 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e"
@@ -63,7 +64,7 @@ pub(super) fn id<T: FromStr>(text: &str) -> Result<T, String> {
     })
 }
 
-/// The number of items to return.
+/// Parses the number of items to return.
 pub(super) fn count(text: &str) -> Result<u32, String> {
     text.parse()
         .ok()
@@ -71,7 +72,7 @@ pub(super) fn count(text: &str) -> Result<u32, String> {
         .ok_or("write a whole number, such as 20".to_owned())
 }
 
-/// An address of this machine; `localhost` is 127.0.0.1.
+/// Parses an address of this machine; `localhost` is 127.0.0.1.
 pub(super) fn address(text: &str) -> Result<IpAddr, String> {
     if text == "localhost" {
         return Ok(IpAddr::from([127, 0, 0, 1]));

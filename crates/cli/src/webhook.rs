@@ -1,4 +1,4 @@
-//! `orrery webhooks`: lists deliveries, shows their attempts, and redelivers.
+//! `orrery webhooks`: lists deliveries, shows their attempts, and redelivers them.
 
 use anyhow::Context as _;
 use clap::Subcommand;

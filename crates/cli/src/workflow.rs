@@ -1,7 +1,7 @@
-//! `orrery workflow`: workflows as files in a folder, one file each, for version control.
+//! `orrery workflow`: manages workflows as files in a folder, one file each, for version control.
 //!
-//! Compares the fields of a file with those of the workflow and of its latest version on the
-//! service. Prints the plan before it sends anything.
+//! It compares the fields of each file with the workflow and its latest version on the service, and
+//! prints the plan before it sends any change.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -34,7 +34,7 @@ const FIELDS: [&str; 8] = [
 const FILES_MAX: usize = 10_000;
 /// Maximum nesting depth of folders.
 const DEPTH_MAX: usize = 16;
-/// Workflows fetched per request.
+/// Number of workflows fetched per request.
 const PAGE: usize = 100;
 
 #[derive(Debug, Subcommand)]
@@ -100,7 +100,7 @@ pub(super) struct Wanted {
     pub(super) fields: Map<String, Value>,
 }
 
-/// A workflow of the service, in the shape of a file.
+/// A workflow on the service, with the fields that a file has.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Existing {
     id: String,
@@ -117,7 +117,7 @@ pub(super) enum Step {
     Change {
         slug: String,
         id: String,
-        /// The workflow's own fields that differ.
+        /// The workflow's own fields that differ from the file.
         change: Map<String, Value>,
         /// The version to add.
         version: Option<(String, Map<String, Value>)>,
@@ -127,7 +127,7 @@ pub(super) enum Step {
 }
 
 impl Wanted {
-    /// Parses and checks the fields of a file; omitted fields keep the service's values.
+    /// Parses and validates the fields of a file. Omitted fields keep the service's values.
     pub(super) fn read(slug: &str, value: Value) -> anyhow::Result<Self> {
         let Value::Object(given) = value else { bail!("it must be an object with {}", known()) };
         if let Some(unknown) = given.keys().find(|name| !FIELDS.contains(&name.as_str())) {
@@ -146,13 +146,14 @@ fn known() -> String {
     FIELDS.join(", ")
 }
 
-/// The steps that make the service's workflows match `wanted`; other workflows are not touched.
+/// Returns the steps that make the service's workflows match `wanted`. Other workflows are not
+/// touched.
 pub(super) fn plan(wanted: &[Wanted], existing: &[Existing]) -> anyhow::Result<Vec<Step>> {
     let mut steps = Vec::new();
     for one in wanted {
         let by_slug = existing.iter().find(|other| other.slug == one.slug);
-        // The service derives a slug from the name, so the file of a new workflow may be named
-        // differently.
+        // The service derives the slug from the name, so the file of a new workflow may have a name
+        // that differs from the slug.
         let by_name = || {
             let named = |other: &&Existing| {
                 other.fields.get("name") == one.fields.get("name")
@@ -201,13 +202,13 @@ fn difference(wanted: &Wanted, existing: &Existing) -> anyhow::Result<Option<Ste
     }))
 }
 
-/// `v` and the number after the highest existing one.
+/// Returns `v` and the number after the highest existing version number.
 fn next_version(versions: &[String]) -> String {
     let numbers = versions.iter().filter_map(|id| id.strip_prefix('v')?.parse::<u64>().ok());
     format!("v{}", numbers.max().unwrap_or(0).saturating_add(1))
 }
 
-/// The fields in file order, without empty ones.
+/// Formats the fields in the order of a file, without empty fields.
 fn text_of(fields: &Map<String, Value>) -> anyhow::Result<String> {
     let mut ordered = Map::new();
     for name in FIELDS {
@@ -227,7 +228,7 @@ fn is_default(name: &str, value: &Value) -> bool {
 }
 
 impl Step {
-    /// This step as one line of the plan.
+    /// Formats this step as one line of the plan.
     pub(super) fn line(&self) -> String {
         match self {
             Self::Create(wanted) => format!("create workflow {}", wanted.slug),
@@ -239,7 +240,7 @@ impl Step {
         }
     }
 
-    /// The workflow before and after, as YAML.
+    /// Returns the workflow before and after the step, as YAML.
     pub(super) fn texts(&self) -> anyhow::Result<(String, String)> {
         Ok(match self {
             Self::Create(wanted) => (String::new(), text_of(&wanted.fields)?),
@@ -247,7 +248,7 @@ impl Step {
         })
     }
 
-    /// The change as a diff.
+    /// Formats the change as a diff.
     pub(super) fn diff(&self, in_colour: bool) -> anyhow::Result<String> {
         let name = match self {
             Self::Create(wanted) => &wanted.slug,
@@ -259,13 +260,13 @@ impl Step {
         Ok(diff::unified((&old, &before), (&new, &after), in_colour))
     }
 
-    /// Applies the step. Returns the slug.
+    /// Applies the step and returns the workflow's slug.
     pub(super) async fn apply(&self, admin: &Admin) -> anyhow::Result<String> {
         match self {
             Self::Create(wanted) => {
                 let mut body = wanted.fields.clone();
                 let is_shared = body.remove("allowed_to_share") == Some(Value::Bool(true));
-                // A locked workflow rejects changes: lock it last.
+                // A locked workflow rejects changes, so the lock is set last.
                 let lock = if is_shared { body.remove("locked") } else { None };
                 let path = "/api/workflows/api/v1/workflows";
                 let made = admin.post(path, &Value::Object(body.clone())).await?;
@@ -288,7 +289,8 @@ impl Step {
             }
             Self::Change { slug, id, change, version, .. } => {
                 let path = format!("/api/workflows/api/v1/workflows/{id}");
-                // Unlock in a separate request first, lock again last.
+                // The workflow is unlocked in a separate request before the change, and locked
+                // again after it.
                 let mut change = change.clone();
                 let locks = change.get("locked") == Some(&Value::Bool(true));
                 if change.get("locked") == Some(&Value::Bool(false)) {
@@ -311,7 +313,7 @@ impl Step {
     }
 }
 
-/// The workflows of the organization, each with the definition of its latest version.
+/// Returns the workflows of the organization, each with the definition of its latest version.
 pub(super) async fn existing(admin: &Admin) -> anyhow::Result<Vec<Existing>> {
     let mut found = Vec::new();
     loop {
@@ -355,8 +357,8 @@ async fn with_definition(admin: &Admin, workflow: &Value) -> anyhow::Result<Exis
     Ok(Existing { slug: text("slug")?, id, versions: versions.filter_map(id_of).collect(), fields })
 }
 
-/// The workflow files in a folder and its subfolders, sorted by path. Hidden files and folders are
-/// skipped.
+/// Lists the workflow files in a folder and its subfolders, sorted by path. Hidden files and
+/// folders are skipped.
 fn files_of(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut folders = vec![(folder.to_owned(), 0)];
     let mut files = Vec::new();
@@ -386,7 +388,7 @@ fn files_of(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// The workflows of a folder's files, by slug.
+/// Reads the workflows in a folder's files, by slug.
 fn read_folder(folder: &Path) -> anyhow::Result<BTreeMap<String, (PathBuf, Wanted)>> {
     let mut found = BTreeMap::new();
     for path in files_of(folder)? {
@@ -452,7 +454,8 @@ async fn pull(admin: &Admin, folder: &Path) -> anyhow::Result<()> {
     for workflow in existing(admin).await? {
         let text = text_of(&workflow.fields)?;
         let known = files.get(&workflow.slug);
-        // A file with equivalent content keeps its formatting and comments.
+        // A file with equivalent contents is not rewritten, so that it keeps its formatting and
+        // comments.
         if let Some((_, wanted)) = known
             && difference(wanted, &workflow)?.is_none()
         {
@@ -553,7 +556,8 @@ mod tests {
         let other = json!({"name": "three", "description": "d", "definition": steps});
         let planned = plan(&[wanted("three", other)], &there).unwrap();
         assert_eq!(planned[0].line(), "create workflow three");
-        // A file with another name matches the workflow of its name, unless a file has its slug.
+        // A file whose name is not a slug matches the workflow with the same `name`, unless another
+        // file has the slug of that workflow.
         assert_eq!(plan(&[wanted("1-one", same.clone())], &there).unwrap(), []);
         let both = [wanted("1-one", same.clone()), wanted("one", same)];
         assert_eq!(plan(&both, &there).unwrap().len(), 1);

@@ -1,5 +1,5 @@
-//! Error messages for invalid YAML, and a check for numbers that would lose digits or that other
-//! YAML readers parse differently.
+//! Error messages for invalid YAML, and a check for numbers that would lose digits or that YAML
+//! parsers interpret differently.
 
 use anyhow::bail;
 use granit_parser::{Event, Parser, ScalarStyle};
@@ -8,7 +8,7 @@ use serde_saphyr::budget::BudgetBreach;
 
 use super::file::{ALIASES_MAX, DEPTH_MAX, VALUES_MAX};
 
-/// The fault as a sentence with its line and column.
+/// Returns the error as a sentence with its line and column.
 #[expect(clippy::wildcard_enum_match_arm, reason = "most faults have a sentence of their own")]
 pub(super) fn sentence(error: &Error) -> String {
     let what = match error {
@@ -42,7 +42,7 @@ pub(super) fn sentence(error: &Error) -> String {
                 );
             }
             if !text.starts_with("recursion limit exceeded") {
-                // The text already ends with the place.
+                // The text already ends with the location.
                 return text;
             }
             format!("lists and objects may nest at most {DEPTH_MAX} levels deep")
@@ -54,16 +54,18 @@ pub(super) fn sentence(error: &Error) -> String {
     }
 }
 
-/// Rejects integers beyond 64 bits, which would lose digits, and numbers that YAML 1.1 and 1.2 read
-/// differently: 017 is 15 in one and 17 in the other, and 1_000 is a number or a text.
+/// Rejects integers beyond 64 bits, which would lose digits, and scalars that YAML 1.1 and 1.2
+/// interpret differently: 017 is 15 in one and 17 in the other, and 1_000 is a number or a string.
 ///
-/// # Errors Names the first such number, its place and what to write instead.
+/// # Errors
+/// Returns an error that names the first such number, its place and what to write instead.
 #[expect(clippy::wildcard_enum_match_arm, reason = "the other events hold no value")]
 pub(super) fn check_numbers(text: &str) -> anyhow::Result<()> {
-    // One entry per open object or list: for an object, whether the next scalar is a key.
+    // The stack of open objects and lists. The entry of an object is whether the next scalar is a
+    // key.
     let mut open: Vec<Option<bool>> = Vec::new();
     for event in Parser::new_from_str(text) {
-        // Invalid YAML was rejected before.
+        // Invalid YAML was already rejected.
         let Ok((event, span)) = event else { return Ok(()) };
         match event {
             Event::MappingStart(..) => {
@@ -106,7 +108,7 @@ pub(super) fn check_numbers(text: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Records the start of a node. Returns whether it is a key.
+/// Records the start of a node, and returns whether the node is a key.
 fn value_begins(open: &mut [Option<bool>]) -> bool {
     let Some(Some(is_key)) = open.last_mut() else { return false };
     let was_key = *is_key;
@@ -114,7 +116,7 @@ fn value_begins(open: &mut [Option<bool>]) -> bool {
     was_key
 }
 
-/// Whether a plain scalar is an integer that does not fit into 64 bits.
+/// Returns whether a plain scalar is an integer that does not fit in 64 bits.
 fn is_wide(text: &str) -> bool {
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
     !digits.is_empty()
@@ -123,7 +125,7 @@ fn is_wide(text: &str) -> bool {
         && text.parse::<u64>().is_err()
 }
 
-/// Whether a plain scalar is a number to some YAML readers and something else to others.
+/// Returns whether a plain scalar is a number in some YAML parsers and another type in others.
 fn is_ambiguous(text: &str) -> bool {
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
     let mut bytes = digits.bytes();

@@ -1,5 +1,5 @@
-//! A tool call: started, followed, ended. A call in flight during a shutdown resumes at the next
-//! start, but its client gets no answer.
+//! Starts a tool call, follows its progress and returns its result. The execution of a call in
+//! flight during a shutdown resumes after the next start, but its client gets no response.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,28 +25,28 @@ use orrery_domain::invalid_request::InvalidRequest;
 use orrery_engine::{self as engine, Follower, Submission};
 use orrery_runtime::new_id;
 
-/// Time-out of each wait for the end of a call.
+/// Timeout of each wait for the end of a call.
 const WAIT: Duration = Duration::from_secs(60);
 /// Maximum progress notifications of one call.
 const PROGRESS_MAX: u32 = 1000;
-/// Maximum characters of a progress message.
+/// Maximum length of a progress message, in characters.
 const PROGRESS_CHARS_MAX: usize = 200;
-/// Maximum bytes of an output in the text content; the structured content has the whole output.
+/// Maximum bytes of an output in the text content; the structured content has the complete output.
 const TEXT_MAX: usize = 256 * 1024;
-/// Maximum bytes of an output that is returned.
+/// Maximum bytes of a returned output.
 const OUTPUT_MAX: u64 = 8 * 1024 * 1024;
 
 /// The result of starting a call.
 #[derive(Debug)]
 pub enum Started {
     Runs(Box<Call>),
-    /// Its input was rejected before it started.
+    /// The tool's input was rejected before the call started.
     Ended(Box<CallToolResult>),
     /// The request itself is invalid.
     Refused(ErrorData),
 }
 
-/// A running call. Dropping it before its end cancels it.
+/// A running call. Dropping it before its end cancels the execution.
 #[derive(Debug)]
 pub struct Call {
     inner: Arc<Inner>,
@@ -56,9 +56,9 @@ pub struct Call {
     /// Follows the events of a prediction.
     follower: Option<Follower>,
     seen: u64,
-    /// The numbers of started and finished workflow steps that were reported.
+    /// The numbers of started and of finished workflow steps that were already reported.
     steps: (usize, usize),
-    /// Number of notifications sent.
+    /// The number of notifications sent.
     sent: u32,
     is_over: bool,
     _place: Place,
@@ -69,16 +69,16 @@ pub struct Call {
 pub enum Next {
     /// A progress notification.
     Progress(Value),
-    /// The answer, which is the last message.
+    /// The response, which is the last message.
     Answer(Value),
 }
 
-/// A tool error, which the client's model can read.
+/// Returns a tool error, which the client's model can read.
 fn failed(message: impl Into<String>) -> Started {
     Started::Ended(Box::new(CallToolResult::error(vec![ContentBlock::text(message)])))
 }
 
-/// Starts the tool named by the request.
+/// Starts the tool that the request names.
 pub async fn start(
     inner: &Arc<Inner>,
     caller: Caller,
@@ -143,19 +143,19 @@ pub async fn start(
 }
 
 impl Call {
-    /// Whether the client has requested progress notifications.
+    /// Returns whether the client has requested progress notifications.
     #[must_use]
     pub const fn has_progress(&self) -> bool {
         self.asked.progress.is_some()
     }
 
-    /// The error response to a call that cannot continue.
+    /// Returns the error response to a call that cannot continue.
     #[must_use]
     pub fn refusal(&self, message: &'static str) -> Value {
         self.asked.error(ErrorData::internal_error(message, None))
     }
 
-    /// The next message. Cancel-safe.
+    /// Waits for the next message. Cancel-safe.
     ///
     /// # Errors
     /// [`Error::Engine`]
@@ -190,7 +190,7 @@ impl Call {
         }
     }
 
-    /// A notification of the progress since the last one.
+    /// Returns a notification of the progress made since the last notification.
     async fn news(&mut self) -> Result<Option<Value>, Error> {
         let Some(token) = self.asked.progress.clone() else { return Ok(None) };
         if self.sent >= PROGRESS_MAX {
@@ -222,7 +222,7 @@ impl Call {
         Ok(Some(written(&ServerMessage::notification(notification))))
     }
 
-    /// The answer to a finished execution.
+    /// Builds the response for a finished execution.
     async fn answer(&self, execution: &Execution) -> Result<Value, Error> {
         let output = self.inner.output(execution, OUTPUT_MAX).await?;
         let fault = execution.fault.as_ref().map(|fault| fault.cause.as_str());
@@ -254,7 +254,7 @@ impl Call {
         Ok(self.asked.response(result))
     }
 
-    /// A link to a file with its known metadata.
+    /// Builds a resource link to a file, with the file's metadata if it is known.
     async fn link(&self, url: String) -> Result<Resource, Error> {
         let own = self.inner.signed_urls.parse(&url).await?;
         let own = own.filter(|(_, organization)| *organization == self.organization);
@@ -293,7 +293,7 @@ impl Drop for Call {
     }
 }
 
-/// An event of a prediction as a message.
+/// Converts an event of a prediction to a progress message.
 fn said(name: &str, data: &Value) -> String {
     let text = |field: &str| data.get(field).and_then(Value::as_str).unwrap_or_default();
     match name {
@@ -306,7 +306,7 @@ fn said(name: &str, data: &Value) -> String {
     }
 }
 
-/// An output as text: a string unchanged, anything else as JSON.
+/// Converts an output to text: a string as is, any other value as JSON.
 fn text_of(output: &Value) -> String {
     let mut text = match output {
         Value::String(text) => text.clone(),

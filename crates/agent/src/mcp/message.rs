@@ -1,8 +1,8 @@
-//! Answers one message of the protocol, in every supported version.
+//! Handles one message of the protocol, in any supported version.
 //!
-//! Versions before 2026-07-28 begin with `initialize` and send their version in a header; since
-//! then each request has the client and the version in `_meta`, and its headers repeat the method
-//! and the tool.
+//! In versions before 2026-07-28, a client begins with `initialize` and sends the version in a
+//! header. Since then, each request has the client and the version in `_meta`, and its headers
+//! repeat the method and the tool.
 
 use std::sync::Arc;
 
@@ -27,13 +27,13 @@ use orrery_engine as engine;
 
 const INSTRUCTIONS: &str = "The tools run the AI models and the workflows of this service. Running may cost \
     money; the description of a tool states the price. Files that a tool creates are links.";
-/// Maximum characters of a request id that is a string.
+/// Maximum length of a request id that is a string, in characters.
 const ID_CHARS_MAX: usize = 256;
 
 /// A message to the client.
 pub type ServerMessage = JsonRpcMessage<ServerRequest, ServerResult, ServerNotification>;
 
-/// The request's headers that concern the message.
+/// The request headers that describe the message.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Headers<'a> {
     /// `MCP-Protocol-Version`
@@ -42,22 +42,22 @@ pub struct Headers<'a> {
     pub method: Option<&'a str>,
     /// `Mcp-Name`
     pub name: Option<&'a str>,
-    /// The origin of the request.
+    /// The trace origin of the request.
     pub origin: Option<&'a Arc<trace::Origin>>,
 }
 
 /// The result of handling a message.
 #[derive(Debug)]
 pub enum Reply {
-    /// Accepted; there is no answer.
+    /// The message was accepted and needs no response.
     Accepted,
-    /// The answer and the status of its response.
+    /// The response message and its HTTP status.
     Message(StatusCode, Value),
     /// A running call.
     Call(Box<Call>),
 }
 
-/// A message from a client, before its method is read.
+/// A message from a client, before its method is examined.
 #[derive(Debug, Deserialize)]
 struct Incoming {
     jsonrpc: String,
@@ -68,19 +68,19 @@ struct Incoming {
     params: Option<Map<String, Value>>,
 }
 
-/// The client and the form of its request.
+/// The client and the protocol version of a request.
 #[derive(Debug, Clone)]
 pub struct Asked {
     pub id: RequestId,
     /// Whether the version is 2026-07-28 or later.
     pub is_modern: bool,
     pub progress: Option<ProgressToken>,
-    /// The origin of the request.
+    /// The trace origin of the request.
     pub origin: Option<Arc<trace::Origin>>,
 }
 
 impl Asked {
-    /// The response, in the form of the client's version.
+    /// Builds the response in the format of the client's version.
     pub fn response(&self, result: impl Into<ServerResult>) -> Value {
         let mut result = result.into();
         if self.is_modern {
@@ -91,13 +91,14 @@ impl Asked {
         written(&ServerMessage::response(result, self.id.clone()))
     }
 
-    /// The error response.
+    /// Builds an error response.
     pub fn error(&self, error: ErrorData) -> Value {
         refusal(Some(self.id.clone()), error)
     }
 }
 
-/// The error response to a message. Without a readable id, its `id` is null, as JSON-RPC requires.
+/// Builds the error response to a message. If the id is unreadable, the response's `id` is null, as
+/// JSON-RPC requires.
 fn refusal(id: Option<RequestId>, error: ErrorData) -> Value {
     let has_id = id.is_some();
     let mut refusal = written(&ServerMessage::error(error, id));
@@ -107,18 +108,18 @@ fn refusal(id: Option<RequestId>, error: ErrorData) -> Value {
     refusal
 }
 
-/// The error response to a body that is not JSON.
+/// Builds the error response to a body that is not JSON.
 #[must_use]
 pub fn not_json() -> Value {
     refusal(None, ErrorData::parse_error("invalid JSON body", None))
 }
 
-/// A message as JSON, which every message has.
+/// Serializes a message as JSON. Every message can be serialized.
 pub fn written(message: &ServerMessage) -> Value {
     serde_json::to_value(message).unwrap_or_default()
 }
 
-/// Answers a message.
+/// Handles a message.
 pub async fn answer(
     inner: &Arc<Inner>,
     caller: Caller,
@@ -127,8 +128,8 @@ pub async fn answer(
 ) -> Result<Reply, Error> {
     let bad = |id, error| Ok(Reply::Message(StatusCode::BAD_REQUEST, refusal(id, error)));
     let id = message.get("id").cloned().and_then(|id| serde_json::from_value(id).ok());
-    // A notification has no id. A client that sends a null id expects an answer but could not match
-    // it.
+    // A notification has no id. A client that sends a null id expects a response but could not
+    // match it to its request, so the message is rejected.
     let has_null = message.get("id").is_some_and(Value::is_null);
     let incoming = match serde_json::from_value::<Incoming>(message) {
         Ok(incoming) if incoming.jsonrpc == "2.0" && !has_null => incoming,
@@ -171,7 +172,7 @@ pub async fn answer(
     dispatch(inner, caller, asked, &method, params).await
 }
 
-/// The `_meta` of a request; empty if absent.
+/// Returns the `_meta` of a request; empty if it is absent or invalid.
 fn meta_of(params: &Map<String, Value>) -> RequestMetaObject {
     let meta = params.get("_meta").cloned();
     meta.and_then(|meta| serde_json::from_value(meta).ok()).unwrap_or_default()
@@ -186,7 +187,8 @@ fn unsupported(version: &str) -> ErrorData {
     ErrorData::new(code, format!("the protocol version {shown} is not supported"), Some(data))
 }
 
-/// Whether the request uses version 2026-07-28 or later; an error if it is inconsistent.
+/// Returns whether the request uses version 2026-07-28 or later, or an error if its headers and
+/// `_meta` disagree.
 fn check_version(
     headers: &Headers<'_>,
     method: &str,
@@ -309,7 +311,7 @@ fn discover() -> DiscoverResult {
     result
 }
 
-/// Cancels the call that the client names, if it is running.
+/// Cancels the call that the client identifies, if the call is running.
 async fn cancel(
     inner: &Arc<Inner>,
     caller: Caller,

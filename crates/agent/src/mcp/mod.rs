@@ -1,17 +1,17 @@
-//! The service as a server of the Model Context Protocol: each model and each workflow of the
-//! organization is a tool.
+//! The service as a Model Context Protocol server: each model and each workflow of the organization
+//! is a tool.
 //!
-//! Stateless: each message is answered independently, and only running calls are kept between
-//! messages. The message types are those of the `rmcp` crate; `api::mcp` does the HTTP. A call is a
-//! prediction or an execution of the caller's organization, within its limits; it is cancelled when
-//! its client cancels it or disconnects.
+//! The server is stateless: it handles each message independently, and only running calls are held
+//! between messages. The message types come from the `rmcp` crate; `api::mcp` handles HTTP. A call
+//! is a prediction or a workflow execution of the caller's organization, within the organization's
+//! limits. It is cancelled if its client cancels it or disconnects.
 //!
-//! | file | question |
+//! | file | purpose |
 //! |---|---|
-//! | `message` | which method is called, in which version, and what is answered |
-//! | `tools` | which tools exist, and their names |
-//! | `call` | how a call progresses and ends |
-//! | `running` | which calls are running, so that they can be cancelled |
+//! | `message` | the methods and versions of the protocol, and the responses |
+//! | `tools` | the list of tools and their names |
+//! | `call` | the progress and the end of a call |
+//! | `running` | the running calls, for cancellation |
 
 mod call;
 mod message;
@@ -30,10 +30,10 @@ use super::service::Agent;
 use orrery_chat::Caller;
 
 impl Agent {
-    /// Answers one message.
+    /// Handles one message.
     ///
     /// # Errors
-    /// [`Error::Engine`], if the store cannot be read or written now.
+    /// [`Error::Engine`] if the store cannot be read or written.
     pub async fn answer_mcp(
         &self,
         caller: Caller,

@@ -1,5 +1,6 @@
-//! The running calls, by key and client-chosen request id: a client of a stateless server cancels a
-//! call only by that id. Kept in memory only.
+//! The running calls, by API key and request id. The client chooses the request id, and because the
+//! server is stateless, the client cancels a call by that id alone. The calls are held only in
+//! memory.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,7 +10,7 @@ use orrery_domain::ids::{ExecutionId, KeyId};
 /// The key and the client's request id.
 type Name = (KeyId, String);
 
-/// The running calls. Bounded by the requests in flight.
+/// The running calls. The number of requests in flight bounds their number.
 #[derive(Debug, Clone, Default)]
 pub struct Running(Arc<Mutex<HashMap<Name, Vec<ExecutionId>>>>);
 
@@ -30,8 +31,8 @@ impl Running {
         Place { running: self.clone(), key, execution }
     }
 
-    /// The call with this key and id. Also `None` if two clients of one key use the same id: it is
-    /// unknown which call is meant, and the wrong one must not be cancelled.
+    /// Returns the call with this key and id. Returns `None` if two clients of one key use the same
+    /// id, because cancelling the wrong call would be worse than cancelling none.
     pub fn find(&self, key: KeyId, request: &str) -> Option<ExecutionId> {
         let calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match calls.get(&(key, request.to_owned()))?.as_slice() {

@@ -1,8 +1,8 @@
-//! The tools: one for each model of the catalog and for each active workflow of the organization.
+//! The MCP tools: one for each catalog model and each active workflow of the organization.
 //!
-//! Names have 1 to 64 characters of `A-Za-z0-9_-`, which every client accepts: a prefix and the
-//! slug. If the slug does not fit, it is shortened and followed by a part of its digest, so that
-//! each tool has a unique and stable name.
+//! A name consists of a prefix and the slug, and has 1 to 64 characters of `A-Za-z0-9_-`, which
+//! every client accepts. A slug that does not fit is shortened and followed by a part of its
+//! digest, so that each tool has a unique and stable name.
 
 use std::sync::Arc;
 
@@ -22,29 +22,29 @@ use orrery_engine as engine;
 use orrery_wire::model::Cost;
 use orrery_workflows::{self as workflows, Filter, SortKey};
 
-/// Tools per page.
+/// Number of tools per page.
 const PAGE: usize = 50;
-/// Maximum characters of a name.
+/// Maximum length of a name, in characters.
 const NAME_MAX: usize = 64;
-/// Characters of the digest in a name.
+/// Number of characters of the digest in a name.
 const DIGEST_CHARS: usize = 8;
-/// Maximum workflows searched for one whose slug does not fit into a name.
+/// Maximum number of workflows searched for a shortened name.
 const WORKFLOWS_MAX: usize = 10_000;
 
-/// Maximum workflows compared with an unknown name.
+/// Maximum number of workflows compared with an unknown name.
 const NEAR_MAX: usize = 1000;
 
 const MODEL: &str = "model_";
 const WORKFLOW: &str = "workflow_";
 
-/// The model or workflow behind a tool.
+/// The model or workflow that a tool runs.
 #[derive(Debug)]
 pub enum Target {
     Model(Arc<Model>),
     Workflow(Arc<Workflow>),
 }
 
-/// The name of a tool: the prefix and the slug, as at most [`NAME_MAX`] plain characters.
+/// Returns the name of a tool: the prefix and the slug, in at most [`NAME_MAX`] plain characters.
 pub fn name_of(prefix: &str, slug: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
     let name = format!("{prefix}{slug}");
@@ -91,7 +91,7 @@ pub async fn find(
     Ok(all.into_iter().find(is_meant).map(|workflow| Target::Workflow(Arc::new(workflow))))
 }
 
-/// The tool that an unknown name probably means: a model or workflow with this or a similar name.
+/// Suggests a tool for an unknown name: a model or workflow with the same or a similar name.
 ///
 /// # Errors
 /// [`engine::Error::Storage`]
@@ -110,7 +110,7 @@ pub async fn nearest(
     if let Some(near) = spelling::nearest(name, &whole) {
         return Ok(Some(near.to_owned()));
     }
-    // Without the prefix of models or workflows.
+    // The names without the prefix of models or workflows.
     let bare: Vec<&str> = whole
         .iter()
         .filter_map(|name| name.strip_prefix(MODEL).or_else(|| name.strip_prefix(WORKFLOW)))
@@ -119,7 +119,8 @@ pub async fn nearest(
     Ok(near.and_then(|near| names.iter().find(|name| name.ends_with(near)).cloned()))
 }
 
-/// Active workflows, oldest first: new ones are added after the pages that a client has read.
+/// Lists active workflows, oldest first, so that new workflows are added after the pages that a
+/// client has read.
 async fn workflows_of(
     inner: &Inner,
     organization: OrganizationId,
@@ -140,12 +141,12 @@ async fn workflows_of(
     Ok(found)
 }
 
-/// The start of a page.
+/// The position at which a page starts.
 #[derive(Debug, PartialEq, Eq)]
 enum Cursor {
-    /// After the model with this slug.
+    /// The page begins after the model with this slug.
     Models(String),
-    /// At the workflow with this index.
+    /// The page begins with the workflow at this index.
     Workflows(usize),
 }
 
@@ -166,10 +167,10 @@ impl Cursor {
     }
 }
 
-/// A page of the tools: models by slug, then workflows.
+/// Returns a page of tools: models by slug, then workflows.
 ///
 /// # Errors
-/// [`engine::Error::Storage`]; the inner error for a cursor that this service has not issued.
+/// [`engine::Error::Storage`]; the inner error if this service did not issue the cursor.
 pub async fn list(
     inner: &Inner,
     organization: OrganizationId,
@@ -216,7 +217,7 @@ fn tool_of_model(model: &Model) -> Tool {
     let cost = model.pricing.as_ref().map(Cost::from);
     let price = cost.as_ref().map(|cost| format!("Cost: {}.", cost.estimate));
     let described = match model.description.trim() {
-        // Clients require a description of each tool.
+        // Clients require a description for each tool.
         "" => format!("Runs the model {}.", model.slug),
         described => described.to_owned(),
     };
@@ -235,7 +236,7 @@ async fn tool_of_workflow(inner: &Inner, workflow: &Workflow) -> Result<Tool, en
         Some(version) => match inner.workflows.compiled(version.revision).await {
             Ok(compiled) => Some(compiled),
             Err(workflows::Error::Storage(error)) if !error.is_final() => return Err(error.into()),
-            // A call reports its errors.
+            // The error is reported when the tool is called.
             Err(_) => None,
         },
         None => None,
@@ -245,7 +246,7 @@ async fn tool_of_workflow(inner: &Inner, workflow: &Workflow) -> Result<Tool, en
     let meta = json!({
         "orrery/workflow": workflow.id,
         "orrery/version": workflow.latest,
-        // The cost depends on its models and is known only at the end.
+        // The cost depends on the workflow's models and is known only at the end.
         "orrery/cost": null,
     });
     let text = joined(&[Some(&workflow.description), Some("Runs a workflow.")]);
@@ -266,7 +267,7 @@ fn tool(name: String, title: &str, description: &str, schema: JsonObject, meta: 
         .with_meta(MetaObject(object(meta)))
 }
 
-/// The schema of the structured content of every call.
+/// Returns the schema of the structured content, which is the same for every call.
 fn output_schema() -> JsonObject {
     object(json!({
         "type": "object",
@@ -281,7 +282,7 @@ fn output_schema() -> JsonObject {
     }))
 }
 
-/// The schema in the form that the protocol requires: always an object.
+/// Returns the schema in the form that the protocol requires: always an object.
 fn object_schema(schema: Option<&Value>) -> JsonObject {
     let mut schema = schema.and_then(Value::as_object).cloned().unwrap_or_default();
     if schema.get("type").and_then(Value::as_str) != Some("object") {

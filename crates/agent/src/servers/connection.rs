@@ -1,5 +1,5 @@
-//! A connection to one server: opens it, lists its tools and calls them. Dropping it ends the
-//! connection and the program that it may have started.
+//! A connection to one MCP server: opens it, lists the server's tools and calls them. Dropping a
+//! connection closes it and stops the program that it may have started.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -35,19 +35,19 @@ use orrery_runners::tail::Tail;
 use orrery_runtime as runtime;
 use orrery_schema::Schema;
 
-/// Maximum bytes of one response of a server.
+/// Maximum bytes of one response from a server.
 pub const ANSWER_MAX: usize = 1024 * 1024;
-/// Maximum tools of one server, and pages of their list.
+/// Maximum number of tools per server, and maximum pages of their list.
 const TOOLS_MAX: usize = 64;
 const PAGES_MAX: usize = 16;
-/// Maximum characters of a tool's own name and of its description, and bytes of its schema. A tool
-/// whose name or schema exceeds them is omitted.
+/// Maximum characters of a tool's own name and of its description, and maximum bytes of its schema.
+/// A tool whose name or schema exceeds these limits is omitted.
 const NAME_MAX: usize = 128;
 const DESCRIPTION_MAX: usize = 1024;
 const SCHEMA_MAX: usize = 16 * 1024;
-/// The failure of a call without a valid result.
+/// The failure of a call that returned no valid result.
 const NO_RESULT: &str = "its answer is not the result of a call";
-/// The `_meta` key that identifies a call, so that a server can recognize a repeated one.
+/// The `_meta` key with the id of a call, by which a server can recognize a repeated call.
 const KEY: &str = "orrery/idempotency_key";
 
 /// A configured server.
@@ -55,7 +55,7 @@ const KEY: &str = "orrery/idempotency_key";
 pub struct Settings {
     pub name: String,
     pub transport: Transport,
-    /// The allowed tools; `None` for all.
+    /// The allowed tools; `None` allows all.
     pub allow: Option<Vec<String>>,
 }
 
@@ -67,9 +67,9 @@ pub enum Transport {
         headers: Vec<(String, Secret)>,
     },
     Program {
-        /// The program and its arguments, never empty.
+        /// The program and its arguments; never empty.
         command: Vec<String>,
-        /// Absolute path.
+        /// The working directory, as an absolute path.
         directory: PathBuf,
         env: Vec<(String, Secret)>,
         writable: Vec<PathBuf>,
@@ -77,7 +77,7 @@ pub enum Transport {
     },
 }
 
-/// The means to reach servers.
+/// The HTTP client and the sandbox through which servers are reached.
 #[derive(Debug, Clone)]
 pub struct Doors {
     /// Checks each address against the egress rules.
@@ -85,7 +85,7 @@ pub struct Doors {
     pub guard: GuardConfig,
 }
 
-/// The channel for calls.
+/// The part of a connection that calls use.
 #[derive(Debug, Clone)]
 pub struct Line {
     peer: Peer<RoleClient>,
@@ -97,17 +97,17 @@ pub struct Line {
 pub struct Connection {
     service: RunningService<RoleClient, Handler>,
     reports: Reports,
-    /// The tools in use.
+    /// The tools that the agent may use.
     pub tools: Arc<Vec<ServerTool>>,
     listed: Vec<ServerTool>,
     opened_at: Instant,
-    /// Changed tools are not listed again before this time.
+    /// The earliest time at which changed tools are listed again.
     next_listing: Instant,
     _process: Option<Process>,
 }
 
-/// The client that a server sees: it sends its name, receives progress, and supports no requests of
-/// the server.
+/// The client as a server sees it: it sends its name, receives progress, and supports no requests
+/// from the server.
 #[derive(Debug, Clone)]
 struct Handler {
     reports: Reports,
@@ -134,10 +134,11 @@ impl ClientHandler for Handler {
 }
 
 impl Connection {
-    /// Connects and lists the tools. Uses the handshake of the versions that have one.
+    /// Connects and lists the tools. Uses the `initialize` handshake if the server's version has
+    /// one.
     ///
     /// # Errors
-    /// The reason as text.
+    /// The reason, as text.
     pub async fn open(settings: &Settings, doors: &Doors) -> Result<Self, String> {
         match Self::open_by(settings, doors, ClientLifecycleMode::Initialize).await {
             Ok(connection) => Ok(connection),
@@ -198,18 +199,18 @@ impl Connection {
         })
     }
 
-    /// Takes the listed tools.
+    /// Takes the tools that were listed.
     pub fn listed(&mut self) -> Vec<ServerTool> {
         std::mem::take(&mut self.listed)
     }
 
-    /// Whether the connection is open and its tools are at most `ttl` old.
+    /// Returns whether the connection is open and its list of tools is at most `ttl` old.
     pub fn is_good(&self, now: Instant, ttl: Duration) -> bool {
         !self.service.peer().is_transport_closed() && now.duration_since(self.opened_at) < ttl
     }
 
-    /// The channel for listing the tools again, if the server has announced a change; at most once
-    /// in each `period`.
+    /// If the server has announced a change of its tools, returns the handle for listing them
+    /// again; at most once per `period`.
     pub fn changed(&mut self, now: Instant, period: Duration) -> Option<Line> {
         if now < self.next_listing || !self.reports.take_tools_changed() {
             return None;
@@ -218,12 +219,12 @@ impl Connection {
         Some(self.line())
     }
 
-    /// Whether a channel belongs to this connection.
+    /// Returns whether a handle belongs to this connection.
     pub fn has(&self, line: &Line) -> bool {
         self.reports.is_same(&line.reports)
     }
 
-    /// The channel for calls.
+    /// Returns the handle for calls.
     pub fn line(&self) -> Line {
         Line { peer: self.service.peer().clone(), reports: self.reports.clone() }
     }
@@ -233,12 +234,12 @@ impl Line {
     /// Lists the server's current tools.
     ///
     /// # Errors
-    /// The reason as text.
+    /// The reason, as text.
     pub async fn list(&self, server: &str) -> Result<Vec<ServerTool>, String> {
         list(&self.peer, server).await
     }
 
-    /// Notes that the changed tools could not be listed.
+    /// Records that the changed tools could not be listed, so that the list is requested again.
     pub fn still_changed(&self) {
         self.reports.tools_changed();
     }
@@ -289,7 +290,7 @@ async fn list(peer: &Peer<RoleClient>, server: &str) -> Result<Vec<ServerTool>, 
     Ok(tools)
 }
 
-/// The tools of a page and the cursor of the next page. An invalid tool is omitted.
+/// Returns the tools of a page and the cursor of the next page. Invalid tools are omitted.
 fn page_of(answer: ServerResult, server: &str) -> Result<(Vec<Tool>, Option<String>), String> {
     let answer = match serde_json::to_value(answer) {
         Ok(answer) => answer,
@@ -318,7 +319,7 @@ fn leave_out(server: &str, name: &str, reason: &str) {
     tracing::warn!(server, tool, reason, "tool of an MCP server ignored");
 }
 
-/// The message of a failure without type names.
+/// Returns the message of an error, without type names.
 fn in_words(error: ServiceError) -> String {
     if let ServiceError::TransportSend(error) = error {
         return error.error.to_string();
@@ -332,7 +333,7 @@ fn in_words(error: ServiceError) -> String {
     error.to_string()
 }
 
-/// The reason why a connection could not be opened, without type names.
+/// Returns the reason for a failed connection, without type names.
 fn unopened(error: &ClientInitializeError) -> String {
     if let ClientInitializeError::TransportError { error, .. } = error {
         return error.error.to_string();
@@ -348,10 +349,10 @@ fn unopened(error: &ClientInitializeError) -> String {
     error.to_string()
 }
 
-/// Checks a tool against the limits; its name for the model is set later.
+/// Checks a tool against the limits. Its name for the model is set later.
 ///
 /// # Errors
-/// Why the tool is omitted.
+/// The reason for omitting the tool.
 fn read(tool: Tool) -> Result<ServerTool, String> {
     let schema = Value::Object(tool.input_schema.as_ref().clone());
     let own_name = tool.name.into_owned();
@@ -370,16 +371,17 @@ fn read(tool: Tool) -> Result<ServerTool, String> {
 /// One tool call.
 #[derive(Debug)]
 pub struct Call<'a> {
-    /// The server's name of the tool.
+    /// The server's name for the tool.
     pub tool: &'a str,
     pub arguments: Map<String, Value>,
-    /// Identifies this call, also when it is repeated after a crash.
+    /// Identifies this call, including repetitions after a crash.
     pub key: &'a str,
-    /// Receives progress reports of the server.
+    /// Receives the server's progress reports.
     pub heard: watch::Sender<Option<Report>>,
 }
 
-/// Calls a tool and returns its result or the server's error, or the reason why there is neither.
+/// Calls a tool, and returns its result or the server's error. The outer error is the reason why
+/// the server returned neither.
 pub async fn call(
     line: Line,
     call: Call<'_>,
@@ -408,8 +410,8 @@ pub async fn call(
     }
 }
 
-/// Parses a result with invalid content or content of a later protocol version: such items are
-/// replaced, the rest is kept.
+/// Parses a result with items that are invalid or of a later protocol version. Such items are
+/// replaced, and the others are retained.
 fn result_of(answer: &Value) -> Result<CallToolResult, String> {
     let structured = answer.get("structuredContent").filter(|content| !content.is_null());
     let blocks = answer.get("content").and_then(Value::as_array);

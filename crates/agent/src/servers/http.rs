@@ -1,7 +1,7 @@
-//! The HTTP transport to a server: through the service's own client, with the egress guard and
-//! limits. A response is read until the answer has arrived; requests of the server are replied to
-//! in the meantime, and of its notifications only the progress of a call and a changed list of
-//! tools are used.
+//! The HTTP transport to a server. It uses the service's own client, with the egress guard and
+//! limits. A response is read until the result has arrived. Meanwhile the transport replies to the
+//! server's requests. Of the server's notifications it uses only progress reports and announcements
+//! of changed tools.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,20 +30,20 @@ use orrery_http::places::Arriving;
 use orrery_http::request::count_values;
 
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
-/// Time limit for one exchange of messages; a call has a shorter limit of its own.
+/// Time limit for a request and its response; calls have a shorter limit of their own.
 const TOTAL: Duration = Duration::from_secs(150);
-/// Maximum characters of an error body in messages.
+/// Maximum characters of an error body quoted in messages.
 const SHOWN_MAX: usize = 200;
-/// Maximum JSON values of one message.
+/// Maximum number of JSON values in one message.
 const VALUES_MAX: usize = 100_000;
-/// Maximum replies in flight to a server's requests during one call; further requests wait.
+/// Maximum concurrent replies to a server's requests during one call; further requests wait.
 const REPLIES_MAX: usize = 16;
-/// Time limit for a server to accept a reply.
+/// Time limit for the server to accept a reply.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
-/// JSON-RPC: the method does not exist.
+/// The JSON-RPC error code for an unknown method.
 const METHOD_NOT_FOUND: i64 = -32601;
 
-/// Why a message got no response.
+/// The reason why a message got no response.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Failed(String);
@@ -54,7 +54,7 @@ fn failed(reason: impl Into<String>) -> Error {
     StreamableHttpError::Client(Failed(reason.into()))
 }
 
-/// Sends messages.
+/// Sends messages to a server.
 #[derive(Debug, Clone)]
 pub struct Sender {
     client: Client,
@@ -62,7 +62,7 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// A sender with this client, which passes progress to `reports`.
+    /// Creates a sender that uses this client and forwards progress to `reports`.
     pub const fn new(client: Client, reports: Reports) -> Self {
         Self { client, reports }
     }
@@ -152,7 +152,7 @@ fn too_large() -> Error {
     StreamableHttpError::ResponseBodyTooLarge { max_size: ANSWER_MAX }
 }
 
-/// Rejects a message that would take far more memory than its text.
+/// Rejects a message that would take far more memory when parsed than its text does.
 fn check_values(message: &[u8]) -> Result<(), Error> {
     match count_values(message) > VALUES_MAX {
         true => Err(failed(format!("it answers more than {VALUES_MAX} JSON values"))),
@@ -160,7 +160,7 @@ fn check_values(message: &[u8]) -> Result<(), Error> {
     }
 }
 
-/// The next piece of a body.
+/// Returns the next piece of a body.
 async fn piece(body: &mut Arriving) -> Result<Option<Bytes>, Error> {
     loop {
         match body.frame().await {
@@ -186,8 +186,8 @@ async fn whole(mut body: Arriving) -> Result<Bytes, Error> {
     Ok(read.freeze())
 }
 
-/// Finds the answer among the events of a stream. Requests of the server are replied to
-/// concurrently, because a server may wait for the reply before it answers.
+/// Finds the response in a stream of events. Replies to the server's requests concurrently, because
+/// a server may wait for a reply before it responds.
 async fn answer_in<F: Future<Output = ()>>(
     mut body: Arriving,
     reports: &Reports,
@@ -231,7 +231,7 @@ async fn answer_in<F: Future<Output = ()>>(
     }
 }
 
-/// Handles a notification of a server.
+/// Handles a notification from the server.
 fn hear(reports: &Reports, said: &ServerNotification) {
     if let ServerNotification::ProgressNotification(progress) = said {
         reports.take(&progress.params);
@@ -253,7 +253,7 @@ fn has_method(message: &[u8]) -> bool {
     serde_json::from_slice::<Head<'_>>(message).is_ok_and(|head| head.method.is_some())
 }
 
-/// The reply to a message, if it is a request: only ping is supported.
+/// Returns the reply to a message, if it is a request. Only `ping` is supported.
 fn reply_to(message: &[u8]) -> Option<Bytes> {
     let head: Head<'_> = serde_json::from_slice(message).ok()?;
     let (method, id) = (head.method?, head.id?);
@@ -299,7 +299,7 @@ impl StreamableHttpClient for Sender {
         }
     }
 
-    /// Opens no stream for notifications of the server.
+    /// Declines to open a stream for notifications from the server.
     async fn get_stream(
         &self,
         _uri: Arc<str>,

@@ -1,10 +1,10 @@
-//! Servers of the Model Context Protocol that provide more tools to the agent: over HTTP through
-//! the egress guard, or as programs in the sandbox of `command` models.
+//! Model Context Protocol servers that provide additional tools to the agent: over HTTP through the
+//! egress guard, or as programs in the sandbox of `command` models.
 //!
-//! A connection is opened when the agent needs it and kept open. If a server is down, only its own
-//! tools are missing, and it is retried after a while. The number of tools, the size of each, the
-//! size of results and the time are limited. The effects of the tools are unknown, so all of them
-//! count as tools with effects.
+//! A connection is opened when the agent first needs it, and stays open. If a server is down, only
+//! its own tools are unavailable, and the connection is retried after a delay. The number and size
+//! of tools, the size of results and the duration of calls are limited. The effects of these tools
+//! are unknown, so all of them count as tools with effects.
 
 mod connection;
 mod http;
@@ -25,7 +25,7 @@ pub use self::reports::Report;
 use super::mcp::plain_name;
 use orrery_runtime as runtime;
 
-/// Maximum concurrent calls of one server.
+/// Maximum concurrent calls to one server.
 const CALLS_MAX: usize = 8;
 /// Time limit for connecting and listing the tools.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -33,24 +33,24 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const CALL_TIMEOUT: Duration = Duration::from_secs(120);
 /// Maximum age of a list of tools.
 const TOOLS_TTL: Duration = Duration::from_secs(300);
-/// Minimum age of a list of tools, no matter how often its server announces changes.
+/// Minimum age of a list of tools, regardless of how often its server announces changes.
 const CHANGE_PERIOD: Duration = Duration::from_secs(2);
-/// Retry delay after a server was down.
+/// Delay before a server that is down is retried.
 const DOWN_FOR: Duration = Duration::from_secs(30);
 
-/// A tool of a server.
+/// A tool that a server provides.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServerTool {
-    /// The name for the model: the server's name, two underscores, and its own name.
+    /// The name for the model: the server's name, two underscores, and the tool's own name.
     pub name: String,
-    /// The server's own name of the tool.
+    /// The server's own name for the tool.
     pub own_name: String,
     pub description: String,
     pub schema: Value,
 }
 
 impl ServerTool {
-    /// The tool in OpenAI's form.
+    /// Returns the tool in OpenAI's format.
     fn shown(&self) -> Value {
         json!({"type": "function", "function": {
             "name": self.name, "description": self.description, "parameters": self.schema,
@@ -63,11 +63,11 @@ impl ServerTool {
 pub enum Called {
     /// The result for the model.
     Said(String),
-    /// The input was rejected, with the reason.
+    /// The server rejected the input, with the reason.
     Refused(String),
 }
 
-/// All servers; clones share them.
+/// All configured servers; clones share them.
 #[derive(Debug, Clone)]
 pub struct Servers(Arc<Vec<Server>>);
 
@@ -81,15 +81,15 @@ struct Server {
 
 #[derive(Debug)]
 enum State {
-    /// Not connected yet.
+    /// No connection has been opened yet.
     New,
     Up(Box<Connection>),
-    /// Not retried before this time.
+    /// The connection is not retried before this time.
     Down(Instant),
 }
 
 impl Servers {
-    /// These servers; none is connected yet.
+    /// Creates the set of servers, none of them connected yet.
     #[must_use]
     pub fn new(settings: Vec<Settings>, doors: &Doors) -> Self {
         let server = |settings| Server {
@@ -101,20 +101,20 @@ impl Servers {
         Self(Arc::new(settings.into_iter().map(server).collect()))
     }
 
-    /// The tools of all available servers, in OpenAI's form.
+    /// Returns the tools of all available servers in OpenAI's format.
     pub async fn offered(&self) -> Vec<Value> {
         let all = join_all(self.0.iter().map(Server::tools)).await;
         all.iter().flat_map(|tools| tools.iter().map(ServerTool::shown)).collect()
     }
 
-    /// Whether a server could have a tool with this name.
+    /// Returns whether a server could have a tool with this name.
     #[must_use]
     pub fn may_have(&self, name: &str) -> bool {
         self.0.iter().any(|server| server.is_own(name))
     }
 
-    /// Calls the tool with this name. `key` identifies the call, also when it is repeated after a
-    /// crash; `heard` receives its progress.
+    /// Calls the tool with this name. `key` identifies the call, including repetitions after a
+    /// crash; `heard` receives progress reports.
     pub async fn call(
         &self,
         name: &str,
@@ -142,7 +142,7 @@ impl Server {
         name.starts_with(&self.prefix())
     }
 
-    /// Its tools; none while it is down.
+    /// Returns the server's tools; none while the server is down.
     async fn tools(&self) -> Arc<Vec<ServerTool>> {
         let mut state = self.state.lock().await;
         let now = runtime::monotonic_now();
@@ -150,14 +150,15 @@ impl Server {
             State::Up(connection) if connection.is_good(now, TOOLS_TTL) => {
                 let tools = Arc::clone(&connection.tools);
                 let Some(line) = connection.changed(now, CHANGE_PERIOD) else { return tools };
-                // Calls and other exchanges continue during the listing.
+                // The lock is released, so that calls and other exchanges continue during the
+                // listing.
                 drop(state);
                 return self.listed_again(line).await.unwrap_or(tools);
             }
             State::Down(until) if now < *until => return Arc::default(),
             State::New | State::Up(_) | State::Down(_) => {}
         }
-        // The old connection ends before the new one begins.
+        // The old connection is closed before the new one opens.
         *state = State::New;
         let connecting = Connection::open(&self.settings, &self.doors);
         let opened = match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
@@ -180,7 +181,7 @@ impl Server {
         }
     }
 
-    /// Lists the tools again after the server has announced a change; `None` if that fails.
+    /// Lists the tools again after the server has announced a change; `None` if the listing fails.
     async fn listed_again(&self, line: Line) -> Option<Arc<Vec<ServerTool>>> {
         let server = &self.settings.name;
         let listed = match tokio::time::timeout(CONNECT_TIMEOUT, line.list(server)).await {
@@ -207,7 +208,7 @@ impl Server {
         Some(listed)
     }
 
-    /// The tools that the configuration allows, with their names for the model.
+    /// Returns the tools that the configuration allows, with their names for the model.
     fn chosen(&self, listed: Vec<ServerTool>) -> Vec<ServerTool> {
         let allow = self.settings.allow.as_ref();
         let is_allowed =
@@ -257,7 +258,8 @@ fn refusal(error: &ErrorData) -> Called {
     Called::Said(format!("error: {}", error.message))
 }
 
-/// The text of a result for the model: its texts and links; images and audio are only mentioned.
+/// Converts a result to text for the model: its text and links; images and audio are only
+/// mentioned.
 fn text_of(result: &CallToolResult) -> String {
     let mut parts: Vec<String> = Vec::new();
     for block in &result.content {

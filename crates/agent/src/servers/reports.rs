@@ -1,5 +1,5 @@
-//! Notifications of a server: the progress of a call, and changes of its tools. Only the newest
-//! progress of each call is kept; progress of an unknown call is dropped.
+//! Handles notifications from a server: the progress of calls, and changes of the server's tools.
+//! Only the latest progress of each call is retained; progress of an unknown call is dropped.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,19 +8,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rmcp::model::{ProgressNotificationParam, ProgressToken};
 use tokio::sync::watch;
 
-/// Maximum characters of a message.
+/// Maximum length of a message, in characters.
 const MESSAGE_CHARS_MAX: usize = 200;
 
 /// The progress of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// 0 to 100; `None` if the server does not know the total.
+    /// The progress from 0 to 100; `None` if the server does not report a total.
     pub percent: Option<u8>,
     /// The server's message.
     pub message: Option<String>,
 }
 
-/// The waiting calls by progress token, and whether the tools have changed; clones share both.
+/// The calls in flight by progress token, and whether the tools have changed; clones share both.
 #[derive(Debug, Clone, Default)]
 pub struct Reports {
     calls: Arc<Mutex<Calls>>,
@@ -29,7 +29,7 @@ pub struct Reports {
 
 type Calls = HashMap<ProgressToken, watch::Sender<Option<Report>>>;
 
-/// The registration of a call, which ends when it is dropped.
+/// The registration of a call; dropping it ends the registration.
 #[derive(Debug)]
 pub struct Listening {
     reports: Reports,
@@ -43,7 +43,7 @@ impl Reports {
         Listening { reports: self.clone(), token }
     }
 
-    /// Handles a progress notification of a server.
+    /// Handles a progress notification from a server.
     pub fn take(&self, said: &ProgressNotificationParam) {
         self.with(|calls| {
             if let Some(heard) = calls.get(&said.progress_token) {
@@ -52,17 +52,17 @@ impl Reports {
         });
     }
 
-    /// Notes that the server's tools have changed.
+    /// Records that the server's tools have changed.
     pub fn tools_changed(&self) {
         self.has_new_tools.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the tools have changed since the last call.
+    /// Returns whether the tools have changed since this was last called.
     pub fn take_tools_changed(&self) -> bool {
         self.has_new_tools.swap(false, Ordering::Relaxed)
     }
 
-    /// Whether both belong to the same connection.
+    /// Returns whether both values belong to the same connection.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.calls, &other.calls)
     }

@@ -21,10 +21,10 @@ use orrery_storage::Commit;
 use orrery_storage::record::Malformed;
 use orrery_workflows::{self as workflows, New, Put};
 
-/// Maximum number of URLs of an output that are shown, and characters of each.
+/// Maximum number of URLs of an output that an event lists, and maximum characters of each URL.
 const URLS_MAX: usize = 64;
 const URL_CHARS_MAX: usize = 2048;
-/// Time-out of each wait for the end of an execution.
+/// Timeout of each wait for the end of an execution.
 pub(super) const WAIT: Duration = Duration::from_secs(60);
 
 /// The work to start.
@@ -96,7 +96,7 @@ impl Use<'_> {
         Ok(outcome)
     }
 
-    /// Triggers a workflow and waits for its end.
+    /// Triggers a workflow and waits until it ends.
     pub(super) async fn run_workflow(
         &mut self,
         (arguments, room): (Map<String, Value>, Option<Turn>),
@@ -134,7 +134,7 @@ impl Use<'_> {
         Ok(outcome)
     }
 
-    /// Starts the latest version of a workflow, or returns a message for the model.
+    /// Starts the latest version of a workflow, or returns an error message for the model.
     async fn trigger(
         &mut self,
         workflow: &Workflow,
@@ -241,7 +241,7 @@ impl Use<'_> {
         Ok(Outcome::json(&shown).with_event(built).with_event(event))
     }
 
-    /// The execution that this call had started before a crash, if any.
+    /// Returns the execution that this call started before a crash, if any.
     async fn started(&self) -> Result<Option<ExecutionId>, engine::Error> {
         let Some(child) = self.task.execution else { return Ok(None) };
         match self.inner.engine.get(self.organization(), child).await {
@@ -251,8 +251,8 @@ impl Use<'_> {
         }
     }
 
-    /// Starts an execution under an id that was committed before, or returns a message for the
-    /// model.
+    /// Starts an execution under an id that is already committed, or returns an error message for
+    /// the model.
     async fn submit(
         &mut self,
         ready: Ready,
@@ -296,7 +296,7 @@ impl Use<'_> {
         }
     }
 
-    /// Waits for the end of the execution.
+    /// Waits until the execution ends.
     async fn wait(&self, child: ExecutionId) -> Result<Execution, engine::Error> {
         let _until_it_ends = self.run.yield_place();
         loop {
@@ -310,7 +310,7 @@ impl Use<'_> {
     }
 }
 
-/// The event for an accepted definition.
+/// Builds the event for an accepted definition.
 fn built(definition: Option<&Value>) -> Value {
     let steps = definition.and_then(|definition| definition.get("steps")?.as_array());
     json!({
@@ -320,7 +320,7 @@ fn built(definition: Option<&Value>) -> Value {
     })
 }
 
-/// The message for the model about a rejected definition.
+/// Builds the message for the model about a rejected definition.
 fn refusal(error: workflows::Error) -> Result<Outcome, engine::Error> {
     use workflows::Error as E;
     if matches!(error, E::Storage(_) | E::ValidationUnavailable(_)) {
@@ -329,7 +329,7 @@ fn refusal(error: workflows::Error) -> Result<Outcome, engine::Error> {
     Ok(Outcome::refused(error.to_string()))
 }
 
-/// The URLs in an output: the output itself, or those of a list.
+/// Returns the URLs in an output: the output itself, or the items of a list.
 pub fn urls(output: &Value) -> Vec<String> {
     let is_url = |text: &&str| {
         let is_web = text.starts_with("http://") || text.starts_with("https://");

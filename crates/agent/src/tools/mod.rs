@@ -1,8 +1,9 @@
-//! The tools of the model: the service itself, through the same layers as its clients.
+//! The tools offered to the model. They use the service through the same layers as its clients.
 //!
-//! Read-only tools run with every behavior, the others only with `agent`. The id of anything that a
-//! tool creates is committed first: after a crash it is looked up by that id and created if it is
-//! missing. A tool returns text, truncated at a limit.
+//! Read-only tools run with every behavior, tools with effects only with behavior `agent`. Before a
+//! tool creates anything, the id of the new object is committed. After a crash, the tool looks the
+//! object up by this id and creates it only if it is missing. A tool returns text, truncated at a
+//! limit.
 
 mod act;
 mod progress;
@@ -23,18 +24,18 @@ use orrery_engine::{self as engine, ExchangeRun};
 use orrery_http::request::count_values;
 use orrery_runtime::turns::Turn;
 
-/// Maximum bytes of a result for the model.
+/// Maximum bytes of a result returned to the model.
 const RESULT_BYTES_MAX: usize = 16 * 1024;
-/// Maximum JSON values in the arguments of one tool call.
+/// Maximum number of JSON values in the arguments of one tool call.
 const ARGUMENT_VALUES_MAX: usize = 10_000;
 /// The suffix of a truncated result.
 const CUT: &str = "… (cut)";
 
-/// A tool.
+/// A tool that the model can call.
 struct Tool {
     name: &'static str,
     description: &'static str,
-    /// Its fields: name, type, whether it is required, description.
+    /// The fields of the tool's input: name, type, whether it is required, description.
     fields: &'static [(&'static str, &'static str, bool, &'static str)],
     has_effects: bool,
 }
@@ -133,7 +134,7 @@ const TOOLS: &[Tool] = &[
     },
 ];
 
-/// The tools of a behavior, in OpenAI's form.
+/// Returns the tools of a behavior in OpenAI's format.
 #[must_use]
 pub fn offered(behavior: Behavior) -> Vec<Value> {
     let offered = TOOLS.iter().filter(|tool| !tool.has_effects || behavior == Behavior::Agent);
@@ -165,23 +166,23 @@ pub struct Outcome {
     pub result: ToolResult,
     pub events: Vec<Value>,
     pub media: Vec<String>,
-    /// Its cost, which was charged separately.
+    /// The cost of the tool's work, which was charged separately.
     pub cost: Usd,
 }
 
 impl Outcome {
-    /// A text result for the model.
+    /// Creates a text result for the model.
     fn said(content: impl Into<String>) -> Self {
         let result = ToolResult { content: cut(content.into()), kind: None };
         Self { result, events: Vec::new(), media: Vec::new(), cost: Usd::ZERO }
     }
 
-    /// A result as JSON.
+    /// Creates a result in JSON.
     fn json(value: &Value) -> Self {
         Self::said(value.to_string())
     }
 
-    /// The rejection of an invalid input, with the reason.
+    /// Creates the result for a rejected input, with the reason.
     fn refused(reason: impl Into<String>) -> Self {
         let mut outcome = Self::said(format!("refused: {}", reason.into()));
         outcome.result.kind = Some(ToolEnd::Refused);
@@ -194,7 +195,7 @@ impl Outcome {
     }
 }
 
-/// The text truncated to the maximum for the model.
+/// Truncates text to the maximum for the model.
 fn cut(mut text: String) -> String {
     if text.len() > RESULT_BYTES_MAX {
         let end = (0..=RESULT_BYTES_MAX).rev().find(|end| text.is_char_boundary(*end));
@@ -204,13 +205,13 @@ fn cut(mut text: String) -> String {
     text
 }
 
-/// One call of a tool.
+/// One tool call.
 pub struct Use<'a> {
     pub inner: &'a Inner,
     pub run: &'a mut ExchangeRun,
     pub exchange: &'a Exchange,
     pub task: ToolTask,
-    /// The events of its start.
+    /// The events committed at the start of the call.
     pub events: Vec<Value>,
     /// The cost of the exchange so far.
     pub spent: Usd,
@@ -220,7 +221,7 @@ impl Use<'_> {
     /// Runs the tool.
     ///
     /// # Errors
-    /// If the store cannot be read or written now.
+    /// Returns an error if the store cannot be read or written.
     pub async fn run(&mut self) -> Result<Outcome, engine::Error> {
         let name = self.task.call.name.clone();
         let Some(tool) = TOOLS.iter().find(|tool| tool.name == name) else {
@@ -254,7 +255,7 @@ impl Use<'_> {
         }
     }
 
-    /// Calls a tool of another server. After a crash the call is repeated with the same key.
+    /// Calls a tool of an MCP server. After a crash the call is repeated with the same key.
     async fn call_server(&mut self, name: &str) -> Result<Outcome, engine::Error> {
         if self.exchange.behavior != Behavior::Agent {
             return Ok(Outcome::refused(format!("'{name}' runs in behavior agent only")));
@@ -268,7 +269,7 @@ impl Use<'_> {
             "type": "status", "message": message, "tool_name": name, "parameters": arguments,
         });
         self.begin(vec![event]).await?;
-        // The server may take long.
+        // The memory is released, because the server's response may take long.
         drop(room);
         let step = self.run.steps().len();
         let key = format!("{}:{step}", self.run.execution().id);
@@ -278,7 +279,8 @@ impl Use<'_> {
         })
     }
 
-    /// What the model gives the tool, and the memory that it takes; or why it is refused.
+    /// Parses the arguments of the call. Returns them with a reservation for their memory, or the
+    /// rejection.
     async fn arguments(&self) -> Result<(Map<String, Value>, Option<Turn>), Outcome> {
         let text = self.task.call.arguments.as_str();
         let room = self.inner.engine.room_to_make(self.organization(), text.len()).await;
@@ -289,8 +291,8 @@ impl Use<'_> {
         self.run.execution().organization
     }
 
-    /// Commits the start of the tool, with the ids that it is going to use, unless that is already
-    /// done.
+    /// Commits the start of the tool, with the ids of the objects that it will create, unless this
+    /// is already committed.
     async fn begin(&mut self, events: Vec<Value>) -> Result<(), engine::Error> {
         if self.run.steps().last().is_some_and(|step| !step.status.is_final()) {
             return Ok(());
@@ -323,13 +325,13 @@ fn ask_user(arguments: &Map<String, Value>) -> Outcome {
     }))
 }
 
-/// The words of a query, in lower case.
+/// Splits a query into words in lower case.
 fn words(arguments: &Map<String, Value>) -> Vec<String> {
     let query = arguments.get("query").and_then(Value::as_str).unwrap_or_default();
     query.split_whitespace().take(16).map(str::to_lowercase).collect()
 }
 
-/// Number of the words that occur in the text.
+/// Counts the words that occur in the text.
 fn score(words: &[String], text: &str) -> usize {
     let text = text.to_lowercase();
     words.iter().filter(|word| text.contains(word.as_str())).count()

@@ -1,6 +1,6 @@
-//! The progress of an execution that a tool has started, as events. Those of a workflow's steps are
-//! committed with the step of the exchange as they occur, so that a client that reconnects gets
-//! each of them once.
+//! Reports the progress of an execution that a tool has started, as events. The events of workflow
+//! steps are committed with the step of the exchange as they occur, so that a client that
+//! reconnects receives each event once.
 
 use std::collections::HashSet;
 use std::pin::pin;
@@ -18,18 +18,19 @@ use orrery_domain::ids::ExecutionId;
 use orrery_engine as engine;
 use orrery_engine::query::progress::{EndedStep, Progress};
 
-/// Maximum events of one tool call, and their bytes: a step of an exchange stays small.
+/// Maximum number of events of one tool call, and maximum bytes of all its events: a step of an
+/// exchange stays small.
 const EVENTS_MAX: usize = 128;
 const BYTES_MAX: usize = 48 * 1024;
 /// Maximum bytes of an output in an event.
 const OUTPUT_MAX: u64 = 4 * 1024;
-/// Minimum time between two reports of a tool, each of which is a commit.
+/// Minimum time between two progress reports of a tool, because each report is a commit.
 const REPORT_PAUSE: Duration = Duration::from_millis(500);
 const KIND: &str = "execution_progress";
 
 impl Use<'_> {
-    /// Waits for the end of a workflow's execution. Each step that ends in the meantime is an
-    /// event.
+    /// Waits until a workflow's execution ends, and adds an event for each step that ends in the
+    /// meantime.
     pub(super) async fn follow(&mut self, child: ExecutionId) -> Result<Execution, engine::Error> {
         let _until_it_ends = self.run.yield_place();
         let engine = self.inner.engine.clone();
@@ -52,7 +53,7 @@ impl Use<'_> {
         }
     }
 
-    /// Commits an event for each step that has ended since the last call.
+    /// Commits an event for each step that has ended since this was last called.
     async fn note(&mut self, progress: &Progress) -> Result<(), engine::Error> {
         let known: HashSet<&str> = self.events.iter().filter_map(step_of).collect();
         let is_new = |(_, step): &(usize, &EndedStep)| !known.contains(step.id.as_str());
@@ -74,7 +75,7 @@ impl Use<'_> {
         self.renew().await
     }
 
-    /// Calls a tool of another server. Its progress reports become events, at a limited rate.
+    /// Calls a tool of an MCP server. Its progress reports become events, at a limited rate.
     pub(super) async fn call_and_report(
         &mut self,
         name: &str,
@@ -96,7 +97,7 @@ impl Use<'_> {
         }
     }
 
-    /// Commits the event of a report.
+    /// Commits the event of a progress report.
     async fn report(&mut self, name: &str, report: Report) -> Result<(), engine::Error> {
         let message = report.message.unwrap_or_else(|| format!("{name} is at work"));
         let event = json!({"type": "progress", "message": message, "percent": report.percent});
@@ -108,7 +109,7 @@ impl Use<'_> {
         self.renew().await
     }
 
-    /// Commits the events so far with the step.
+    /// Commits the step with the events so far.
     async fn renew(&mut self) -> Result<(), engine::Error> {
         let begun = Begun { task: Task::Tool(self.task.clone()), events: self.events.clone() };
         self.run.renew_step(text(&begun)?).await
@@ -144,7 +145,7 @@ impl Use<'_> {
     }
 }
 
-/// The progress of a prediction, which has one step.
+/// Builds the progress event of a prediction, which has a single step.
 pub fn of_prediction(id: ExecutionId, status: &str, model: &str, is_over: bool) -> Value {
     json!({
         "type": KIND,
@@ -159,7 +160,7 @@ pub fn of_prediction(id: ExecutionId, status: &str, model: &str, is_over: bool) 
     })
 }
 
-/// The next report; never resolves after the last one.
+/// Waits for the next report. After the last report, the future never resolves.
 async fn next(reports: &mut watch::Receiver<Option<Report>>) -> Report {
     loop {
         if reports.changed().await.is_err() {

@@ -14,15 +14,15 @@ use orrery_engine::query::history::Filter;
 use orrery_storage as storage;
 use orrery_workflows::{self as workflows, Filter as WorkflowFilter, SortKey};
 
-/// Maximum models and workflows in a search result.
+/// Maximum number of models and workflows in a search result.
 const FOUND_MAX: usize = 20;
-/// Maximum workflows that a search examines.
+/// Maximum number of workflows that a search examines.
 const WORKFLOWS_MAX: usize = 1000;
-/// Maximum items of a list.
+/// Maximum number of items in a list.
 const ITEMS_MAX: u64 = 20;
 /// Maximum bytes of an output that is read.
 const OUTPUT_MAX: u64 = 1024 * 1024;
-/// Maximum characters of a description in a search result.
+/// Maximum length of a description in a search result, in characters.
 const SHORT: usize = 200;
 
 impl Use<'_> {
@@ -179,7 +179,7 @@ impl Use<'_> {
         Ok(Outcome::json(&json!({"files": shown.collect::<Vec<_>>()})))
     }
 
-    /// The organization's workflow with this id or slug, or a message for the model.
+    /// Returns the organization's workflow with this id or slug, or an error message for the model.
     pub(super) async fn workflow(
         &self,
         reference: &str,
@@ -194,13 +194,13 @@ impl Use<'_> {
         }
     }
 
-    /// The output of an execution with current links; null if there is none.
+    /// Returns the output of an execution with freshly signed links; null if there is no output.
     pub(super) async fn output(&self, execution: &Execution) -> Result<Value, engine::Error> {
         self.inner.output(execution, OUTPUT_MAX).await
     }
 }
 
-/// Converts a workflow error that the model has not caused.
+/// Converts a workflow error that is not the model's fault.
 pub fn unreadable(error: workflows::Error) -> engine::Error {
     if let workflows::Error::Storage(error) = error {
         return error.into();
@@ -209,7 +209,7 @@ pub fn unreadable(error: workflows::Error) -> engine::Error {
     engine::Error::Storage(storage::Error::Unavailable { reason })
 }
 
-/// The form of an execution for the model.
+/// Returns an execution in the form that the model receives.
 pub(super) fn summary(execution: &Execution, output: &Value) -> Value {
     json!({
         "id": execution.id,
@@ -223,7 +223,7 @@ pub(super) fn summary(execution: &Execution, output: &Value) -> Value {
     })
 }
 
-/// A value for an event; a value that is too large is omitted.
+/// Returns a value for an event. A value that is too large is omitted.
 pub(super) fn in_event(value: &Value) -> Value {
     const EVENT_MAX: usize = 64 * 1024;
     if value.to_string().len() > EVENT_MAX { Value::Null } else { value.clone() }

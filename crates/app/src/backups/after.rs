@@ -1,10 +1,10 @@
-//! `backup.after`: the operator's program that copies a backup elsewhere, run after each scheduled
-//! one.
+//! `backup.after`: the operator's program that copies a backup to another place. It runs after each
+//! scheduled backup.
 //!
-//! The program gets the path in its environment, a time limit, and only a few variables of the
-//! service's own environment. Its output is ignored, except for the end of its standard error. A
-//! failure is logged, counted, and recorded in the data folder until it succeeds, for `orrery
-//! doctor`.
+//! The program gets the path in its environment, a time limit, and only a few of the service's own
+//! environment variables. Its output is ignored, except for the end of its standard error. A
+//! failure is logged, counted, and recorded in the data folder for `orrery doctor`; the next
+//! success removes the record.
 
 use std::fs;
 use std::io;
@@ -18,13 +18,13 @@ use tokio::process::{Child, Command};
 use orrery_api::Services;
 use orrery_config as config;
 
-/// The record of a failure, in the data folder.
+/// The file in the data folder that records a failure.
 pub const FAILED: &str = "backup.after-failed";
 /// The environment variable with the path of the backup.
 const FILE: &str = "ORRERY_BACKUP_FILE";
 /// Variables that the program inherits from the service.
 const PASSED_ON: [&str; 6] = ["PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ"];
-/// Bytes of its standard error shown after a failure.
+/// Bytes of standard error to show after a failure.
 const TAIL: usize = 2048;
 
 /// Runs the configured program for a backup, if any. Dropping the future kills the program.
@@ -73,7 +73,7 @@ fn remove(note: &Path) -> io::Result<()> {
     }
 }
 
-/// Kills a program and its process group on drop, unless it has exited.
+/// Kills a program and its process group on drop, unless the program has exited.
 struct Group(Option<Pid>);
 
 impl Drop for Group {
@@ -84,7 +84,7 @@ impl Drop for Group {
     }
 }
 
-/// Waits for the program to exit; an error explains its failure.
+/// Waits for the program to exit. The error describes its failure.
 async fn ended(mut child: Child) -> Result<(), String> {
     let pid = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
     let mut group = Group(pid);
@@ -104,7 +104,7 @@ async fn ended(mut child: Child) -> Result<(), String> {
     Err(if said.is_empty() { status.to_string() } else { format!("{status}: {said}") })
 }
 
-/// The last bytes of a stream.
+/// Returns the last bytes of a stream.
 async fn tail(mut from: impl AsyncRead + Unpin) -> String {
     let mut kept: Vec<u8> = Vec::new();
     let mut buffer = [0; 1024];

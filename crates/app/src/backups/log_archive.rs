@@ -1,9 +1,10 @@
-//! The log archive: every `backup.log`, new commits are written to the folder of backups, see
+//! The log archive: every `backup.log`, the service archives new commits in the backup folder, see
 //! [`backup::archive_log`].
 //!
-//! A chain starts with a full backup and ends if it cannot continue, or if more log than
-//! `backup.log_budget` waits for it. The log, a metric and `orrery check` then report it, the
-//! service keeps running, and a full backup starts the next chain at once.
+//! A chain starts with a full backup. It ends if it cannot be continued, or if the log that is not
+//! yet archived exceeds `backup.log_budget`. The service then reports the end in its log, in a
+//! metric and in `orrery check`, keeps running, and starts the next chain with a full backup at
+//! once.
 
 use std::fs;
 use std::io;
@@ -16,25 +17,26 @@ use orrery_backup::{self as backup, LOG, Part, Source};
 use orrery_config::Config;
 use orrery_runtime::{Recurring, Tasks};
 
-/// File that records why the last chain was abandoned, for `orrery check`; absent while there is a
-/// chain.
+/// The file that records why the last chain was abandoned, for `orrery check`; absent while a chain
+/// exists.
 pub const GIVEN_UP: &str = "kept-log.given-up";
 /// Interval of the checks for an early rotation.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Log size that triggers an early rotation.
 const EARLY_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Archives the log until the shutdown.
+/// Archives the log until shutdown.
 pub async fn run(services: Arc<Services>, tasks: Tasks, config: Config) {
     let Some(every) = config.backup.log else {
-        // A chain of an earlier start would retain the log for nothing.
+        // Otherwise a chain from before the restart would retain the log although nothing archives
+        // it.
         services.store.stop_archiving(None);
         note_given_up(&services, None);
         return;
     };
     services.store.set_archive_budget(config.backup.log_budget);
     let look_every = every.min(LOOK_EVERY);
-    // Work left by an earlier process is due at once.
+    // Log that an earlier process left is archived at once.
     let mut since_turn = every;
     let mut whole_at = services.clock.monotonic();
     let mut trouble = Recurring::default();
@@ -56,7 +58,7 @@ pub async fn run(services: Arc<Services>, tasks: Tasks, config: Config) {
     }
 }
 
-/// Archives the pending log; returns whether the current chain is complete.
+/// Archives the pending log, and returns whether the current chain is complete.
 async fn turn(services: &Services, config: &Config, trouble: &mut Recurring) -> bool {
     if let Some(reason) = services.store.take_archive_failure() {
         given_up(services, &reason);
@@ -91,7 +93,7 @@ async fn turn(services: &Services, config: &Config, trouble: &mut Recurring) -> 
     }
 }
 
-/// Whether pending log takes up the room that new work needs.
+/// Returns whether the pending log occupies disk space that new work needs.
 fn is_in_the_way(services: &Services) -> bool {
     services.store.stats().disk_is_low && services.store.unarchived_bytes() > EARLY_BYTES
 }
@@ -122,7 +124,7 @@ fn report(services: &Services, whole_at: Duration) {
     metrics::gauge!("orrery_kept_log_waiting_bytes").set(f64::from(waiting) * 1024.0);
 }
 
-/// Records for `orrery check` why there is no chain, or removes that record.
+/// Records for `orrery check` why no chain exists, or removes that record.
 pub fn note_given_up(services: &Services, reason: Option<&str>) {
     let path: &Path = &services.store.folder().join(GIVEN_UP);
     let noted = match reason {

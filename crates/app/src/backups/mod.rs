@@ -1,11 +1,11 @@
-//! Scheduled backups: one every `backup.every` in `backup.folder`. The newest `backup.keep` are
-//! kept, with the log archive from the oldest of them on.
+//! Scheduled backups: one every `backup.every` in `backup.folder`. The newest `backup.keep` backups
+//! are retained, with all archived log since the oldest of them.
 //!
-//! A backup gets its final name only when it is complete and on the disk. A failed one is logged
-//! and retried at the next turn; existing ones are kept then.
+//! A backup gets its final name only when it is complete and on disk. A failed backup is logged and
+//! retried at the next interval; existing backups are then retained.
 //!
-//! Only files with the schedule's naming pattern, which contains the time of writing, count. Other
-//! files in the folder, such as manual backups, are never deleted, and the schedule ignores them.
+//! The schedule considers only files that match its naming pattern, which contains the time of the
+//! backup. It ignores other files in the folder, such as manual backups, and never deletes them.
 
 pub mod after;
 mod log_archive;
@@ -28,11 +28,11 @@ use orrery_storage as storage;
 const PREFIX: &str = "orrery-";
 const SUFFIX: &str = ".backup";
 const PART: &str = "part";
-/// The risk of an unencrypted backup, and what to do.
+/// The risk of an unencrypted backup, and the remedy.
 pub const UNENCRYPTED: &str = "anyone who has the file can read everything in it, including the \
     sealed secrets, because seal.key is inside; set `backup.recipient` or `backup.passphrase_file`";
 
-/// Writes scheduled backups until the shutdown.
+/// Writes scheduled backups until shutdown.
 pub async fn run(services: Arc<Services>, tasks: Tasks, config: Config) {
     tasks.spawn(log_archive::run(Arc::clone(&services), tasks.clone(), config.clone()));
     let reserve = config.limits.disk_reserve;
@@ -45,7 +45,7 @@ pub async fn run(services: Arc<Services>, tasks: Tasks, config: Config) {
         publish(&config.folder);
         let due = until_due(&config.folder, every, services.clock.now());
         let due = if lacks_base(&services, &config) { Duration::ZERO } else { due };
-        // An abandoned chain of the log archive needs a backup at once.
+        // After a chain of the log archive was abandoned, a new backup is due at once.
         let wait = config.log.map_or(due, |log| due.min(log));
         tokio::select! {
             () = tasks.stopping() => return,
@@ -82,41 +82,43 @@ pub async fn run(services: Arc<Services>, tasks: Tasks, config: Config) {
     }
 }
 
-/// Sets the metric of the newest backup's time.
+/// Sets the metric for the time of the newest backup.
 fn publish(folder: &Path) {
     let written = newest(folder).and_then(|path| fs::metadata(path).ok()?.modified().ok());
     let written = written.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
     metrics::gauge!("orrery_backup_last_timestamp_seconds").set(written.as_secs_f64());
 }
 
-/// Whether the log archive is enabled but the backup that its chain follows is missing.
+/// Returns whether the log archive is enabled but the full backup on which its chain is based is
+/// missing.
 fn lacks_base(services: &Services, config: &config::Backup) -> bool {
     let has_base = |kept: storage::ArchivePosition| backup::has_base(&config.folder, kept.chain);
     config.log.is_some()
         && !services.store.archive_position().is_some_and(|kept| has_base(kept).unwrap_or(true))
 }
 
-/// Time until the newest scheduled backup is `every` old.
+/// Returns the time until the newest scheduled backup is `every` old.
 fn until_due(folder: &Path, every: Duration, now: Timestamp) -> Duration {
     let written = |path: &PathBuf| {
         let time = fs::metadata(path).ok()?.modified().ok()?;
         Some(Timestamp::from_micros(0).plus(time.duration_since(UNIX_EPOCH).ok()?))
     };
     let found = scheduled(folder).unwrap_or_default();
-    // Ignore backups that are dated further in the future: the clock was ahead.
+    // Backups dated further in the future are ignored: the clock was ahead when they were written.
     let latest = now.plus(every);
     let last = found.iter().filter_map(written).filter(|written| *written <= latest).max();
     last.map_or(Duration::ZERO, |written| every.saturating_sub(now.since(written)))
 }
 
-/// Whether a store was rejected because it is damaged or incomplete, or its parts do not match.
+/// Returns whether a store was rejected because it is damaged or incomplete, or its parts do not
+/// match.
 #[must_use]
 pub fn is_damage(error: &anyhow::Error) -> bool {
     use storage::Error::{Damaged, Misfit};
     matches!(error.downcast_ref(), Some(Damaged { .. } | Misfit { .. }))
 }
 
-/// Adds the newest scheduled backup in `folder` to the error about a damaged store.
+/// Adds the newest scheduled backup in `folder` to the message of an error about a damaged store.
 pub fn advised(error: storage::Error, folder: &Path) -> anyhow::Error {
     let error = anyhow::Error::new(error);
     match newest(folder).filter(|_| is_damage(&error)) {
@@ -129,12 +131,12 @@ pub fn advised(error: storage::Error, folder: &Path) -> anyhow::Error {
     }
 }
 
-/// The newest scheduled backup in a folder, if any.
+/// Returns the newest scheduled backup in a folder, if any.
 pub fn newest(folder: &Path) -> Option<PathBuf> {
     scheduled(folder).ok()?.pop()
 }
 
-/// The scheduled backups in a folder, oldest first; their names sort by time.
+/// Returns the scheduled backups in a folder, oldest first; their names sort by time.
 fn scheduled(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -147,12 +149,12 @@ fn scheduled(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The file name of the scheduled backup of a moment.
+/// Returns the file name of the scheduled backup of the given time.
 fn name_of(time: Timestamp) -> String {
     format!("{PREFIX}{}{SUFFIX}", time.to_string().replace(':', "-"))
 }
 
-/// Whether [`name_of`] returns this name for some moment.
+/// Returns whether [`name_of`] returns this name for any time.
 fn is_scheduled(name: &str) -> bool {
     let middle = name.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix(SUFFIX));
     let Some((day, time)) = middle.and_then(|middle| middle.split_once('T')) else { return false };
@@ -176,15 +178,15 @@ impl Target {
     }
 }
 
-/// The configured encryption of backups.
+/// Returns the configured encryption of backups.
 ///
 /// # Errors
-/// If a recipient is invalid, which a validated configuration never contains.
+/// Returns an error if a recipient is invalid, which a validated configuration never contains.
 pub fn encryption(config: &config::Backup) -> Result<Encryption, backup::Error> {
     Encryption::new(&config.recipients, config.passphrase.as_ref())
 }
 
-/// Warning for unencrypted scheduled backups.
+/// Returns a warning if scheduled backups are not encrypted.
 #[must_use]
 pub fn concern(config: &config::Backup) -> Option<String> {
     let is_open = config.recipients.is_empty() && config.passphrase.is_none();
@@ -223,7 +225,7 @@ fn write(
     let file_name = name_of(now);
     let path = folder.join(&file_name);
     let part = path.with_extension(PART);
-    // It will be about as large as the last one.
+    // The new backup will be about as large as the last one.
     let last = newest(folder).and_then(|last| fs::metadata(last).ok());
     let expected = last.map_or(0, |last| last.len());
     let write = || -> Result<Summary, backup::Error> {
@@ -238,7 +240,7 @@ fn write(
         let (out, summary) = backup::write(place, now, out, &mut |_| {})?;
         let (out, digest) = out.finish()?;
         out.into_inner().into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
-        // A file that cannot be read back is not a backup.
+        // The backup is read back, because a file that cannot be read is useless as a backup.
         let file = File::open(&part)?;
         let summary = encryption.read_back(file, Some(summary), digest, &mut |_| {})?;
         if let Some(point) = &summary.point {
@@ -253,7 +255,8 @@ fn write(
         let _left_for_the_next_try = fs::remove_file(&part);
     }
     let summary = written?;
-    // Keep this one. Prune future-dated backups first; their names sort after it.
+    // The new backup is retained. Future-dated backups, whose names sort after it, are pruned
+    // first.
     let found = scheduled(folder)?;
     let (older, mut others): (Vec<_>, Vec<_>) =
         found.into_iter().filter(|other| *other != path).partition(|other| *other < path);

@@ -1,5 +1,5 @@
-//! Tests of the folder of scheduled backups: which files count, which are pruned, and when the next
-//! one is due.
+//! Tests of the folder of scheduled backups: which files the schedule recognizes, which it prunes,
+//! and when the next backup is due.
 
 use tempfile::TempDir;
 
@@ -33,7 +33,8 @@ impl Fixture {
         fs::write(self.backups().join(name), "x").unwrap();
     }
 
-    /// Writes a scheduled backup; returns the names of all files in the folder afterwards.
+    /// Writes a scheduled backup, and returns the names of all files that are in the folder
+    /// afterwards.
     async fn write(&self, keep: usize, now: &str) -> Vec<String> {
         let place = self.place.clone();
         let folder = self.backups();
@@ -82,7 +83,7 @@ async fn backup_retention_keeps_manual_backups() {
     }
     let now = Timestamp::from_micros(0).plus(UNIX_EPOCH.elapsed().unwrap());
     let every = Duration::from_secs(3600);
-    // A manual backup made a moment ago does not count.
+    // A manual backup made just before is ignored.
     assert_eq!(newest(&fixture.backups()), None);
     assert_eq!(until_due(&fixture.backups(), every, now), Duration::ZERO);
     fixture.add("orrery-2020-01-01T00-00-00.000Z.backup");
@@ -98,7 +99,7 @@ async fn backup_retention_keeps_manual_backups() {
     assert_eq!(left, expected);
     let last = newest(&fixture.backups()).unwrap();
     assert!(last.ends_with("orrery-2026-11-20T09-30-00.123Z.backup"), "{}", last.display());
-    // Although another name sorts after it, the next one is not due.
+    // Although the name of another backup sorts after the new one, the next backup is not due.
     assert!(until_due(&fixture.backups(), every, now) > Duration::ZERO);
 }
 
@@ -118,7 +119,7 @@ async fn backup_just_written_stays_after_clock_was_ahead() {
     fixture.add(ahead);
     let third = "orrery-2026-11-22T09-30-00.123Z.backup";
     assert_eq!(fixture.write(2, "2026-11-22T09:30:00.123Z").await, [second, third]);
-    // They do not delay the next backup either.
+    // The pruned backups do not delay the next one either.
     let every = Duration::from_secs(3600);
     let now = Timestamp::from_micros(0).plus(UNIX_EPOCH.elapsed().unwrap());
     assert!(until_due(&fixture.backups(), every, now) > Duration::ZERO);

@@ -1,4 +1,4 @@
-//! Checks of backups: whether there are any, their age, readability and encryption.
+//! Checks of backups: their existence, age, readability and encryption.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read as _};
@@ -12,10 +12,10 @@ use orrery_backup::{self as backup, Keys};
 use orrery_config as config;
 use orrery_domain::time::Timestamp;
 
-/// A backup is late at this multiple of the backup interval.
+/// A backup is late when it is this many backup intervals old.
 const LATE: u32 = 2;
-/// A backup up to this size is verified completely, if this machine can decrypt it; of larger ones,
-/// only `PART` bytes at the start and at the end are read.
+/// A backup of at most this size is verified completely, if this machine can decrypt it. Of a
+/// larger backup, only the first and the last `PART` bytes are read.
 const WHOLE_MAX: u64 = 64 * 1024 * 1024;
 const PART: u64 = 8 * 1024 * 1024;
 
@@ -31,7 +31,7 @@ struct Seen {
     modified: Option<Duration>,
 }
 
-/// Whether scheduled backups are encrypted.
+/// Returns a finding on whether scheduled backups are encrypted.
 pub(super) fn encryption(config: &config::Backup) -> Option<Finding> {
     if let Some(concern) = backups::concern(config) {
         return Some(
@@ -42,7 +42,7 @@ pub(super) fn encryption(config: &config::Backup) -> Option<Finding> {
     config.every.map(|_| Finding::good("backup", "on a schedule, encrypted"))
 }
 
-/// The age of the newest backup, and whether it is late.
+/// Returns a finding on the age of the newest backup, with a warning if it is late.
 pub(super) fn age(config: &config::Backup, now: Timestamp) -> Finding {
     let late = |detail: String| {
         Finding::warning("backups", detail).mended_by("orrery backup FILE; journalctl -u orrery")
@@ -60,7 +60,7 @@ pub(super) fn age(config: &config::Backup, now: Timestamp) -> Finding {
     if age > every.saturating_mul(LATE) { late(detail) } else { Finding::good("backups", detail) }
 }
 
-/// A check whether the newest backup is late; `None` without scheduled backups.
+/// Returns a check for a late backup; `None` without scheduled backups.
 pub(super) fn late(config: &config::Backup) -> Option<LateBackup> {
     config.every?;
     let config = config.clone();
@@ -75,7 +75,7 @@ fn modified(path: &Path) -> Option<Duration> {
 }
 
 impl Read {
-    /// Reads the newest backup, unless it was already read.
+    /// Reads the newest backup, unless it was read before.
     pub(super) fn newest(&self, config: &config::Backup) -> Option<Finding> {
         let path = backups::newest(&config.folder)?;
         let bytes = fs::metadata(&path).ok()?.len();
@@ -99,7 +99,7 @@ impl Read {
     }
 }
 
-/// Reads a backup as far as its size allows, and says how far.
+/// Reads as much of a backup as its size allows, and returns a description of the check.
 fn read(seen: &Seen, config: &config::Backup) -> anyhow::Result<String> {
     let file = File::open(&seen.path)?;
     let is_encrypted = backup::is_encrypted(&seen.path)?;
@@ -126,7 +126,7 @@ fn read(seen: &Seen, config: &config::Backup) -> anyhow::Result<String> {
     }
 }
 
-/// Reads one part at the start and one at the end.
+/// Reads one part at the start and one part at the end.
 fn read_ends(mut file: File, bytes: u64) -> io::Result<()> {
     use std::io::Seek as _;
     io::copy(&mut file.by_ref().take(PART), &mut io::sink())?;

@@ -1,4 +1,4 @@
-//! Checks the disk of the data folder by flushing a small file, which is deleted again.
+//! Checks the disk of the data folder by flushing a temporary file.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
@@ -12,11 +12,11 @@ use orrery_runtime as runtime;
 const FLUSHES: usize = 9;
 /// Bytes written per flush.
 const BLOCK: usize = 4096;
-/// A larger median slows down every commit.
+/// Median flush time above which every commit is slow.
 const SLOW: Duration = Duration::from_millis(50);
-/// No disk that really persists data is faster.
+/// Median flush time below which the disk cannot really be persisting data.
 const TOO_FAST: Duration = Duration::from_micros(5);
-/// File systems in memory, by the magic number of `statfs`: tmpfs and ramfs.
+/// In-memory file systems, by the magic number of `statfs`: tmpfs and ramfs.
 const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58F6];
 
 pub(super) fn findings(folder: &Path) -> Option<Finding> {
@@ -37,7 +37,7 @@ pub(super) fn findings(folder: &Path) -> Option<Finding> {
     })
 }
 
-/// Evaluates the median time of a flush.
+/// Evaluates the median flush time.
 fn judge(time: Duration) -> Result<Finding, String> {
     let shown = format!("{:.2} ms", time.as_secs_f64() * 1000.0);
     if time < TOO_FAST {
@@ -51,14 +51,14 @@ fn judge(time: Duration) -> Result<Finding, String> {
     Ok(Finding::good("fsync", format!("a flush takes {shown}")))
 }
 
-/// Whether a folder is on a file system in memory.
+/// Returns whether a folder is on an in-memory file system.
 #[must_use]
 pub fn is_in_memory(folder: &Path) -> bool {
     let magic = rustix::fs::statfs(folder).map(|found| found.f_type.cast_unsigned());
     magic.is_ok_and(|magic| IN_MEMORY.contains(&magic))
 }
 
-/// The median time of a flush after a write.
+/// Measures the median time of a flush after a write.
 fn flush_time(folder: &Path) -> io::Result<Duration> {
     let path = folder.join(format!(".orrery-doctor-{}", std::process::id()));
     let tried = try_flushes(&path);

@@ -12,10 +12,10 @@ use orrery_config::Config;
 use orrery_config::secret::changeable_by_others;
 use orrery_storage as storage;
 
-/// Files that the service opens in addition to one per connection: the store, payloads, logs,
+/// Files that the service opens in addition to one per connection: the store, payloads, logs and
 /// upstream connections.
 const FILES_BESIDE_CONNECTIONS: u64 = 1024;
-/// Free share of the disk, in percent, below which it is a concern.
+/// Free share of the disk, in percent, below which `orrery check` warns.
 const LOW_PERCENT: u64 = 10;
 const MIB: u64 = 1024 * 1024;
 const GB: u64 = 1_000_000_000;
@@ -34,20 +34,20 @@ pub(super) fn findings(config: &Config) -> Vec<Finding> {
     findings
 }
 
-/// A configuration or a folder of models that other users can change.
+/// Returns a finding if other users can change the configuration or the models folder.
 fn changeable(config: &Config) -> Option<Finding> {
     let paths = config.file.iter().chain([&config.models_dir]);
     let reason = paths.into_iter().find_map(|path| changeable_by_others(path))?;
     Some(Finding::warning("models", reason))
 }
 
-/// Free bytes on a folder's disk.
+/// Returns the free bytes on a folder's disk.
 #[must_use]
 pub fn free_bytes(folder: &Path) -> u64 {
     storage::DiskSpaceMonitor::with_reserve(folder.to_path_buf(), None).free()
 }
 
-/// The free space of the disk, and whether the service would refuse new work.
+/// Returns a finding on the free disk space, and on whether the service would refuse new work.
 fn disk(folder: &Path, reserve: Option<u64>) -> Option<Finding> {
     let there = folder.ancestors().find(|folder| folder.is_dir())?;
     let monitor = storage::DiskSpaceMonitor::with_reserve(there.to_path_buf(), reserve);
@@ -70,7 +70,7 @@ fn disk(folder: &Path, reserve: Option<u64>) -> Option<Finding> {
     Some(Finding::good("disk", detail))
 }
 
-/// Why the log archive has no chain, as recorded by the service.
+/// Returns the reason that the service recorded for the lack of a log archive chain.
 fn given_up_log(folder: &Path) -> Option<Finding> {
     let reason = fs::read_to_string(folder.join("kept-log.given-up")).ok()?;
     let detail = format!(
@@ -80,7 +80,7 @@ fn given_up_log(folder: &Path) -> Option<Finding> {
     Some(Finding::new("log archive", Verdict::Fault, detail))
 }
 
-/// The last failure of `backup.after`, as recorded by the service.
+/// Returns the last failure of `backup.after` that the service recorded.
 fn not_taken_away(folder: &Path) -> Option<Finding> {
     // The program's output may name other machines, so only the operator sees it.
     let reason = fs::read_to_string(folder.join(after::FAILED)).ok()?;
@@ -89,7 +89,7 @@ fn not_taken_away(folder: &Path) -> Option<Finding> {
     Some(Finding::fault("backup.after", detail).mended_by(mend))
 }
 
-/// The sweeps refused by the last start, as recorded by the service.
+/// Returns the sweeps that the last start refused, as recorded by the service.
 fn refused_sweeps(folder: &Path) -> Vec<Finding> {
     let noted = fs::read_to_string(folder.join("sweep.refused")).unwrap_or_default();
     noted.lines().map(|line| Finding::new("sweep", Verdict::Fault, line)).collect()
@@ -145,7 +145,7 @@ fn writable(subject: &str, folder: &Path) -> Finding {
     }
 }
 
-/// Creates a file in `folder` and deletes it at once.
+/// Creates a file in `folder` and deletes it immediately.
 fn try_a_file(folder: &Path) -> std::io::Result<()> {
     let probe = folder.join(format!(".orrery-check-{}", std::process::id()));
     fs::OpenOptions::new().write(true).create_new(true).open(&probe)?;
@@ -166,7 +166,7 @@ fn open_files(connections: usize) -> Option<Finding> {
     })
 }
 
-/// The hard limit on open files in the text of `/proc/self/limits`.
+/// Reads the hard limit on open files from the text of `/proc/self/limits`.
 fn hard_limit(limits: &str) -> Option<u64> {
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
     match line.split_whitespace().nth(1)? {

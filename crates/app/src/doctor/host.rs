@@ -11,9 +11,9 @@ use orrery_runners::llm::worker;
 
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * 1024;
-/// Free memory, in bytes, below which a service with workers is short of it.
+/// Available memory, in bytes, below which a service with workers may run out of memory.
 const MEMORY_MIN: u64 = 256 * MIB;
-/// Files that time services leave after setting the clock or while they run.
+/// Files by which time services are recognized: created after setting the clock or while running.
 const TIME_SERVICES: [(&str, &str); 4] = [
     ("/run/systemd/timesync/synchronized", "systemd-timesyncd"),
     ("/run/chrony", "chrony"),
@@ -27,7 +27,7 @@ pub(super) fn findings() -> Vec<Finding> {
     vec![control_groups(own.as_deref()), free_memory(&memory, own.as_deref()), time_service("/")]
 }
 
-/// How far the kernel confines models' programs.
+/// Reports the sandbox features that the kernel supports.
 pub(super) fn sandbox() -> Finding {
     let concerns: Vec<&str> = fence::concerns().collect();
     if concerns.is_empty() {
@@ -36,7 +36,7 @@ pub(super) fn sandbox() -> Finding {
     Finding::warning("sandbox", concerns.join("; "))
 }
 
-/// Whether this build and this processor support models of the runner `llm`.
+/// Reports whether this build and this processor support models of the runner `llm`.
 pub(super) fn language_models() -> Finding {
     match worker::unsupported() {
         Some(concern) => Finding::warning("llm", concern),
@@ -44,7 +44,7 @@ pub(super) fn language_models() -> Finding {
     }
 }
 
-/// Whether models' programs can have control groups of their own.
+/// Reports whether models' programs can have their own control groups.
 fn control_groups(own: Option<&Path>) -> Finding {
     match own {
         None => Finding::warning(
@@ -60,7 +60,7 @@ fn control_groups(own: Option<&Path>) -> Finding {
     }
 }
 
-/// The available memory of the machine and of the service's control group.
+/// Reports the available memory of the machine and of the service's control group.
 fn free_memory(text: &str, group: Option<&Path>) -> Finding {
     let field = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name))?;
@@ -80,7 +80,7 @@ fn free_memory(text: &str, group: Option<&Path>) -> Finding {
     Finding::good("memory", detail)
 }
 
-/// The service that sets the machine's clock, judged by its files.
+/// Finds the service that sets the machine's clock, by its files.
 fn time_service(root: &str) -> Finding {
     let found = TIME_SERVICES
         .iter()

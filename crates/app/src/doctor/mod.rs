@@ -1,6 +1,6 @@
 //! Checks of the machine, the data folder and the backups that need no open store: for `orrery
-//! check` before a start, `orrery doctor`, and the dashboard. Read-only, except for temporary
-//! files.
+//! check` before a start, for `orrery doctor`, and for the dashboard. The checks are read-only,
+//! except for temporary files.
 
 mod backup;
 mod disk;
@@ -24,7 +24,7 @@ pub use self::disk::is_in_memory;
 pub use self::folders::free_bytes;
 pub use self::models::check as check_manifest;
 
-/// The doctor of a service with this configuration.
+/// Creates the doctor of a service with this configuration.
 pub fn of(config: &Config) -> Doctor {
     let config = config.clone();
     let private = private(&config);
@@ -43,13 +43,13 @@ pub fn of(config: &Config) -> Doctor {
     Doctor::new(move |now| findings(&config, now, &read), late_backup, private, hosts, started)
 }
 
-/// All findings that need neither the store nor a running service.
+/// Returns all findings that need neither the store nor a running service.
 #[must_use]
 pub fn without_store(config: &Config, now: Timestamp) -> Vec<Finding> {
     findings(config, now, &backup::Read::default())
 }
 
-/// Findings that are known before a start, for `orrery check`.
+/// Returns the findings that can be determined before a start, for `orrery check`.
 #[must_use]
 pub fn settled(config: &Config, now: Timestamp) -> Vec<Finding> {
     let mut found = folders::findings(config);
@@ -67,7 +67,7 @@ pub fn settled(config: &Config, now: Timestamp) -> Vec<Finding> {
     found
 }
 
-/// Warns about an upstream URL without a path, because most servers have their API below `/v1`.
+/// Warns about an upstream URL without a path, because most servers have their API under `/v1`.
 fn upstream_without_path(config: &Config) -> Option<Finding> {
     let url = config.router.upstream_url.as_deref()?;
     if Url::parse(url).ok()?.path() != "/" {
@@ -80,7 +80,7 @@ fn upstream_without_path(config: &Config) -> Option<Finding> {
     Some(Finding::warning("upstream", detail).mended_by(format!("upstream_url = \"{url}/v1\"")))
 }
 
-/// Warns of programs that the configuration names and that are not there.
+/// Warns about configured programs that do not exist.
 fn missing_programs(config: &Config) -> Vec<Finding> {
     let servers = config.agent.mcp_servers.iter().filter_map(|server| match &server.transport {
         McpTransport::Program { command, directory, .. } => {
@@ -89,13 +89,13 @@ fn missing_programs(config: &Config) -> Vec<Finding> {
         }
         McpTransport::Http { .. } => None,
     });
-    // It is started in the root folder.
+    // The program is started with the root folder as its working directory.
     let after = command::missing(&config.backup.after, Path::new("/"));
     let after = after.map(|missing| format!("backup.after: {missing}"));
     servers.chain(after).map(|detail| Finding::warning("program", detail)).collect()
 }
 
-/// Warnings about secrets in the configuration and the manifests that other users can read.
+/// Warns about secrets in the configuration and the manifests that other users can read.
 pub fn exposed(config: &Config) -> impl Iterator<Item = String> {
     let manifests = models::manifest_files(&config.models_dir).unwrap_or_default();
     let files: Vec<PathBuf> = config.file.iter().cloned().chain(manifests).collect();
@@ -112,7 +112,8 @@ fn findings(config: &Config, now: Timestamp, read: &backup::Read) -> Vec<Finding
     found
 }
 
-/// The paths that findings may contain, and their replacements for members of organizations.
+/// Returns the paths that findings may contain, with their replacements for members of
+/// organizations.
 fn private(config: &Config) -> Vec<(String, &'static str)> {
     let file = config.file.as_deref().unwrap_or(Path::new(""));
     let mut private = vec![
@@ -126,12 +127,12 @@ fn private(config: &Config) -> Vec<(String, &'static str)> {
         private.push((private_key.display().to_string(), "the private key"));
     }
     private.retain(|(path, _)| !path.is_empty());
-    // Longest first: one may be inside another.
+    // Longest first, because a path may contain another one.
     private.sort_by_key(|(path, _)| std::cmp::Reverse(path.len()));
     private
 }
 
-/// Host names in the configuration.
+/// Returns the host names in the configuration.
 fn hosts(config: &Config) -> Vec<String> {
     let servers = config.agent.mcp_servers.iter().filter_map(|server| match &server.transport {
         McpTransport::Http { url, .. } => Some(url.as_str()),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use orrery_api::{Finding, Verdict};
 use orrery_catalog as catalog;
 
-/// The most manifests to check.
+/// Maximum number of manifests to check.
 const MANIFESTS_MAX: usize = 10_000;
 
 pub(super) fn findings(folder: &Path) -> Vec<Finding> {
@@ -48,7 +48,7 @@ pub(super) fn manifest_files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// The slug of a valid manifest, or its errors with file, line and column.
+/// Returns the slug of a valid manifest, or its errors with file, line and column.
 ///
 /// # Errors
 /// The errors of the manifest.

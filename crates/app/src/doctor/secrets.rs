@@ -1,4 +1,4 @@
-//! Checks that the data folder's files belong to its owner, and that its secrets are private.
+//! Checks that the data folder's owner owns all files in it, and that its secrets are private.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::private::SECRETS;
 use orrery_api::Finding;
 
-/// The most entries to check per folder.
+/// Maximum number of entries to check per folder.
 const ENTRIES_MAX: usize = 10_000;
 /// Folders to check, besides the data folder itself.
 const FOLDERS: [&str; 3] = ["tls", "payloads", "files"];
@@ -35,7 +35,7 @@ pub(super) fn findings(data: &Path) -> Option<Finding> {
     Some(Finding::good("secrets", "other users cannot access the data folder"))
 }
 
-/// A finding about a secret in a file that other users can read.
+/// Builds a finding about a secret in a file that other users can read.
 pub(super) fn exposed(warning: &str) -> Finding {
     Finding::warning("secrets", warning).mended_by("\"${file:PATH}\" in its place, or chmod o-rwx")
 }
@@ -44,7 +44,7 @@ fn is_open(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| found.mode() & 0o077 != 0)
 }
 
-/// A file in the data folder that belongs to another user.
+/// Returns a file in the data folder that another user owns, if any.
 fn foreign(data: &Path, owner: u32) -> Option<PathBuf> {
     let folders =
         std::iter::once(data.to_owned()).chain(FOLDERS.iter().map(|name| data.join(name)));

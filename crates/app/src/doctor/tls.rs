@@ -1,4 +1,4 @@
-//! Checks that certificate and key match and are valid, and that keys do not cross a network
+//! Checks that certificate and key match and are valid, and that API keys do not cross a network
 //! unencrypted.
 
 use std::path::Path;
@@ -53,7 +53,7 @@ pub(super) fn findings(config: &Config, now: Timestamp) -> Vec<Finding> {
     }
 }
 
-/// Whether a certificate and its key match and are currently valid.
+/// Reports whether a certificate and its key match and are currently valid.
 fn certificate_of(certificate: &Path, key: &Path, now: Timestamp) -> Finding {
     let summary = match tls::inspect(certificate, key, now) {
         Ok(summary) => summary,

@@ -1,11 +1,12 @@
-//! A request for decisions from its admission to its record.
+//! Runs a decision request from its admission until it is recorded.
 //!
-//! It runs in its own task. A local model gets all questions at once (`local`). Another server gets
-//! the first question alone: it shows whether the model returns probabilities, fails early if the
-//! state is too long, and leaves the state in the server's cache. The others follow together, as
-//! many at a time as the limits allow. The first failure ends the request. The cost of the answers
-//! is reserved first, and charged in the commit of the record once all have arrived; a client that
-//! disconnects pays for those that have arrived.
+//! Each request runs in its own task. A local model gets all questions at once (`local`). A remote
+//! server gets the first question alone: its response shows whether the model returns
+//! probabilities, fails early if the state is too long, and leaves the state in the server's cache.
+//! The other questions follow concurrently, as many at a time as the limits allow. The first
+//! failure ends the request. The maximum cost is reserved at admission, and the actual cost is
+//! charged in the commit that records the request, once all answers have arrived. If the client
+//! disconnects, only the answers that have already arrived are charged.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -38,12 +39,12 @@ use orrery_http::budget::Lease;
 use orrery_runtime::{Clock, Tasks, new_id};
 use orrery_wire::decision::Answer;
 
-/// Maximum concurrent answers of one request.
+/// Maximum concurrent model calls of one request.
 const ASKED_AT_ONCE_MAX: usize = 16;
-/// Maximum bytes of prompts that one request sends at once: with a large state, fewer questions run
-/// together.
+/// Maximum bytes of prompts that one request sends concurrently: a large state reduces the number
+/// of concurrent questions.
 const PROMPT_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// Copies of a prompt in memory while it is sent: its text, its JSON, the request.
+/// Copies of a prompt in memory while it is sent: its text, its JSON, and the HTTP request.
 const PROMPT_COPIES: usize = 3;
 /// Time limit of a request.
 const TIME_MAX: Duration = Duration::from_secs(600);
@@ -73,7 +74,7 @@ struct Inner {
     options: Options,
 }
 
-/// Answers requests for decisions; clones share it.
+/// Answers decision requests; clones share the same state.
 #[derive(Debug, Clone)]
 pub struct Decisions {
     inner: Arc<Inner>,
@@ -84,7 +85,7 @@ pub struct Decisions {
 pub struct Decided {
     pub execution: ExecutionId,
     pub method: Method,
-    /// By the questions' names, in their order.
+    /// The answers by question name, in the order of the questions.
     pub answers: Vec<(String, Answer)>,
     pub used: Used,
 }
@@ -101,26 +102,26 @@ struct Session {
     lease: Lease,
     used: Arc<Mutex<Used>>,
     method: Method,
-    /// Number of questions.
+    /// The number of questions.
     questions: u32,
     created_at: Timestamp,
     /// The request's body, which counts toward the budget while it is in memory.
     _body: Bytes,
 }
 
-/// The failure of a request, with the name of the question that caused it, if any.
+/// The failure of a request, with the name of the question that failed, if any.
 pub type Failed = (Option<String>, Failure);
 
 impl Decisions {
-    /// Decisions with these settings.
+    /// Creates a service for decisions with these settings.
     #[must_use]
     pub fn new(dependencies: Dependencies, options: Options) -> Self {
         let Dependencies { clock, tasks, chat } = dependencies;
         Self { inner: Arc::new(Inner { clock, tasks, chat, options }) }
     }
 
-    /// Answers the questions of a request. `lease` covers memory in addition to its body; `asked`
-    /// has the request's own metadata for the execution.
+    /// Answers the questions of a request. `lease` reserves memory in addition to the request body;
+    /// `asked` holds the execution metadata that the request sets.
     ///
     /// # Errors
     /// [`Error`]; only [`Error::Failed`] is recorded.
@@ -164,7 +165,7 @@ impl Decisions {
     }
 }
 
-/// The estimated tokens of all prompts, and the number of answers.
+/// Estimates the tokens of all prompts, and returns them with the number of model calls.
 fn expected(model: &BoundModel, request: &Request) -> (u64, u64) {
     if model.can_score() {
         return (local::prompt_tokens(&request.state, &request.questions), 1);
@@ -173,7 +174,7 @@ fn expected(model: &BoundModel, request: &Request) -> (u64, u64) {
     (prompt_tokens(&request.state, &questions, 2), questions.len() as u64 * 2)
 }
 
-/// The estimated tokens of all prompts: each question is shown `times` times, with the state.
+/// Estimates the tokens of all prompts: each question is sent `times` times with the state.
 fn prompt_tokens(state: &str, questions: &[&Question], times: u64) -> u64 {
     let shared = (SYSTEM.len() + state.len()) as u64;
     let of_one = |question: &&Question| {
@@ -214,14 +215,14 @@ impl Session {
             (_, Some((question, failure)), _) => {
                 Err(Error::Failed { execution, question, failure })
             }
-            // The client is gone.
+            // The client has disconnected.
             (Ok(()), None, None) => return,
         };
         // A disconnected client needs no answer.
         let _unsent = reply.send(result);
     }
 
-    /// The answers to all questions, in their order.
+    /// Answers all questions, in order.
     async fn answer_all(&mut self) -> Result<Vec<(String, Answer)>, Failed> {
         let at_once = self.asked_at_once()?;
         let state = &self.request.state;
@@ -250,7 +251,7 @@ impl Session {
         Ok(answers.collect())
     }
 
-    /// Number of prompts that may be in memory at once.
+    /// Returns the number of prompts that may be in memory at once.
     fn asked_at_once(&mut self) -> Result<usize, Failed> {
         let own: Vec<usize> = self
             .request
@@ -260,7 +261,7 @@ impl Session {
             .collect();
         let shared = SYSTEM.len() + self.request.state.len();
         let largest = shared + own.iter().copied().max().unwrap_or_default();
-        // A model that scores gets all questions at once, each in both orders.
+        // A model that can score gets all questions at once, each with its options in both orders.
         let together = if self.model.can_score() {
             own.iter().fold(shared, |sum, one| sum.saturating_add(one.saturating_mul(2)))
         } else {
@@ -272,7 +273,7 @@ impl Session {
         let bytes = bytes.saturating_mul(PROMPT_COPIES);
         match self.lease.grow_to(bytes) {
             Ok(()) => Ok(at_once),
-            // One at a time if memory allows no more.
+            // If memory allows no more, the questions are sent one at a time.
             Err(_full) => {
                 match self.lease.grow_to(largest.max(together).saturating_mul(PROMPT_COPIES)) {
                     Ok(()) => Ok(1),
@@ -328,7 +329,8 @@ impl Session {
             work: Work::Decision(decision),
             output: None,
             fault: failure.map(|failure| Fault::of(&failure.recorded())),
-            // All or nothing: a request without answers is free, unless its client cancelled it.
+            // A request whose questions cannot all be answered is free, unless its client cancelled
+            // it.
             cost: if status == Status::Error { Usd::ZERO } else { used.cost },
             reserved: Usd::ZERO,
             webhook: None,
@@ -351,8 +353,8 @@ impl Session {
     }
 }
 
-/// The probabilities of the options of each question for which the model returns them, by the
-/// question's index.
+/// Returns, by the index of a question, the probabilities of its options, if the model returns
+/// them.
 async fn score_all(
     scorer: &dyn Scorer,
     questions: &[Question],
@@ -372,9 +374,9 @@ async fn score_all(
         Ok((at, Some(probabilities))) => {
             found.insert(at, probabilities);
         }
-        // The model returns no probabilities, so it is not asked for them again.
+        // The model returns no probabilities, so the other questions do not request them.
         Ok((_, None)) => return Ok(found),
-        // A server may reject a request for probabilities as invalid.
+        // A server may reject a request for log-probabilities as invalid.
         Err((_, failure)) if failure.class == ErrorClass::InvalidUserInput => return Ok(found),
         Err(failed) => return Err(failed),
     }
@@ -384,7 +386,7 @@ async fn score_all(
     Ok(found)
 }
 
-/// The shares of the options in the votes on each question.
+/// Returns each option's share of the votes, for each question.
 async fn vote_all(
     scorer: &dyn Scorer,
     questions: &[&Question],
@@ -419,7 +421,7 @@ async fn vote_all(
     Ok(votes.iter().map(|votes| of_votes(votes)).collect())
 }
 
-/// The failure of one question; the message names it.
+/// Returns the failure of one question, with a message that names it.
 pub fn failed(question: &Question, failure: Failure) -> Failed {
     let name = &question.name;
     let message = format!("the question '{name}' could not be answered: {}", failure.message);

@@ -4,16 +4,17 @@ use crate::{self as chat, Failure};
 use orrery_domain::ids::ExecutionId;
 use orrery_domain::invalid_request::InvalidRequest;
 
-/// Why a request for decisions was rejected or failed.
+/// An error that rejects or ends a decision request.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The request is invalid. No model was called.
     #[error(transparent)]
     Invalid(#[from] InvalidRequest),
-    /// There is no such model, or the request is not admitted. No model was called.
+    /// The model does not exist, or the request is not admitted. No model was called.
     #[error(transparent)]
     Chat(#[from] chat::Error),
-    /// A question could not be answered. The request is recorded under this id and is free.
+    /// A question could not be answered. The request is recorded under this execution id and is
+    /// free.
     #[error("{}", failure.message)]
     Failed { execution: ExecutionId, question: Option<String>, failure: Failure },
 }

@@ -1,5 +1,5 @@
-//! Scores by a local model process: all questions of a request are sent at once, so that the state
-//! is read once and each result is independent of other load.
+//! Gets scores from a local model process. All questions of a request are sent at once, so that the
+//! process reads the state once and its results do not depend on other load.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ use crate::{Completion, Failure};
 use orrery_domain::chat::estimate;
 use orrery_domain::classify::ErrorClass;
 
-/// The request to the process.
+/// The body of the request to the process.
 #[derive(Serialize)]
 struct Body {
     system: &'static str,
@@ -29,10 +29,11 @@ struct Asked {
     labels: usize,
 }
 
-/// The log-probabilities of a question's labels, with the options in their order and reversed.
+/// The log-probabilities of a question's labels: first for the given order, then for the reversed
+/// one.
 type Scores = [Vec<f64>; 2];
 
-/// The estimated tokens of all prompts together.
+/// Estimates the tokens of all prompts together.
 #[must_use]
 pub fn prompt_tokens(state: &str, questions: &[Question]) -> u64 {
     let shared = estimate((SYSTEM.len() + prefix(state).len()) as u64);
@@ -44,8 +45,8 @@ pub fn prompt_tokens(state: &str, questions: &[Question]) -> u64 {
     questions.iter().map(of_one).fold(shared, u64::saturating_add)
 }
 
-/// The probabilities of the options of each question, by the question's index; empty if the model's
-/// vocabulary has no tokens for the labels.
+/// Returns the probabilities of each question's options by the index of the question. The map is
+/// empty if the model's vocabulary has no single tokens for the labels.
 pub async fn score_all(
     server: &Server,
     questions: &[Question],
@@ -77,7 +78,7 @@ pub async fn score_all(
     Ok(found.enumerate().collect())
 }
 
-/// The failure of the question that the model's process names, if any.
+/// Adds to a failure the name of the question that the process reports, if it reports one.
 fn named(questions: &[Question], failure: Failure) -> Failed {
     let place = failure.said.param.as_deref().and_then(|param| {
         let place = param.strip_prefix("questions[")?.strip_suffix(']')?;

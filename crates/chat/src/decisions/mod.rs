@@ -1,22 +1,22 @@
 //! Decisions: typed questions about one state, answered with probabilities by a chat model.
 //!
-//! A question becomes a list of options with labels of one token each, and its answer is the
-//! distribution of the model's next token. Each list is shown in its order and reversed, and both
-//! are averaged, so that the position of an option does not matter. A model that returns no
-//! probabilities is asked several times instead. A request is answered completely or not at all: if
-//! one question cannot be answered, the request fails and nothing is charged.
+//! A question becomes a list of options with single-token labels, and its answer is the
+//! distribution of the model's next token. The model sees each list in the given and in the
+//! reversed order, and the two results are averaged to cancel position bias. A model that returns
+//! no probabilities is called several times, and its answers count as votes. A request succeeds or
+//! fails as a whole: if one question cannot be answered, the request fails and nothing is charged.
 //!
-//! | file | question |
+//! | file | purpose |
 //! |---|---|
-//! | `request` | what is asked, and is it valid |
-//! | `prompt` | how a question is shown to a model |
-//! | `probabilities` | from label scores to the probabilities of an answer |
-//! | `scorer` | the interface to models of any kind |
+//! | `request` | parsing and validating a request |
+//! | `prompt` | the prompts for a question |
+//! | `probabilities` | computing an answer's probabilities from label scores |
+//! | `scorer` | the common interface of all models |
 //! | `server` | a scorer that uses a model's server: `logprobs`, or votes |
 //! | `local` | scores by a local model, all questions at once |
-//! | `decide` | a request from its admission to its record |
+//! | `decide` | running a request from admission to record |
 //!
-//! Decisions never call a model directly (`chat` does), and store neither state nor questions.
+//! Decisions call models only through `chat`, and store neither state nor questions.
 
 mod decide;
 mod error;

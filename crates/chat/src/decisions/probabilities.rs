@@ -1,15 +1,15 @@
-//! Computes the probabilities of an answer from a model's label scores. Pure and bitwise
-//! deterministic: sums are taken in the order of their terms' size, so that the order of options
-//! does not affect the last digit.
+//! Computes the probabilities of an answer from a model's label scores. The functions are pure and
+//! their results bitwise reproducible: terms are sorted before they are summed, so that the order
+//! of the options does not affect rounding.
 
 use super::request::{Kind, Question};
 use orrery_wire::decision::Answer;
 
-/// Lower bound of a label's log-probability: a server that reports a label as impossible must not
-/// outweigh the other order.
+/// Lower bound of a label's log-probability, so that a label that a server reports as impossible in
+/// one order of the options does not outweigh its score in the other order.
 const LOGPROB_MIN: f64 = -50.0;
 
-/// A candidate for the next token.
+/// A token that the model considered for the next position.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Token {
     pub text: String,
@@ -17,9 +17,9 @@ pub struct Token {
     pub logprob: f64,
 }
 
-/// The log-probabilities of the first `count` labels, in order; `None` if no label is among the
-/// tokens. The probability of a label that is not listed is the smaller of that of the last listed
-/// token and an equal share of the probability that the listed tokens leave.
+/// Returns the log-probabilities of the first `count` labels, in order; `None` if no label is among
+/// the tokens. A label that is missing gets the probability of the last listed token or an equal
+/// share of the unlisted probability, whichever is smaller.
 #[must_use]
 pub fn of_labels(tokens: &[Token], count: usize) -> Option<Vec<f64>> {
     let bounded = |logprob: f64| {
@@ -44,8 +44,8 @@ pub fn of_labels(tokens: &[Token], count: usize) -> Option<Vec<f64>> {
     Some(listed.into_iter().map(|label| label.unwrap_or(unlisted)).collect())
 }
 
-/// The probabilities of options that were scored in their order and in the reversed one, averaged
-/// in log space. `reversed` is in the order in which the options were shown.
+/// Averages, in log space, the probabilities of options that were scored in the given and in the
+/// reversed order. `reversed` is in the order in which the model saw the options.
 #[must_use]
 pub fn of_both_orders(given: &[f64], reversed: &[f64]) -> Vec<f64> {
     let given = normalized(given);
@@ -55,20 +55,20 @@ pub fn of_both_orders(given: &[f64], reversed: &[f64]) -> Vec<f64> {
     normalized(&mean).into_iter().map(f64::exp).collect()
 }
 
-/// The share of each option in the votes.
+/// Returns each option's share of the votes.
 #[must_use]
 pub fn of_votes(votes: &[u32]) -> Vec<f64> {
     let total: u32 = votes.iter().sum();
     votes.iter().map(|count| f64::from(*count) / f64::from(total.max(1))).collect()
 }
 
-/// The probabilities, normalized to add up to 1.
+/// Normalizes log-probabilities so that the probabilities sum to 1.
 fn normalized(logprobs: &[f64]) -> Vec<f64> {
     let total = log_sum(logprobs);
     logprobs.iter().map(|logprob| logprob - total).collect()
 }
 
-/// The logarithm of the sum of the numbers with these logarithms.
+/// Returns the logarithm of the sum of the exponentials of `logprobs`.
 fn log_sum(logprobs: &[f64]) -> f64 {
     let mut sorted = logprobs.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -77,11 +77,11 @@ fn log_sum(logprobs: &[f64]) -> f64 {
     most + sum.ln()
 }
 
-/// The answer to a question whose options have these probabilities.
+/// Builds the answer to a question from the probabilities of its options.
 #[must_use]
 pub fn answer(question: &Question, probabilities: &[f64]) -> Answer {
     let named = || question.options.iter().zip(probabilities);
-    // The first of equal options.
+    // If options tie, the first one wins.
     let best = probabilities
         .iter()
         .copied()
@@ -162,7 +162,7 @@ mod tests {
             let (given, reversed): (Vec<f64>, Vec<f64>) = pairs.into_iter().unzip();
             let found = of_both_orders(&given, &reversed);
             assert!((found.iter().sum::<f64>() - 1.0).abs() < 1e-9);
-            // The request with reversed options shows the reversed order first.
+            // The mirrored request shows the reversed order first.
             let mut mirrored = of_both_orders(&reversed, &given);
             mirrored.reverse();
             assert_eq!(found, mirrored, "bit by bit");

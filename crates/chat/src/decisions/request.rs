@@ -1,5 +1,4 @@
-//! The body of a request for decisions, parsed strictly: an unknown field is rejected with its
-//! path.
+//! Parses the body of a decision request. Unknown fields are rejected with their path.
 
 use serde_json::{Map, Value};
 
@@ -7,13 +6,13 @@ use orrery_domain::invalid_request::InvalidRequest;
 use orrery_domain::json_object::{JsonObject, Mismatch};
 use orrery_domain::raw_object::RawObject;
 
-/// Maximum questions of one request.
+/// Maximum number of questions in one request.
 pub const QUESTIONS_MAX: usize = 256;
-/// Maximum bytes of one question.
+/// Maximum size of one question in bytes.
 const QUESTION_BYTES_MAX: usize = 64 * 1024;
-/// Maximum options of one question, each with a label of one letter.
+/// Maximum number of options of one question, each labelled with one letter.
 pub const OPTIONS_MAX: usize = 26;
-/// Maximum characters of the name of a model, a question or an option.
+/// Maximum length of the name of a model, a question or an option, in characters.
 const NAME_CHARS_MAX: usize = 256;
 /// The fields of a request.
 const FIELDS: [&str; 3] = ["model", "state", "questions"];
@@ -22,9 +21,9 @@ const FIELDS: [&str; 3] = ["model", "state", "questions"];
 #[derive(Debug)]
 pub struct Request {
     pub model: String,
-    /// The text for the model: a string unchanged, JSON as it was written.
+    /// The text for the model: a string as is, other JSON as the client wrote it.
     pub state: String,
-    /// At least one.
+    /// At least one question.
     pub questions: Vec<Question>,
 }
 
@@ -34,7 +33,7 @@ pub struct Question {
     pub name: String,
     pub kind: Kind,
     pub instructions: String,
-    /// At least two: yes and no, the choices, or the levels from the lowest.
+    /// At least two options: yes and no, the choices, or the levels from lowest to highest.
     pub options: Vec<Choice>,
 }
 
@@ -55,7 +54,7 @@ pub struct Choice {
 }
 
 impl Request {
-    /// Reads and checks a body.
+    /// Parses and validates a body.
     ///
     /// # Errors
     /// [`InvalidRequest`], which names the field.
@@ -89,7 +88,7 @@ impl Request {
     }
 }
 
-/// A string field, if present.
+/// Returns a string field, if it is present.
 fn text_of(fields: &RawObject, name: &str) -> Result<Option<String>, InvalidRequest> {
     let Some(text) = fields.get(name) else { return Ok(None) };
     let text = serde_json::from_str(text).map_err(|_other| wrong(name, "must be a string"));
@@ -110,12 +109,12 @@ fn name_rule() -> String {
     format!("must have 1 to {NAME_CHARS_MAX} characters and no control characters")
 }
 
-/// The error for an invalid field. The message begins with its path.
+/// Builds the error for an invalid field. The message begins with the field's path.
 fn wrong(path: &str, what: &str) -> InvalidRequest {
     InvalidRequest::field(path.to_owned(), format!("{path} {what}"))
 }
 
-/// The error for a mismatch below `path`.
+/// Builds the error for a mismatch below `path`.
 fn mismatched(path: &str, mismatch: &Mismatch) -> InvalidRequest {
     wrong(&format!("{path}.{}", mismatch.field), &mismatch.message)
 }
@@ -164,7 +163,7 @@ fn read_question(name: &str, question: &str) -> Result<Question, InvalidRequest>
     Ok(Question { name: name.to_owned(), kind, instructions, options })
 }
 
-/// The options in the criteria of a question.
+/// Reads the options from the criteria of a question.
 fn read_options(
     kind: Kind,
     criteria: Option<Value>,
@@ -221,7 +220,7 @@ fn read_sides(criteria: Option<Value>, path: &str) -> Result<Vec<Choice>, Invali
     }
 }
 
-/// A string or null.
+/// Reads a string or null.
 fn guidance_of(value: Value, path: &str) -> Result<Option<String>, InvalidRequest> {
     match value {
         Value::Null => Ok(None),

@@ -1,5 +1,5 @@
-//! A scorer that uses a model's server: the probabilities of the next token (`logprobs`) if the
-//! server returns them, else the model's own answers as JSON.
+//! A scorer that uses a model's server: it takes the probabilities of the next token (`logprobs`)
+//! if the server returns them, and otherwise votes that the model gives as JSON.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,9 +18,9 @@ use orrery_domain::raw_object::RawObject;
 use orrery_domain::trace;
 use orrery_http::budget::Lease;
 
-/// Number of tokens whose probabilities are requested: the maximum of OpenAI's API.
+/// Number of tokens to request log-probabilities for: the maximum of OpenAI's API.
 const TOP_LOGPROBS: u32 = 20;
-/// Maximum tokens of a vote: a short JSON object, with room for white space.
+/// Maximum tokens of a vote: enough for a short JSON object with whitespace.
 pub const VOTE_TOKENS_MAX: u64 = 64;
 
 /// The usage of a request so far.
@@ -31,14 +31,14 @@ pub struct Used {
     pub cost: Usd,
 }
 
-/// A model's server and the state of one request; clones share the usage.
+/// A scorer for the state of one request; clones share its usage.
 #[derive(Debug)]
 pub struct Server {
     pub(super) model: BoundModel,
     pub(super) state: Arc<str>,
-    /// Covers answers while they are read.
+    /// Reserves memory for answers while they are read.
     pub(super) lease: Lease,
-    /// The span of its calls.
+    /// The trace span of the request's model calls.
     pub(super) call: trace::Call,
     used: Arc<Mutex<Used>>,
 }
@@ -49,7 +49,7 @@ struct Message<'a> {
     content: &'a str,
 }
 
-/// The fields of an answer that are read.
+/// The fields that are read from an answer.
 #[derive(Deserialize)]
 struct Answer {
     logprobs: Option<Logprobs>,
@@ -77,14 +77,14 @@ struct Said {
     content: Option<String>,
 }
 
-/// The JSON of a vote.
+/// The JSON object of a vote.
 #[derive(Deserialize)]
 struct Vote {
     answer: String,
 }
 
 impl Server {
-    /// A scorer of questions about `state`; `lease` covers the answers.
+    /// Creates a scorer of questions about `state`; `lease` reserves memory for the answers.
     pub fn new(
         model: BoundModel,
         state: &str,
@@ -118,7 +118,7 @@ impl Server {
         Ok(choices.and_then(|choices| choices.into_iter().next()))
     }
 
-    /// Adds the usage of an answer.
+    /// Adds the usage of one answer.
     pub(super) fn count(&self, tokens: Tokens, cost: Usd) {
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         used.calls = used.calls.saturating_add(1);
@@ -145,7 +145,7 @@ impl Server {
             .flatten()
             .map(|listed| Token {
                 text: listed.token,
-                // JSON has null for minus infinity.
+                // JSON has no negative infinity, so servers send null.
                 logprob: listed.logprob.unwrap_or(f64::NEG_INFINITY),
             })
             .collect();
@@ -169,7 +169,7 @@ impl Server {
         let options = [
             ("max_tokens", json!(VOTE_TOKENS_MAX)),
             ("temperature", json!(1)),
-            // Servers that support it give equal answers to equal requests.
+            // Servers that support `seed` return equal answers to equal requests.
             ("seed", json!(sample)),
             ("response_format", format),
         ];
@@ -179,7 +179,7 @@ impl Server {
         };
         let content = content.trim();
         let vote: Option<Vote> = serde_json::from_str(content).ok();
-        // A model that ignores the format may still answer with the label.
+        // A model that ignores the response format may still answer with the bare label.
         let said = vote.as_ref().map_or(content, |vote| vote.answer.trim());
         let place = names.iter().position(|name| name == said);
         Ok(place.map(|place| match order {

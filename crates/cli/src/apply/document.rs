@@ -1,4 +1,4 @@
-//! The document of `orrery apply`: organizations by name and, within each, its resources by name.
+//! The document that `orrery apply` reads: organizations by name, each with its resources by name.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,12 +16,12 @@ pub(super) struct Document {
     pub(super) organizations: BTreeMap<String, Wanted>,
 }
 
-/// The desired resources of one organization. Anything not listed is left unchanged.
+/// The desired resources of one organization. Resources that are not listed are left unchanged.
 #[derive(Debug, Default)]
 pub(super) struct Wanted {
     pub(super) limits: Option<Map<String, Value>>,
     pub(super) keys: BTreeMap<String, Key>,
-    /// Values, read from the sources named in the document.
+    /// The values of secrets, read from the sources that the document names.
     pub(super) secrets: BTreeMap<String, Secret>,
     pub(super) chains: BTreeMap<String, Map<String, Value>>,
     pub(super) workflows: Vec<workflow::Wanted>,
@@ -29,7 +29,7 @@ pub(super) struct Wanted {
     pub(super) webhook_endpoints: BTreeMap<String, Map<String, Value>>,
 }
 
-/// A key: the properties set when it is created.
+/// The properties of an API key, which apply when the key is created.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Key {
@@ -37,7 +37,7 @@ pub(super) struct Key {
     pub(super) expires: Option<String>,
 }
 
-/// The value of a secret. Never printed.
+/// The value of a secret. It is never printed.
 pub(super) struct Secret(pub(super) String);
 
 impl std::fmt::Debug for Secret {
@@ -66,7 +66,8 @@ struct Written {
     webhook_endpoints: Option<BTreeMap<String, Map<String, Value>>>,
 }
 
-/// Where the value of a secret comes from: an environment variable or a file, never the document.
+/// The source of a secret's value: an environment variable or a file. The document itself never
+/// contains a value.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 enum Source {
@@ -75,17 +76,19 @@ enum Source {
 }
 
 impl Document {
-    /// Reads the document and the files it refers to; relative paths start at its folder.
+    /// Reads the document and the files to which it refers. Relative paths are resolved against the
+    /// folder that contains the document.
     ///
-    /// # Errors Names the first invalid item.
+    /// # Errors
+    /// Returns an error that names the first invalid item.
     pub(super) fn read(path: &Path) -> anyhow::Result<Self> {
         let folder = path.parent().unwrap_or(Path::new(""));
         Self::of(file::read(path)?, folder)
     }
 
     fn of(value: Value, folder: &Path) -> anyhow::Result<Self> {
-        // Serde's error for a value of another type would quote the file, which may be a link to
-        // any file.
+        // Serde's type-mismatch error would quote the file's contents, and the path may be a
+        // symlink to any file, so the type is checked first.
         if !value.is_object() {
             bail!("the file must be an object with organizations");
         }
@@ -130,7 +133,7 @@ impl Written {
     }
 }
 
-/// The file of a workflow whose only field is `file`.
+/// Returns the file of a workflow whose only field is `file`.
 fn referred(fields: &Map<String, Value>) -> anyhow::Result<Option<&str>> {
     match fields.get("file") {
         None => Ok(None),
@@ -148,7 +151,7 @@ impl Source {
                 file::read_text(&folder.join(path), (VALUE_BYTES_MAX as u64).saturating_add(2))?
             }
         };
-        // Drop one trailing line break, as `orrery secret set` does.
+        // Remove one trailing line break, as `orrery secret set` does.
         if value.ends_with('\n') {
             value.pop();
             if value.ends_with('\r') {

@@ -1,9 +1,9 @@
 //! `orrery apply`: applies a declarative file of organizations and their resources, for version
 //! control.
 //!
-//! Reads the current state from the service first, prints the differences, and sends only those: a
-//! second run changes nothing. Resources not named in the file are left unchanged. The file names
-//! the source of each secret, never its value, and no value is printed.
+//! It reads the current state from the service, prints the differences, and sends only the
+//! differences, so a second run changes nothing. Resources that are not in the file are left
+//! unchanged. The file names the source of each secret, never its value, and no value is printed.
 
 mod document;
 mod resources;
@@ -30,13 +30,13 @@ pub(super) struct Apply {
     dry_run: bool,
 }
 
-/// One difference, and the request that resolves it.
+/// A difference, with the request that resolves it.
 #[derive(Debug)]
 struct Step {
     organization: String,
     /// A description such as `create webhook endpoint orders`.
     line: String,
-    /// The resource before and after, as YAML; empty if there is nothing to show.
+    /// The resource before and after, as YAML; empty if there are no fields to show.
     texts: (String, String),
     act: Act,
 }
@@ -44,19 +44,19 @@ struct Step {
 #[derive(Debug)]
 enum Act {
     Organization,
-    /// Creates a key. Only the response to its creation shows the key.
+    /// Creates an API key. Only the response contains the full key.
     Key(Value),
     Put {
         path: String,
         body: Value,
     },
-    /// Creates a resource that may have a secret, which is then printed.
+    /// Creates a resource. If the response contains a secret, the secret is printed.
     Post {
         path: String,
         body: Value,
     },
     Workflow(Box<super::workflow::Step>),
-    /// Creates a schedule of a workflow, which is looked up by slug at that time.
+    /// Creates a schedule of a workflow, which is looked up by slug when this step runs.
     ScheduleOfWorkflow {
         workflow: String,
         body: Value,
@@ -81,7 +81,7 @@ pub(super) async fn run(asked: Apply, config: &Config) -> anyhow::Result<()> {
         output::line(&format!("{}: {}", step.organization, step.line))?;
         let names = ("service", "file");
         let text = diff::unified((names.0, &step.texts.0), (names.1, &step.texts.1), in_colour);
-        // The line above already names the subject.
+        // The line printed above already names the resource.
         let body = text.lines().skip(2).map(|line| format!("  {line}\n"));
         output::raw(body.collect::<String>().as_bytes())?;
     }
@@ -163,13 +163,13 @@ impl Step {
         }
     }
 
-    /// The description without its verb.
+    /// Returns the description without its verb.
     fn subject(&self) -> &str {
         self.line.split_once(' ').map_or(&self.line, |(_verb, subject)| subject)
     }
 }
 
-/// Fields as YAML, for a diff.
+/// Returns fields as YAML, for a diff.
 fn text_of(fields: &Map<String, Value>) -> anyhow::Result<String> {
     if fields.is_empty() {
         return Ok(String::new());

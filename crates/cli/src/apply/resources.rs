@@ -1,6 +1,6 @@
-//! Computes the differences between a document and an organization, kind by kind.
+//! Computes the differences between a document and an organization, for each kind of resource.
 //!
-//! Fields omitted in the document keep the service's values. Resources are matched by name.
+//! Fields that the document omits keep the service's values. Resources are matched by name.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use orrery_domain::time::Timestamp;
 use orrery_wire::limits::Limits;
 use orrery_wire::operator::{Chains, Keys, Organization, SecretComparison, Secrets};
 
-/// Schedules fetched per request.
+/// Number of schedules fetched per request.
 const PAGE: usize = 100;
 const ENDPOINTS: &str = "/api/base/v1/webhook-endpoints";
 const SCHEDULES: &str = "/api/base/v1/schedules";
@@ -26,7 +26,7 @@ const SCHEDULES: &str = "/api/base/v1/schedules";
 pub(super) struct Planner<'a> {
     admin: &'a Admin,
     organization: &'a str,
-    /// Whether the organization exists; if not, nothing is fetched.
+    /// Whether the organization exists. If it does not, nothing is fetched.
     exists: bool,
     pub(super) steps: Vec<Step>,
 }
@@ -236,7 +236,7 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    /// The path of a change depends on the kind of schedule.
+    /// Returns the path for changing a schedule, which depends on the kind of schedule.
     fn path_of_schedule(&self, found: &Value, id: &str) -> String {
         match found.get("workflow_id").and_then(Value::as_str) {
             Some(workflow) => {
@@ -264,7 +264,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Rejects moving a schedule to another workflow.
+    /// Returns an error if the document moves a schedule to another workflow.
     async fn check_workflow(
         &self,
         name: &str,
@@ -307,7 +307,7 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// An object with one more field.
+/// Returns an object with one more field.
 fn with(mut body: Value, name: &str, value: impl Into<Value>) -> Value {
     if let Some(fields) = body.as_object_mut() {
         fields.insert(name.to_owned(), value.into());
@@ -319,7 +319,7 @@ fn list_of(answer: &Value, name: &str) -> Vec<Value> {
     answer.get(name).and_then(Value::as_array).cloned().unwrap_or_default()
 }
 
-/// Both sides of the fields in the document, as YAML; `None` if they are equivalent.
+/// Returns the document's fields before and after, as YAML; `None` if both are equivalent.
 fn differences(
     wanted: &Map<String, Value>,
     shown: &Value,
@@ -336,8 +336,8 @@ fn differences(
     Ok(Some((text_of(&before)?, text_of(wanted)?)))
 }
 
-/// Whether the service treats both values as equal: an empty text equals null, and a time can be
-/// written in many ways.
+/// Returns whether the service treats both values as equal: an empty string equals null, and the
+/// same time can be written in different forms.
 fn is_same(wanted: &Value, held: &Value) -> bool {
     let moment = |value: &Value| value.as_str()?.parse::<Timestamp>().ok();
     let is_nothing = |value: &Value| value.is_null() || value == "";

@@ -1,5 +1,5 @@
-//! Baselines without the service: hashing on one core, loopback requests, and disk flushes. The
-//! service's figures are read against them.
+//! Baselines without the service: hashing on one core, loopback requests, and disk flushes. They
+//! are the reference for the service's results.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -13,18 +13,19 @@ use super::figure::quantile;
 use crate::load::{Load, StandIn, get};
 use orrery_runtime as runtime;
 
-/// Bytes hashed per block: fits into any cache.
+/// Number of bytes hashed per block, which fits in any CPU cache.
 const BLOCK: usize = 64 * 1024;
-/// Size of the file region that is overwritten in a loop, as the store's log is, in bytes.
+/// Size in bytes of the file region that is overwritten repeatedly, as in the store's log.
 const ROOM: u64 = 16 * 1024 * 1024;
 const WRITTEN: usize = 4096;
-/// Records per flush, and the size of each in bytes: the load of 64 connections that create.
+/// Number of records per flush, and the size of each record in bytes: the load of 64 connections
+/// that create executions.
 pub(super) const GROUP: u32 = 64;
 const RECORD: usize = 400;
-/// Iterations between two clock readings.
+/// Number of iterations between two clock readings.
 const BETWEEN: u64 = 16;
 
-/// Megabytes per second that one core hashes with SHA-256.
+/// Measures the rate at which one core computes SHA-256, in megabytes per second.
 pub(super) async fn hash_rate(time: Duration) -> anyhow::Result<f64> {
     let hashing = tokio::task::spawn_blocking(move || {
         let block = vec![0x5a_u8; BLOCK];
@@ -38,14 +39,14 @@ pub(super) async fn hash_rate(time: Duration) -> anyhow::Result<f64> {
             blocks += BETWEEN;
         }
         let seconds = begun.elapsed().as_secs_f64();
-        // Use the hash, so that the compiler does not remove the computation.
+        // The hash is used, so that the compiler does not remove the computation.
         let is_used = hash.finalize().iter().any(|byte| *byte != 0);
         if is_used { (blocks * BLOCK as u64) as f64 / seconds / 1e6 } else { 0.0 }
     });
     Ok(hashing.await?)
 }
 
-/// Requests per second over this many connections to a server that does no work.
+/// Measures requests per second over this many connections to a server that does no work.
 pub(super) async fn loopback_rate(
     server: &StandIn,
     connections: u64,
@@ -56,13 +57,13 @@ pub(super) async fn loopback_rate(
     Ok(round.rate())
 }
 
-/// Times of a small write and flush, in seconds, sorted.
+/// Measures the duration of a small write with a flush. Returns sorted times in seconds.
 pub(super) async fn flush_times(folder: &Path, time: Duration) -> anyhow::Result<Vec<f64>> {
     let path = folder.join("flushes");
     Ok(tokio::task::spawn_blocking(move || flush(&path, WRITTEN, time)).await??)
 }
 
-/// Records per second written in groups of one flush each, like the store's commits.
+/// Measures records per second, written in groups with one flush each, as the store's commits are.
 pub(super) async fn group_rate(folder: &Path, time: Duration) -> anyhow::Result<f64> {
     let path = folder.join("groups");
     let bytes = RECORD * GROUP as usize;
@@ -71,12 +72,12 @@ pub(super) async fn group_rate(folder: &Path, time: Duration) -> anyhow::Result<
     Ok(times.len() as f64 * f64::from(GROUP) / seconds)
 }
 
-/// The median and the 99th percentile of sorted times.
+/// Returns the median and the 99th percentile of sorted times.
 pub(super) fn middle_and_tail(times: &[f64]) -> Option<(f64, f64)> {
     Some((quantile(times, 0.5)?, quantile(times, 0.99)?))
 }
 
-/// Overwrites and flushes a preallocated file in a loop. Returns the sorted times.
+/// Repeatedly overwrites and flushes a preallocated file. Returns the sorted times.
 fn flush(path: &Path, bytes: usize, time: Duration) -> io::Result<Vec<f64>> {
     let file = with_room(path)?;
     let block = vec![0xa5_u8; bytes];
@@ -94,7 +95,7 @@ fn flush(path: &Path, bytes: usize, time: Duration) -> io::Result<Vec<f64>> {
     Ok(times)
 }
 
-/// A file with all blocks written, so that a flush has only data to sync and no metadata.
+/// Creates a file with all blocks written, so that a flush syncs only data and no metadata.
 fn with_room(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
     let zeros = vec![0; BLOCK];

@@ -1,18 +1,18 @@
-//! Figures with units and direction, and the report that is written, read back and compared.
+//! Benchmark results with their units, and the report that is written, read back and compared.
 
 use serde::{Deserialize, Serialize};
 
 use super::machine::Machine;
 use crate::measures::{amount, grouped, time};
 
-/// Version of the report format; incompatible formats get a new number.
+/// Version of the report format. Incompatible formats get a new number.
 pub(super) const FORMAT: u32 = 1;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Unit {
     PerSecond,
-    /// Lower is better; for all other units, higher is better.
+    /// The only unit in which lower values are better.
     Seconds,
     MegabytesPerSecond,
     TokensPerSecond,
@@ -31,10 +31,10 @@ impl Unit {
     }
 }
 
-/// One figure: the median of its rounds, and the lowest and highest of them.
+/// A result: the median of its rounds, and the lowest and highest value.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Figure {
-    /// Its meaning never changes.
+    /// The id. Its meaning never changes.
     pub(super) id: String,
     pub(super) name: String,
     pub(super) unit: Unit,
@@ -44,7 +44,7 @@ pub(super) struct Figure {
 }
 
 impl Figure {
-    /// A figure from the values of its rounds; `None` without any.
+    /// Computes a result from the values of its rounds; `None` if there are no rounds.
     pub(super) fn of(id: &str, name: &str, unit: Unit, mut rounds: Vec<f64>) -> Option<Self> {
         rounds.sort_by(f64::total_cmp);
         let value = quantile(&rounds, 0.5)?;
@@ -52,7 +52,8 @@ impl Figure {
         Some(Self { id: id.to_owned(), name: name.to_owned(), unit, value, low, high })
     }
 
-    /// The speedup over an earlier figure: above 1 is better in every unit.
+    /// Returns the speedup over an earlier result. In every unit, a value above 1 is an
+    /// improvement.
     pub(super) fn speed_against(&self, earlier: &Self) -> Option<f64> {
         let (more, less) = match self.unit {
             Unit::Seconds => (earlier.value, self.value),
@@ -64,7 +65,7 @@ impl Figure {
     }
 }
 
-/// A quantile of sorted values, with linear interpolation.
+/// Returns a quantile of sorted values, with linear interpolation.
 pub(super) fn quantile(sorted: &[f64], part: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
     let place = part.clamp(0.0, 1.0) * last as f64;
@@ -79,18 +80,18 @@ pub(super) fn quantile(sorted: &[f64], part: f64) -> Option<f64> {
     Some(from + (to - from) * (place - below as f64))
 }
 
-/// The report of a whole run.
+/// The report of a complete run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Report {
     pub(super) format: u32,
     pub(super) version: String,
-    /// Whether the binary was built with optimization; figures of an unoptimized build are
+    /// Whether the binary was built with optimization. The results of an unoptimized build are
     /// meaningless.
     pub(super) is_optimized: bool,
     pub(super) measured_at: String,
-    /// Duration of the whole run, in seconds.
+    /// Duration of the complete run, in seconds.
     pub(super) seconds: f64,
-    /// Rounds of each figure.
+    /// Number of rounds of each measurement.
     pub(super) rounds: usize,
     pub(super) machine: Machine,
     pub(super) figures: Vec<Figure>,

@@ -1,4 +1,4 @@
-//! The measured box: the hardware and system properties that determine its figures.
+//! The machine under test: the hardware and system properties that determine its results.
 
 use std::fs;
 use std::path::Path;
@@ -12,18 +12,18 @@ const KIB: u64 = 1024;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Machine {
     pub(super) cpu: String,
-    /// Cores that this process may use.
+    /// Number of cores that this process may use.
     pub(super) cores: usize,
     pub(super) memory_bytes: u64,
     pub(super) kernel: String,
-    /// The folder's file system, such as `ext4 on /dev/vda1`.
+    /// The file system of the folder, such as `ext4 on /dev/vda1`.
     pub(super) disk: String,
     /// One-minute load average before the measurements.
     pub(super) load_before: f64,
 }
 
 impl Machine {
-    /// Describes this machine, with the disk of a folder.
+    /// Describes this machine and the disk of `folder`.
     pub(super) fn of(folder: &Path) -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let system = rustix::system::uname();
@@ -43,7 +43,7 @@ impl Machine {
         }
     }
 
-    /// The machine as one line.
+    /// Describes the machine in one line.
     pub(super) fn line(&self) -> String {
         let Self { cpu, cores, memory_bytes, kernel, disk, .. } = self;
         format!("{cpu}, {cores} cores, {}, {kernel}, {disk}", bytes(*memory_bytes))
@@ -65,7 +65,7 @@ fn memory(info: &str) -> u64 {
     kib.unwrap_or(0).saturating_mul(KIB)
 }
 
-/// The file system with the longest mount point that contains the folder.
+/// Returns the file system with the longest mount point that contains the folder.
 fn disk(mounts: &str, folder: &Path) -> String {
     let mut found: Option<(&Path, String)> = None;
     for line in mounts.lines() {

@@ -1,6 +1,6 @@
-//! `orrery bench`: measures this box in figures that are comparable between boxes. Starts a private
-//! service in a temporary folder, which it deletes at the end; the operator's service and data are
-//! not touched.
+//! `orrery bench`: benchmarks this machine; results are comparable across machines. It starts a
+//! private service in a temporary folder and deletes the folder at the end. The operator's service
+//! and data are not touched.
 
 mod bare;
 mod figure;
@@ -27,11 +27,11 @@ use crate::load::StandIn;
 use orrery_runtime::{self as runtime, Clock, regular_file};
 
 const MIB: u64 = 1024 * 1024;
-/// Free space that a run may need, in bytes: for its store and the reserve, plus the amount that
-/// each second of measurement adds.
+/// Free space that a run may need, in bytes: for its store and the disk reserve, and for each
+/// second of measurement.
 const ROOM: u64 = 128 * MIB;
 const ROOM_PER_SECOND: u64 = 480 * MIB;
-/// Largest report accepted, in bytes.
+/// Maximum size of a report file, in bytes.
 const REPORT_MAX: u64 = MIB;
 
 /// Measure the performance of this box: disk, requests, workflows, webhooks, files, tokens
@@ -65,7 +65,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
     seconds.map(Duration::from_secs_f64).ok_or("write a number of seconds, such as 0.1".to_owned())
 }
 
-/// The amount of measurement.
+/// The number and duration of rounds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Plan {
     rounds: usize,
@@ -84,7 +84,7 @@ impl Plan {
         Self { rounds, round, file_bytes }
     }
 
-    /// Free space that the run may need, in bytes.
+    /// Returns the free space that the run may need, in bytes.
     fn room(self) -> u64 {
         let round = u64::try_from(self.round.as_millis()).unwrap_or(u64::MAX);
         let measured = round.saturating_mul(self.rounds as u64);
@@ -110,7 +110,8 @@ pub(super) async fn run(asked: Bench) -> anyhow::Result<()> {
     output::raw(show::report(&report, earlier.as_ref(), in_colour).as_bytes())
 }
 
-/// The absolute path of the folder to measure; fails if fewer than `room` bytes are free.
+/// Returns the absolute path of the folder to measure; fails if it has fewer than `room` free
+/// bytes.
 fn disk(dir: &Path, room: u64) -> anyhow::Result<PathBuf> {
     let shown = dir.display();
     let dir = fs::canonicalize(dir).with_context(|| format!("--dir {shown} cannot be used"))?;
@@ -150,14 +151,14 @@ fn read(file: &Path) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// A run in progress: the figures so far, and the progress bar.
+/// A run in progress: the results so far, and the progress bar.
 struct Run {
     plan: Plan,
     bar: ProgressBar,
     figures: Vec<Figure>,
 }
 
-/// Id, name and unit of a figure, as used in tables and by `--compare`.
+/// The id, name and unit of a result, for tables and for `--compare`.
 type Name = (&'static str, &'static str, Unit);
 
 const HASH: Name = ("cpu_sha256", "one core, SHA-256", Unit::MegabytesPerSecond);
@@ -177,11 +178,11 @@ const UPLOAD: Name = ("upload", "a file in", Unit::MegabytesPerSecond);
 const DOWNLOAD: Name = ("download", "a file out", Unit::MegabytesPerSecond);
 const READ: Name = ("tokens_read", "a language model reads", Unit::TokensPerSecond);
 const WRITTEN: Name = ("tokens_written", "a language model writes", Unit::TokensPerSecond);
-/// Measurements of a run, except those of a language model and the start.
+/// Number of measurements of a run, except those of a language model and of the start.
 const MEASUREMENTS: usize = 11;
 
 impl Run {
-    /// Measures one figure in rounds.
+    /// Runs the rounds of one measurement.
     async fn measure(
         &mut self,
         name: Name,
@@ -191,7 +192,7 @@ impl Run {
         self.measure_both([name, unused], async |time| Ok((round(time).await?, f64::NAN))).await
     }
 
-    /// Measures two figures that are produced together.
+    /// Runs the rounds of a measurement with two results.
     async fn measure_both(
         &mut self,
         [(id, name, unit), (other_id, other_name, other_unit)]: [Name; 2],
@@ -213,7 +214,7 @@ impl Run {
     }
 }
 
-/// A progress bar on standard error; hidden if it is not a terminal.
+/// Creates a progress bar on standard error; hidden if standard error is not a terminal.
 fn bar(measurements: usize) -> ProgressBar {
     let bar = ProgressBar::new(measurements as u64);
     let style =
@@ -236,7 +237,7 @@ async fn measure(dir: &Path, model: Option<&Path>, plan: Plan) -> anyhow::Result
     run.figures.extend(Figure::of(id, name, unit, vec![service.started_in]));
     let measured = with_service(&mut run, &server, &service, model.is_some()).await;
     if let Err(error) = measured {
-        // If the service has ended, report why rather than that its connections broke.
+        // If the service has ended, report the cause instead of the broken connection.
         return Err(match service.why_it_ended() {
             Some(why) => error.context(why),
             None => error,
@@ -256,7 +257,7 @@ async fn measure(dir: &Path, model: Option<&Path>, plan: Plan) -> anyhow::Result
     })
 }
 
-/// Measures the box without the service.
+/// Runs the measurements that do not need the service.
 async fn without_service(run: &mut Run, server: &StandIn, folder: &TempDir) -> anyhow::Result<()> {
     run.measure(HASH, bare::hash_rate).await?;
     run.measure(LOOPBACK, async |time| bare::loopback_rate(server, 64, time).await).await?;
@@ -268,7 +269,7 @@ async fn without_service(run: &mut Run, server: &StandIn, folder: &TempDir) -> a
     run.measure(GROUPS, async |time| bare::group_rate(folder.path(), time).await).await
 }
 
-/// Measures the service.
+/// Runs the measurements of the service.
 async fn with_service(
     run: &mut Run,
     server: &StandIn,

@@ -1,5 +1,5 @@
-//! A private service for measurements: this binary again, in its own folder and on its own loopback
-//! address. Dropping it kills the process and deletes the folder; other services are not touched.
+//! A private service to measure: a process of this binary with its own folder and its own loopback
+//! address. Dropping it kills the process and deletes the folder. Other services are not touched.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -17,34 +17,35 @@ use crate::load::{Connection, StandIn, get};
 use orrery_config::Config;
 use orrery_runtime as runtime;
 
-/// Time limit of a start.
+/// Time limit for the service to start.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// Log lines shown after a failed start.
+/// Number of log lines to show after a failed start.
 const SHOWN_LINES: usize = 5;
 const HOSTS: [&str; 6] = ["base", "workflows", "flows", "agent", "dashboard", "metrics"];
-/// Environment variables not inherited by the private service: they are meant for the operator's.
+/// Environment variables that the private service does not inherit, because they are meant for the
+/// operator's service.
 const NOT_INHERITED: [&str; 5] =
     ["ORRERY_CONFIG", "NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"];
 
-/// The model that never answers: executions created for it wait.
+/// The model that never responds, so that its executions stay unfinished.
 pub(super) const HELD: &str = "bench-held";
-/// The model that answers at once.
+/// The model that responds immediately.
 pub(super) const INSTANT: &str = "bench-instant";
 /// The language model of `--model`.
 pub(super) const LANGUAGE: &str = "bench-language";
 
 /// A running service.
 pub(super) struct Private {
-    // Declared first, so that it is killed before the folder is deleted.
+    // The first field, so that the process is killed before the folder is deleted.
     child: Killed,
     pub(super) base: SocketAddr,
     pub(super) workflows: SocketAddr,
     pub(super) metrics: SocketAddr,
     pub(super) key: String,
-    /// From process start until ready, in seconds.
+    /// Time from process start until the service was ready, in seconds.
     pub(super) started_in: f64,
-    /// Accepts connections for the held model and never answers.
+    /// Accepts connections for the model that never responds.
     _held: TcpListener,
     folder: TempDir,
 }
@@ -54,13 +55,13 @@ struct Killed(Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {
-        // The child may have ended already.
+        // The child may already have exited.
         drop(self.0.kill());
         drop(self.0.wait());
     }
 }
 
-/// Creates a temporary folder below `parent`, deleted on drop.
+/// Creates a temporary folder in `parent` that is deleted on drop.
 pub(super) fn folder(parent: &Path) -> anyhow::Result<TempDir> {
     let made = tempfile::Builder::new().prefix("orrery-bench-").tempdir_in(parent);
     made.with_context(|| format!("no folder can be created in {}", parent.display()))
@@ -95,19 +96,19 @@ impl Private {
         Ok(Self { child, base, workflows, metrics, key, started_in, _held: held, folder })
     }
 
-    /// The end of the log, if the service has ended by itself.
+    /// Returns the exit status and the end of the log, if the service has exited by itself.
     pub(super) fn why_it_ended(&mut self) -> Option<String> {
         let status = self.child.0.try_wait().ok().flatten()?;
         Some(format!("the measured service exited ({status}): {}", log_end(self.folder.path())))
     }
 }
 
-/// Free ports on a loopback address derived from this process id, so that no other process takes
-/// them before the service does.
+/// Returns free ports on a loopback address derived from this process's id, so that no other
+/// process is likely to take them before the service does.
 fn free_addresses() -> anyhow::Result<[SocketAddr; 6]> {
     let [_, high, middle, low] = std::process::id().to_be_bytes();
     let own = Ipv4Addr::new(127, 64 | (high & 63), middle, low.clamp(1, 254));
-    // All listeners stay bound until the end, so that no port is handed out twice.
+    // All listeners stay bound until the end, so that the system assigns each port only once.
     let held: Vec<TcpListener> = HOSTS
         .iter()
         .map(|_host| TcpListener::bind((own, 0)))
@@ -128,8 +129,8 @@ fn configuration(folder: &Path, addresses: &[SocketAddr; 6]) -> anyhow::Result<S
             if *host == "metrics" { "metrics".to_owned() } else { format!("hosts.{host}") };
         text += &format!("[{section}]\nlisten = \"{address}\"\n");
     }
-    // Models, steps and receivers run in this process. Logging a warning for each rejection would
-    // distort the figures.
+    // The models, workflow steps and webhook receivers are on loopback, so egress must allow it.
+    // Logging a warning for each rejected request would distort the results.
     text += "[egress]\nallow = [\"127.0.0.0/8\"]\n[log]\nlevel = \"error\"\n\
              [webhooks]\ntimeout = \"5m\"\n[limits]\ndisk_reserve = \"64MiB\"\n";
     Ok(text)
@@ -158,7 +159,7 @@ fn spawn(config: &Path, folder: &Path) -> anyhow::Result<Killed> {
         command.env_remove(name);
     }
     command.arg("--config").arg(config).arg("serve").current_dir(folder);
-    // Its own process group: Ctrl-C reaches only the command, which then stops the service.
+    // A separate process group: Ctrl-C reaches only this command, which then stops the service.
     command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
     Ok(Killed(command.spawn().context("the service cannot be started")?))
 }
@@ -199,7 +200,7 @@ async fn key(config: &Path) -> anyhow::Result<String> {
     Ok(key.to_owned())
 }
 
-/// The absolute path of a model file, since the service runs in another folder.
+/// Returns the absolute path of a model file, because the service runs in another folder.
 pub(super) fn absolute(file: &Path) -> anyhow::Result<PathBuf> {
     fs::canonicalize(file).with_context(|| format!("the model {} cannot be read", file.display()))
 }

@@ -1,4 +1,4 @@
-//! Renders a report as text: a table and bar charts. Pure rendering.
+//! Renders a report as text: a table and bar charts.
 
 use super::figure::{Figure, Report, Unit};
 use crate::measures::{NONE, grouped};
@@ -6,9 +6,9 @@ use crate::output::{Column, table};
 
 /// Width of the longest bar, in columns.
 const BAR: usize = 40;
-/// Partial blocks, from one eighth of a column to a full one.
+/// Block characters, from one eighth of a column to a full column.
 const EIGHTHS: [char; 8] = ['▏', '▎', '▍', '▌', '▋', '▊', '▉', '█'];
-/// Rounds that spread by more than this share of their median are reported as unreliable.
+/// Rounds whose spread exceeds this share of their median are reported as unreliable.
 const UNSTEADY: f64 = 0.25;
 
 /// Renders the whole report.
@@ -64,7 +64,7 @@ fn own_row(figure: &Figure) -> Vec<String> {
     vec![figure.name.clone(), figure.unit.show(figure.value), differ]
 }
 
-/// The spread of the rounds, relative to their median.
+/// Returns the spread of the rounds, relative to their median.
 fn spread(figure: &Figure) -> Option<f64> {
     (figure.high > figure.low && figure.value > 0.0)
         .then(|| (figure.high - figure.low) / figure.value)
@@ -85,7 +85,7 @@ fn compared_row(figure: &Figure, earlier: &Report) -> Vec<String> {
     ]
 }
 
-/// A bar that fills this share of the width.
+/// Draws a bar that fills the share `part` of the width.
 fn bar(part: f64, width: usize) -> String {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "within the width")]
     let eighths = (part.clamp(0.0, 1.0) * (width * 8) as f64).round() as usize;
@@ -100,8 +100,8 @@ fn width_of_names<'f>(figures: impl Iterator<Item = &'f Figure>) -> usize {
     figures.map(|figure| figure.name.chars().count()).max().unwrap_or(0)
 }
 
-/// Rates per second as bars on a logarithmic scale, so that the service can be compared with its
-/// disk and loopback.
+/// Draws the rates per second as bars on a logarithmic scale, so that the service can be compared
+/// with its disk and with loopback requests.
 fn rates(figures: &[Figure]) -> String {
     let mut rates: Vec<&Figure> = figures
         .iter()
@@ -130,7 +130,7 @@ fn rates(figures: &[Figure]) -> String {
     text + &format!("  {:<names$}  {axis}\n", "")
 }
 
-/// The speedups as bars, with a mark at 1.
+/// Draws the speedups as bars, with a mark at 1.
 fn speeds(figures: &[Figure], earlier: &Report) -> String {
     let speeds: Vec<(&Figure, f64)> = figures
         .iter()
@@ -152,7 +152,7 @@ fn speeds(figures: &[Figure], earlier: &Report) -> String {
     text
 }
 
-/// Reasons why the figures may be unreliable.
+/// Lists the reasons why the results may be unreliable.
 fn notes(report: &Report, earlier: Option<&Report>) -> Vec<String> {
     let mut notes = Vec::new();
     if !report.is_optimized || earlier.is_some_and(|earlier| !earlier.is_optimized) {

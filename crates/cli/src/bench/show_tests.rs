@@ -1,4 +1,4 @@
-//! Reports as text: alone, compared, and with notes about unreliable figures.
+//! Tests of reports as text: a single report, a comparison, and notes about unreliable results.
 
 use super::*;
 use crate::bench::figure::FORMAT;

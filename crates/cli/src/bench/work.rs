@@ -1,5 +1,5 @@
-//! Measurements of the service over its public API: creates, runs, workflows, webhooks, files,
-//! tokens. Each function measures one round.
+//! Measures the service over its public API: creating and running predictions, workflows, webhooks,
+//! files, tokens. Each function measures one round.
 
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -17,11 +17,11 @@ use orrery_telemetry::exposition::samples;
 /// Time limit for started work to complete.
 const PATIENCE: Duration = Duration::from_secs(120);
 const LOOK_EVERY: Duration = Duration::from_millis(2);
-/// The share of a burst in which new executions are triggered; in the rest, they complete.
+/// The share of a burst during which executions are triggered; during the rest, they complete.
 const TRIGGERING: f64 = 0.4;
-/// The input of every create; the record of an execution then has about 400 bytes.
+/// The input of every create. It gives each execution a record of about 400 bytes.
 const TEXT: &str = "A quiet harbour at dusk, two boats, soft light, and a heron on the pier.";
-/// Tokens generated, and prompt characters read, in one round.
+/// Number of tokens generated and number of prompt characters read in one round.
 const WRITTEN: u32 = 64;
 const READ: usize = 1200;
 
@@ -38,7 +38,7 @@ impl Private {
         post(self.base, path, &self.key, &self.create(model, more))
     }
 
-    /// Durable creates per second, of a model that never answers.
+    /// Measures durable creates per second, for a model that never responds.
     pub(super) async fn create_rate(
         &self,
         connections: u64,
@@ -48,13 +48,14 @@ impl Private {
         rate(Load { address: self.base, connections, request }, time).await
     }
 
-    /// Completed predictions per second with `run`, of a model that answers at once.
+    /// Measures predictions per second that complete with `run`, for a model that responds
+    /// immediately.
     pub(super) async fn run_rate(&self, connections: u64, time: Duration) -> anyhow::Result<f64> {
         let request = self.prediction("/v1/prediction/run", INSTANT, Value::Null);
         rate(Load { address: self.base, connections, request }, time).await
     }
 
-    /// Times of single runs, one after another, in seconds.
+    /// Measures the duration of single runs, one after another, in seconds.
     pub(super) async fn run_times(&self, time: Duration) -> anyhow::Result<Vec<f64>> {
         let request = self.prediction("/v1/prediction/run", INSTANT, Value::Null);
         let mut connection = Connection::open(self.base).await?;
@@ -68,8 +69,8 @@ impl Private {
         Ok(times)
     }
 
-    /// Creates a workflow of three sequential HTTP calls to the server. Returns the request that
-    /// triggers it.
+    /// Creates a workflow of three sequential HTTP calls to the server, and returns the request
+    /// that triggers the workflow.
     pub(super) async fn workflow(&self, server: &StandIn) -> anyhow::Result<Arc<[u8]>> {
         let url = format!("http://{}/step", server.address());
         let step = |id: &str, input: &str| json!({"step_id": id, "type": "http", "method": "POST", "url": url, "body": {"n": input}});
@@ -86,7 +87,7 @@ impl Private {
         Ok(post(address, &format!("/api/v1/{id}/trigger"), &self.key, r#"{"inputs":{"n":"7"}}"#))
     }
 
-    /// Workflows per second of a burst over 64 connections, up to the end of the last one.
+    /// Measures workflows per second in a burst over 64 connections, until the last workflow ends.
     pub(super) async fn workflow_rate(
         &self,
         trigger: &Arc<[u8]>,
@@ -102,7 +103,7 @@ impl Private {
         Ok(round.good as f64 / begun.elapsed().as_secs_f64())
     }
 
-    /// Times of single workflows from trigger to completion, in seconds.
+    /// Measures the time of single workflows from trigger to completion, in seconds.
     pub(super) async fn workflow_times(
         &self,
         trigger: &[u8],
@@ -125,8 +126,8 @@ impl Private {
         Ok(times)
     }
 
-    /// Webhook deliveries per second: builds a backlog at a receiver that withholds its answers,
-    /// then measures how fast it drains once the receiver answers.
+    /// Measures webhook deliveries per second: builds a backlog at a receiver that withholds its
+    /// responses, then measures how fast the backlog drains once the receiver responds.
     pub(super) async fn delivery_rate(
         &self,
         server: &StandIn,
@@ -150,10 +151,10 @@ impl Private {
         Ok(round.good as f64 / begun.elapsed().as_secs_f64())
     }
 
-    /// Megabytes per second of uploading a file, and of downloading it again.
+    /// Measures the upload rate and the download rate of a file, in megabytes per second.
     pub(super) async fn file_rates(&self, bytes: usize) -> anyhow::Result<(f64, f64)> {
         let mut content = vec![0x5a; bytes];
-        // Identical content is stored once, so each file differs.
+        // Identical contents are stored only once, so the contents of each file differ.
         let number = runtime::random_bytes::<16>()?;
         content.as_mut_slice().write_all(&number)?;
         let request = form(self.base, "/v1/files", &self.key, &content);
@@ -172,19 +173,20 @@ impl Private {
         Ok((rate(up), rate(down)))
     }
 
-    /// Tokens per second that the language model reads and generates for one client. `number` makes
-    /// each prompt different, so that no prompt cache helps.
+    /// Measures the tokens per second that the language model reads and generates for one client.
+    /// `number` makes each prompt different, so that no prompt cache is hit.
     pub(super) async fn token_rates(&self, number: usize) -> anyhow::Result<(f64, f64)> {
         let words = "the box counts words and stars while ";
         let prompt: String =
             format!("{number} ").chars().chain(words.chars().cycle()).take(READ).collect();
         let (read, reading) = self.chat(&prompt, 1, "prompt_tokens").await?;
-        // The same prompt again: all but its last token is cached.
+        // With the same prompt again, all prompt tokens except the last are cached.
         let (written, writing) = self.chat(&prompt, WRITTEN, "completion_tokens").await?;
         Ok((read / reading, written / writing))
     }
 
-    /// One answer of the language model: its tokens of one kind, and the seconds it took.
+    /// Requests one answer from the language model. Returns its number of tokens of one kind, and
+    /// the duration in seconds.
     async fn chat(&self, prompt: &str, most: u32, counted: &str) -> anyhow::Result<(f64, f64)> {
         let body = json!({
             "model": LANGUAGE, "temperature": 0, "max_tokens": most,
@@ -201,7 +203,7 @@ impl Private {
         Ok((tokens, seconds))
     }
 
-    /// The number of completed executions of a kind.
+    /// Returns the number of completed executions of a kind.
     async fn ended(&self, kind: &str) -> anyhow::Result<f64> {
         let address: SocketAddr = self.metrics;
         let answer = whole(address, "/metrics").await?;
@@ -212,12 +214,12 @@ impl Private {
     }
 }
 
-/// The body of a GET response.
+/// Returns the body of a GET response.
 async fn whole(address: SocketAddr, path: &str) -> anyhow::Result<String> {
     Ok(Connection::open(address).await?.ask(&get(address, path)).await?.text())
 }
 
-/// Successful answers per second; any other answer fails the measurement.
+/// Returns successful responses per second. Any other response fails the measurement.
 async fn rate(load: Load, time: Duration) -> anyhow::Result<f64> {
     let round = load.run(time).await?;
     ensure!(
@@ -229,7 +231,7 @@ async fn rate(load: Load, time: Duration) -> anyhow::Result<f64> {
     Ok(round.rate())
 }
 
-/// The JSON of a successful answer.
+/// Returns the JSON of a successful response.
 fn good(answer: Answer) -> anyhow::Result<Value> {
     let text = answer.text();
     ensure!((200..300).contains(&answer.status), "the service answered {}: {text}", answer.status);

@@ -1,6 +1,7 @@
-//! `orrery check`: finds everything that would keep the service from running well, before it runs.
+//! `orrery check`: finds all problems that would prevent the service from running well, before it
+//! starts.
 //!
-//! Read-only: it creates no folder, key or certificate. Reports all faults at once.
+//! The check is read-only: it creates no folder, key or certificate. It reports all errors at once.
 
 pub(super) mod ports;
 
@@ -18,7 +19,7 @@ use orrery_config::Config;
 use orrery_runtime::Clock;
 use orrery_wire::service::{DoctorReport, Finding, RunningService, Verdict};
 
-/// The sign of a finding in a table.
+/// Returns the sign of a finding in a table.
 pub(super) const fn sign(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Good => "✓",
@@ -35,7 +36,7 @@ struct Report {
 
 pub(super) async fn run(file: Option<&Path>, output: &Output) -> anyhow::Result<ExitCode> {
     let (config, findings) = configuration(file);
-    // Check with the permissions of the service's user, not with those of root.
+    // The check uses the permissions of the service's user, not those of root.
     let mut findings = match Owner::of(&config.data_dir) {
         None => looked_at(&config, findings),
         Some(owner) => {
@@ -68,13 +69,13 @@ pub(super) async fn run(file: Option<&Path>, output: &Output) -> anyhow::Result<
     Ok(ExitCode::FAILURE)
 }
 
-/// Findings that need no network, after `findings` of the configuration.
+/// Returns the findings that need no network, appended to `findings` of the configuration.
 fn looked_at(config: &Config, mut findings: Vec<Finding>) -> Vec<Finding> {
     findings.extend(service::settled(config, Clock::system().now()));
     findings
 }
 
-/// Reads the configuration and reports its faults; invalid parts are replaced by their defaults so
+/// Reads the configuration and reports its errors. Invalid parts are replaced by their defaults, so
 /// that the rest can be checked.
 pub(super) fn configuration(file: Option<&Path>) -> (Config, Vec<Finding>) {
     let Some(path) = file else {
@@ -90,14 +91,15 @@ pub(super) fn configuration(file: Option<&Path>) -> (Config, Vec<Finding>) {
     (config, found.collect())
 }
 
-/// The running service of this data folder, if this user may query it.
+/// Returns the running service of this data folder, if this user may query it.
 async fn running(config: &Config) -> Option<RunningService> {
     let admin = Admin::running(config).await?;
     let report: DoctorReport = understood(admin.get("/admin/doctor").await.ok()?).ok()?;
     report.running
 }
 
-/// A finding if the running service of this data folder was started with another configuration file.
+/// Returns a finding if the running service of this data folder was started with another
+/// configuration file.
 fn other_file(config: &Config, RunningService { file, .. }: RunningService) -> Option<Finding> {
     if file == config.file {
         return None;
@@ -116,8 +118,8 @@ fn other_file(config: &Config, RunningService { file, .. }: RunningService) -> O
     Some(Finding::warning("config", detail))
 }
 
-/// Checks the networks that clients can reach, given the number of organizations of the running
-/// service. Opens no store.
+/// Checks the networks that clients can reach, for the number of organizations of the running
+/// service. It opens no store.
 async fn egress(config: &Config) -> Option<Finding> {
     let organizations = service::running_organizations(config).await?;
     Some(match service::egress_warning(config, organizations) {

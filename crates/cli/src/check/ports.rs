@@ -1,4 +1,4 @@
-//! Checks whether each address can be bound, or is already bound by this very service.
+//! Checks whether each address can be bound, or is already bound by the running service itself.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
@@ -8,10 +8,11 @@ use orrery_http::port_holder;
 use orrery_http::server::refusal;
 use orrery_wire::service::{Finding, RunningService, Verdict};
 
-/// Process id of the holder of socket units.
+/// The process id of systemd, which holds the sockets of socket units.
 const SYSTEMD: u32 = 1;
 
-/// Whether each address can be used. `running`: the service of this data folder.
+/// Reports whether each address can be used. `running` is the running service of this data folder,
+/// if any.
 pub(crate) fn findings(config: &Config, running: Option<&RunningService>) -> Vec<Finding> {
     let pid = running.map(|running| running.pid);
     let mut findings = Vec::new();
@@ -29,8 +30,8 @@ pub(crate) fn findings(config: &Config, running: Option<&RunningService>) -> Vec
     findings
 }
 
-/// The address of a host of the running service, if its command line sets it. It replaces the default
-/// address.
+/// Returns a finding for a host of the running service whose address the command line has set. The
+/// finding replaces the check of the default address.
 fn elsewhere(
     config: &Config,
     running: Option<&RunningService>,
@@ -46,7 +47,7 @@ fn elsewhere(
     Some(Finding::good(name, detail))
 }
 
-/// Tries to bind `address`; `service` is the process of the running service of this data folder.
+/// Tries to bind `address`. `service` is the process id of the running service of this data folder.
 fn port(name: &str, address: &SocketAddr, service: Option<u32>) -> Finding {
     let error = match TcpListener::bind(address) {
         Ok(_closed_again) => {
@@ -54,7 +55,7 @@ fn port(name: &str, address: &SocketAddr, service: Option<u32>) -> Finding {
         }
         Err(error) => error,
     };
-    // Whom this user may not see is the service, as far as that is known.
+    // A holder that this user may not see is assumed to be the service.
     let is_foreign = |pid: u32| {
         port_holder::of(*address).is_some_and(|holder| ![pid, SYSTEMD].contains(&holder.pid))
     };

@@ -1,4 +1,4 @@
-//! The whole report for a configuration on disk.
+//! Tests of the complete report for a configuration on disk.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! The load client: keep-alive connections, each with one request at a time.
+//! The load client: keep-alive connections that each have one request in flight.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use super::{end_of_head, whole_length};
 use orrery_domain::histogram::{Histogram, Meter};
 use orrery_runtime as runtime;
 
-/// The part of a response that is kept, in bytes; the rest is read and discarded.
+/// Number of bytes of a response to retain; the rest is read and discarded.
 const KEPT: usize = 64 * 1024;
 
 /// Requests to send repeatedly.
@@ -25,7 +25,7 @@ pub struct Load {
     pub request: Arc<[u8]>,
 }
 
-/// The result of a round.
+/// The results of one round.
 #[derive(Debug, Default, Clone)]
 pub struct Round {
     /// Responses with status 2xx.
@@ -33,12 +33,12 @@ pub struct Round {
     /// All other responses.
     pub other: u64,
     pub seconds: f64,
-    /// Latency of every response.
+    /// The latency of every response.
     pub times: Histogram,
 }
 
 impl Round {
-    /// Responses with status 2xx per second.
+    /// Returns the responses with status 2xx per second.
     #[must_use]
     pub fn rate(&self) -> f64 {
         self.good as f64 / self.seconds
@@ -49,7 +49,7 @@ impl Load {
     /// Sends requests for `time` over all connections.
     ///
     /// # Errors
-    /// If a connection is refused or breaks.
+    /// Returns an error if a connection is refused or breaks.
     pub async fn run(&self, time: Duration) -> io::Result<Round> {
         self.run_until(time, u64::MAX).await
     }
@@ -57,7 +57,7 @@ impl Load {
     /// Sends requests for `time`, or until each connection has received `most` responses.
     ///
     /// # Errors
-    /// If a connection is refused or breaks.
+    /// Returns an error if a connection is refused or breaks.
     pub async fn run_until(&self, time: Duration, most: u64) -> io::Result<Round> {
         let started = runtime::monotonic_now();
         let end = started + time;
@@ -82,7 +82,7 @@ async fn send(load: Load, end: Instant, most: u64, meter: Arc<Meter>) -> io::Res
     let mut connection = Connection::open(load.address).await?;
     let (mut good, mut other) = (0, 0);
     let mut now = runtime::monotonic_now();
-    // Each sends at least one, so that the shortest round has a result.
+    // Each connection sends at least one request, so that the shortest round has a result.
     while good + other == 0 || (good + other < most && now < end) {
         let read = connection.exchange(&load.request).await?;
         match read.status {
@@ -103,39 +103,39 @@ pub struct Connection {
     buffer: Vec<u8>,
 }
 
-/// A response, as far as it is kept.
+/// A response, with the retained part of its body.
 #[derive(Debug, Clone)]
 pub struct Answer {
     pub status: u16,
-    /// Its first 64 KiB.
+    /// The first 64 KiB of the body.
     pub body: Vec<u8>,
     /// The length of the whole body.
     pub length: usize,
 }
 
 impl Answer {
-    /// The kept part of the body as text.
+    /// Returns the retained part of the body as text.
     #[must_use]
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 }
 
-/// A response whose kept part is in the buffer.
+/// A response whose retained part is in the buffer.
 struct Read {
     status: u16,
-    /// The size of the head.
+    /// The length of the head.
     head: usize,
-    /// The size of head and body, and how much of both is kept.
+    /// The length of head and body, and how much of both is retained.
     whole: usize,
     kept: usize,
 }
 
 impl Connection {
-    /// Connects.
+    /// Opens a connection.
     ///
     /// # Errors
-    /// If the connection is refused.
+    /// Returns an error if the connection is refused.
     pub async fn open(address: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
@@ -145,7 +145,7 @@ impl Connection {
     /// Sends a request and returns its response.
     ///
     /// # Errors
-    /// If the connection breaks.
+    /// Returns an error if the connection breaks.
     pub async fn ask(&mut self, request: &[u8]) -> io::Result<Answer> {
         let Read { status, head, whole, kept } = self.exchange(request).await?;
         let body = self.buffer.get(head..kept).unwrap_or_default().to_vec();
@@ -173,7 +173,7 @@ impl Connection {
         let mut come = length;
         let mut kept = length;
         while come < whole {
-            // Beyond the kept part, everything is read to the same offset.
+            // Bytes after the retained part are read to the same offset and overwritten.
             let from = if kept < KEPT { kept } else { head };
             let room = buffer.get_mut(from..).unwrap_or_default();
             let most = room.len().min(whole - come);
@@ -188,7 +188,7 @@ impl Connection {
     }
 }
 
-/// A POST of JSON with a key.
+/// Builds a POST of JSON with an API key.
 #[must_use]
 pub fn post(address: SocketAddr, path: &str, key: &str, body: &str) -> Arc<[u8]> {
     let length = body.len();
@@ -199,7 +199,7 @@ pub fn post(address: SocketAddr, path: &str, key: &str, body: &str) -> Arc<[u8]>
     text.into_bytes().into()
 }
 
-/// A POST of a form with one file and a key.
+/// Builds a POST of a form with one file, with an API key.
 #[must_use]
 pub fn form(address: SocketAddr, path: &str, key: &str, file: &[u8]) -> Vec<u8> {
     let before = "--b0\r\nContent-Disposition: form-data; name=\"file\"\r\n\r\n";
@@ -212,7 +212,7 @@ pub fn form(address: SocketAddr, path: &str, key: &str, file: &[u8]) -> Vec<u8> 
     [head.as_bytes(), before.as_bytes(), file, after.as_bytes()].concat()
 }
 
-/// A GET with a key.
+/// Builds a GET with an API key.
 #[must_use]
 pub fn get_with_key(address: SocketAddr, path: &str, key: &str) -> Arc<[u8]> {
     let text =
@@ -220,7 +220,7 @@ pub fn get_with_key(address: SocketAddr, path: &str, key: &str) -> Arc<[u8]> {
     text.into_bytes().into()
 }
 
-/// A GET.
+/// Builds a GET.
 #[must_use]
 pub fn get(address: SocketAddr, path: &str) -> Arc<[u8]> {
     format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n").into_bytes().into()

@@ -1,8 +1,9 @@
-//! Load generator: a client that sends requests repeatedly, and a server that stands in for models
-//! and receivers. For `orrery bench` and the programs in `benches/`, never for the service.
+//! The load generator: a client that sends requests repeatedly, and a server that stands in for
+//! models and webhook receivers. `orrery bench` and the programs in `benches/` use it, never the
+//! service.
 //!
-//! Both only parse message lengths, so that they take little of the CPU time that they share with
-//! what is measured.
+//! Client and server parse only the lengths of messages, so that they use little of the CPU time
+//! that they share with the service under test.
 
 mod client;
 mod server;
@@ -10,13 +11,14 @@ mod server;
 pub use client::{Answer, Connection, Load, Round, form, get, get_with_key, post};
 pub use server::{Requests, StandIn};
 
-/// The length of head and body, once the head is complete; 0 for a body without a length.
+/// Returns the length of head and body once the head is complete. Without a `Content-Length`, the
+/// body counts as empty.
 fn whole_length(read: &[u8]) -> Option<usize> {
     let head = end_of_head(read)?;
     Some(head.saturating_add(content_length(read.get(..head)?)?))
 }
 
-/// The offset of the body.
+/// Returns the offset of the body.
 fn end_of_head(read: &[u8]) -> Option<usize> {
     Some(read.windows(4).position(|four| four == b"\r\n\r\n")? + 4)
 }

@@ -1,4 +1,4 @@
-//! A server that responds to every request at once, and the request reader of its connections.
+//! A server that responds to every request immediately, and the request reader of its connections.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -12,22 +12,22 @@ use tokio::task::JoinSet;
 
 use super::whole_length;
 
-/// The initial buffer for a request, in bytes.
+/// The initial size of the request buffer, in bytes.
 const BUFFER: usize = 64 * 1024;
 /// The maximum size of a request, in bytes.
 const REQUEST_MAX: usize = 64 * 1024 * 1024;
-/// The body of every response except that of `/large`.
+/// The body of every response except the response to `/large`.
 const ANSWER: &[u8] =
     b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 13\r\n\r\n{\"value\":\"x\"}";
-/// The length of the body under `/large`, in bytes.
+/// The length of the response body of `/large`, in bytes.
 pub(super) const LARGE: usize = 1024 * 1024;
 
-/// A connection of a client that waits for each response before its next request.
+/// A connection of a client that waits for each response before it sends the next request.
 #[derive(Debug)]
 pub struct Requests {
     stream: TcpStream,
     buffer: Vec<u8>,
-    /// Bytes in the buffer, and those that belong to the current request.
+    /// The number of bytes in the buffer, and the number that belong to the current request.
     length: usize,
     taken: usize,
 }
@@ -36,12 +36,13 @@ impl Requests {
     /// Wraps an accepted connection.
     #[must_use]
     pub fn new(stream: TcpStream) -> Self {
-        // Without it, responses are correct but late.
+        // With Nagle's algorithm, responses would be delayed.
         stream.set_nodelay(true).ok();
         Self { stream, buffer: vec![0; BUFFER], length: 0, taken: 0 }
     }
 
-    /// The next complete request; `None` if the client disconnected or sent too much.
+    /// Returns the next complete request; `None` if the client has disconnected or the request is
+    /// too large.
     pub async fn next(&mut self) -> Option<&[u8]> {
         self.buffer.copy_within(self.taken..self.length, 0);
         self.length -= self.taken;
@@ -65,14 +66,14 @@ impl Requests {
         }
     }
 
-    /// Sends the response; `None` if the client disconnected.
+    /// Sends the response; `None` if the client has disconnected.
     pub async fn answer(&mut self, answer: &[u8]) -> Option<()> {
         self.stream.write_all(answer).await.ok()
     }
 }
 
-/// A stand-in for models and receivers on a loopback port: responds at once and counts. Stops when
-/// dropped.
+/// A stand-in for models and webhook receivers on a loopback port: it responds immediately and
+/// counts its responses. Dropping it stops the server.
 #[derive(Debug)]
 pub struct StandIn {
     address: SocketAddr,
@@ -82,10 +83,10 @@ pub struct StandIn {
 }
 
 impl StandIn {
-    /// Starts it.
+    /// Starts the server.
     ///
     /// # Errors
-    /// If no loopback port is available.
+    /// Returns an error if no loopback port is available.
     pub async fn start() -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
@@ -97,26 +98,26 @@ impl StandIn {
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 connections.spawn(answer_all(stream, Arc::clone(&count), hold.clone()));
-                // Forget finished connections.
+                // Discard finished connections.
                 while connections.try_join_next().is_some() {}
             }
         });
         Ok(Self { address, answered, is_held, _accepting: accepting })
     }
 
-    /// Its address.
+    /// Returns the address of the server.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The number of responses sent.
+    /// Returns the number of responses sent.
     #[must_use]
     pub fn answered(&self) -> u64 {
         self.answered.load(Ordering::Relaxed)
     }
 
-    /// Holds back responses to requests below `/hold` from now on, or releases them.
+    /// Withholds the responses to requests under `/hold` from now on, or releases them.
     pub fn hold(&self, is_held: bool) {
         self.is_held.send_replace(is_held);
     }

@@ -1,5 +1,5 @@
-//! Draws a state for any terminal size, the most important parts first. Pure: equal states and
-//! sizes give equal output.
+//! Draws a state on a terminal of any size, the most important parts first. Equal states and sizes
+//! give equal output.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -14,20 +14,20 @@ use super::theme::{Theme, bars};
 use crate::measures::{amount, bytes, grouped, span, time, time_or_none};
 use crate::output::plain;
 
-/// Minimum width.
+/// Minimum width of the terminal.
 const WIDTH_MIN: u16 = 36;
 const HEIGHT_MIN: u16 = 8;
-/// Minimum height for curves.
+/// Minimum height at which curves are drawn.
 const HEIGHT_OF_TILES: u16 = 18;
 const WIDTH_OF_TILES: u16 = 66;
-/// Minimum height for tall curves and the list of hosts.
+/// Minimum height at which tall curves and the list of hosts are drawn.
 const HEIGHT_OF_MUCH: u16 = 34;
-/// Minimum width for a curve of the webhooks.
+/// Minimum width at which webhooks have a curve.
 const WIDTH_OF_MUCH: u16 = 110;
-/// Rows of a tall tile, and the maximum growth.
+/// Number of rows of a tall tile, and the maximum number of rows by which a tile grows.
 const HIGH_TILES: u16 = 9;
 const GROWTH_MAX: u16 = 8;
-/// Warnings shown at once.
+/// Maximum number of warnings shown at once.
 const WARNINGS_MAX: usize = 3;
 /// Width of a gauge, in columns.
 const GAUGE: usize = 9;
@@ -44,7 +44,7 @@ const HELP: [(&str, &str); 8] = [
     ("» @ !", "a workflow, the agent, a model that is failing"),
 ];
 
-/// Draws the whole screen. `clock` is the time of day.
+/// Draws the complete screen. `clock` is the time of day.
 pub(super) fn draw(frame: &mut Frame<'_>, state: &mut State, theme: Theme, clock: &str) {
     let area = frame.area();
     if area.width < WIDTH_MIN || area.height < HEIGHT_MIN {
@@ -73,8 +73,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &mut State, theme: Theme, clock
     }
 }
 
-/// A line with a left and a right part; the right part is dropped first if there is not enough
-/// room.
+/// A line with a left part and a right part. If the line is too narrow, the right part is dropped.
 type Sides = (Vec<Span<'static>>, Vec<Span<'static>>);
 
 fn line(frame: &mut Frame<'_>, area: Rect, (left, right): Sides) {
@@ -117,7 +116,7 @@ fn header(state: &State, theme: Theme, clock: &str) -> Sides {
     (left, right)
 }
 
-/// Notices about problems, one per line.
+/// Returns notices about problems, one per line.
 fn notices(state: &State, theme: Theme) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
     if let Contact::Away { reason, seconds } = &state.contact {
@@ -222,14 +221,15 @@ fn draw_body(
     }
 }
 
-/// Extra height of the curves if the lanes leave room: half of the remaining rows, within bounds.
+/// Returns the number of rows by which the curves grow if the lanes leave room: half of the
+/// remaining rows, within bounds.
 fn growth(height: u16, lanes: usize) -> u16 {
     let lanes = u16::try_from(lanes).unwrap_or(u16::MAX);
     let taken = (HIGH_TILES + 6).saturating_add(lanes);
     (height.saturating_sub(taken) / 2).min(GROWTH_MAX)
 }
 
-/// The content of a tile: its name, its rate, the text beside the rate, and lines of figures.
+/// The contents of a tile: its name, its rate, the text beside the rate, and lines of values.
 struct Tile {
     name: &'static str,
     rate: f64,
@@ -238,7 +238,7 @@ struct Tile {
     colour: Color,
 }
 
-/// Alternating labels and figures.
+/// Formats alternating labels and values.
 fn pairs(theme: Theme, pairs: &[(&'static str, String, Style)]) -> Vec<Span<'static>> {
     let mut spans = Vec::new();
     for (word, figure, style) in pairs {
@@ -334,18 +334,18 @@ fn webhooks_tile(figures: &Figures, theme: Theme) -> Tile {
     }
 }
 
-/// How long the oldest due delivery has waited, if it is one second or more.
+/// Returns the waiting time of the oldest due delivery, if it is at least one second.
 fn lag(seconds: f64, theme: Theme) -> Option<(&'static str, String, Style)> {
     (seconds >= 1.0).then(|| ("lag", time(seconds), theme.warning()))
 }
 
-/// A count of deliveries, with `+` if it is only a lower bound.
+/// Formats a count of deliveries, followed by `+` if the count is only a lower bound.
 fn at_least(figures: &Figures, count: usize) -> String {
     let more = if figures.deliveries.is_capped && count >= 1000 { "+" } else { "" };
     grouped(count as f64) + more
 }
 
-/// A tile as one line, for small terminals.
+/// Draws a tile as one line, for small terminals.
 fn short(tile: Tile) -> Line<'static> {
     let mut spans = vec![
         Span::raw(format!(" {:<10} ", tile.name)),
@@ -400,7 +400,7 @@ fn draw_tile(frame: &mut Frame<'_>, area: Rect, tile: Tile, curve: &Curve, theme
     line(frame, Rect { y: area.y + 1, height: 1, ..area }, (rate, beside));
 }
 
-/// The webhooks as one line, if they have no tile.
+/// Draws the webhooks as one line, if there is no room for their tile.
 fn draw_webhooks(
     frame: &mut Frame<'_>,
     area: Rect,
@@ -510,7 +510,7 @@ fn help(frame: &mut Frame<'_>, area: Rect, theme: Theme) {
     frame.render_widget(Paragraph::new(lines).block(block), place);
 }
 
-/// A time of day for test screens.
+/// The time of day on test screens.
 #[cfg(test)]
 pub(super) const NOON: &str = "12:00:00 UTC";
 

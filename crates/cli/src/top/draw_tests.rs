@@ -1,4 +1,4 @@
-//! Screens of one busy service at several sizes, with and without problems.
+//! Tests of the screens of a busy service at several sizes, with and without problems.
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -17,7 +17,7 @@ fn times(count: u64, from: f64) -> Histogram {
     Histogram::of([Bucket { from, to: from * 1.25, count }, slow])
 }
 
-/// Lanes with this many completed executions.
+/// Returns lanes with this number of completed executions.
 fn lanes(done: u64) -> Vec<Lane> {
     let lane = |kind: &str, name: &str, running, cap, queued, share, from| Lane {
         kind: kind.to_owned(),
@@ -40,7 +40,7 @@ fn lanes(done: u64) -> Vec<Lane> {
     ]
 }
 
-/// A service after this many seconds, with work proportional to them.
+/// Returns the activity of a service after this many seconds; its counters grow with the time.
 fn activity(second: u32) -> Activity {
     let done = u64::from(second) * 100;
     let host = |host: &str, share| Host {

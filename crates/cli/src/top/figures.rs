@@ -1,5 +1,5 @@
-//! Turns counters into figures for people: rates over the last seconds, quantiles over the last
-//! minute, and a curve for each. Pure: readings and their times are passed in.
+//! Converts counters to rates over the last seconds, quantiles over the last minute, and curves.
+//! The module reads neither clock nor service: samples and their times are passed in.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -12,26 +12,26 @@ use orrery_wire::activity::{Activity, Disk, Host, Lane, Machine, Store};
 const RATE_OVER: f64 = 5.0;
 /// Window of a quantile, in seconds.
 const QUANTILE_OVER: f64 = 60.0;
-/// Full readings kept.
+/// Maximum number of samples retained.
 const READINGS_MAX: usize = 64;
-/// Points of a curve.
+/// Maximum number of points of a curve.
 const POINTS_MAX: usize = 240;
 
-/// One reading and its time, in seconds of the reader's own clock.
+/// A sample and its time, in seconds on the caller's clock.
 #[derive(Debug)]
 struct Reading {
     at: f64,
     activity: Activity,
 }
 
-/// The readings so far.
+/// The samples so far.
 #[derive(Debug, Default)]
 pub(super) struct History {
     readings: VecDeque<Reading>,
     pub(super) curves: Curves,
 }
 
-/// One point per reading, oldest first.
+/// One point per sample, oldest first.
 pub(super) type Curve = VecDeque<f64>;
 
 /// Rates per second over time.
@@ -41,9 +41,9 @@ pub(super) struct Curves {
     pub(super) executions: Curve,
     pub(super) commits: Curve,
     pub(super) deliveries: Curve,
-    /// By host name.
+    /// The curves by host name.
     pub(super) hosts: HashMap<String, Curve>,
-    /// By kind and name.
+    /// The curves by lane kind and name.
     pub(super) lanes: HashMap<(String, String), Curve>,
 }
 
@@ -66,7 +66,7 @@ pub(super) struct Figures {
     pub(super) lanes_total: usize,
 }
 
-/// Requests of one host, or of all hosts together.
+/// The requests of one host, or of all hosts together.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(super) struct Requests {
     pub(super) in_flight: u64,
@@ -97,7 +97,7 @@ pub(super) struct Executions {
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(super) struct Commits {
     pub(super) rate: f64,
-    /// Average number of commits per flush.
+    /// The average number of commits per flush.
     pub(super) grouped: Option<f64>,
     pub(super) waiting: usize,
     pub(super) p50: Option<f64>,
@@ -125,7 +125,7 @@ pub(super) struct Process {
     pub(super) open_files: u64,
     pub(super) open_files_max: u64,
     pub(super) threads: u64,
-    /// In cores: 1 is one fully used core.
+    /// CPU usage in cores: 1 is one fully used core.
     pub(super) cpu: f64,
 }
 
@@ -146,7 +146,7 @@ pub(super) struct LaneFigures {
     pub(super) p99: Option<f64>,
 }
 
-/// Growth of a counter per second.
+/// Returns the growth of a counter per second.
 fn rate(now: u64, before: u64, seconds: f64) -> f64 {
     if seconds > 0.0 { now.saturating_sub(before) as f64 / seconds } else { 0.0 }
 }
@@ -171,7 +171,7 @@ fn lane<'a>(activity: &'a Activity, kind: &str, name: &str) -> Option<&'a Lane> 
 }
 
 impl History {
-    /// Adds a reading. Counters reset when the process changes.
+    /// Adds a sample. If the process has changed, earlier samples are discarded.
     pub(super) fn take(&mut self, at: f64, activity: Activity) {
         let is_other = |last: &Reading| {
             last.activity.pid != activity.pid || last.activity.uptime > activity.uptime + 1.0
@@ -188,7 +188,8 @@ impl History {
         self.readings.push_back(Reading { at, activity });
     }
 
-    /// The oldest reading within this many seconds of the last one, or the one before the last.
+    /// Returns the oldest sample that was taken at most `seconds` before the latest one; if there
+    /// is none, the sample before the latest.
     fn back(&self, seconds: f64) -> Option<&Reading> {
         let last = self.readings.back()?;
         let before = self.readings.iter().rev().skip(1);
@@ -196,7 +197,7 @@ impl History {
         within.last().or_else(|| before.clone().next()).or(Some(last))
     }
 
-    /// The current figures; `None` before the first reading.
+    /// Returns the current figures; `None` before the first sample.
     pub(super) fn figures(&self) -> Option<Figures> {
         let last = self.readings.back()?;
         let near = self.back(RATE_OVER)?;
@@ -223,11 +224,11 @@ impl Curves {
             let curve = self.hosts.entry(own.host.clone()).or_default();
             add(curve, rate(own.answers, earlier, seconds));
         }
-        // Drops the curves of lanes that are no longer listed.
+        // Curves of lanes that are no longer listed are dropped.
         let mut lanes = std::mem::take(&mut self.lanes);
         for own in &now.lanes {
             let name = (own.kind.clone(), own.name.clone());
-            // A lane not listed before started at an unknown count.
+            // The initial count of a newly listed lane is unknown, so its first rate is 0.
             let earlier = lane(before, &own.kind, &own.name).unwrap_or(own).times.count();
             let mut curve = lanes.remove(&name).unwrap_or_default();
             add(&mut curve, rate(own.times.count(), earlier, seconds));
@@ -236,7 +237,7 @@ impl Curves {
     }
 }
 
-/// The two readings that rates are computed from, and an earlier one for quantiles.
+/// The two samples from which rates are computed, and an earlier sample for quantiles.
 struct Between<'a> {
     now: &'a Activity,
     near: &'a Activity,
@@ -354,7 +355,7 @@ impl Between<'_> {
     }
 
     fn lane(&self, own: &Lane) -> LaneFigures {
-        // A lane not listed then started at an unknown count.
+        // The earlier count of a newly listed lane is unknown, so its first rate is 0.
         let near = lane(self.near, &own.kind, &own.name).unwrap_or(own);
         let far = lane(self.far, &own.kind, &own.name).unwrap_or(near);
         let times = own.times.since(&far.times);

@@ -1,11 +1,12 @@
-//! From readings to figures: rates, quantiles, restarts of the service, lanes that appear and
-//! disappear.
+//! Tests of the conversion of samples to figures: rates, quantiles, restarts of the service, and
+//! lanes that appear and disappear.
 
 use super::*;
 use orrery_domain::histogram::Meter;
 use std::time::Duration;
 
-/// A service after this many seconds, with 10 requests, 5 executions and 2 commits in each.
+/// Returns a sample of a service after this many seconds, with 10 requests, 5 executions and 2
+/// commits per second.
 fn reading(seconds: u32) -> Activity {
     let each = u64::from(seconds);
     let times = Meter::default();
@@ -69,7 +70,7 @@ fn figures_reset_when_the_process_changes() {
     let figures = history.figures().unwrap();
     assert_eq!((figures.requests.rate, figures.executions.rate), (0.0, 0.0));
     assert_eq!(history.curves.requests.len(), 1, "curves are kept");
-    // The same process id, as in a container.
+    // The process id is the same after a restart, as in a container.
     let mut same = reading(1);
     same.uptime = 0.5;
     same.pid = 8;

@@ -1,4 +1,4 @@
-//! The table of lanes and, if there is room, of hosts beside it.
+//! Draws the table of lanes and, if there is room, the table of hosts beside it.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -13,7 +13,7 @@ use super::theme::{Theme, bars};
 use crate::measures::{amount, grouped, time_or_none};
 use crate::output::plain;
 
-/// Width of the host table.
+/// Width of the table of hosts.
 pub(super) const HOSTS_WIDTH: u16 = 52;
 /// Minimum width of a name, and the table width from which `NAME_MIN_WIDE` applies.
 const NAME_MIN: usize = 14;
@@ -22,8 +22,8 @@ const NAME_MIN_WIDE: usize = 26;
 const NAME_MAX: usize = 48;
 const GAP: usize = 1;
 
-/// A column of the lanes: its heading and its width. The first that does not fit is dropped with
-/// all after it.
+/// A column of the lanes: its heading and its width. The first column that does not fit is dropped
+/// together with all columns after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Column {
     Running,
@@ -37,7 +37,7 @@ enum Column {
     Trend,
 }
 
-/// In order of importance.
+/// The columns in order of importance.
 const BY_WEIGHT: [Column; 9] = [
     Column::Running,
     Column::Queued,
@@ -49,7 +49,7 @@ const BY_WEIGHT: [Column; 9] = [
     Column::Bar,
     Column::Ended,
 ];
-/// In display order.
+/// The columns in display order.
 const BY_PLACE: [Column; 9] = [
     Column::Running,
     Column::Bar,
@@ -88,7 +88,7 @@ impl Column {
     }
 }
 
-/// The columns that fit beside a name.
+/// Returns the columns that fit beside a name.
 fn columns(width: usize) -> Vec<Column> {
     let name = if width < WIDE { NAME_MIN } else { NAME_MIN_WIDE };
     let mut left = width.saturating_sub(name + 2);
@@ -102,7 +102,7 @@ fn columns(width: usize) -> Vec<Column> {
     BY_PLACE.into_iter().filter(|column| fits.contains(column)).collect()
 }
 
-/// Cuts text to this many columns, with an ellipsis.
+/// Truncates text to this many columns, with an ellipsis.
 fn cut(text: &str, width: usize) -> String {
     let text = plain(text);
     if Span::raw(text.as_str()).width() <= width {
@@ -119,7 +119,7 @@ fn cut(text: &str, width: usize) -> String {
     kept + "…"
 }
 
-/// Draws the lanes that are scrolled into view.
+/// Draws the lanes in the visible range.
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, state: &mut State, theme: Theme) {
     state.set_room(usize::from(area.height.saturating_sub(1)));
     let width = usize::from(area.width);
@@ -190,7 +190,7 @@ fn cell(column: Column, lane: &LaneFigures, state: &State, theme: Theme) -> Vec<
     }
 }
 
-/// Draws the hosts with their request rates and times.
+/// Draws the hosts with their request rates and latencies.
 pub(super) fn draw_hosts(
     frame: &mut Frame<'_>,
     area: Rect,

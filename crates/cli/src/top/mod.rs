@@ -1,6 +1,6 @@
-//! `orrery top`: live activity of the running service. Polls the control socket once a second with
-//! a timeout, keeps the last minute in memory, and draws. Read-only; retries until an unreachable
-//! service is back.
+//! `orrery top`: live activity of the running service. It polls the control socket once per second
+//! with a timeout, holds the last minute in memory, and draws it. The command is read-only, and
+//! retries until an unreachable service responds again.
 
 mod draw;
 mod figures;
@@ -63,7 +63,7 @@ pub(super) async fn run(asked: Top, config: &Config) -> anyhow::Result<()> {
         "standard output is not a terminal: `orrery top --once` prints one table, \
          `orrery top --once --json` its figures"
     );
-    // Errors other than an absent service are reported before the terminal is taken over.
+    // Errors other than a stopped service are reported before the command takes over the terminal.
     if let Err(error) = look(config).await
         && !Admin::is_away(&error)
     {
@@ -84,7 +84,7 @@ async fn look(config: &Config) -> anyhow::Result<Activity> {
 
 type Looking<'a> = Pin<Box<dyn Future<Output = anyhow::Result<Activity>> + 'a>>;
 
-/// Redraws until a key or a signal ends it.
+/// Redraws the screen until a key press or a signal ends the command.
 async fn live(every: Duration, config: &Config) -> anyhow::Result<()> {
     let place = config.data_dir.display().to_string();
     let theme = Theme { has_colour: output::in_colour(&std::io::stdout()) };
@@ -109,7 +109,7 @@ async fn live(every: Duration, config: &Config) -> anyhow::Result<()> {
             biased;
             () = signals.next() => return Ok(()),
             event = events.recv() => match event {
-                // The terminal can no longer be read: it is gone.
+                // The terminal can no longer be read, because it was closed.
                 None => return Ok(()),
                 Some(Event::Key(key)) if state.press(key) == Act::Quit => return Ok(()),
                 Some(_drawn_again) => {}
@@ -124,7 +124,7 @@ async fn live(every: Duration, config: &Config) -> anyhow::Result<()> {
     }
 }
 
-/// The answer to a pending sample; never resolves if none is pending.
+/// Waits for the pending sample; never resolves if no sample is pending.
 async fn answer_of(looking: &mut Option<Looking<'_>>) -> anyhow::Result<Activity> {
     match looking {
         Some(looking) => looking.await,

@@ -1,5 +1,5 @@
-//! `orrery top --once`: the figures of two samples as a table or as JSON, for pipes, logs and small
-//! terminals.
+//! `orrery top --once`: the figures from two samples as a table or as JSON, for pipes, logs and
+//! small terminals.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ pub(super) async fn run(every: Duration, output: &Output, config: &Config) -> an
     output::raw(table.as_bytes())
 }
 
-/// Rows about the service as a whole.
+/// Returns the rows about the service as a whole.
 fn whole(figures: &Figures) -> Vec<Vec<String>> {
     let service = format!("{}, pid {}, up {}", figures.version, figures.pid, span(figures.uptime));
     let mut lines = vec![("service", service)];
@@ -52,7 +52,7 @@ fn whole(figures: &Figures) -> Vec<Vec<String>> {
     lines.into_iter().map(|(what, now)| vec![what.to_owned(), now]).collect()
 }
 
-/// Rows about its work.
+/// Returns the rows about the service's work.
 fn work(figures: &Figures) -> [(&'static str, String); 4] {
     let Figures { requests, executions, commits, deliveries, .. } = figures;
     let times = |p50, p99| format!("p50 {}, p99 {}", time_or_none(p50), time_or_none(p99));
@@ -97,7 +97,7 @@ fn work(figures: &Figures) -> [(&'static str, String); 4] {
     ]
 }
 
-/// Rows about its resources.
+/// Returns the rows about the service's resources.
 fn means(figures: &Figures) -> [(&'static str, String); 3] {
     let Figures { commits, disk, process, machine, .. } = figures;
     let disk = format!(

@@ -1,5 +1,5 @@
-//! Takes over the terminal and restores it whenever the process leaves: at the end, or after an
-//! error, a panic or a signal. Only SIGKILL skips it; `reset` then repairs the terminal.
+//! Takes over the terminal, and restores it when the command ends, also after an error, a panic or
+//! a signal. Only SIGKILL prevents this; the command `reset` then repairs the terminal.
 
 use std::io::{self, Stdout, stdout};
 use std::mem::ManuallyDrop;
@@ -17,24 +17,25 @@ use ratatui::crossterm::terminal::{
 };
 use tokio::sync::mpsc;
 
-/// How often the key reader checks whether it should end.
+/// Interval at which the key reader checks whether it should end.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Maximum number of unhandled key events.
+/// Maximum number of queued key events.
 const EVENTS_MAX: usize = 64;
 
 /// The terminal while this process controls it.
 pub(super) struct Screen {
-    /// Never dropped: ratatui's drop reports failed writes to a lost terminal on standard error,
-    /// and panics if that is lost too.
+    /// Never dropped: on drop, ratatui reports failed writes to a closed terminal on standard
+    /// error, and panics if standard error is closed too.
     pub(super) terminal: ManuallyDrop<Terminal<CrosstermBackend<Stdout>>>,
-    /// Tells the key reader to end.
+    /// Notifies the key reader that it should end.
     has_left: Arc<AtomicBool>,
 }
 
 impl Screen {
-    /// Takes over the terminal; key events arrive through the channel.
+    /// Takes over the terminal. Key events are sent over the channel.
     ///
-    /// # Errors When it is not a terminal, or the system refuses.
+    /// # Errors
+    /// Returns an error if standard output is not a terminal, or the terminal cannot be set up.
     pub(super) fn open() -> io::Result<(Self, mpsc::Receiver<Event>)> {
         restore_on_panic();
         enable_raw_mode()?;
@@ -52,7 +53,7 @@ impl Screen {
         };
         execute!(stdout(), EnterAlternateScreen, Clear(ClearType::All), Hide)?;
         let (sender, events) = mpsc::channel(EVENTS_MAX);
-        // Ends by itself soon after the screen is dropped.
+        // This task ends by itself soon after the screen is dropped.
         drop(tokio::task::spawn_blocking(move || read_keys(&sender, &has_left)));
         Ok((screen, events))
     }
@@ -65,13 +66,13 @@ impl Drop for Screen {
     }
 }
 
-/// Restores the terminal. Errors are ignored: a lost terminal cannot be repaired.
+/// Restores the terminal. Errors are ignored, because a closed terminal cannot be restored.
 fn restore() {
     let _no_terminal = execute!(stdout(), Show, LeaveAlternateScreen);
     let _no_terminal = disable_raw_mode();
 }
 
-/// Restores the terminal before a panic of any thread is printed.
+/// Restores the terminal before the message of a panic in any thread is printed.
 fn restore_on_panic() {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

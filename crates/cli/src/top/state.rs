@@ -1,5 +1,5 @@
-//! The display state, and the effect of each key on it. Pure: readings, keys and times are passed
-//! in; `draw` renders it.
+//! The display state, and the effect of each key on it. Samples, keys and times are passed in;
+//! `draw` renders the state.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
@@ -9,7 +9,7 @@ use orrery_wire::activity::Activity;
 /// The sort order of the lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
-    /// Most work first.
+    /// The busiest lanes first.
     Busy,
     Rate,
     P99,
@@ -36,16 +36,16 @@ impl Order {
     }
 }
 
-/// Whether the service answers.
+/// Whether the service responds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Contact {
-    /// Not asked yet.
+    /// No response has arrived yet.
     Asking,
     Answers,
     Away {
         /// The reason as a sentence.
         reason: String,
-        /// Seconds since the last answer, or since the first request.
+        /// Seconds since the last response, or since the first request.
         seconds: u64,
     },
 }
@@ -65,9 +65,9 @@ pub(super) struct State {
     pub(super) figures: Option<Figures>,
     pub(super) history: History,
     pub(super) order: Order,
-    /// Lanes scrolled out above the window.
+    /// Number of lanes above the visible range.
     pub(super) scrolled: usize,
-    /// Lanes that fitted into the last frame.
+    /// Number of lanes that fit in the last frame.
     pub(super) room: usize,
     pub(super) is_paused: bool,
     pub(super) shows_help: bool,
@@ -90,7 +90,7 @@ impl State {
         }
     }
 
-    /// Takes a sample, or why it failed, at this second of the reader's clock.
+    /// Records a sample, or the error that prevented it. `at` is in seconds on the caller's clock.
     pub(super) fn take(&mut self, at: f64, answer: Result<Activity, String>) {
         match answer {
             Ok(activity) => {
@@ -139,7 +139,7 @@ impl State {
         self.scroll_to(self.scrolled);
     }
 
-    /// The lanes in sort order.
+    /// Returns the lanes in sort order.
     pub(super) fn lanes(&self) -> &[LaneFigures] {
         self.figures.as_ref().map_or(&[], |figures| &figures.lanes)
     }
@@ -148,7 +148,7 @@ impl State {
         self.scrolled = line.min(self.lanes().len().saturating_sub(self.room));
     }
 
-    /// Sets how many lanes fit into the frame.
+    /// Sets the number of lanes that fit in the frame.
     pub(super) fn set_room(&mut self, room: usize) {
         self.room = room.max(1);
         self.scroll_to(self.scrolled);
@@ -164,7 +164,7 @@ impl State {
         let leaves = match key.code {
             KeyCode::Char('c' | 'd') if is_control => true,
             KeyCode::Char('q' | 'Q') => true,
-            // Esc closes the help first.
+            // Esc closes the help if it is open.
             KeyCode::Esc => !self.shows_help,
             _ => false,
         };

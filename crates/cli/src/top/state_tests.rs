@@ -1,4 +1,4 @@
-//! The effect of keys and answers on the display state.
+//! Tests of the effects of keys and samples on the display state.
 
 use super::*;
 use orrery_wire::activity::Lane;
@@ -58,7 +58,7 @@ fn keys_scroll_within_the_lanes() {
     // A larger terminal shows more lanes.
     state.set_room(20);
     assert_eq!(names(&state)[0], "019");
-    // Lanes that are no longer listed leave no empty window.
+    // When lanes disappear from the list, the visible range does not become empty.
     state.take(2.0, Ok(Activity { lanes: vec![lane("a", 0)], ..Activity::default() }));
     assert_eq!(names(&state), ["a"]);
 }

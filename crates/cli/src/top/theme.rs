@@ -1,5 +1,5 @@
-//! Colors and bars. Uses only the terminal's sixteen colors, so that its theme decides their look;
-//! without colors, font weight and words carry the same meaning.
+//! Colors and bars. The screen uses only the terminal's sixteen colors, so that the terminal's
+//! theme determines their look. Without colors, font weight and words carry the same meaning.
 
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Span;
@@ -8,11 +8,11 @@ use super::figures::Curve;
 
 /// Bars of increasing height, in eighths.
 const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// A gauge shows a warning above this share, and an alarm above the next.
+/// Levels above which a gauge shows a warning, and above which it shows an alarm.
 const GAUGE_WARNS: f64 = 0.75;
 const GAUGE_ALARMS: f64 = 0.9;
 
-/// How the screen is styled.
+/// The style of the screen.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Theme {
     /// Whether to use colors.
@@ -24,7 +24,7 @@ impl Theme {
         if self.has_colour { Style::new().fg(colour) } else { Style::new() }
     }
 
-    /// Labels of figures.
+    /// Returns the style for labels.
     pub(super) fn faint(self) -> Style {
         if self.has_colour { Style::new().fg(Color::DarkGray) } else { Style::new() }
     }
@@ -45,12 +45,12 @@ impl Theme {
         self.colour(Color::Red).add_modifier(Modifier::BOLD)
     }
 
-    /// The style of a number that should be 0.
+    /// Returns the style of a number that should be 0.
     pub(super) fn should_be_zero(self, value: f64) -> Style {
         if value < 0.05 { self.faint() } else { self.alarm() }
     }
 
-    /// A fill level as a bar of this width.
+    /// Draws a fill level as a bar of this width.
     pub(super) fn gauge(self, part: f64, width: usize) -> [Span<'static>; 2] {
         let part = if part.is_finite() { part.clamp(0.0, 1.0) } else { 0.0 };
         let full = filled(part, width);
@@ -64,14 +64,15 @@ impl Theme {
     }
 }
 
-/// The number of full cells; at least one if the value is above 0.
+/// Returns the number of full cells; at least one if the value is above 0.
 fn filled(part: f64, width: usize) -> usize {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "within the width")]
     let full = (part * width as f64).round() as usize;
     if part > 0.0 { full.clamp(1, width.max(1)) } else { 0 }
 }
 
-/// The newest points of a curve as rows of bars, top row first; the highest point fills all rows.
+/// Draws the newest points of a curve as rows of bars, top row first. The highest point fills all
+/// rows.
 pub(super) fn bars(curve: Option<&Curve>, width: usize, rows: usize) -> Vec<String> {
     let empty = Curve::new();
     let curve = curve.unwrap_or(&empty);
@@ -86,7 +87,8 @@ pub(super) fn bars(curve: Option<&Curve>, width: usize, rows: usize) -> Vec<Stri
         .rev()
         .map(|row| {
             let bar = |height: &usize| {
-                // The bottom row has a floor, so that no work looks different from no data.
+                // The bottom row is never empty, so that idle time looks different from missing
+                // data.
                 let own = height.saturating_sub(row * 8).min(8).max(usize::from(row == 0));
                 BARS.get(own).copied().unwrap_or(' ')
             };

@@ -1,5 +1,5 @@
-//! `orrery service`: installs this binary as a systemd service, uninstalls it, shows its status.
-//! Refuses to touch a service that a package manager installed.
+//! `orrery service`: installs this binary as a systemd service, uninstalls it, and shows its
+//! status. It never changes a service that a package manager has installed.
 //!
 //! Data and configuration are removed only with `--purge`, after confirmation.
 
@@ -26,17 +26,17 @@ const SETTINGS: &str = "/etc/orrery";
 const CONFIGURATION: &str = "/etc/orrery/config.toml";
 const SERVICE: &str = "/etc/systemd/system/orrery.service";
 const SOCKET: &str = "/etc/systemd/system/orrery.socket";
-/// Paths of units installed by packages.
+/// The paths of units that packages install.
 const PACKAGED: [&str; 2] =
     ["/lib/systemd/system/orrery.service", "/usr/lib/systemd/system/orrery.service"];
 /// The service's user and group.
 const USER: &str = "orrery";
-/// Exists if systemd is PID 1.
+/// This folder exists if systemd is PID 1.
 const SYSTEMD: &str = "/run/systemd/system";
 const UNIT: &str = include_str!("../../../../systemd/orrery.service");
 const SOCKET_UNIT: &str = include_str!("../../../../systemd/orrery.socket");
 const EXAMPLE: &str = include_str!("../../../../config.example.toml");
-/// The word to type before data is removed.
+/// The word that the user must type before data is removed.
 const CONFIRMATION: &str = "purge";
 
 #[derive(Debug, Subcommand)]
@@ -95,7 +95,7 @@ fn install(dry_run: bool) -> anyhow::Result<()> {
         Step::run(&["systemctl", "daemon-reload"]),
     ]);
     if is_running && sockets_change {
-        // Socket units cannot change while a service uses them.
+        // systemd cannot change a socket unit while its service is running.
         steps.push(Step::run(&["systemctl", "stop", "orrery.service"]));
         steps.push(Step::run(&["systemctl", "restart", "orrery.socket"]));
     }
@@ -154,7 +154,7 @@ fn uninstall(dry_run: bool, purge: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Rejects a service installed by a package manager.
+/// Returns an error if a package manager has installed the service.
 fn refuse_package() -> anyhow::Result<()> {
     for unit in PACKAGED {
         ensure!(
@@ -165,7 +165,7 @@ fn refuse_package() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Asks for confirmation before everything is removed.
+/// Asks the user for confirmation before all data is removed.
 fn confirm(data: &Path) -> anyhow::Result<()> {
     let stdin = std::io::stdin();
     ensure!(stdin.is_terminal(), "`--purge` asks a question: run it in a terminal");
@@ -179,7 +179,7 @@ fn confirm(data: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Performs the pending steps, or only prints them.
+/// Performs the steps that are not done yet, or only prints them.
 fn perform(steps: &[Step], dry_run: bool) -> anyhow::Result<()> {
     if !dry_run {
         ensure!(geteuid().is_root(), "this changes the system: use sudo");
@@ -197,7 +197,7 @@ fn perform(steps: &[Step], dry_run: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The configuration of the installed service, or of a new one if there is none.
+/// Returns the configuration of the installed service, or of a new service if none is installed.
 fn configuration() -> anyhow::Result<Config> {
     let path = Path::new(CONFIGURATION);
     if path.exists() { super::configuration(Some(path)) } else { Ok(Config::for_installed()) }
@@ -207,7 +207,7 @@ fn file(path: &str, mode: u32, content: String) -> File {
     File { path: path.into(), mode, content, is_kept: false, is_of_group: false }
 }
 
-/// The socket unit with the addresses of the configuration.
+/// Returns the socket unit with the configured addresses.
 fn socket_unit(config: &Config) -> String {
     let hosts = config.hosts.named();
     let addresses = hosts.iter().flat_map(|(_, host)| &host.listen).chain(&config.metrics.listen);
@@ -226,7 +226,7 @@ fn listen_line(address: &SocketAddr) -> String {
 /// The status of the installed service.
 #[derive(Debug, Serialize)]
 struct Status {
-    /// The unit state as named by systemd, such as `active`.
+    /// The unit state as systemd reports it, such as `active`.
     state: String,
     /// Whether the service starts at boot.
     starts_at_boot: bool,
@@ -234,7 +234,7 @@ struct Status {
     since: String,
     restarts: u32,
     memory_bytes: Option<u64>,
-    /// Whether the service is ready; `None` if it does not answer.
+    /// Whether the service is ready; `None` if it does not respond.
     ready: Option<bool>,
 }
 

@@ -1,6 +1,6 @@
-//! The steps of an installation: each describes itself and does nothing if it is already done.
+//! The steps of an installation. Each step describes itself, and is skipped if it is already done.
 //!
-//! Files are replaced atomically, so an interrupted step leaves the old file.
+//! Files are replaced atomically, so an interrupted step leaves the old file in place.
 
 use std::fmt;
 use std::fs::{self, Permissions};
@@ -13,18 +13,18 @@ use anyhow::{Context as _, bail, ensure};
 
 use crate::owner;
 
-/// One step.
+/// One step of an installation.
 #[derive(Debug)]
 pub(super) enum Step {
     /// Runs a program; a failure aborts the installation.
     Run(Vec<String>),
-    /// Creates a folder for root and the service's group.
+    /// Creates a folder that root owns and the service's group may read.
     Folder(PathBuf),
     /// Copies this binary.
     Binary(PathBuf),
     /// Writes a file.
     File(File),
-    /// Removes a file or a folder with everything in it.
+    /// Removes a file, or a folder with all its contents.
     Remove(PathBuf),
 }
 
@@ -34,19 +34,19 @@ pub(super) struct File {
     pub path: PathBuf,
     pub mode: u32,
     pub content: String,
-    /// Keep an existing file unchanged.
+    /// Whether an existing file is left unchanged.
     pub is_kept: bool,
-    /// Give the file to the service's group.
+    /// Whether the file belongs to the service's group.
     pub is_of_group: bool,
 }
 
 impl Step {
-    /// A step that runs a program with its arguments.
+    /// Creates a step that runs a program with its arguments.
     pub(super) fn run(line: &[&str]) -> Self {
         Self::Run(line.iter().map(|&word| word.to_owned()).collect())
     }
 
-    /// Whether the step is already done.
+    /// Returns whether the step is already done.
     pub(super) fn is_done(&self) -> bool {
         match self {
             Self::Run(_) => false,
@@ -60,7 +60,8 @@ impl Step {
 
     /// Performs the step.
     ///
-    /// # Errors Names the file or the program that failed.
+    /// # Errors
+    /// Returns an error that names the file or the program that failed.
     pub(super) fn perform(&self, group: &str) -> anyhow::Result<()> {
         match self {
             Self::Run(line) => run(line),
@@ -96,7 +97,7 @@ fn run(line: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether the file is byte-identical to this binary.
+/// Returns whether the file is this binary.
 fn is_this_binary(path: &Path) -> bool {
     let Ok(own) = std::env::current_exe() else { return false };
     fs::canonicalize(path).is_ok_and(|there| there == own)
@@ -119,7 +120,7 @@ fn write(file: &File, group: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes a temporary file next to the old one, then renames it.
+/// Writes a temporary file next to the old file, then renames it.
 fn replace(
     path: &Path,
     mode: u32,
