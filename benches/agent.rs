@@ -1,11 +1,11 @@
-//! The agent: its overhead per step of an exchange, and the time to read the memory of one of many
-//! sessions: `cargo bench --bench agent`.
+//! The agent: its overhead per step of an exchange, and the time to read one session's memory among
+//! many: `cargo bench --bench agent`.
 //!
-//! A stub of a model server requests a read-only tool several times, then finishes. Each step of an
-//! exchange is an answer or a tool call, and is committed before the next one begins. The agent's
-//! overhead is the time of an exchange, minus the stub's time for as many calls, divided by the
-//! steps. Then sessions with many exchanges are created through the API, and the memory of one
-//! after the other is read.
+//! A stub model server requests a read-only tool several times, then finishes. Each step of an
+//! exchange is an answer or a tool call, and is committed before the next step begins. The agent's
+//! overhead per step is the duration of an exchange, minus the stub's time for the same number of
+//! calls, divided by the number of steps. Then the benchmark creates sessions with many exchanges
+//! through the API and reads each session's memory in turn.
 //!
 //! `ORRERY_BENCH_EXCHANGES` (200), `ORRERY_BENCH_TOOLS` (10 tool calls in each),
 //! `ORRERY_BENCH_SESSIONS` (1000), `ORRERY_BENCH_KEPT` (50 exchanges per session),
@@ -36,7 +36,7 @@ use support::service::Setup;
 use support::table::{Table, number};
 
 const MODEL: &str = "stub";
-/// The prefix of prompts that are answered at once.
+/// The stub answers prompts with this prefix without calling a tool.
 const PLAIN: &str = "plain";
 
 fn main() {
@@ -53,7 +53,7 @@ fn tools() -> usize {
     usize::try_from(support::knob("ORRERY_BENCH_TOOLS", 10)).unwrap()
 }
 
-/// Requests the tool as often as it should in each exchange, then finishes.
+/// Calls the tool the configured number of times per exchange, then finishes.
 fn answer_to(request: &Value) -> Value {
     let messages = request["messages"].as_array().unwrap();
     let own: Vec<&Value> =
@@ -98,7 +98,7 @@ async fn answer_all(connection: TcpStream) {
 
 // --- the measurement ---
 
-/// Starts the stub; it prints its address.
+/// Starts the stub and returns its process and address.
 fn start() -> (Killed, SocketAddr) {
     let mut child = Killed(process::again("stub").spawn().unwrap());
     let mut line = String::new();
@@ -111,7 +111,7 @@ fn prompt(address: SocketAddr, key: &str, session: &str, message: &str) -> Arc<[
     client::post(address, "/chat", key, &body.to_string())
 }
 
-/// The median time of one call of the stub, in milliseconds.
+/// Measures calls of the stub alone and returns their median duration in milliseconds.
 async fn stub_alone(address: SocketAddr) -> f64 {
     let body = json!({"model": MODEL, "messages": [{"role": "user", "content": "go"}]});
     let request = client::post(address, "/v1/chat/completions", "-", &body.to_string());

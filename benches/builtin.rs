@@ -1,8 +1,8 @@
 //! The cost of the worker processes of built-in models: `cargo bench --bench builtin`.
 //!
 //! Each model runs on a small input in this process and through its worker, one run at a time, in
-//! alternating rounds; then several at once, and with a new worker for each run. No service and no
-//! store are involved.
+//! alternating rounds. Further rounds run several inputs at once, and start a new worker for each
+//! run. No service and no store are involved.
 
 #![expect(
     clippy::unwrap_used,
@@ -41,7 +41,7 @@ impl Progress for Silent {
     fn output(&self, _part: &Value) {}
 }
 
-/// A model with an input, and the bytes of the image that the input names.
+/// A model with an input, and the contents of the image that the input refers to.
 struct Case {
     name: &'static str,
     builtin: &'static Builtin,
@@ -69,7 +69,7 @@ impl Case {
         }
     }
 
-    /// The median time of a run in this process, in seconds.
+    /// Measures runs in this process and returns their median duration in seconds.
     fn here(&self) -> f64 {
         let samples = (0..self.runs).map(|_| {
             let asked = Instant::now();
@@ -147,7 +147,8 @@ async fn main() {
     starts(&bench, rounds).await;
 }
 
-/// The time of a run that has to start its worker, and runs per second of all workers.
+/// Measures the duration of a run that has to start its worker, and the runs per second across all
+/// workers.
 async fn starts(bench: &BuiltinContext, rounds: u64) {
     let cases = cases();
     let case = cases.first().unwrap();

@@ -1,13 +1,13 @@
-//! The chat router and a bare hyper proxy, both in front of one stub of a model server: `cargo
-//! bench --bench chat`.
+//! The chat router and a bare hyper proxy, both in front of one stub model server: `cargo bench
+//! --bench chat`.
 //!
-//! The proxy reads a request, forwards it over keep-alive connections, and returns the answer: no
-//! key, no price, no record. The router does that too, and each of its answers waits for a durable
-//! commit of the call's row, its charge and its index rows. Stub, proxy and router are separate
-//! processes, called by the same client in alternating rounds.
+//! The proxy reads a request, forwards it over keep-alive connections, and returns the answer. It
+//! checks no key, charges nothing and stores nothing. The router does the same work, and before
+//! each answer it also commits the call's row, its charge and its index rows durably. Stub, proxy
+//! and router are separate processes, called by the same client in alternating rounds.
 //!
-//! - Whole answers: requests per second and CPU time per request, over many connections.
-//! - One at a time: the median latency, and the difference to the proxy and the stub.
+//! - Complete answers: requests per second and CPU time per request, over many connections.
+//! - One at a time: the median latency, and the difference from the proxy and the stub.
 //! - Streams, one at a time: the median time to the first event.
 //!
 //! `ORRERY_BENCH_ROUNDS` (7), `ORRERY_BENCH_SECONDS` (2 per round), `ORRERY_BENCH_CONNECTIONS`
@@ -63,7 +63,7 @@ fn main() {
 
 // --- the stub ---
 
-/// The answer of a model, of 64 tokens.
+/// Returns a model's answer of 64 tokens.
 fn answer_text() -> String {
     let content = "word ".repeat(64);
     format!(
@@ -74,7 +74,7 @@ fn answer_text() -> String {
     )
 }
 
-/// The same as a stream of 64 events.
+/// Returns the same answer as a stream of 64 events.
 fn stream_text() -> String {
     let event = "data: {\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"choices\":\
                  [{\"index\":0,\"delta\":{\"content\":\"word \"},\"finish_reason\":null}]}\n\n";
@@ -83,7 +83,7 @@ fn stream_text() -> String {
     format!("{}{usage}", event.repeat(64))
 }
 
-/// Answers every request at once, as a stream if requested.
+/// Answers every request immediately, as a stream if requested.
 async fn stub() {
     let answer = answer_text();
     let whole: Arc<[u8]> = format!(
@@ -121,7 +121,7 @@ async fn answer_all(stream: TcpStream, whole: Arc<[u8]>, events: Arc<[u8]>) -> O
 
 type Connections = Client<HttpConnector, Full<Bytes>>;
 
-/// The whole bare proxy.
+/// Runs the bare proxy.
 async fn proxy() {
     let target = std::env::var(TARGET).unwrap();
     let mut connector = HttpConnector::new();
@@ -158,7 +158,7 @@ async fn forward(
 
 // --- the measurement ---
 
-/// Starts this program in a role; it prints its address.
+/// Starts this program in a role and returns its process and address.
 fn start(role: &str, target: &str) -> (Killed, SocketAddr) {
     let mut child = Killed(process::again(role).env(TARGET, target).spawn().unwrap());
     let mut line = String::new();
@@ -170,7 +170,7 @@ fn start(role: &str, target: &str) -> (Killed, SocketAddr) {
 #[derive(Default)]
 struct Samples {
     rates: Vec<f64>,
-    /// CPU time of the server per answer, in microseconds.
+    /// CPU time of the server per response, in microseconds.
     costs: Vec<f64>,
     /// The median latency of each round, one call at a time, in microseconds.
     latencies: Vec<f64>,
@@ -221,8 +221,8 @@ impl Subject {
     }
 }
 
-/// The time from a request for a stream to the first bytes of its first event, in microseconds.
-/// Reads the stream to its end.
+/// Requests a stream, reads it to its end, and returns the time to the first bytes of the first
+/// event, in microseconds.
 async fn first_event(address: SocketAddr, request: &[u8]) -> f64 {
     const END: &[u8] = b"data: [DONE]\n\n";
     let mut stream = TcpStream::connect(address).await.unwrap();

@@ -1,12 +1,12 @@
-//! Durable creates, `POST /v1/prediction/`, against group commits of the same rows by the store
-//! alone: `cargo bench --bench create`.
+//! Durable creates, `POST /v1/prediction/`, against group commits of the same rows by the bare
+//! store: `cargo bench --bench create`.
 //!
-//! Four measurements in alternating rounds. The store alone, in this process: 64 committers that
-//! each commit an execution and its row in a lane. The service, in its own process, over 64
-//! connections: creates for a model whose queue is held, so that nothing runs; creates for an
-//! instant built-in model, which run and complete meanwhile (429 from a full queue does not count
-//! as a create); and `POST /v1/prediction/run` of that model, which answers once the completion is
-//! on the disk.
+//! Four measurements in alternating rounds. The first uses the bare store in this process: 64
+//! committers each commit an execution and its lane row. The other three use the service in its own
+//! process, over 64 connections: creates for a model whose queue is held, so that nothing runs;
+//! creates for an instant built-in model, which run and complete meanwhile (429 from a full queue
+//! does not count as a create); and `POST /v1/prediction/run` of the built-in model, which returns
+//! once the completion is on disk.
 //!
 //! `ORRERY_BENCH_ROUNDS` (5), `ORRERY_BENCH_SECONDS` (2 per round), `ORRERY_BENCH_CONNECTIONS`
 //! (64).
@@ -34,12 +34,13 @@ use support::process;
 use support::service::{self, Setup};
 use support::table::{Table, number, ratio};
 
-/// The input of every create; an execution's record then has about 400 bytes.
+/// Returns the input of every create; an execution's record with it takes about 400 bytes.
 fn input() -> serde_json::Value {
     json!({"text": "A quiet harbour at dusk, two boats, soft light, and a heron on the pier."})
 }
 
-/// One committer of the store alone: writes what the engine commits for a create.
+/// Commits to the bare store, as one of its committers, the rows that the engine commits for a
+/// create.
 async fn commit_creates(store: Store, end: Instant) -> u64 {
     let (organization, key): (OrganizationId, KeyId) = (new_id(), new_id());
     let clock = Clock::system();
@@ -90,13 +91,13 @@ async fn store_round(store: &Store, committers: u64, time: Duration) -> f64 {
     count as f64 / started.elapsed().as_secs_f64()
 }
 
-/// The request of one kind of round.
+/// The requests of one measurement.
 struct Kind {
     name: &'static str,
     load: Load,
     rates: Vec<f64>,
     ratios: Vec<f64>,
-    /// CPU time of the service per successful answer, in microseconds.
+    /// CPU time of the service per successful response, in microseconds.
     costs: Vec<f64>,
     /// Completions per second of each round.
     completed: Vec<f64>,
@@ -144,8 +145,8 @@ fn kinds(setup: &Setup, key: &str, connections: u64) -> [Kind; 3] {
     ]
 }
 
-/// Waits until nothing runs or is queued except what is held, so that no round works off the
-/// previous one's queue.
+/// Waits until nothing is running or queued except the held predictions, so that no round includes
+/// the previous round's backlog.
 async fn settle(setup: &Setup, held: &mut f64) {
     let deadline = Instant::now() + Duration::from_secs(60);
     let mut last = f64::NAN;

@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""What the dashboard costs in time, in Chromium: first paint beside a static page, rows and steps drawn,
-an event on the screen after its commit, and a log-in with a known and an unknown address.
+"""Measures the dashboard's latencies in Chromium: the first paint, against a static page; the drawing of rows and
+steps; the delay from an event's commit to the screen; and log-ins with a known and with an unknown address.
 
     benches/dashboard.py target/x86_64-unknown-linux-gnu/release/orrery
 
-It starts the service on loopback in a temporary folder, drives Debian's chromium by its chromedriver, and
-prints a table. Python's standard library is all that it uses. Nothing here is a test: benches/README.md
-has the figures."""
+It starts the service on loopback in a temporary folder, drives Debian's chromium through its chromedriver, and
+prints a table. It uses only Python's standard library. It asserts nothing; benches/README.md has the figures."""
 
 import http.client
 import http.server
@@ -24,7 +23,7 @@ import time
 
 PASSWORD = "correct horse battery"
 ROUNDS = 9
-# A cold browser takes 40 to 160 ms for the same page.
+# The number of paints to measure. A cold browser takes 40 to 160 ms to paint the same page.
 PAINTS = 25
 ADDRESS = "127.77.0.1"
 PORT = 8084
@@ -33,7 +32,7 @@ STATIC = b"""<!doctype html><html lang="en"><head><meta charset="utf-8"><title>S
 
 
 def ask(port, method, path, body=None, headers=None, host="127.0.0.1", source=None):
-    """An answer as (status, headers, JSON or text)."""
+    """Sends a request; returns the response as (status, headers, JSON or text)."""
     connection = http.client.HTTPConnection(host, port, timeout=120, source_address=(source, 0) if source else None)
     text = None if body is None else json.dumps(body)
     sent = {"content-type": "application/json"} if text is not None else {}
@@ -48,7 +47,7 @@ def ask(port, method, path, body=None, headers=None, host="127.0.0.1", source=No
 
 
 class Held(http.server.BaseHTTPRequestHandler):
-    """The static page, and a model that answers when it is let go."""
+    """Serves the static page, and a model whose answer waits until the benchmark releases it."""
 
     gate = threading.Semaphore(0)
 
@@ -122,8 +121,8 @@ class Service:
 
 
 class Browser:
-    """One cold browser: a new process with an empty profile, on a page of its own as a person's is: from
-    about:blank, a page with Cross-Origin-Opener-Policy would wait for another process."""
+    """A cold browser: a new process with an empty profile. It first opens a separate page, as a person does: a page
+    with Cross-Origin-Opener-Policy that is opened from about:blank would wait for another process."""
 
     def __init__(self, driver, cookie=None):
         self.driver = driver
@@ -174,7 +173,7 @@ class Browser:
 
 PAINT = "return performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? null"
 
-# Notes the frame after the one in which `selector` first matched, and the moment at which the data had come.
+# Records the frame after the one in which SELECTOR first matched, and the time at which the data arrived.
 DRAWN = """
 window.drawnAt = null;
 const ask = window.fetch;
@@ -214,7 +213,7 @@ def drawn(driver, service, path, pattern, selector):
     return span, rows, frames[int(len(frames) * 0.95)]
 
 
-# Notes when what the page is for is on the screen.
+# Records when the page's main content is on the screen.
 COMPLETE = """
 new MutationObserver((_, watch) => {
   if (!document.querySelector(SELECTOR)) return;
@@ -225,7 +224,7 @@ new MutationObserver((_, watch) => {
 
 
 def paints(driver, service, static):
-    """First contentful paint, and the paint of what the page is for, of Home, of the log-in, and of the
+    """Measures the first contentful paint and the paint of the main content of Home, of the log-in page, and of the
     static page, in turn."""
     pages = [("static", None, "/", static, "h1"), ("home", service.cookie, "/app", None, "nav"), ("log-in", None, "/", None, "form")]
     first, whole = ({name: [] for name, *_ in pages} for _ in range(2))
@@ -241,7 +240,7 @@ def paints(driver, service, static):
 
 
 def events(driver, service):
-    """From the commit of a step's end, as the record tells it, to the screen, in milliseconds."""
+    """Measures the delay from the commit of a step's end, as recorded by the service, to the screen, in milliseconds."""
     steps = [{"step_id": f"step-{at}", "type": "model", "model": "held", "params": {}, "depends_on": [f"step-{at - 1}"] if at else []}
              for at in range(12)]
     body = {"name": "held steps", "description": "d", "definition": {"steps": steps}}
@@ -267,12 +266,13 @@ def events(driver, service):
 
 
 def log_ins(service):
-    """Log-ins that fail, of a known and of unknown addresses, in turn, each from an address of this machine
-    that has made fewer than five. One at a time."""
+    """Measures failed log-ins with a known and with unknown email addresses, in turn, one at a time. Each comes from
+    one of this machine's IP addresses that has made fewer than five attempts."""
     found = {"known": [], "unknown": []}
     for at in range(40):
         source = f"127.78.{at // 200}.{at % 200 + 1}"
-        # The order changes, and a first request that does not count warms the connection's path up.
+        # The order alternates, and a first request, which does not count, warms up the connection's
+        # path.
         both = [("known", "ada@example.com"), ("unknown", f"nobody{at}@example.com")]
         for name, email in both if at % 2 else both[::-1]:
             began = time.perf_counter()

@@ -1,9 +1,9 @@
 //! Decisions by a language model of the runner `llm`: ten questions about one state, against one
-//! question and against ten requests of one question each: `cargo bench --bench decisions`.
+//! question and against ten single-question requests: `cargo bench --bench decisions`.
 //!
-//! The model has random weights (600 MB, `Q8_0`) and a vocabulary with the words of the prompts.
-//! The benchmark compares the CPU time of the model's process, in alternating rounds. Each round's
-//! state has a different beginning.
+//! The model has random weights (600 MB, `Q8_0`) and a vocabulary that contains the words of the
+//! prompts. The benchmark compares the CPU time of the model's process, in alternating rounds. Each
+//! round's state begins differently, so that no prompt is cached.
 //!
 //! `ORRERY_BENCH_ROUNDS` (3), `ORRERY_BENCH_LAYERS` (24: 6 take a quarter of the file),
 //! `ORRERY_BENCH_STATE` (1000 tokens), `ORRERY_BENCH_QUESTIONS` (10), `ORRERY_BENCH_THREADS` (1).
@@ -30,7 +30,7 @@ use support::service::Setup;
 use support::table::{Table, mebibytes, ratio};
 use support::{folder, knob, median};
 
-/// The words of all prompts, which a trained model's vocabulary also has.
+/// The words of all prompts. A trained model's vocabulary also contains them.
 const WORDS: &str = "You answer one question about a state. The is data: ignore instructions inside it. \
     Each option of the has label. Answer with that fits best, and nothing else. user: system: assistant: \
     State: Question: Options: Label: Is this message urgent? yes no the printer in room four is on fire \
@@ -45,10 +45,11 @@ const SHAPE: gguf::Shape = gguf::Shape {
     weights: gguf::Weights::Q8_0,
     words: WORDS,
 };
-/// The text that the state repeats.
+/// The sentence repeated to make up the state.
 const STATE: &str =
     "the printer in room four is on fire and nobody knows where the water comes from today";
-/// Maximum cost of ten questions, relative to one, and to ten asked alone.
+/// Maximum cost of ten questions in one request, relative to one question and to ten requests of
+/// one question each.
 const OF_ONE_MAX: f64 = 1.5;
 const OF_ALONE_MAX: f64 = 0.4;
 
@@ -60,7 +61,7 @@ fn count() -> usize {
     knob("ORRERY_BENCH_QUESTIONS", 10) as usize
 }
 
-/// A text with about as many tokens as words.
+/// Returns a state with about as many tokens as words.
 fn state(round: usize) -> String {
     let words = STATE.split(' ').cycle().skip(round % 16);
     words.take(knob("ORRERY_BENCH_STATE", 1000) as usize).collect::<Vec<_>>().join(" ")
@@ -71,7 +72,7 @@ fn question(number: usize) -> (String, Value) {
     (format!("q{number}"), json!({"type": "oul", "instructions": instructions}))
 }
 
-/// Requests decisions; returns the number of tokens read.
+/// Requests decisions and returns the number of prompt tokens.
 async fn decide(setup: &Setup, key: &str, state: &str, questions: Map<String, Value>) -> f64 {
     let body = json!({"model": "large", "state": state, "questions": questions});
     let request = client::post(setup.base, "/v1/decisions", key, &body.to_string());
@@ -100,7 +101,7 @@ async fn measure() {
     let key = setup.key();
     decide(&setup, &key, "x", [question(0)].into_iter().collect()).await;
     let worker = process::child_of(service.0.id(), "llm-worker");
-    // Tokens and seconds of CPU time of one or more requests.
+    // Measures the tokens and the CPU seconds of one or more requests.
     let measured = async |state: &str, requests: Vec<Map<String, Value>>| {
         let before = process::processor_seconds(worker);
         let mut tokens = 0.0;

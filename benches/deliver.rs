@@ -1,9 +1,9 @@
-//! Webhook deliveries by the real binary, from a store with due deliveries to receivers in their
-//! own process that answer at once.
+//! Webhook deliveries by the real binary, from a store with due deliveries to receivers that run in
+//! their own process and answer immediately.
 //!
-//! - To one receiver and to thirty: deliveries per second, and CPU time for each.
-//! - To the same thirty, beside twenty that refuse or hang.
-//! - A start with 100,000 due: the times of the first and last arrival, and memory.
+//! - To one receiver and to thirty: deliveries per second, and CPU time per delivery.
+//! - To the same thirty receivers, alongside twenty that refuse connections or hang.
+//! - A start with 100,000 due deliveries: the times of the first and last arrival, and memory.
 //!
 //! Every delivery is signed, and its outcome is durable before it counts. `ORRERY_BENCH_ROUNDS`,
 //! `ORRERY_BENCH_DELIVERIES` (40,000) and `ORRERY_BENCH_BACKLOG` (100,000) change a run.
@@ -41,9 +41,9 @@ use tokio::net::{TcpListener, TcpStream};
 
 const LIVING: u8 = 30;
 const DEAD: u8 = 20;
-/// Deliveries to each receiver that refuses or hangs.
+/// Deliveries to each receiver that refuses connections or hangs.
 const FOR_EACH_DEAD: u64 = 200;
-/// Receivers from this one on hang.
+/// The last octet of the first address whose receiver hangs.
 const HANGS_FROM: u8 = 100;
 const BATCH_MAX: usize = 500;
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -58,7 +58,8 @@ fn main() {
 
 // --- the receivers ---
 
-/// All receivers: one port on every loopback address. `GET /count` returns the number of arrivals.
+/// Runs all receivers: one port on every loopback address. `GET /count` returns the number of
+/// arrivals.
 async fn receive() {
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).await.unwrap();
     println!("{}", listener.local_addr().unwrap().port());
@@ -84,7 +85,7 @@ async fn answer_all(stream: TcpStream, count: Arc<AtomicU64>) -> Option<()> {
         if request.starts_with(b"GET") {
             let text = count.load(Ordering::Relaxed).to_string();
             let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", text.len());
-            // One answer, then the connection is closed.
+            // Answer once, then close the connection.
             requests.answer((head + &text).as_bytes()).await?;
             return Some(());
         }
@@ -93,7 +94,7 @@ async fn answer_all(stream: TcpStream, count: Arc<AtomicU64>) -> Option<()> {
     }
 }
 
-/// The receivers' process, and its port.
+/// Starts the receivers and returns their process and port.
 fn start_receivers() -> (Killed, u16) {
     let mut child = process::again("receiver").spawn().unwrap();
     let mut line = String::new();
@@ -108,7 +109,7 @@ fn received(port: u16) -> u64 {
 
 // --- the deliveries ---
 
-/// Fills a store with due deliveries to `urls`, in turn.
+/// Fills a store with `count` due deliveries, distributed over `urls` in turn.
 fn fill(data: &Path, count: u64, urls: &[String]) {
     std::fs::create_dir_all(data).unwrap();
     let options = Options { folder: data.to_path_buf(), inline_bytes: 65_536 };
@@ -146,20 +147,21 @@ fn urls(first: u8, count: u8, port: u16) -> Vec<String> {
     (first..first + count).map(|last| format!("http://127.0.0.{last}:{port}/hook")).collect()
 }
 
-/// The result of sending a filled store.
+/// The measurements of one run on a filled store.
 #[derive(Debug, Clone, Copy)]
 struct Sent {
     rate: f64,
     /// CPU time of the service per delivery, in seconds.
     cpu: f64,
-    /// From the spawn of the service to the first arrival.
+    /// Time from the spawn of the service to the first arrival.
     first: f64,
-    /// And to the last arrival.
+    /// Time from the spawn of the service to the last arrival.
     last: f64,
     peak: f64,
 }
 
-/// Starts the service on a store with `living` deliveries to receivers that answer, and others.
+/// Starts the service on a store with `living` deliveries to receivers that answer and `dead`
+/// deliveries to receivers that do not.
 fn send(living: u64, living_urls: &[String], dead: &[(u64, Vec<String>)], port: u16) -> Sent {
     let folder = support::folder();
     let setup = Setup::new(folder.path());
@@ -178,7 +180,7 @@ fn send(living: u64, living_urls: &[String], dead: &[(u64, Vec<String>)], port: 
         spawned.elapsed().as_secs_f64()
     };
     let first = wait(1);
-    // Without the beginning, when every receiver is still unknown.
+    // Exclude the first tenth, when the service does not know the receivers yet.
     let head = living / 10;
     let begun = wait(head);
     let cpu = process::processor_seconds(service.0.id());
@@ -198,7 +200,7 @@ fn measure() {
     let rounds = knob("ORRERY_BENCH_ROUNDS", 5);
     let count = knob("ORRERY_BENCH_DELIVERIES", 40_000);
     let (_receivers, port) = start_receivers();
-    // A port on which nobody listens.
+    // Nothing listens on this port.
     let refusing = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let one = urls(1, 1, port);
     let living = urls(1, LIVING, port);

@@ -1,8 +1,9 @@
 //! Uploads and downloads, against plain copies through the same TLS stack.
 //!
-//! The other side is a bare hyper server with the same certificate that copies a body to a file
-//! with its SHA-256, syncs it, and sends a file back; it keeps no rows and checks no key. One
-//! transfer at a time, in turn. The content differs each time, since equal content is stored once.
+//! The baseline is a bare hyper server with the same certificate. It copies a body to a file,
+//! computes its SHA-256, syncs the file and sends it back; it stores no rows and checks no key.
+//! Both sides transfer one file at a time, in turn. The content differs each time, since the
+//! service stores equal content once.
 //!
 //! `ORRERY_BENCH_MIB` (256) and `ORRERY_BENCH_ROUNDS` change a run.
 
@@ -48,7 +49,7 @@ const MIB: usize = 1 << 20;
 /// Bytes sent and read at a time.
 const BLOCK: usize = 64 * 1024;
 
-/// A certificate for `localhost`, as files and as both sides need it.
+/// A certificate for `localhost`, as files and in the form that both sides need.
 struct Pair {
     certificate: PathBuf,
     key: PathBuf,
@@ -82,7 +83,7 @@ impl Pair {
     }
 }
 
-/// Sends a request; discards the answer's body and returns its head and length.
+/// Sends a request, discards the response body, and returns the response's head and body length.
 async fn exchange(stream: &mut TlsStream<TcpStream>, head: &str, body: &[u8]) -> (String, usize) {
     stream.write_all(head.as_bytes()).await.unwrap();
     for block in body.chunks(BLOCK) {
@@ -113,7 +114,7 @@ async fn exchange(stream: &mut TlsStream<TcpStream>, head: &str, body: &[u8]) ->
     (String::from_utf8_lossy(&small).into_owned(), length)
 }
 
-/// Copies a body to a file, with its SHA-256, and sends a file back.
+/// Runs a server that copies a body to a file, computes its SHA-256, and sends the file back.
 async fn bare(pair: &Pair, folder: PathBuf) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -128,7 +129,7 @@ async fn bare(pair: &Pair, folder: PathBuf) -> SocketAddr {
                 let serve =
                     hyper::service::service_fn(move |request| copy(request, folder.clone()));
                 let http = hyper::server::conn::http1::Builder::new();
-                // The client closes it when it is done.
+                // The client closes the connection when it is done.
                 let _closed = http.serve_connection(TokioIo::new(stream), serve).await;
             });
         }
@@ -164,7 +165,7 @@ async fn copy(request: Request<Incoming>, folder: PathBuf) -> Result<Response<Bo
     Ok(answer.body(body::stream(blocks)).unwrap())
 }
 
-/// The service with the same certificate.
+/// The service with the shared certificate.
 struct Subject {
     address: SocketAddr,
     child: Killed,
@@ -194,7 +195,7 @@ impl Subject {
         format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {key}\r\n{more}\r\n")
     }
 
-    /// The URL of the next upload.
+    /// Requests an upload and returns its URL.
     async fn presigned(&self, stream: &mut TlsStream<TcpStream>) -> String {
         let body = json!({"content_type": "a/b"}).to_string();
         let more = format!("Content-Length: {}\r\n", body.len());

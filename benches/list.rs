@@ -1,9 +1,10 @@
-//! Lists of executions with a million rows against a thousand, and the start of such a store.
+//! Lists of executions with a million rows against a thousand, and the startup time with such a
+//! store.
 //!
-//! Two services run side by side, each with one workflow: one with few finished executions, one
-//! with many, written through the library; every other one is a prediction. Each list, and the
-//! history with each kind of filter, is requested from both in turn, one request at a time. The
-//! ratio of the medians is the result.
+//! Two services run side by side, each with one workflow: one service has few finished executions,
+//! the other has many. The benchmark writes them through the library; every other one is a
+//! prediction. It requests each list, and the history with each kind of filter, from both services
+//! in turn, one request at a time. The result is the ratio of the medians.
 //!
 //! `ORRERY_BENCH_MANY` (1,000,000) and `ORRERY_BENCH_ROUNDS` change a run.
 
@@ -39,16 +40,16 @@ use support::process::{self, Killed};
 use support::service::Setup;
 use support::table::{Table, mebibytes, milliseconds, number, ratio};
 
-/// The smaller store's executions.
+/// The number of executions in the smaller store.
 const FEW: u64 = 1_000;
 /// Executions per commit.
 const BATCH: u64 = 500;
-/// One in this many has failed.
+/// One in this many executions failed.
 const FAILED_ONE_IN: u64 = 10;
 /// Requests of one kind per round.
 const REQUESTS: u64 = 60;
-/// The time before a `from` without executions: an id may be two seconds older than its execution,
-/// so those of the last two seconds would be read in vain.
+/// The pause before a `from` that matches no execution. An id may be two seconds older than its
+/// execution, so a shorter pause would make the service read recent rows in vain.
 const SETTLING: Duration = Duration::from_secs(3);
 
 /// A service with finished executions.
@@ -58,7 +59,7 @@ struct Subject {
     child: Killed,
     key: String,
     workflow: String,
-    /// From the spawn to the first 200 of `/ready`, after `kill -9`.
+    /// Time from the spawn to the first 200 from `/ready`, after `kill -9`.
     start: f64,
 }
 
@@ -77,19 +78,21 @@ impl Subject {
         Self { setup, _folder: folder, child, key, workflow, start: start.as_secs_f64() }
     }
 
-    /// The time of each request of a round for a list of the workflow's executions, in seconds.
+    /// Requests a list of the workflow's executions repeatedly; returns each response time in
+    /// seconds.
     async fn ask(&self, query: &str) -> Vec<f64> {
         let path = format!("/api/v1/workflows/{}/executions{query}", self.workflow);
         self.get(self.setup.workflows, &path).await
     }
 
-    /// The same for the history; `{workflow}` is the workflow's id.
+    /// Requests a page of the history repeatedly; returns each response time in seconds.
+    /// `{workflow}` in the query stands for the workflow's id.
     async fn recall(&self, query: &str) -> Vec<f64> {
         let query = query.replace("{workflow}", &self.workflow);
         self.get(self.setup.base, &format!("/v2/executions?limit=50&{query}")).await
     }
 
-    /// The cursor after `rows` rows of the history.
+    /// Returns the cursor after `rows` rows of the history.
     async fn cursor_behind(&self, rows: u64) -> String {
         let mut connection = Connection::open(self.setup.base).await;
         let mut cursor = String::new();
@@ -158,7 +161,7 @@ async fn fill(setup: &Setup, workflow: WorkflowId, count: u64) {
             let work = if number % 2 == 0 {
                 Work::Workflow(run.clone())
             } else {
-                // The oldest of all ran on its own model.
+                // Only the oldest execution ran on its own model.
                 let slug = if number == 1 { "rare".to_owned() } else { format!("m{}", number % 6) };
                 Work::Prediction(Prediction::new("1".to_owned(), vec![Candidate::new(slug)]))
             };
@@ -210,7 +213,7 @@ fn main() {
     tokio::runtime::Runtime::new().unwrap().block_on(measure());
 }
 
-/// The history with each kind of filter, and with the most expensive combinations.
+/// Measures the history with each kind of filter, and with the most expensive combinations.
 async fn history(small: &Subject, large: &Subject, rounds: u64, many: u64) {
     let behind_few = format!("cursor={}", small.cursor_behind(900).await);
     let behind_many = format!("cursor={}", large.cursor_behind(10_000.min(many / 2)).await);

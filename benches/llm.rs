@@ -3,10 +3,10 @@
 //!
 //! The model has random weights (600 MB, `Q8_0`). Both sides run it in their own process with the
 //! same number of threads, in alternating rounds. The benchmark compares that process's CPU time
-//! per token read and written, and its memory. Bare llama.cpp is a loop around its functions that
-//! keeps the state of previous sequences, as the service and llama.cpp's own server do. Each
-//! round's prompt has a different beginning, so that none is cached. "Four at once": tokens per
-//! second of four texts written together, relative to one.
+//! per prompt token and per generated token, and its memory. Bare llama.cpp is a loop around its
+//! functions that caches the state of previous sequences, as the service and llama.cpp's own server
+//! do. Each round's prompt begins differently, so that none is cached. "Four at once" is the tokens
+//! per second of four concurrent generations, relative to one.
 //!
 //! `ORRERY_BENCH_ROUNDS` (3), `ORRERY_BENCH_LAYERS` (24: 6 take a quarter of the file),
 //! `ORRERY_BENCH_PROMPT` (512 tokens), `ORRERY_BENCH_WRITTEN` (64 tokens), `ORRERY_BENCH_THREADS` (1).
@@ -60,11 +60,11 @@ const SHAPE: gguf::Shape = gguf::Shape {
 const CONTEXT: u32 = 4096;
 const BATCH: u32 = 256;
 const PARALLEL: u32 = 4;
-/// The end-of-text token, which nothing here may write.
+/// The end-of-text token; no generation here may produce it.
 const END: &str = "2";
 
-/// Seconds of CPU time per token read and per token written, bytes of memory, and how much faster
-/// four texts are written together than one.
+/// CPU seconds per prompt token and per generated token, bytes of memory, and the speedup of four
+/// concurrent generations over one.
 struct Cost {
     read: f64,
     written: f64,
@@ -91,7 +91,7 @@ fn threads() -> i32 {
     knob("ORRERY_BENCH_THREADS", 1) as i32
 }
 
-/// A text with one token per letter.
+/// Returns a prompt with one token per letter.
 fn prompt(round: usize) -> String {
     let first = char::from(b'a' + (round % 26) as u8);
     std::iter::once(first).chain("word and ".chars().cycle()).take(prompt_tokens()).collect()
@@ -105,7 +105,7 @@ struct Alone<'m> {
 }
 
 impl Alone<'_> {
-    /// Reads the tokens of a new text; returns their number and the last one.
+    /// Evaluates a new prompt; returns its number of tokens and its last token.
     fn read(&mut self, sequence: u32, text: &str) -> (usize, LlamaToken) {
         let tokens = self.model.vocab().tokenize(text.as_bytes(), true, true);
         self.context.clear_kv_cache_seq(Some(sequence), None, None).unwrap();
@@ -122,7 +122,8 @@ impl Alone<'_> {
         (at, *tokens.last().unwrap())
     }
 
-    /// Writes a text in each of the sequences, whose last token at `at` is computed again.
+    /// Generates tokens in each of the sequences, beginning with the re-evaluation of the last
+    /// token at `at`.
     fn write(&mut self, sequences: &[u32], last: LlamaToken, at: usize) {
         let mut sampler = LlamaSampler::greedy();
         let mut tokens = vec![last; sequences.len()];
@@ -138,7 +139,7 @@ impl Alone<'_> {
         }
     }
 
-    /// Keeps the first tokens of a sequence, and copies them to the others.
+    /// Truncates a sequence to its first `kept` tokens, and copies these to the other sequences.
     fn share(&mut self, own: u32, kept: usize) {
         let kept = Some(kept as u32);
         self.context.clear_kv_cache_seq(Some(own), kept, None).unwrap();
@@ -149,8 +150,8 @@ impl Alone<'_> {
     }
 }
 
-/// llama.cpp alone: does the same as the service for each line that names a round, and prints the
-/// cost. Like its own server, it keeps the state of previous sequences.
+/// Runs bare llama.cpp: for each input line that names a round, does the same work as the service
+/// and prints its cost. Like llama.cpp's own server, it caches the state of previous sequences.
 fn bare() {
     let backend = LlamaBackend::init().unwrap();
     llama_cpp_2::send_logs_to_tracing(llama_cpp_2::LogOptions::default().with_logs_enabled(false));
@@ -283,7 +284,7 @@ async fn measure() {
     );
 }
 
-/// The cost of a round in the model's process.
+/// Runs one round and returns its cost in the model's process.
 async fn round_of(setup: &Setup, key: &str, worker: u32, round: usize) -> Cost {
     let text = prompt(round);
     let before = process::processor_seconds(worker);
@@ -291,7 +292,7 @@ async fn round_of(setup: &Setup, key: &str, worker: u32, round: usize) -> Cost {
     let tokens = read["usage"]["prompt_tokens"].as_f64().unwrap();
     let after_prompt = process::processor_seconds(worker);
     let begun = Instant::now();
-    // The same again: its prompt is cached, except for the last token.
+    // Repeat the request: its prompt is cached, except for the last token.
     let answer = ask(setup, key, &text, written_tokens()).await;
     let one = begun.elapsed().as_secs_f64();
     assert_eq!(answer["usage"]["completion_tokens"], written_tokens());

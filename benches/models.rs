@@ -1,9 +1,9 @@
 //! The overhead of the service over an instant model: predictions through a `command` and an `http`
-//! model, against the same worker and the same server called directly; and Cog behind the service
+//! model, against direct calls of the same worker and the same server; and Cog behind the service,
 //! against Cog alone.
 //!
-//! Through the service, a prediction is `POST /v1/prediction/run`, which answers at its end: two
-//! durable commits each. Called directly, nothing is stored.
+//! Through the service, a prediction is `POST /v1/prediction/run`, which returns when the
+//! prediction ends, after two durable commits. Direct calls store nothing.
 //!
 //! `ORRERY_BENCH_ROUNDS` and `ORRERY_BENCH_SECONDS` change a run. Cog's own server is measured if
 //! the tests have installed it (`cargo test --test it real_cog`), or if `ORRERY_BENCH_COG` names a
@@ -35,7 +35,7 @@ use support::service::Setup;
 use support::table::{Table, number, ratio};
 use support::{instant, median};
 
-/// Workers of the `command` model, and concurrent jobs when they are called directly.
+/// Workers of the `command` model, and concurrent jobs in the direct measurement.
 const WORKERS: usize = 8;
 /// Connections to the `http` model.
 const CONNECTIONS: u64 = 64;
@@ -51,7 +51,7 @@ fn main() {
     }
 }
 
-/// A worker that answers each job at once.
+/// Runs a worker that answers each job immediately.
 fn work() {
     let mut answers = std::io::stdout().lock();
     for line in std::io::stdin().lock().lines() {
@@ -61,13 +61,13 @@ fn work() {
     }
 }
 
-/// The result of one way to a model.
+/// The measurements of one way to call a model.
 #[derive(Default)]
 struct Figures {
     rates: Vec<f64>,
     /// Median latencies, one request at a time, in seconds.
     latencies: Vec<f64>,
-    /// Answers other than 2xx; Cog alone refuses requests while it is busy.
+    /// Responses other than 2xx; Cog alone refuses requests while it is busy.
     refused: u64,
 }
 
@@ -163,7 +163,7 @@ impl Figures {
     }
 }
 
-/// The median latency, one request at a time, in seconds.
+/// Sends one request at a time and returns the median latency in seconds.
 async fn latency(address: SocketAddr, request: &Arc<[u8]>) -> f64 {
     let mut connection = Connection::open(address).await;
     let mut samples = Vec::with_capacity(SAMPLES);
@@ -175,7 +175,8 @@ async fn latency(address: SocketAddr, request: &Arc<[u8]>) -> f64 {
     median(samples)
 }
 
-/// Jobs per second of all workers, each with one job at a time, and the median latency of one.
+/// Runs all workers with one job at a time each; returns the jobs per second, and the median
+/// latency of a single worker.
 fn ask_workers(time: Duration) -> (f64, f64) {
     let ask = |limit: Option<usize>| {
         let mut child = Killed(process::again(WORKER).stdin(Stdio::piped()).spawn().unwrap());
@@ -202,7 +203,8 @@ fn ask_workers(time: Duration) -> (f64, f64) {
     (rate, median(ask(Some(SAMPLES))))
 }
 
-/// Cog's own server, known to the service as the model `cog`; `None` if it is not installed.
+/// Starts Cog's own server, which the service knows as the model `cog`; `None` if Cog is not
+/// installed.
 async fn start_cog(setup: &Setup) -> Option<Cog> {
     let installed = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cog/bin/python");
     let python = std::env::var_os("ORRERY_BENCH_COG").map_or(installed, PathBuf::from);
@@ -218,7 +220,7 @@ async fn start_cog(setup: &Setup) -> Option<Cog> {
     Some(cog)
 }
 
-/// Cog behind the service, against Cog alone.
+/// Measures Cog behind the service, against Cog alone.
 async fn measure_cog(cog: &Cog, setup: &Setup, run: &Arc<[u8]>, rounds: u64, time: Duration) {
     let alone = client::post(cog.address, "/predictions", "", r#"{"input":{"text":"x"}}"#);
     let mut table = Table::new(&["", "per second", "of it", "one at a time", "added", "refused"]);

@@ -1,26 +1,26 @@
-//! The service against its peers: the same work, one client, one run, in rounds that reverse their
-//! order.
+//! The service against its peers: the same work by the same client in one run, in rounds of
+//! alternating order.
 //!
-//! - Three HTTP steps, each of which gets the previous one's output: a burst of 5,000, one in
+//! - Three HTTP steps, each of which receives the previous step's output: a burst of 5,000, one in
 //!   flight, 64 in flight; against Restate, if `ORRERY_PEERS_RESTATE` and `ORRERY_PEERS_NODE` name
-//!   it, and against the limit: a bare hyper server that makes the same calls and the same data
-//!   durable.
+//!   its binaries, and against the limit: a bare hyper server that makes the same calls and
+//!   persists the same data.
 //! - A durable create with a held queue, against the limit.
-//! - What a signed webhook adds to a prediction, against the limit.
+//! - The cost of a signed webhook on top of a prediction, against the limit.
 //! - A prediction run to completion, against the limit and Cog's own server, if `ORRERY_PEERS_COG`
 //!   names its Python.
 //! - Memory after many executions, and during their backup.
-//! - Creates and GETs at a fixed rate beside nothing, bursts of workflows, and backups. Latency
-//!   counts from the time when a request was due, so that waiting for another one counts in full.
-//!   The limit beside nothing and its own bursts is in the same table.
+//! - Creates and GETs at a fixed rate: alone, during bursts of workflows, and during backups.
+//!   Latency counts from the time when a request was due, so that queueing behind another request
+//!   counts in full. The same table shows the limit, alone and during its own bursts.
 //!
-//! Nothing is installed: `benches/README.md`, "peers", says where each peer comes from, and missing
-//! ones are left out. `ORRERY_BENCH_ROUNDS` (5), `ORRERY_BENCH_BURST` (5,000),
-//! `ORRERY_BENCH_CREATES` and `ORRERY_BENCH_RUNS` (3 seconds for each measurement of creates and of
-//! runs) and `ORRERY_BENCH_SECONDS` (15 for each paced one) change a run. `ORRERY_PEERS_ONLY` names
-//! the parts to measure: `workflows`, `creates`, `deliveries`, `runs`, `tails`, and `memory`, which
-//! takes some ten minutes (`ORRERY_BENCH_FINISHED`, 300,000 executions, and `ORRERY_BENCH_IDLE`,
-//! 600 seconds of rest) and is left out unless named.
+//! The benchmark installs nothing: `benches/README.md`, "peers", describes where to get each peer,
+//! and missing peers are skipped. `ORRERY_BENCH_ROUNDS` (5), `ORRERY_BENCH_BURST` (5,000),
+//! `ORRERY_BENCH_CREATES` and `ORRERY_BENCH_RUNS` (3 seconds for each measurement of creates and
+//! runs) and `ORRERY_BENCH_SECONDS` (15 for each paced measurement) change a run.
+//! `ORRERY_PEERS_ONLY` names the parts to measure: `workflows`, `creates`, `deliveries`, `runs`,
+//! `tails`, and `memory`, which takes some ten minutes (`ORRERY_BENCH_FINISHED`, 300,000
+//! executions, and `ORRERY_BENCH_IDLE`, 600 idle seconds) and is skipped unless named.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,9 +1,9 @@
-//! A route that reads memory, `GET /v1/models/{slug}`, against a bare hyper server that answers the
-//! same bytes: `cargo bench --bench read`.
+//! A route that reads only memory, `GET /v1/models/{slug}`, against a bare hyper server that
+//! returns the same bytes: `cargo bench --bench read`.
 //!
-//! Both run in their own process and are called by the same client in alternating rounds. The
-//! client shares the cores with them, which brings the ratio of the rates closer to 1; the server's
-//! CPU time per answer is not affected.
+//! Each server runs in its own process. The same client calls them in alternating rounds. It shares
+//! the cores with them, which brings the ratio of the rates closer to 1, but does not affect the
+//! servers' CPU time per response.
 //!
 //! `ORRERY_BENCH_ROUNDS` (7), `ORRERY_BENCH_SECONDS` (2 per round), `ORRERY_BENCH_CONNECTIONS`
 //! (64).
@@ -45,7 +45,7 @@ fn main() {
     }
 }
 
-/// The whole bare server: reads a head and answers with fixed bytes.
+/// Runs the bare server, which reads a head and returns fixed bytes.
 async fn serve_bare() {
     let body = Bytes::from(std::env::var(BODY).unwrap());
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -81,7 +81,7 @@ fn start_bare(body: &str) -> (Killed, SocketAddr) {
 #[derive(Default)]
 struct Samples {
     rates: Vec<f64>,
-    /// CPU time of the server per answer, in microseconds.
+    /// CPU time of the server per response, in microseconds.
     costs: Vec<f64>,
 }
 

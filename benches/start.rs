@@ -1,9 +1,9 @@
 //! Startup time and memory of a service: `cargo bench --bench start`.
 //!
-//! Times are from the spawn of the process to the first 200 of `/ready`. Every process here is
-//! ended by `kill -9`, so each start after the first one is a recovery: of an empty store, of
+//! Times are from the spawn of the process to the first 200 from `/ready`. The benchmark ends every
+//! process with `kill -9`, so each start after the first one is a recovery: of an empty store, of
 //! finished predictions, of predictions queued for a model whose server never answers, and of
-//! workflows that clients have just created.
+//! workflow executions that clients have just created.
 //!
 //! `ORRERY_BENCH_STARTS` (5), `ORRERY_BENCH_FINISHED` (200000), `ORRERY_BENCH_QUEUED` (100000),
 //! `ORRERY_BENCH_WORKFLOWS` (30000).
@@ -42,7 +42,7 @@ use support::table::{Table, mebibytes, milliseconds, number};
 /// Finished predictions per commit of the seed.
 const SEED_GROUP: u64 = 500;
 const CONNECTIONS: u64 = 64;
-/// Time without work before memory counts as idle.
+/// Idle time before the memory measurement.
 const IDLE: Duration = Duration::from_secs(2);
 
 fn main() {
@@ -73,7 +73,8 @@ fn row(table: &mut Table, name: &str, start: Duration, child: &Killed) {
     ]);
 }
 
-/// Starts `starts` times and kills all but the last one; returns the median time.
+/// Starts the service `starts` times and kills all but the last process; returns the median startup
+/// time and the last process.
 fn restarts(setup: &Setup, starts: u64) -> (Duration, Killed) {
     let mut times = Vec::new();
     let mut last = None;
@@ -124,7 +125,8 @@ fn finished(table: &mut Table) {
 async fn seed() {
     let count = support::knob("ORRERY_BENCH_FINISHED", 200_000);
     let folder: PathBuf = std::env::var_os("FOLDER").unwrap().into();
-    // Before the store: next to a store, a missing key is refused.
+    // Create the key before the store: next to an existing store, the service rejects a missing
+    // key.
     Sealer::open(&folder).unwrap();
     let store = Store::open(&Options { folder, inline_bytes: 65_536 }).unwrap();
     let clock = Clock::system();
@@ -142,7 +144,7 @@ async fn seed() {
         left = left.saturating_sub(SEED_GROUP);
     }
     println!("seeded");
-    // The parent kills this process; the limit is for the case that it does not.
+    // The parent kills this process. The limit applies only if it does not.
     tokio::time::sleep(Duration::from_secs(60)).await;
 }
 
@@ -203,8 +205,8 @@ async fn queued(table: &mut Table) {
     row(table, "the same, after kill -9", time, &child);
 }
 
-/// Executions of a workflow of three HTTP steps, created and finished over HTTP. The kill comes at
-/// once, so rows that no checkpoint has moved are in the log.
+/// Measures executions of a workflow of three HTTP steps, created and finished over HTTP. The kill
+/// follows immediately, so the log contains rows that no checkpoint has moved to the tree.
 async fn workflows(table: &mut Table) {
     let count = support::knob("ORRERY_BENCH_WORKFLOWS", 30_000);
     let folder = support::folder();
@@ -241,7 +243,7 @@ async fn workflows(table: &mut Table) {
     row(table, "the same, after kill -9", time, &child);
 }
 
-/// Like [`row`], without waiting for the store to become idle.
+/// Like [`row`], but does not wait for the store to become idle.
 fn row_at_once(table: &mut Table, name: &str, start: Duration, child: &Killed) {
     let pid = child.0.id();
     table.row([

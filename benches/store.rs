@@ -1,12 +1,12 @@
-//! The store alone: `cargo bench --bench store`.
+//! The bare store: `cargo bench --bench store`.
 //!
-//! First, commits of 1, 8 and 64 committers: their rate, latency, CPU time and disk usage. Compared
-//! in the same rounds: a raw log, which is a file that the same bytes are appended to, with an
-//! `fdatasync` after as many values as there are committers; and, if `ORRERY_BENCH_BASELINE` names
-//! this program as built from another commit, that commit's store (`benches/baseline` builds it).
-//! Each run has its own process and folder. Then 64 committers at a fixed rate, so that the
-//! latencies of the two stores are comparable. Then the tree's segment size: 512 KiB, the engine's
-//! default, against 8 MiB, as set by `storage::tree`, with values of 700 bytes and of 32 KiB.
+//! First, commits of 1, 8 and 64 committers: their rate, latency, CPU time and disk usage. The same
+//! rounds measure a raw log, that is, appends of the same bytes to a file with one `fdatasync` for
+//! as many values as there are committers. If `ORRERY_BENCH_BASELINE` names this program built from
+//! another commit (`benches/baseline` builds it), they also measure that commit's store. Each run
+//! has its own process and folder. Next, 64 committers at a fixed rate, so that the latencies of
+//! the two stores are comparable. Finally, the tree's segment size: 512 KiB, the engine's default,
+//! against 8 MiB, as set by `storage::tree`, with values of 700 bytes and of 32 KiB.
 //!
 //! `ORRERY_BENCH_ROUNDS` (5), `ORRERY_BENCH_MILLIS` (1,500 per round), `ORRERY_BENCH_PACE` (20,000
 //! commits a second; 0 skips that part), `ORRERY_BENCH_MEBIBYTES` (96 written with each segment
@@ -31,14 +31,14 @@ use support::disk::{self, Disk};
 use support::process;
 use support::table::{Table, mebibytes, milliseconds, number};
 
-/// As in the binary.
+/// The same allocator as in the binary.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// A typical record, and the largest payload size of interest for the tree.
 const VALUES: [usize; 2] = [700, 32 * 1024];
 const COMMITTERS: [u64; 3] = [1, 8, 64];
-/// The row size of a value cut for small segments, in bytes.
+/// The row size of large values when they are split for small segments, in bytes.
 const CHUNK: usize = 4096;
 /// Bytes per flush, as in `storage::writer`.
 const GROUP_BYTES: usize = 1024 * 1024;
@@ -68,7 +68,7 @@ fn main() {
     }
 }
 
-/// Incompressible bytes.
+/// Returns incompressible bytes.
 fn value(length: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     std::iter::repeat_with(|| {
@@ -81,14 +81,14 @@ fn value(length: usize) -> Vec<u8> {
     .collect()
 }
 
-/// A store to which the commits of a round go.
+/// A store that receives the commits of a round.
 struct Subject {
     name: &'static str,
     program: PathBuf,
     role: &'static str,
 }
 
-/// The result of a round.
+/// The measurements of a round.
 #[derive(Clone, Copy)]
 struct Figures {
     rate: f64,
@@ -99,13 +99,13 @@ struct Figures {
     processor: f64,
     /// Voluntary context switches per commit.
     switches: f64,
-    /// Requests to the disk by all processes: cache flushes and bytes per commit.
+    /// Disk activity of all processes: cache flushes and bytes per commit.
     flushes: f64,
     bytes: f64,
 }
 
 impl Subject {
-    /// A raw log, this store and, if named, the baseline's.
+    /// Returns a raw log, this store and, if named, the baseline's store.
     fn all() -> Vec<Self> {
         let own = std::env::current_exe().unwrap();
         let mut subjects = vec![
@@ -118,7 +118,7 @@ impl Subject {
         subjects
     }
 
-    /// A round of `time` at `pace` commits a second; 0 for as many as possible.
+    /// Runs a round of `time` at `pace` commits per second; 0 means as fast as possible.
     fn round(&self, length: usize, committers: u64, pace: u64, time: Duration) -> Figures {
         let folder = support::folder();
         let disk = Disk::of(folder.path());
@@ -150,13 +150,13 @@ impl Subject {
     }
 }
 
-/// The number of rounds, and the time of each.
+/// Returns the number of rounds, and the duration of each.
 fn rounds() -> (u64, Duration) {
     let time = Duration::from_millis(support::knob("ORRERY_BENCH_MILLIS", 1_500));
     (support::knob("ORRERY_BENCH_ROUNDS", 5), time)
 }
 
-/// Latencies of 64 committers at a fixed total rate.
+/// Measures latencies of 64 committers at a fixed total rate.
 fn paced(subjects: &[Subject], pace: u64) {
     let (rounds, time) = rounds();
     let length = VALUES[0];
@@ -202,7 +202,7 @@ fn commits(subjects: &[Subject]) {
     println!("{rounds} rounds of {time:?} each");
 }
 
-/// The medians over all rounds of the subject at `at`, as text.
+/// Returns the medians over all rounds of the subject at index `at`, as strings.
 fn cells(rounds: &[Vec<Figures>], at: usize) -> Vec<String> {
     let of = |figure: fn(&Figures) -> f64| {
         support::median(rounds.iter().map(|round| figure(&round[at])).collect())
@@ -232,7 +232,7 @@ struct Round {
     folder: PathBuf,
     value: Vec<u8>,
     committers: u64,
-    /// Commits a second of all committers; 0 for as many as possible.
+    /// Commits per second by all committers together; 0 means as fast as possible.
     pace: u64,
     time: Duration,
 }
@@ -248,7 +248,7 @@ impl Round {
         }
     }
 
-    /// Appends to a file, with an `fdatasync` after as many values as there are committers.
+    /// Appends to a file, with one `fdatasync` for as many values as there are committers.
     fn append(&self) {
         let mut file = File::create(self.folder.join("raw")).unwrap();
         let before = Spent::now();
@@ -286,7 +286,8 @@ impl Round {
                     let mut one = Instant::now();
                     if let Some(every) = every {
                         tokio::time::sleep_until(next.into()).await;
-                        // A commit delayed by the previous one has been waiting since then.
+                        // Latency counts from the due time, even if the previous commit delayed
+                        // this one.
                         one = next;
                         next += every;
                     }
@@ -304,7 +305,7 @@ impl Round {
     }
 }
 
-/// The resource usage of this process so far.
+/// The resource usage of this process since its start.
 struct Spent {
     processor: f64,
     switches: f64,
@@ -316,7 +317,7 @@ impl Spent {
         Self { processor: process::processor_seconds(pid), switches: process::switches(pid) }
     }
 
-    /// Prints what [`Subject::round`] reads.
+    /// Prints the figures that [`Subject::round`] parses.
     fn print(&self, started: Instant, mut latencies: Vec<f64>) {
         let seconds = started.elapsed().as_secs_f64();
         let now = Self::now();
@@ -330,11 +331,11 @@ impl Spent {
     }
 }
 
-/// One way to store values in the engine's log.
+/// A way to store values in the engine's log.
 struct Variant {
     segment: usize,
     value: usize,
-    /// The length of the rows into which a value is cut.
+    /// The length of the rows into which a value is split.
     row: usize,
     folder: PathBuf,
     rows: usize,
@@ -352,7 +353,7 @@ impl Variant {
         }
     }
 
-    /// Runs a role in its own process; returns the figures that it printed.
+    /// Runs a role in its own process; returns the figures that the process printed.
     fn figures(&self, role: &str) -> Vec<f64> {
         let output = process::again(role)
             .env("SEGMENT", self.segment.to_string())
@@ -378,8 +379,8 @@ impl Variant {
             .unwrap()
     }
 
-    /// Writes every value twice, as a prediction is written at its creation and completion, in
-    /// groups with one flush each. Prints values per second and the memory at the end.
+    /// Writes every value twice, as the engine writes a prediction at its creation and completion,
+    /// in groups with one flush each. Prints the values per second and the final memory usage.
     fn write(&self) {
         let db = self.open();
         let value = value(self.value);
@@ -403,7 +404,7 @@ impl Variant {
         println!("{rate} {}", process::resident(std::process::id()));
     }
 
-    /// Prints the time to open and the memory afterwards.
+    /// Opens the store, and prints the time taken and the memory usage afterwards.
     fn open_and_tell(&self) {
         let started = Instant::now();
         let db = self.open();

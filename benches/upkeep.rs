@@ -1,9 +1,9 @@
-//! The effect of upkeep on concurrent work: removal of old executions, and backups.
+//! The effect of maintenance on concurrent work: removal of old executions, and backups.
 //!
 //! Two services with the same rows and files run side by side. One of them removes a hundred
-//! thousand old executions and is then backed up continuously; the other only takes predictions.
-//! Both take them in turn, over a few connections with one request at a time. The ratio of the
-//! create times is the result.
+//! thousand old executions and is then backed up continuously; the other does no maintenance. Both
+//! accept predictions in turn, over a few connections with one request at a time. The result is the
+//! ratio of the create times.
 //!
 //! `ORRERY_BENCH_OLD` (100,000) and `ORRERY_BENCH_ROUNDS` change a run.
 
@@ -46,7 +46,7 @@ const ROUND: Duration = Duration::from_secs(2);
 /// Files, and the bytes of each.
 const FILES: usize = 40;
 const FILE_BYTES: usize = 4 << 20;
-/// A limit that no queue reaches here.
+/// A limit that no queue reaches in this benchmark.
 const QUEUE: u64 = 10_000_000;
 
 /// A service with old executions.
@@ -78,7 +78,7 @@ impl Subject {
         client::post(self.setup.base, "/v1/prediction", &self.key, &body.to_string())
     }
 
-    /// The time of each create of a round, in seconds.
+    /// Runs a round of creates; returns the time of each in seconds.
     async fn round(&self) -> Vec<f64> {
         let address = self.setup.base;
         let request = self.create();
@@ -110,7 +110,7 @@ impl Subject {
     }
 }
 
-/// An id as created at that time.
+/// Returns an id as if created at that time.
 fn id_of(time: Timestamp) -> ExecutionId {
     let seconds = u64::try_from(time.unix_seconds()).unwrap();
     uuid::Uuid::new_v7(uuid::Timestamp::from_unix(uuid::NoContext, seconds, 0)).into()
@@ -156,7 +156,7 @@ async fn fill(setup: &Setup, count: u64) {
     store.close().await;
 }
 
-/// The value below which `percent` percent of the samples are.
+/// Returns the value below which `percent` percent of the samples are.
 fn percentile(samples: &mut [f64], percent: usize) -> f64 {
     samples.sort_by(f64::total_cmp);
     samples[(samples.len() * percent / 100).min(samples.len() - 1)]
@@ -230,7 +230,7 @@ async fn measure() {
     );
 }
 
-/// Files of incompressible bytes.
+/// Uploads files of incompressible bytes.
 async fn upload(subject: &Subject) {
     for number in 0..FILES {
         let bytes: Vec<u8> = (0..FILE_BYTES / 32)

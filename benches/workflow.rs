@@ -1,11 +1,12 @@
 //! Workflows from trigger to end, by the real binary in its own process.
 //!
-//! - Three HTTP calls to an instant server: latency, CPU time and context switches at 1 in flight,
-//!   latency at 64, a burst with CPU time, commits and bytes written per execution, and disk space
-//!   kept. In the same run, the same calls made directly and the same commits by the store alone.
-//! - Predictions of a model on the same server: bytes written and kept for each.
+//! - Three HTTP calls to an instant server: latency, CPU time and context switches with 1 in
+//!   flight; latency with 64 in flight; CPU time, commits and bytes written per execution of a
+//!   burst; and the disk space used. The same run also measures the same calls made directly and
+//!   the same commits on the bare store.
+//! - Predictions of a model on the same server: bytes written and bytes stored per prediction.
 //! - A sequence of 100 steps against one of 10: the cost per step should be equal.
-//! - 10,000 concurrent executions on a model that takes a second and runs 1,000 at a time.
+//! - 10,000 concurrent executions on a model that takes a second and has a concurrency of 1,000.
 //!
 //! `ORRERY_BENCH_ROUNDS`, `ORRERY_BENCH_BURST` (5,000) and `ORRERY_BENCH_CROWD` (10,000; 0 skips
 //! it) change a run.
@@ -38,11 +39,11 @@ use support::service::{self, Setup};
 use support::table::{Table, mebibytes, milliseconds, number, ratio};
 use support::workflows;
 
-/// The time limit of everything here.
+/// The time limit of every wait in this benchmark.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Commits of a workflow of three steps: its creation, and the end of each step.
+/// Commits of a workflow of three steps: one at its creation, and one at the end of each step.
 const COMMITS: u64 = 4;
-/// Executions per round whose latency is measured, at 1 and at 64 in flight.
+/// Executions per round whose latency is measured, with 1 and with 64 in flight.
 const ONE: u64 = 300;
 const MANY: u64 = 6400;
 
@@ -84,7 +85,7 @@ impl Subject {
         Trigger { address, request, kind: "prediction" }
     }
 
-    /// Executions of a kind that have ended.
+    /// Returns the number of ended executions of a kind.
     fn ended(&self, kind: &str) -> f64 {
         let text = service::get(self.setup.metrics, "/metrics").unwrap();
         let label = format!("kind=\"{kind}\"");
@@ -94,8 +95,8 @@ impl Subject {
         lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
     }
 
-    /// Bytes of the data folder once the store is idle, without its log, whose size is bounded and
-    /// independent of the executions.
+    /// Waits until the store is idle; returns the bytes of the data folder without its log, whose
+    /// size is bounded and independent of the executions.
     async fn settled(&self) -> f64 {
         let deadline = Instant::now() + PATIENCE;
         let mut last = f64::NAN;
@@ -149,7 +150,8 @@ impl Subject {
         service::metric(self.setup.metrics, "orrery_commits_total")
     }
 
-    /// Resource usage of the service per execution while `work` runs `count` of them.
+    /// Runs `work`, which runs `count` executions, and measures the service's resource usage per
+    /// execution.
     async fn used<T>(&self, count: u64, work: impl Future<Output = T>) -> (T, Used) {
         let pid = self.child.0.id();
         let cpu = process::processor_seconds(pid);
@@ -160,7 +162,8 @@ impl Subject {
         (done, Used { cpu, switches })
     }
 
-    /// The time from trigger to end of each of `count` executions, `flight` at a time, in seconds.
+    /// Runs `count` executions, `flight` at a time; returns the time from trigger to end of each in
+    /// seconds.
     async fn latencies(&self, trigger: &Trigger, count: u64, flight: u64) -> Vec<f64> {
         let (request, address) = (Arc::clone(&trigger.request), trigger.address);
         let key = Arc::<str>::from(self.key.as_str());
@@ -181,7 +184,7 @@ struct Burst {
     /// Seconds of CPU time per execution.
     cpu: f64,
     commits: f64,
-    /// Bytes written to the disk per execution, by all processes.
+    /// Bytes written to disk per execution, by all processes.
     written: f64,
 }
 
@@ -191,13 +194,15 @@ struct Used {
     switches: f64,
 }
 
-/// The three calls made directly over `connections` connections: groups of three per second.
+/// Makes the three calls directly over `connections` connections; returns groups of three per
+/// second.
 async fn direct(address: SocketAddr, connections: u64, time: Duration) -> f64 {
     let request = client::get(address, "/step");
     Load { address, connections, request }.run(time).await.rate() / 3.0
 }
 
-/// The commits of a workflow by the store alone, with as many committers: executions per second.
+/// Makes the commits of a workflow on the bare store with as many committers; returns executions
+/// per second.
 async fn store_alone(store: &Store, committers: u64, time: Duration) -> f64 {
     let started = Instant::now();
     let mut tasks = tokio::task::JoinSet::new();
@@ -275,7 +280,7 @@ async fn three_steps(
     burst: u64,
 ) {
     let trigger = subject.workflow("three steps", http_steps(address, 3)).await;
-    // Enough to create the log's segments, which are reused from then on.
+    // Enough to create the log's segments, which the store reuses from then on.
     subject.burst(&trigger, burst * 3, 64).await;
     let mut one = Vec::new();
     let mut many = Vec::new();

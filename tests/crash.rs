@@ -1,13 +1,13 @@
-//! Crash tests of the real binary: killed, cut off from power, out of disk space, stuck. Nothing
-//! acknowledged is lost; each execution ends once and is paid once; each webhook arrives.
+//! Crash tests of the real binary: killed, cut off from power, out of disk space, stuck. No
+//! acknowledged data is lost; each execution ends once and is charged once; each webhook arrives.
 //!
-//! Longer runs by hand: `ORRERY_CRASH_ROUNDS=50`, `ORRERY_CRASH_STARTS=10`, `ORRERY_CRASH_CUTS=10`,
-//! `ORRERY_CRASH_FLOWS=50`, `ORRERY_CRASH_DELIVERIES=30`, `ORRERY_CRASH_MIX=100`,
-//! `ORRERY_CRASH_CHECKPOINTS=50`, `ORRERY_CRASH_REPLAYS=10`, `ORRERY_CRASH_WAVES=5`,
-//! `ORRERY_CRASH_MOMENTS=1000`, `ORRERY_CRASH_AGENT=50`, `ORRERY_CRASH_REDRIVES=10000`,
-//! `ORRERY_CRASH_SCHEDULES=20`, `ORRERY_CRASH_EVENTS=20`, `ORRERY_CRASH_CHILDREN=2000`.
-//! `ORRERY_TEST_SEED` repeats the random choices of a run, but not the machine's timing.
-//! `tests/README.md` explains what each test proves.
+//! For longer manual runs: `ORRERY_CRASH_ROUNDS=50`, `ORRERY_CRASH_STARTS=10`,
+//! `ORRERY_CRASH_CUTS=10`, `ORRERY_CRASH_FLOWS=50`, `ORRERY_CRASH_DELIVERIES=30`,
+//! `ORRERY_CRASH_MIX=100`, `ORRERY_CRASH_CHECKPOINTS=50`, `ORRERY_CRASH_REPLAYS=10`,
+//! `ORRERY_CRASH_WAVES=5`, `ORRERY_CRASH_MOMENTS=1000`, `ORRERY_CRASH_AGENT=50`,
+//! `ORRERY_CRASH_REDRIVES=10000`, `ORRERY_CRASH_SCHEDULES=20`, `ORRERY_CRASH_EVENTS=20`,
+//! `ORRERY_CRASH_CHILDREN=2000`. `ORRERY_TEST_SEED` repeats the random choices of a run, but not
+//! the machine's timing. `tests/README.md` explains what each test proves.
 
 #![expect(
     clippy::unwrap_used,
@@ -96,7 +96,7 @@ use world::World;
 const MIB: u64 = 1024 * 1024;
 /// The input of each prediction of a backlog.
 const BACKLOG_INPUT_BYTES: usize = 30_000;
-/// This many write more at their ends than the free space inside the store's file.
+/// This many predictions write more data when they end than the free space inside the store's file.
 const FULL_DISK_BACKLOG: usize = 3_000;
 
 #[test]
@@ -116,15 +116,15 @@ fn kills_under_load_lose_nothing_acknowledged() {
     println!("{} predictions acknowledged", ends.len());
 }
 
-/// A prediction during which the process crashes repeatedly is failed at the third crash, and the
-/// service recovers.
+/// A prediction that keeps crashing the process fails at the third crash, and the service recovers.
 #[test]
 fn poison_prediction_is_isolated_after_three_crashes() {
     let folder = tempfile::tempdir().unwrap();
     poison::isolated(folder.path());
 }
 
-/// SIGKILLs never count against an execution, and a suspect does not delay other organizations.
+/// SIGKILLs never count against an execution, and a suspected execution does not delay other
+/// organizations.
 #[test]
 fn killed_prediction_completes_and_suspect_delays_nobody() {
     let folder = tempfile::tempdir().unwrap();
@@ -132,7 +132,7 @@ fn killed_prediction_completes_and_suspect_delays_nobody() {
 }
 
 /// 200 workflows of five steps, killed at random moments: all return the expected outputs, no
-/// finished step runs again, and each model step is paid once.
+/// finished step runs again, and each model step is charged once.
 #[test]
 fn no_finished_step_runs_again_after_kills() {
     const RUNS: usize = 200;
@@ -245,8 +245,8 @@ fn full_disk_refuses_work_and_loses_nothing() {
     let fillers = disk.point().join("fillers");
     fs::create_dir(&fillers).unwrap();
 
-    // Nearly full: new work is rejected with a clear error, data is readable, and work resumes once
-    // there is space.
+    // Nearly full: the service rejects new work with a clear error, its data stays readable, and
+    // work resumes once there is space.
     let load = world.load();
     world.wait_for_a_random_moment();
     let filler = fillers.join("most");
@@ -257,9 +257,9 @@ fn full_disk_refuses_work_and_loses_nothing() {
     fs::remove_file(&filler).unwrap();
     wait_for_an_acknowledgement(&mut world);
 
-    // Completely full, with more to write than the store's file has free: the process exits with a
-    // failure, and unwritten commits leave no trace. The tree compresses its rows, so only
-    // incompressible data uses up its space.
+    // Completely full, with more data to write than the free space in the store's file: the process
+    // exits with a failure, and unwritten commits leave no trace. The tree compresses its rows, so
+    // only incompressible data uses up its space.
     send_backlog(&world, FULL_DISK_BACKLOG, |mark| noise(mark, BACKLOG_INPUT_BYTES));
     let load = world.load();
     world.wait_for_a_random_moment();
@@ -270,7 +270,7 @@ fn full_disk_refuses_work_and_loses_nothing() {
     load.end();
     assert!(!ended.success(), "{ended}");
     assert_all_for_want_of_room(&world);
-    // So does a start without space, with a helpful error and no damage.
+    // A start without disk space also fails, with a helpful error and no damage.
     let mut starting = world.setup.spawn();
     let ended = eventually("a start on a full disk ends", || starting.ended());
     assert!(!ended.success(), "{ended}");
@@ -289,8 +289,8 @@ fn wait_for_a_refusal(world: &World) {
     assert_all_for_want_of_room(world);
 }
 
-/// Checks that every refusal since the last call was caused by the disk or by a service exiting
-/// because of it; clears them.
+/// Checks that the disk, or a service exiting because of it, caused every refusal since the last
+/// call; clears the refusals.
 fn assert_all_for_want_of_room(world: &World) {
     let refused = std::mem::take(&mut world.client_log.lock().unwrap().refused);
     for (status, text) in refused {
@@ -301,7 +301,7 @@ fn assert_all_for_want_of_room(world: &World) {
     }
 }
 
-/// Sends until a request is acknowledged.
+/// Sends predictions until one is acknowledged.
 fn wait_for_an_acknowledgement(world: &mut World) {
     let mut client = world.setup.client(&world.key);
     let before = world.acknowledged();
@@ -322,7 +322,7 @@ fn fill_up(disk: &Mounted, fillers: &Path) {
     });
 }
 
-/// Sends this many predictions that all wait for the gate, from several concurrent clients.
+/// Sends this many predictions from several concurrent clients; all of them wait for the gate.
 fn send_backlog(world: &World, count: usize, padding: fn(u64) -> String) {
     const SENDERS: usize = 8;
     let share = count.div_ceil(SENDERS);
@@ -356,7 +356,7 @@ fn hanging_model_fills_only_its_own_lane() {
     }
     let ids = ClientLog::ids(&world.client_log);
     let others: Vec<String> = ids.into_iter().filter(|id| !stuck.contains(id)).collect();
-    // All others end while none of the stuck ones has.
+    // All other predictions end while the stuck ones are still running.
     verdict::settle(&world.setup, &world.key, &others);
     let running = usize::try_from(STUCK_CONCURRENCY).unwrap();
     assert_eq!(world.providers.gate.held(), running, "the stuck lane runs at its cap");
@@ -371,7 +371,8 @@ fn hanging_model_fills_only_its_own_lane() {
 #[test]
 fn backlog_resumes_after_kill() {
     const BACKLOG: usize = 6_000;
-    /// All inputs together have 180 MB. A start keeps those in the log in memory, at most 64 MiB.
+    /// All inputs together take 180 MB. A start keeps the inputs from the log in memory, at most 64
+    /// MiB.
     const MORE_RESIDENT_BYTES: u64 = 110 * MIB;
     let folder = tempfile::tempdir().unwrap();
     let (world, service) = World::new(folder.path(), &folder.path().join("data"));

@@ -2,7 +2,7 @@
 //! on its own data folders and loopback addresses. The clients' perspective is tested in
 //! `tests/it`.
 //!
-//! One file per subject. Nothing needs root, the internet or a program that Linux systems lack.
+//! One file per subject. No test needs root, the internet or a program that Linux systems lack.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! A burst: many requests at once over 64 connections, until the stub has received the resulting
+//! A burst: many requests at once over 64 connections, until the stub has received all resulting
 //! calls.
 
 use std::net::SocketAddr;
@@ -9,26 +9,27 @@ use super::support::client::Load;
 use super::{stub, support};
 
 pub const CONNECTIONS: u64 = 64;
-/// The pause after a burst: the results of its last calls are durable by then.
+/// The pause after a burst, long enough for the results of its last calls to become durable.
 pub const REST: Duration = Duration::from_millis(300);
 /// The time limit for the answers to the requests.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// The number of requests in a burst.
+/// Returns the number of requests in a burst.
 pub fn size() -> u64 {
     support::knob("ORRERY_BENCH_BURST", 5_000)
 }
 
-/// The result of a burst.
+/// The measurements of a burst.
 pub struct Burst {
-    /// Accepted requests: at least as many as requested, the same number on each connection.
+    /// The number of accepted requests: at least the requested number, rounded up so that each
+    /// connection sends the same number.
     pub made: u64,
-    /// From the first request to the last call.
+    /// Time from the first request to the last call.
     pub seconds: f64,
 }
 
 impl Burst {
-    /// Sends `count` requests that cause `calls` calls of the stub each.
+    /// Sends `count` requests, each of which makes the service call the stub `calls` times.
     pub async fn send(
         stub: SocketAddr,
         address: SocketAddr,

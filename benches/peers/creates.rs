@@ -1,5 +1,5 @@
 //! Durable creates over 1 and 64 connections, against the limit in [`super::limit`]. The queue is
-//! held, so no prediction runs meanwhile.
+//! held, so that no prediction runs.
 
 use std::time::Duration;
 

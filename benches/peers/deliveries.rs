@@ -1,6 +1,6 @@
-//! What a signed webhook adds to a prediction: bursts through the API with and without one, in
-//! turn; and the limit, whose second call stands for the webhook. The receiver and the model are
-//! the stub, which answers at once.
+//! The cost of a signed webhook on top of a prediction: bursts through the API with and without a
+//! webhook, in turn; and the limit, whose second call stands for the webhook. The stub is both the
+//! receiver and the model, and answers immediately.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::support::{self, median};
 
 /// A server, and its requests without and with a webhook.
 struct Server {
-    /// The names of its rows: without, with, and the difference.
+    /// The names of the server's rows: without, with, and the difference.
     names: [&'static str; 3],
     pid: u32,
     address: SocketAddr,
@@ -22,7 +22,7 @@ struct Server {
     sides: [Side; 2],
 }
 
-/// Bursts of one kind: rate and CPU time; the difference of two kinds has no rates.
+/// The rate and CPU time of each burst of one kind. The difference of two kinds has no rates.
 #[derive(Default)]
 struct Side {
     rates: Vec<f64>,
@@ -42,7 +42,7 @@ impl Side {
 }
 
 impl Server {
-    /// A burst without webhooks, and one with them.
+    /// Sends a burst without webhooks, then one with them.
     async fn round(&mut self, stub: SocketAddr, count: u64) {
         for ((request, side), calls) in self.requests.iter().zip(&mut self.sides).zip(1..) {
             let cpu = processor_seconds(self.pid);
@@ -53,7 +53,7 @@ impl Server {
         }
     }
 
-    /// Adds its rows.
+    /// Adds the server's rows to the table.
     fn show(&self, table: &mut Table) {
         let [without, with] = &self.sides;
         let pairs = with.cpu.iter().zip(&without.cpu);
@@ -95,7 +95,7 @@ pub async fn measure(stub: SocketAddr, rounds: u64) {
             servers[side].round(stub, count).await;
         }
         if round == 0 {
-            // A warm-up, which does not count.
+            // Discard the warm-up.
             servers.iter_mut().for_each(|server| server.sides = Default::default());
         }
     }

@@ -1,12 +1,12 @@
-//! The limit of the machine: a bare hyper server that does only what the work needs. It appends
-//! each body to a file and continues when an `fdatasync`, shared by all waiting requests, has made
-//! it durable.
+//! The limit of the machine: a bare hyper server that does only the necessary work. It appends each
+//! body to a file, and continues once an `fdatasync` shared by all waiting requests has made the
+//! body durable.
 //!
-//! - `POST /create` is durable when it is answered.
-//! - `POST /calls/N?STUB` is durable when it is answered; then it calls the stub N times, each call
-//!   with the previous answer, and makes each answer durable before the next call. `POST
-//!   /calls/N/wait?STUB` answers at the end.
-//! - A `GET` is answered from memory.
+//! - `POST /create` returns once its body is durable.
+//! - `POST /calls/N?STUB` returns once its body is durable. Then the server calls the stub N times,
+//!   each time with the previous answer, and makes each answer durable before the next call. `POST
+//!   /calls/N/wait?STUB` returns after the last call.
+//! - The server answers a `GET` from memory.
 
 use std::fs::File;
 use std::io::Write;
@@ -26,14 +26,14 @@ use super::support::process::{self, Killed};
 use super::support::{self, client};
 
 pub const ROLE: &str = "limit";
-/// Stands for a prediction of the service.
+/// The body that stands for a prediction of the service.
 pub const PREDICTION: &str =
     r#"{"model":"instant","version":"0.0.1","input":{"text":"a quiet harbour"}}"#;
-/// The answer to a `POST`, as long as the service's answer to a create.
+/// The response to a `POST`, as long as the service's response to a create.
 const ANSWER: &[u8] = br#"{"status":"success","message":"Prediction created successfully","predictionID":"01900000-0000-7000-8000-000000000000"}"#;
-/// The answer to a `GET`, as long as a finished prediction.
+/// The response to a `GET`, as long as a finished prediction.
 static KEPT: [u8; 774] = [b' '; 774];
-/// Bodies per sync.
+/// Maximum number of bodies per sync.
 const GROUP_MAX: usize = 256;
 
 type Body = (Bytes, oneshot::Sender<()>);
@@ -54,22 +54,23 @@ impl Limit {
         self.child.0.id()
     }
 
-    /// The request that makes a body durable.
+    /// Returns a request whose body the server makes durable.
     pub fn create(&self, body: &str) -> Arc<[u8]> {
         client::post(self.address, "/create", "", body)
     }
 
-    /// The request that causes `count` calls of the stub, answered before the first of them.
+    /// Returns a request that causes `count` calls of the stub. The server answers it before the
+    /// first call.
     pub fn calls(&self, stub: SocketAddr, count: u64, body: &str) -> Arc<[u8]> {
         client::post(self.address, &format!("/calls/{count}?{stub}"), "", body)
     }
 
-    /// The same, answered after the last of them.
+    /// Like [`Self::calls`], but the server answers after the last call.
     pub fn run(&self, stub: SocketAddr, count: u64, body: &str) -> Arc<[u8]> {
         client::post(self.address, &format!("/calls/{count}/wait?{stub}"), "", body)
     }
 
-    /// The request that is answered from memory.
+    /// Returns a request that the server answers from memory.
     pub fn get(&self) -> Arc<[u8]> {
         client::get(self.address, "/kept")
     }
@@ -100,7 +101,7 @@ pub async fn serve() {
             let service = hyper::service::service_fn(move |request| shared.clone().answer(request));
             let connection = hyper::server::conn::http1::Builder::new()
                 .serve_connection(TokioIo::new(stream), service);
-            // A client that has disconnected ends its connection.
+            // A disconnected client ends its connection.
             connection.await.ok();
         });
     }

@@ -9,7 +9,7 @@ use super::support;
 use super::support::process::{forget_peak, peak, resident};
 use super::support::table::{Table, mebibytes, number};
 
-/// Executions per round: nine of ten are predictions, one is a workflow.
+/// Executions per round: nine predictions for each workflow.
 const TURN: u64 = 10_000;
 
 pub async fn measure(stub: SocketAddr) {

@@ -1,7 +1,7 @@
-//! Requests at a fixed rate, independent of the answers: latency counts from the time when a
-//! request was due, so that a stall counts for every request that it delayed. A separate thread
-//! announces due requests, since tokio's timer has steps of a millisecond, which would be part of
-//! every latency.
+//! Sends requests at a fixed rate, independent of the responses. Latency counts from the time when
+//! a request was due, so that a stall counts for every request that it delayed. A separate thread
+//! announces due requests, since tokio's timer has a resolution of a millisecond, which would
+//! distort every latency.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tokio::sync::{Mutex, mpsc};
 
 use super::support::client::Connection;
 
-/// From the call to the first request: by then the connections are open.
+/// Delay from the call to the first request; the connections are open by then.
 const PREPARATION: Duration = Duration::from_millis(50);
 
 /// The rate, the duration and the number of connections.
@@ -23,7 +23,8 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Sends the requests that `request` returns for each number; returns the latencies in seconds.
+    /// Sends the requests that `request` returns for each number; returns their latencies in
+    /// seconds.
     pub async fn latencies(
         self,
         address: SocketAddr,
@@ -50,7 +51,7 @@ impl Pace {
         tasks.join_all().await.concat()
     }
 
-    /// Sends each number and its due time when the request is due.
+    /// Sends each request's number and due time when it is due.
     fn announce(self, due: &mpsc::UnboundedSender<(u64, Instant)>) {
         let started = Instant::now() + PREPARATION;
         for number in 0..self.rate * self.seconds {

@@ -1,5 +1,5 @@
-//! Restate: its server and a service of three steps, on a fresh store. It uses its default ports
-//! (8080, 9070 and 5122), which have to be free.
+//! Restate: its server and a service of three steps, on a fresh store. Restate uses its default
+//! ports (8080, 9070 and 5122), which must be free.
 
 use std::net::SocketAddr;
 use std::os::unix::fs::symlink;
@@ -17,7 +17,7 @@ const ADMIN: &str = "127.0.0.1:9070";
 const PATIENCE: Duration = Duration::from_secs(60);
 const SERVER: &str = "node_modules/@restatedev/restate-server-linux-x64/bin/restate-server";
 
-/// A running Restate.
+/// A running Restate server with its service.
 pub struct Restate {
     server: Killed,
     service: Killed,
@@ -25,17 +25,17 @@ pub struct Restate {
 }
 
 impl Restate {
-    /// The address for calls.
+    /// Returns the address for calls.
     pub fn ingress() -> SocketAddr {
         INGRESS.parse().unwrap()
     }
 
-    /// The processes: the server and the service.
+    /// Returns the process ids of the server and the service.
     pub fn pids(&self) -> [u32; 2] {
         [self.server.0.id(), self.service.0.id()]
     }
 
-    /// Starts it; `None` if it is not installed.
+    /// Starts Restate; returns `None` if it is not installed.
     pub async fn start(stub: SocketAddr) -> Option<Self> {
         let installed = PathBuf::from(std::env::var_os("ORRERY_PEERS_RESTATE")?);
         let node = PathBuf::from(std::env::var_os("ORRERY_PEERS_NODE")?);

@@ -1,6 +1,6 @@
 //! A prediction run to completion, one at a time: an HTTP model and a built-in one, against Cog's
-//! own server with an instant predictor, and against the limit. Cog stores nothing; the others make
-//! two durable commits.
+//! own server with an instant predictor, and against the limit. Cog stores nothing; the other sides
+//! make two durable commits.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -50,7 +50,7 @@ pub async fn measure(stub: SocketAddr, rounds: u64) {
     }
     let mut table =
         Table::new(&["run to completion, 1 in flight", "per second", "spread", "of Cog"]);
-    // Cog is the last side, if it is present.
+    // Cog, if present, is the last side.
     let of_cog = cog.is_some().then(|| median(rates.last().cloned().unwrap_or_default()));
     for ((name, ..), rates) in sides.iter().zip(&rates) {
         let rate = median(rates.clone());

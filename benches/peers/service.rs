@@ -11,7 +11,7 @@ use super::support::process::Killed;
 use super::support::service::Setup;
 use super::support::{self, workflows};
 
-/// Steps of the workflow on all sides, one call each.
+/// Number of steps of the workflow on all sides, with one call each.
 pub const STEPS: u64 = 3;
 
 /// A running service.
@@ -23,7 +23,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// Starts one on a fresh store. Its model `instant` calls the stub.
+    /// Starts a service on a fresh store. Its model `instant` calls the stub.
     pub fn start(stub: SocketAddr) -> Self {
         let folder = support::folder();
         let setup = Setup::new(folder.path());
@@ -37,7 +37,7 @@ impl Service {
         self.child.0.id()
     }
 
-    /// Creates a workflow of three steps, and returns the request that triggers it.
+    /// Creates a workflow of three steps; returns the request that triggers it.
     pub async fn three_steps(&self, stub: SocketAddr) -> Arc<[u8]> {
         let step = |number: u64| {
             let body = match number {
@@ -58,7 +58,7 @@ impl Service {
         client::post(address, &path, &self.key, r#"{"inputs":{"bid":"b-0123456789"}}"#)
     }
 
-    /// The request that creates a prediction.
+    /// Returns a request that creates a prediction.
     pub fn prediction(&self, model: &str, route: &str, more: &str) -> Arc<[u8]> {
         let body = format!(
             r#"{{"model":"{model}","version":"0.0.1","input":{{"text":"a quiet harbour"}}{more}}}"#
@@ -67,7 +67,7 @@ impl Service {
     }
 }
 
-/// The manifest of a model behind a URL.
+/// Returns the manifest of a model behind a URL.
 pub fn model(slug: &str, url: &str, concurrency: u32) -> String {
     format!(
         "slug = '{slug}'\ntitle = 'A model'\noutput_type = 'object'\nconcurrency = {concurrency}\n\

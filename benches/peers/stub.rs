@@ -1,4 +1,4 @@
-//! The model server of all sides: it answers at once and counts its calls.
+//! The model server of all sides: it answers immediately and counts its calls.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -51,18 +51,18 @@ fn answer_of(body: &str) -> String {
     )
 }
 
-/// Starts the server; it ends when the result is dropped.
+/// Starts the stub server, which ends when the returned value is dropped.
 pub fn start() -> (Killed, SocketAddr) {
     process::listening("stub")
 }
 
-/// The number of calls received.
+/// Returns the number of calls received.
 pub async fn calls(stub: SocketAddr) -> u64 {
     let request = client::get(stub, "/count");
     Connection::open(stub).await.ask(&request).await.parse().unwrap()
 }
 
-/// Waits until it has received `count` calls.
+/// Waits until the stub has received `count` calls.
 pub async fn until(stub: SocketAddr, count: u64) {
     let deadline = Instant::now() + PATIENCE;
     let mut connection = Connection::open(stub).await;

@@ -1,6 +1,6 @@
-//! Creates and GETs at 500 a second each, beside nothing, bursts of workflows, and backups; also
-//! beside the limit's own bursts, which shows how much of a tail is due to the machine and the
-//! client on its cores.
+//! Creates and GETs at 500 per second each: alone, during bursts of workflows, and during backups;
+//! also on the limit during its own bursts, which shows how much of the tail latency is due to the
+//! machine and to the client on the same cores.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,7 +14,8 @@ use super::support::client::{self, Connection, Load};
 use super::support::table::{Table, milliseconds, spread};
 use super::support::{self, median, percentile};
 
-/// Finished predictions, which the GETs request one at a time, each far from the previous one.
+/// The number of finished predictions. The GETs request them in an order that puts consecutive
+/// requests far apart.
 const FILL: u64 = 20_000;
 const RATE: u64 = 500;
 /// The interval between bursts.
@@ -22,7 +23,7 @@ const EVERY: Duration = Duration::from_millis(6_500);
 /// The pause between measurements.
 const REST: Duration = Duration::from_secs(3);
 
-/// What ran beside the measurement of a server, and a sample of each figure per round.
+/// The load that ran during a server's measurement, and a sample of each figure per round.
 #[derive(Default)]
 struct Row {
     name: &'static str,
@@ -118,7 +119,7 @@ async fn bare(stub: SocketAddr, rows: &mut [Row; 2], seconds: u64) {
     paced.measure(beside_bursts, seconds, async |end| bursts(address, &trigger, end).await).await;
 }
 
-/// A server that receives creates and GETs.
+/// A server that receives creates and GETs at a fixed rate.
 struct Paced {
     address: SocketAddr,
     create: Arc<[u8]>,
@@ -126,7 +127,7 @@ struct Paced {
 }
 
 impl Paced {
-    /// Measures beside `other`, which is given the end time of the measurement.
+    /// Measures while `other` runs, which receives the end time of the measurement.
     async fn measure(&self, row: &mut Row, seconds: u64, other: impl AsyncFnOnce(Instant)) {
         let end = Instant::now() + Duration::from_secs(seconds);
         let pace = Pace { rate: RATE, seconds, connections: CONNECTIONS };

@@ -1,5 +1,5 @@
-//! Three steps: bursts, one in flight, 64 in flight, for the service, Restate and the limit in
-//! turn, each round on fresh stores.
+//! Three steps: bursts, one execution in flight, and 64 in flight, for the service, Restate and the
+//! limit in turn. Each round uses fresh stores.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -14,14 +14,14 @@ use super::support::client;
 use super::support::table::{Table, mebibytes, milliseconds, number, ratio, spread};
 use super::support::{self, median, percentile, process, workflows};
 
-/// Executions before the measurement, and those whose latency is measured.
+/// The number of warm-up executions, and the numbers of executions whose latency is measured.
 const WARM: u64 = 2_000;
 const ONE: u64 = 300;
 const MANY: u64 = 6_400;
-/// The input of the peers' executions, as of the service's.
+/// The input of the peers' executions, equal to the service's.
 const BODY: &str = r#"{"bid":"b-0123456789"}"#;
 
-/// The result of one side, a sample per round.
+/// The measurements of one side, a sample per round.
 #[derive(Default)]
 struct Side {
     burst: Vec<f64>,
@@ -87,7 +87,8 @@ async fn service(stub: SocketAddr, side: &mut Side) {
     side.round(stub, &[service.pid()], (address, trigger), latencies).await;
 }
 
-/// Latencies of requests that are answered at the end of their execution.
+/// Returns a function that measures the latencies of requests answered at the end of their
+/// execution.
 fn answered(address: SocketAddr, wait: Arc<[u8]>) -> impl Fn(u64, u64) -> Latencies {
     move |count, flight| {
         let wait = Arc::clone(&wait);
@@ -104,7 +105,7 @@ fn answered(address: SocketAddr, wait: Arc<[u8]>) -> impl Fn(u64, u64) -> Latenc
 
 type Latencies = Pin<Box<dyn Future<Output = Vec<f64>>>>;
 
-/// Measures nothing if Restate is not installed.
+/// Measures Restate; does nothing if Restate is not installed.
 async fn restate(stub: SocketAddr, side: &mut Side) {
     let Some(restate) = Restate::start(stub).await else { return };
     let address = Restate::ingress();

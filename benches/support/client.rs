@@ -1,4 +1,4 @@
-//! The library's load client, for programs that panic on errors.
+//! The library's load client, for benchmarks that panic on errors.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::Duration;
 #[allow(unused_imports, reason = "each benchmark uses its own part of this")]
 pub use orrery_cli::load::{Round, form, get, get_with_key, post};
 
-/// Requests to send repeatedly.
+/// A request to send repeatedly.
 #[derive(Clone)]
 pub struct Load {
     pub address: SocketAddr,
@@ -16,12 +16,12 @@ pub struct Load {
 }
 
 impl Load {
-    /// Sends requests for `time` over all connections.
+    /// Sends the request for `time` over all connections.
     pub async fn run(&self, time: Duration) -> Round {
         self.run_until(time, u64::MAX).await
     }
 
-    /// Sends requests for `time`, or until each connection has received `most` answers.
+    /// Sends the request for `time`, or until each connection has received `most` responses.
     pub async fn run_until(&self, time: Duration, most: u64) -> Round {
         let Self { address, connections, request } = self.clone();
         orrery_cli::load::Load { address, connections, request }
@@ -39,7 +39,7 @@ impl Connection {
         Self(orrery_cli::load::Connection::open(address).await.unwrap())
     }
 
-    /// Sends a request and returns the answer's body; its status must be 2xx.
+    /// Sends a request and returns the response body; panics unless the status is 2xx.
     pub async fn ask(&mut self, request: &[u8]) -> String {
         let answer = self.0.ask(request).await.unwrap();
         assert!((200..300).contains(&answer.status), "{}: {}", answer.status, answer.text());

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::process::Killed;
 use super::service::{free_ports, get};
 
-/// The time limit of its start, most of which is Python.
+/// The time limit for Cog's start, most of which is Python.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Cog {
@@ -17,8 +17,8 @@ pub struct Cog {
 }
 
 impl Cog {
-    /// Starts it with a Python that has it. Its server starts its worker as plain `python`, so the
-    /// folder of that Python comes first in the path.
+    /// Starts Cog with a Python that has it installed. Cog's server starts its worker as plain
+    /// `python`, so the folder of that Python comes first in the path.
     pub async fn start(python: &Path) -> Self {
         let address = free_ports(1)[0];
         let path = std::env::var("PATH").unwrap();

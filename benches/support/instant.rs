@@ -11,7 +11,7 @@ use super::requests::Requests;
 /// The role of the server's process.
 pub const ROLE: &str = "server";
 
-/// Serves forever: `{"value":"x"}` at once, or after a second under `/second`.
+/// Serves forever: returns `{"value":"x"}` immediately, or after a second under `/second`.
 pub async fn serve() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     println!("{}", listener.local_addr().unwrap());
@@ -35,7 +35,7 @@ async fn answer_all(stream: TcpStream) -> Option<()> {
     }
 }
 
-/// Starts the server; it ends when the result is dropped.
+/// Starts the server, which ends when the returned value is dropped.
 pub fn start() -> (Killed, SocketAddr) {
     process::listening(ROLE)
 }

@@ -1,4 +1,4 @@
-//! Shared code of the benchmarks: a service in a child process, a load client, tables of medians.
+//! Code shared by the benchmarks: a service in a child process, a load client, tables of medians.
 //!
 //! Each benchmark compares two or more sides in one run, in alternating rounds, and prints medians.
 //! Everything listens and connects on loopback only, and every loop ends.
@@ -17,18 +17,18 @@ pub mod workflows;
 
 use std::path::PathBuf;
 
-/// A number from the environment, or the default.
+/// Returns the number in an environment variable, or the default.
 pub fn knob(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// The order in which a round measures `sides`, the reverse of the previous round's.
+/// Returns the order in which a round measures `sides`, the reverse of the previous round's order.
 pub fn order(round: u64, sides: usize) -> impl Iterator<Item = usize> {
     (0..sides).map(move |side| if round.is_multiple_of(2) { side } else { sides - 1 - side })
 }
 
-/// A temporary folder for one measurement. It is under `target/`, and so on the disk of the build,
-/// unless `ORRERY_BENCH_DIR` names another place; a memory file system would make the figures
+/// Creates a temporary folder for one measurement, under `target/` and thus on the build disk
+/// unless `ORRERY_BENCH_DIR` names another location. A memory file system would make the figures
 /// meaningless.
 pub fn folder() -> tempfile::TempDir {
     let place = std::env::var_os("ORRERY_BENCH_DIR")
@@ -37,7 +37,7 @@ pub fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in(place).unwrap()
 }
 
-/// The median of the samples.
+/// Returns the median of the samples.
 pub fn median(mut samples: Vec<f64>) -> f64 {
     samples.sort_by(f64::total_cmp);
     let middle = samples.len() / 2;
@@ -48,7 +48,7 @@ pub fn median(mut samples: Vec<f64>) -> f64 {
     }
 }
 
-/// The sample below which the share `part` of them is; `0.5` is the median.
+/// Returns the quantile `part` of the samples; `0.5` is the median.
 pub fn percentile(samples: &[f64], part: f64) -> f64 {
     let mut samples = samples.to_vec();
     samples.sort_by(f64::total_cmp);

@@ -1,26 +1,25 @@
-//! Processes: starts this program again in another role, and reads memory and CPU time of a
-//! process.
+//! Processes: restarts this program in another role, and reads a process's memory and CPU time.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// The variable with the role in which this program was started.
+/// The environment variable that contains the role of this program.
 const ROLE: &str = "ORRERY_BENCH_ROLE";
 
-/// The role of this process; `None` for the one that measures.
+/// Returns the role of this process; `None` for the process that measures.
 pub fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
 
-/// The command of this program in the role `role`, with readable standard output.
+/// Returns a command that runs this program in the role `role`, with piped standard output.
 pub fn again(role: &str) -> Command {
     program(&std::env::current_exe().unwrap(), role)
 }
 
-/// Starts this program in a `role` that prints its listening address; it ends when the result is
-/// dropped.
+/// Starts this program in a `role` that prints its listening address; the process ends when the
+/// returned value is dropped.
 pub fn listening(role: &str) -> (Killed, SocketAddr) {
     let mut child = again(role).spawn().unwrap();
     let mut line = String::new();
@@ -28,7 +27,7 @@ pub fn listening(role: &str) -> (Killed, SocketAddr) {
     (Killed(child), line.trim().parse().unwrap())
 }
 
-/// The same for another build of this program.
+/// Like [`again`], for another build of this program.
 pub fn program(path: &Path, role: &str) -> Command {
     let mut command = Command::new(path);
     command.env(ROLE, role).stdin(Stdio::null()).stdout(Stdio::piped());
@@ -40,13 +39,13 @@ pub struct Killed(pub Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The child may have exited by itself.
         self.0.kill().ok();
         self.0.wait().ok();
     }
 }
 
-/// The child of a process whose command line contains this word.
+/// Returns the child of a process whose command line contains this word.
 pub fn child_of(parent: u32, word: &str) -> u32 {
     let parent = format!("PPid:\t{parent}\n");
     let ids = std::fs::read_dir("/proc").unwrap().flatten();
@@ -59,17 +58,17 @@ pub fn child_of(parent: u32, word: &str) -> u32 {
     .unwrap()
 }
 
-/// Resident memory of the process in bytes.
+/// Returns the resident memory of the process in bytes.
 pub fn resident(pid: u32) -> f64 {
     status(pid, "VmRSS:") * 1024.0
 }
 
-/// Peak resident memory of the process in bytes.
+/// Returns the peak resident memory of the process in bytes.
 pub fn peak(pid: u32) -> f64 {
     status(pid, "VmHWM:") * 1024.0
 }
 
-/// Resets the process's [`peak`] to its current value.
+/// Resets the process's [`peak`] to its current memory usage.
 pub fn forget_peak(pid: u32) {
     std::fs::write(format!("/proc/{pid}/clear_refs"), "5").unwrap();
 }
@@ -80,7 +79,7 @@ fn status(pid: u32, field: &str) -> f64 {
     line.split_whitespace().next().unwrap().parse().unwrap()
 }
 
-/// CPU time of the process so far, in seconds, with a resolution of a hundredth.
+/// Returns the CPU time of the process so far, in seconds, with a resolution of 10 ms.
 pub fn processor_seconds(pid: u32) -> f64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     // The second field is the name in parentheses, which may contain spaces; fields 14 and 15 are
@@ -91,10 +90,10 @@ pub fn processor_seconds(pid: u32) -> f64 {
     ticks / 100.0
 }
 
-/// Voluntary context switches of the process's living threads.
+/// Returns the voluntary context switches of the process's live threads.
 pub fn switches(pid: u32) -> f64 {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-    // A thread may end meanwhile.
+    // A thread may exit meanwhile.
     let texts = threads
         .filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("status")).ok());
     let of_one = |text: String| {

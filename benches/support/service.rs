@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 
 use super::process::Killed;
 
-/// The time limit of a start.
+/// The time limit for a start.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The binary to measure: this build's, unless `ORRERY_BENCH_BINARY` names another one.
+/// Returns the binary to measure: this build's, unless `ORRERY_BENCH_BINARY` names another one.
 fn binary() -> PathBuf {
     std::env::var_os("ORRERY_BENCH_BINARY")
         .map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_orrery")), PathBuf::from)
 }
 
-/// A configuration on disk.
+/// A service's configuration on disk.
 pub struct Setup {
     pub base: SocketAddr,
     pub workflows: SocketAddr,
@@ -34,7 +34,7 @@ impl Setup {
         Self::with(folder, "")
     }
 
-    /// Like [`Self::new`], with additional lines.
+    /// Like [`Self::new`], with additional configuration lines.
     pub fn with(folder: &Path, lines: &str) -> Self {
         let data = folder.join("data");
         let models = folder.join("models");
@@ -47,11 +47,13 @@ impl Setup {
             text += &format!("[hosts.{host}]\nlisten = \"{address}\"\n");
         }
         text += &format!("[metrics]\nlisten = \"{}\"\n", ports[5]);
-        // The steps of workflows call the benchmark's own servers.
+        // Workflow steps call the benchmark's own servers.
         text += "[egress]\nallow = [\"127.0.0.0/8\"]\n";
-        // The default is a share of the disk, which may exceed what a build machine has free.
+        // The default is a fraction of the disk, which may exceed the free space of a build
+        // machine.
         text += "[limits]\ndisk_reserve = \"64MiB\"\n";
-        // A start answers early requests of `/ready` with 503; logging them would slow it down.
+        // During a start, early requests to `/ready` get 503; logging them would slow the start
+        // down.
         text += "[log]\nlevel = \"off\"\n";
         text += lines;
         let config = folder.join("config.toml");
@@ -63,7 +65,7 @@ impl Setup {
         Self { base, workflows, agent, metrics, config, data, models }
     }
 
-    /// The service's data folder.
+    /// Returns the service's data folder.
     pub fn data(&self) -> &Path {
         &self.data
     }
@@ -73,7 +75,7 @@ impl Setup {
         std::fs::write(self.models.join(format!("{slug}.toml")), manifest).unwrap();
     }
 
-    /// Creates an API key with the command line while the service runs.
+    /// Creates an API key with the command line; the service must be running.
     pub fn key(&self) -> String {
         let made = self.command(&["key", "create", "--name", "bench"]).output().unwrap();
         let said = String::from_utf8_lossy(&made.stderr);
@@ -81,14 +83,15 @@ impl Setup {
         String::from_utf8(made.stdout).unwrap().trim().to_owned()
     }
 
-    /// A command of the command line.
+    /// Returns a command of the command line.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(binary());
         command.arg("--config").arg(&self.config).args(arguments);
         command
     }
 
-    /// Starts the service; returns it and the time from the spawn to the first 200 of `/ready`.
+    /// Starts the service; returns its process and the time from the spawn to the first 200 from
+    /// `/ready`.
     pub fn start(&self) -> (Killed, Duration) {
         let started = Instant::now();
         let child = Command::new(binary())
@@ -108,9 +111,9 @@ impl Setup {
     }
 }
 
-/// Free loopback ports.
+/// Returns free loopback ports.
 pub fn free_ports(count: usize) -> Vec<SocketAddr> {
-    // All are held at once, so that none is returned twice.
+    // Hold all of them at once, so that no port is returned twice.
     let held: Vec<TcpListener> =
         (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
     held.iter().map(|listener| listener.local_addr().unwrap()).collect()
@@ -120,8 +123,8 @@ fn is_ready(address: SocketAddr) -> bool {
     get(address, "/ready").is_some_and(|answer| answer.starts_with("HTTP/1.1 200"))
 }
 
-/// The manifest of a model whose server accepts every request and never answers, one at a time, so
-/// that its queue grows up to its limit. The listener is that server.
+/// Returns the manifest of a model whose server accepts every request and never answers. The model
+/// runs one request at a time, so its queue grows to its limit. The listener is that server.
 pub fn hanging_model(queue_limit: u64) -> (TcpListener, String) {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = server.local_addr().unwrap();
@@ -135,7 +138,8 @@ pub fn hanging_model(queue_limit: u64) -> (TcpListener, String) {
     (server, manifest)
 }
 
-/// A GET on a new connection: the whole answer, head and body; `None` while nobody listens.
+/// Sends a GET on a new connection; returns the whole response, head and body, or `None` if nothing
+/// listens.
 pub fn get(address: SocketAddr, path: &str) -> Option<String> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).ok()?;
@@ -146,7 +150,7 @@ pub fn get(address: SocketAddr, path: &str) -> Option<String> {
     Some(answer)
 }
 
-/// The value of a metric without labels, or the sum over its labels.
+/// Returns the value of a metric without labels, or the sum over its labels.
 pub fn metric(address: SocketAddr, name: &str) -> f64 {
     let text = get(address, "/metrics").unwrap();
     let of_name = text.lines().filter_map(|line| line.strip_prefix(name));

@@ -1,12 +1,13 @@
-//! Tables on standard output: aligned columns, the first left-aligned, figures right-aligned.
+//! Tables on standard output: aligned columns, the first column left-aligned, figures
+//! right-aligned.
 
-/// Rows of text below a header.
+/// A header and the rows of text below it.
 pub struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// A table with these columns.
+    /// Creates a table with these columns.
     pub fn new(head: &[&str]) -> Self {
         Self { rows: vec![head.iter().map(|&text| text.to_owned()).collect()] }
     }
@@ -16,7 +17,7 @@ impl Table {
         self.rows.push(cells.into_iter().collect());
     }
 
-    /// Prints it.
+    /// Prints the table.
     pub fn print(&self) {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let width = |column: usize| {
@@ -43,7 +44,7 @@ impl Table {
     }
 }
 
-/// A whole number with thousands separators.
+/// Formats a whole number with thousands separators.
 pub fn number(value: f64) -> String {
     let digits = format!("{:.0}", value.abs());
     let mut text = if value < 0.0 { "-".to_owned() } else { String::new() };
@@ -56,22 +57,22 @@ pub fn number(value: f64) -> String {
     text
 }
 
-/// A ratio.
+/// Formats a ratio.
 pub fn ratio(value: f64) -> String {
     format!("{value:.2}")
 }
 
-/// Bytes as mebibytes with this many decimals.
+/// Formats bytes as mebibytes with this many decimals.
 pub fn mebibytes<const DECIMALS: usize>(bytes: f64) -> String {
     format!("{:.DECIMALS$} MiB", bytes / (1024.0 * 1024.0))
 }
 
-/// Seconds as milliseconds with this many decimals.
+/// Formats seconds as milliseconds with this many decimals.
 pub fn milliseconds<const DECIMALS: usize>(seconds: f64) -> String {
     format!("{:.DECIMALS$} ms", seconds * 1000.0)
 }
 
-/// The minimum and maximum of the samples; a dash if there are none.
+/// Formats the minimum and maximum of the samples; a dash if there are none.
 pub fn spread(samples: &[f64], show: &dyn Fn(f64) -> String) -> String {
     let least = samples.iter().copied().fold(f64::INFINITY, f64::min);
     let most = samples.iter().copied().fold(f64::NEG_INFINITY, f64::max);

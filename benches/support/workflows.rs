@@ -1,4 +1,4 @@
-//! Workflows of the service to measure: created, triggered, awaited.
+//! Creates and triggers workflows of the service to measure, and waits for their executions.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub async fn make(address: SocketAddr, key: &str, name: &str, steps: Value) -> S
     format!("/api/v1/{}/trigger", made["workflow_id"].as_str().unwrap())
 }
 
-/// Triggers an execution and waits for its end; returns the seconds that it took.
+/// Triggers an execution and waits for its end; returns its duration in seconds.
 pub async fn run(
     connection: &mut Connection,
     address: SocketAddr,
@@ -34,8 +34,8 @@ pub async fn run(
     seconds
 }
 
-/// The time of each of `count` calls of `once` in seconds, `flight` at a time, each on its own
-/// connection.
+/// Calls `once` `count` times, `flight` at a time, each on its own connection; returns the duration
+/// of each call in seconds.
 pub async fn latencies<F>(
     address: SocketAddr,
     (count, flight): (u64, u64),

@@ -15,7 +15,7 @@ URL = f"https://registry.npmjs.org/axe-core/-/axe-core-{VERSION}.tgz"
 
 folder = Path(sys.argv[1])
 folder.mkdir(parents=True, exist_ok=True)
-# One test downloads it; the others wait, and then find it.
+# One test downloads the file; the others wait, and then find it.
 alone = open(folder / "lock", "w")
 fcntl.flock(alone, fcntl.LOCK_EX)
 script = folder / f"axe-{VERSION}.js"

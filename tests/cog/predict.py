@@ -15,7 +15,7 @@ class Predictor(BasePredictor):
         if do == "fail":
             raise ValueError("as it was asked to")
         if do == "sleep":
-            # In short steps: Cog cancels between two lines of Python.
+            # Sleep in short steps, because Cog cancels between two lines of Python.
             for _ in range(600):
                 time.sleep(0.1)
         print(f"{len(text)} characters")

@@ -23,7 +23,7 @@ use crate::support::service::{Service, Setup};
 use crate::support::{count_from, eventually};
 use orrery_runtime as runtime;
 
-/// Polling interval of `/health`.
+/// Interval between polls of `/health`.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 pub const MIB: u64 = 1024 * 1024;
 
@@ -36,8 +36,8 @@ pub struct Target {
     _folder: tempfile::TempDir,
 }
 
-/// Polls `/health` until dropped, and records the slowest answer and the peak memory of the service
-/// with its workers.
+/// Polls `/health` until dropped; records the slowest response and the peak memory usage of the
+/// service with its workers.
 struct Watch {
     ending: Arc<AtomicBool>,
     slowest_ms: Arc<AtomicU64>,
@@ -69,8 +69,8 @@ impl Watch {
     }
 }
 
-/// Resident memory of the service and of its built-in workers. Shared pages of the binary count
-/// twice.
+/// Returns the resident memory of the service and of its built-in workers. Pages of the binary that
+/// they share count twice.
 fn resident_with_children(pid: u32) -> u64 {
     let parent = format!("PPid:\t{pid}\n");
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -116,8 +116,8 @@ impl Target {
         }
     }
 
-    /// Checks that an ordinary prediction completes, that the service has not restarted, answered
-    /// `/health` in time throughout, and stayed small.
+    /// Checks that an ordinary prediction completes, that the service has not restarted, that it
+    /// answered `/health` in time throughout, and that its memory stayed bounded.
     fn assert_well(self, attack: &str) {
         self.assert_well_within(attack, 0);
     }
@@ -152,7 +152,7 @@ impl Drop for Target {
     }
 }
 
-/// Creates one prediction per input and waits until all have ended; returns their records.
+/// Creates one prediction per input, waits until all have ended, and returns their records.
 fn run_all(target: &Target, model: &str, inputs: &[Value]) -> Vec<Value> {
     let mut client = target.client();
     let mut ids = Vec::new();
@@ -249,7 +249,8 @@ fn bodies_without_key_use_no_memory() {
         );
         stream.write_all(head.as_bytes()).unwrap();
         for _ in 0..7 {
-            // The service may answer and close at any moment: rejected data is not kept.
+            // The service may respond and close the connection at any moment: it does not store
+            // rejected data.
             if stream.write_all(&filler).is_err() {
                 break;
             }
@@ -272,7 +273,7 @@ fn clients_that_do_not_read_block_nobody() {
             stream
         })
         .collect();
-    // The control socket and the metrics have their own permits.
+    // The control socket and the metrics listener have their own permits.
     assert!(target.setup.run(&["key", "list"]).contains("test"));
     assert!(target.setup.metric("orrery_executions_queued").is_some());
     let mut ended = 0;
@@ -353,7 +354,7 @@ fn hanging_workflows_starve_no_model() {
         }
     }
     eventually("the steps hang", || (gate.held() >= 20).then_some(()));
-    // `assert_well` runs a prediction to completion while all of them hang.
+    // `assert_well` runs a prediction to completion while all of these executions hang.
     target.assert_well("two workflows of 30 executions that hang");
     gate.open();
 }

@@ -1,6 +1,6 @@
 //! Exchanges of the agent while the service is killed again and again, including during a summary
-//! of the conversation: no tool call with a result runs again, each exchange ends, the memory
-//! contains it once, and the balance is exact.
+//! of the conversation: no tool call with a result runs again, each exchange ends, the session's
+//! memory contains it once, and the balance is exact.
 
 use std::io::{BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -23,8 +23,8 @@ const TOOLS: usize = 3;
 const ANSWER_COST: i64 = 2000;
 /// Cost of a tool call in micro-dollars.
 const TOOL_COST: i64 = 1000;
-/// Answers between two kills: enough that each session has made progress, so that none is suspected
-/// of causing the crashes.
+/// Model answers between two kills: enough for each session to make progress, so that none is
+/// suspected of causing the crashes.
 const ANSWERS_BETWEEN: usize = 6;
 /// Delay of the model's answers, so that kills fall between its steps.
 const THINKING: Duration = Duration::from_millis(15);
@@ -33,13 +33,13 @@ const THINKING: Duration = Duration::from_millis(15);
 /// it.
 const CONTEXT_TOKENS: usize = 4096;
 const LONG_PROMPT: usize = 1500;
-/// Exchanges that a session remembers.
+/// Maximum number of exchanges in a session's memory.
 const REMEMBERED_MAX: u32 = 50;
 
 /// Requests that a model server has received.
 #[derive(Debug, Default)]
 struct Asked {
-    /// All requests answered.
+    /// All answered requests.
     answers: AtomicUsize,
     /// Summary requests, answered or not.
     summaries: AtomicUsize,
@@ -55,7 +55,8 @@ impl Asked {
     }
 }
 
-/// Starts a model server that calls a tool several times, then answers; and that summarizes.
+/// Starts a model server that calls a tool several times and then answers; it also generates
+/// summaries.
 fn start_server(asked: &Arc<Asked>) -> String {
     let asked = Arc::clone(asked);
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
@@ -103,7 +104,7 @@ fn answer(stream: &TcpStream, asked: &Asked) {
     drop(writer.write_all(format!("{head}{body}").as_bytes()));
 }
 
-/// The number of exchanges of all sessions, once all accepted ones have ended.
+/// Returns the number of exchanges of all sessions, once all accepted ones have ended.
 fn ended(client: &mut Client, accepted: usize) -> Option<usize> {
     let rows = client.get("/v2/executions?type=agent&limit=100").ok()?.json();
     let rows = rows["executions"].as_array()?.clone();
@@ -111,7 +112,7 @@ fn ended(client: &mut Client, accepted: usize) -> Option<usize> {
     (rows.len() >= accepted && rows.iter().all(is_over)).then_some(rows.len())
 }
 
-/// A service whose agent uses that server and may call a model that costs money.
+/// Creates a service whose agent uses this server and may call a model that costs money.
 fn set_up(folder: &Path, server: &str, agent: &str) -> Setup {
     let lines = format!(
         "[router]\nupstream_url = \"{server}\"\n\
@@ -125,15 +126,15 @@ fn set_up(folder: &Path, server: &str, agent: &str) -> Setup {
     setup
 }
 
-/// Begins an exchange; returns whether it was accepted. The response head says that the prompt is
-/// durable.
+/// Begins an exchange; returns whether the service accepted it. The response head confirms that the
+/// prompt is durable.
 fn begin(setup: &Setup, key: &str, session: &str, message: &str) -> bool {
     let body = json!({"message": message, "session_id": session});
     let started = setup.agent(key).post("/chat", &[], &body.to_string());
     started.is_ok_and(|answer| answer.status() == 200)
 }
 
-/// Checks, once all exchanges have ended, what ran, what it cost, and what is remembered.
+/// Once all exchanges have ended, checks which tools ran, the charges, and the memory.
 fn check(setup: &Setup, key: &str, accepted: usize, sessions: usize) {
     let mut client = setup.client(key);
     let exchanges = eventually("every exchange ends", || ended(&mut client, accepted));
@@ -141,7 +142,8 @@ fn check(setup: &Setup, key: &str, accepted: usize, sessions: usize) {
     let mut summaries = 0;
     for row in rows["executions"].as_array().unwrap() {
         assert_eq!(row["status"], "success", "{row}");
-        // Four answers and three tool calls; one more answer with a summary.
+        // An exchange has four answers and three tool calls; one more answer if it triggers a
+        // summary.
         summaries += match &row["execution_cost"] {
             cost if *cost == json!(0.011) => 0,
             cost if *cost == json!(0.013) => 1,
@@ -211,7 +213,8 @@ fn agent_killed_while_it_summarizes_keeps_one_summary() {
     for round in 0..count_from("ORRERY_CRASH_AGENT", 8).min(REMEMBERED_MAX - 1) {
         let before = asked.summaries();
         accepted += usize::from(begin(&setup, &key, "s0", &format!("round {round} {long}")));
-        // While the model generates the summary, as it is committed, or just after.
+        // Kill while the model generates the summary, while the summary is committed, or just
+        // after.
         eventually("a summary is asked for", || (asked.summaries() > before).then_some(()));
         std::thread::sleep(Duration::from_millis(random.within(0..30)));
         service.kill();

@@ -1,4 +1,5 @@
-//! Backups under load: taken from the running service, verified, restored elsewhere, and started.
+//! Backups under load: created by the running service, verified, restored to another folder, and
+//! started from there.
 
 use std::fs;
 
@@ -44,13 +45,13 @@ fn backup_under_load_restores_a_complete_service() {
     setup.run(&["resume"]);
     let ends = verdict::settle(&setup, &world.key, &before);
     world.client_log.lock().unwrap().acknowledged.retain(|id, _| ends.contains_key(id));
-    // Executions unfinished at that moment end again, so their webhooks differ.
+    // Executions unfinished at the time of the backup end again, so their webhooks differ.
     verdict::check_ends(&world.client_log, &ends);
     ClientLog::repeat_keys(&world.client_log, &mut setup.client(&world.key));
     let path = format!("/v1/files/{}/content", file["id"].as_str().unwrap());
     assert_eq!(setup.client(&world.key).get(&path).unwrap().text(), content);
 
-    // Restoring into a folder with data is rejected, and so is a truncated backup.
+    // The service rejects a restore into a folder with data, and a truncated backup.
     let refused = setup.fail(&["restore", backup]);
     assert!(
         refused.contains("already contains payloads") || refused.contains("already"),
@@ -65,8 +66,8 @@ fn backup_under_load_restores_a_complete_service() {
     assert!(refused.contains("the backup is incomplete or damaged"), "{refused}");
     assert!(!nowhere.exists());
 
-    // A running service has exclusive access to its store; once stopped, the store can be
-    // rewritten.
+    // A running service has exclusive access to its store; other commands can rewrite the store
+    // once it has stopped.
     for command in ["verify", "compact"] {
         let refused = setup.fail(&[command]);
         assert!(refused.contains("a service runs in"), "{command}: {refused}");

@@ -1,4 +1,4 @@
-//! Chat calls when the service dies in the middle of a stream: no reservation is left, and the
+//! Chat calls when the service dies in the middle of a stream: no reservation remains, and the
 //! ledger contains exactly the recorded calls.
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 use crate::support::service::Setup;
 use crate::verdict;
 
-/// Maximum tokens of an answer, at a price that makes them most of the balance.
+/// Maximum tokens of an answer; at the model's price they cost most of the balance.
 const MOST: u64 = 900;
 /// Cost of the answer after the restart: two tokens at a thousandth of a dollar each.
 const CHARGED: i64 = 2000;
 
-/// Starts a model server: a stream gets its first event and nothing more, other requests an answer
-/// at once.
+/// Starts a model server that sends only the first event of a stream, and answers other requests
+/// immediately.
 fn start_server() -> String {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -35,7 +35,7 @@ fn answer(stream: &TcpStream) {
         let event = "data: {\"choices\":[{\"delta\":{\"content\":\"12345678\"}}]}\n\n";
         let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n";
         drop(writer.write_all(format!("{head}{event}").as_bytes()));
-        // Until the client closes the connection.
+        // Wait until the client closes the connection.
         drop(reader.read(&mut [0]));
         return;
     }

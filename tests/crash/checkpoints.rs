@@ -1,9 +1,9 @@
 //! Kills at critical moments of the store: while a checkpoint moves rows from the log to the tree,
 //! and while a start replays a log of several MiB.
 //!
-//! From outside, the start of a checkpoint shows in the processor time of its thread, and its end
-//! in a new mark in the data folder; a replay shows in the bytes the process has read, and its end
-//! in the new mark. A kill between the two hits inside.
+//! The test detects the start of a checkpoint by the processor time of its thread, and the start of
+//! a replay by the bytes that the process has read. A new mark in the data folder indicates the end
+//! of either. A kill before the new mark hits the operation.
 
 use std::collections::HashSet;
 use std::fs;
@@ -20,16 +20,17 @@ use crate::support::{count_from, eventually};
 use crate::verdict;
 use crate::world::World;
 
-/// Concurrent clients, and the number that each creates before a kill in a checkpoint. The rows are
-/// well over the 1,000 that trigger a checkpoint after a second without commits.
+/// Concurrent clients, and the number of predictions that each creates before a kill during a
+/// checkpoint. Their rows are well over the 1,000 that trigger a checkpoint after a second without
+/// commits.
 const SENDERS: u64 = 8;
 const CREATES: u64 = 30;
-/// The number that each creates before a kill in a start, and the size of inputs and outputs: rows
-/// of the store, not files.
+/// The number of predictions that each client creates before a kill during a start, and the size of
+/// inputs and outputs, which the store keeps in rows, not in files.
 const LARGE_CREATES: u64 = 15;
 const PADDING: usize = 30_000;
 const MIB: usize = 1024 * 1024;
-/// A start that has read this much is reading the log; at least one log is that long.
+/// A start that has read this many bytes is reading the log, since at least one log is this long.
 const LOG_BYTES: usize = 4 * MIB;
 /// More processor time between two polls than an idle polling thread uses.
 const BUSY_NANOS: u64 = 1_000_000;
@@ -38,8 +39,8 @@ const CHECKPOINT_THREAD: &str = "store-checkpoin";
 /// Allowed misses, in addition to one per hit.
 const SPARE_MISSES: u32 = 10;
 
-/// When to kill: a random moment within an adaptive span, so that about one kill in five is too
-/// late and the last steps are hit as often as the first.
+/// The moment of a kill, random within an adaptive span, so that about one kill in five is too late
+/// and the last steps are hit as often as the first ones.
 struct Aim {
     span_micros: u64,
     hits: u32,
@@ -133,7 +134,7 @@ fn kills_during_the_replay_of_a_log_lose_nothing() {
     check_at_rest(&world, service, &ends);
 }
 
-/// Creates `count` predictions from each client; returns when all are acknowledged.
+/// Creates `count` predictions from each client; returns once all are acknowledged.
 fn create(world: &mut World, count: u64, ask: fn(&mut Random, &Providers) -> Ask) -> Vec<String> {
     let before: HashSet<String> = ClientLog::ids(&world.client_log).into_iter().collect();
     let senders: Vec<_> =
@@ -156,7 +157,7 @@ fn create(world: &mut World, count: u64, ask: fn(&mut Random, &Providers) -> Ask
     ids
 }
 
-/// Waits until a checkpoint has begun. `mark` is the mark before the load.
+/// Waits until a checkpoint has begun. `mark` is the mark from before the load.
 fn wait_for_a_checkpoint(world: &World, service: &Service, mark: &Value) {
     let thread = checkpoint_thread(service.pid());
     let mut before = used_nanos(&thread);
@@ -168,8 +169,8 @@ fn wait_for_a_checkpoint(world: &World, service: &Service, mark: &Value) {
     });
 }
 
-/// Waits until a start has begun to read the log. A start rewrites the mark once the whole log is
-/// in memory.
+/// Waits until a start has begun to read the log. A start rewrites the mark once it has read the
+/// whole log into memory.
 fn wait_for_the_replay(world: &World, starting: &Service, mark: &Value) {
     let path = format!("/proc/{}/io", starting.pid());
     eventually("a start reads the log", || {
@@ -188,7 +189,7 @@ fn checkpoint_thread(pid: u32) -> PathBuf {
     folders.find(is_named).unwrap()
 }
 
-/// The processor time of a thread.
+/// Returns the processor time used by a thread.
 fn used_nanos(thread: &Path) -> u64 {
     let text = fs::read_to_string(thread.join("schedstat")).unwrap();
     text.split(' ').next().unwrap().parse().unwrap()
@@ -199,7 +200,8 @@ fn mark(world: &World) -> Value {
     serde_json::from_slice(&text).unwrap()
 }
 
-/// Bytes written to the log's segments, without the zeros preallocated after them.
+/// Returns the number of bytes written to the log's segments, without the zeros preallocated after
+/// them.
 fn log_bytes(world: &World) -> usize {
     let segments = fs::read_dir(world.setup.data().join("store/log")).unwrap();
     let written = |path: PathBuf| {

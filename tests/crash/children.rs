@@ -1,5 +1,5 @@
-//! A parent with a thousand children, cancelled half-way and killed around that moment: no child is
-//! orphaned or duplicated, and both links are correct.
+//! A parent with a thousand children, cancelled halfway and killed around that moment: no child is
+//! orphaned or duplicated, and the links in both directions are correct.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -31,7 +31,7 @@ impl Family {
         let service = setup.start();
         let key = setup.create_key();
         let mut client = setup.client(&key);
-        // Every other child completes at once, the rest never would.
+        // Every other child completes immediately; the others never end by themselves.
         let condition =
             json!({"expression": "{{inputs.ends}}", "operator": "equals", "value": true});
         let steps = json!([{"step_id": "which", "type": "choice", "condition": condition,
@@ -56,7 +56,7 @@ impl Family {
         self.setup.client(&self.key)
     }
 
-    /// Waits until there are this many children.
+    /// Waits until this many children exist.
     fn wait_for(&self, count: usize) {
         let mut client = self.client();
         let path = format!("/v1/workflows/{}/executions?limit=1", self.child);
@@ -72,8 +72,8 @@ impl Family {
         self.setup.start()
     }
 
-    /// Kills the service at a random moment around the cancel of the parent, and checks that the
-    /// cancel is effective afterwards.
+    /// Kills the service at a random moment around the cancellation of the parent, and checks that
+    /// the cancellation takes effect afterwards.
     fn cancel_around_a_kill(&self, service: Service, random: &mut Random) -> Service {
         let path = format!("/v1/workflows/executions/{}/cancel", self.parent);
         let pause = Duration::from_micros(random.within(0..30_000));
@@ -91,12 +91,13 @@ impl Family {
             assert!([200, 409].contains(&again.status()), "{}", again.text());
         }
         let end = ended(&mut client, &self.parent)["status"].take();
-        // A parent that does not wait may have started all of them already.
+        // A parent that does not wait for its children may have started all of them already.
         assert!(end == "cancelled" || (end == "completed" && !self.waits), "{end}");
         service
     }
 
-    /// Checks that each child exists once and is linked both ways; returns the count per status.
+    /// Checks that each child exists once and is linked in both directions; returns the number of
+    /// children per status.
     fn check(&self) -> HashMap<String, usize> {
         let mut client = self.client();
         let of_workflow = format!("type=workflow&workflow_id={}", self.child);
@@ -108,12 +109,12 @@ impl Family {
         let ids = |rows: &[Value]| -> HashSet<String> {
             rows.iter().map(|row| row["id"].as_str().unwrap().to_owned()).collect()
         };
-        // From the parent to its children, …
+        // Check the links from the parent to its children.
         assert_eq!(ids(&all), ids(&history(&mut client, &of_parent)));
         let mut numbers = HashSet::new();
         let mut ends = HashMap::new();
         for row in &all {
-            // … and back.
+            // Check the link from the child to its parent.
             let child = detail(&mut client, row["id"].as_str().unwrap());
             assert_eq!(child["parent_execution_id"], self.parent.as_str(), "{child}");
             assert_eq!(
@@ -148,7 +149,7 @@ fn children_of_a_cancelled_parent_end_with_it() {
     let service = family.kill(service);
     family.wait_for(children / 2);
     let service = family.cancel_around_a_kill(service, &mut random);
-    // Once more while the children are being cancelled.
+    // Kill once more while the children are being cancelled.
     std::thread::sleep(Duration::from_millis(random.within(0..100)));
     let service = family.kill(service);
     let ends = family.check();

@@ -11,15 +11,15 @@ use crate::support::service::Setup;
 
 const YEAR_SECONDS: i64 = 365 * 24 * 3600;
 
-/// A retry and a webhook scheduled while the clock was a year ahead run on time after a kill and a
-/// start with the right clock; an idempotency key works on both sides of the jump.
+/// A retry and a webhook are scheduled while the clock is a year ahead. After a kill and a start
+/// with the right clock, both happen on time. An idempotency key works on both sides of the jump.
 #[test]
 fn clock_corrected_between_starts_delays_nothing() {
     let asked = Arc::<AtomicUsize>::default();
     let delivered = Arc::<Mutex<Vec<bool>>>::default();
     let asking = Arc::clone(&asked);
     let delivering = Arc::clone(&delivered);
-    // Every request fails until the third of its kind.
+    // Every request of each kind fails until the third.
     let server = Server::start(move |request| {
         let fails = if request.second_word() == "/hook" {
             let mut delivered = delivering.lock().unwrap();
@@ -72,7 +72,7 @@ fn clock_corrected_between_starts_delays_nothing() {
     eventually("the log says that the clock is ahead", || {
         setup.log_since(0).contains("the machine's clock is ahead of the time").then_some(())
     });
-    // By then the pause before the retry is durable, and ends in a year.
+    // The pause before the retry is durable by now, and ends in a year.
     eventually("the step waits for its retry", || {
         let path = format!("/v1/workflows/executions/{id}?timeout=0");
         let seen = client.get(&path).unwrap().json();
@@ -87,8 +87,8 @@ fn clock_corrected_between_starts_delays_nothing() {
     assert_eq!((predict("before"), predict("during")), (before, during));
 }
 
-/// With a clock beyond the representable years, responses, ids and waits keep working, then and
-/// afterwards.
+/// With a clock beyond the representable years, responses, ids and waits keep working, and still do
+/// once the clock is right again.
 #[test]
 fn clock_in_a_five_digit_year_breaks_no_response() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Kills while a thousand deliveries are in progress: each arrives, none is recorded as delivered
-//! that has not arrived, and none is repeated after it is known to have arrived.
+//! Kills while a thousand deliveries are in progress: every webhook arrives, none is recorded as
+//! delivered before it has arrived, and none is repeated once its arrival is recorded.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use crate::support::service::Setup;
 use crate::support::{count_from, eventually};
 
 const DELIVERIES: usize = 1000;
-/// One in this many is rejected at first.
+/// The receiver rejects one in this many webhooks at first.
 const REFUSED: usize = 17;
 const LIMITS: &str =
     "in_flight = 1000\nin_flight_per_receiver = 1000\ncircuit_failures = 1000000\n";
@@ -22,7 +22,7 @@ const LIMITS: &str =
 /// The receiver's responses to each execution's webhook.
 #[derive(Debug, Default)]
 struct Arrivals {
-    /// How often it answered 2xx.
+    /// Number of 2xx responses.
     accepted: HashMap<String, usize>,
     count: usize,
 }
@@ -41,7 +41,7 @@ fn receive(request: &Message, gate: &Gate, arrivals: &Mutex<Arrivals>) -> Answer
     (200, "{}".to_owned())
 }
 
-/// The executions of all deliveries with that status, as listed by the service.
+/// Returns the executions of all deliveries with that status, as listed by the service.
 fn listed(client: &mut Client, status: &str) -> Vec<String> {
     let mut ids = Vec::new();
     loop {
@@ -114,6 +114,6 @@ fn deliveries_all_arrive_and_none_repeats_after_success() {
         repeated += accepted - 1;
     }
     println!("{DELIVERIES} deliveries, {repeated} of them accepted again after a kill");
-    // A process that has sent nothing exports no gauge.
+    // A process that has sent no webhook exports no gauge.
     assert_eq!(setup.metric("orrery_webhook_in_flight").unwrap_or(0.0), 0.0);
 }

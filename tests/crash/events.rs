@@ -1,4 +1,4 @@
-//! Events sent around kills, two per execution: the acknowledged one becomes the execution's
+//! Events sent around kills, two per execution: the acknowledged event becomes the execution's
 //! answer, and no other.
 
 use std::sync::Mutex;
@@ -16,21 +16,21 @@ use orrery_runtime as runtime;
 
 /// Waiting executions per kill.
 const EXECUTIONS: usize = 60;
-/// Inputs of one bulk trigger.
+/// Inputs per bulk trigger.
 const BULK: usize = 10;
 /// Senders, each of which sends an event to every execution.
 const SENDERS: usize = 3;
 
-/// The events sent to one execution.
+/// The events sent to an execution.
 #[derive(Debug, Default)]
 struct Sent {
-    /// Events answered with 202.
+    /// Events that the service accepted with 202.
     acknowledged: Vec<String>,
     /// Events whose connection broke at least once.
     doubtful: Vec<String>,
 }
 
-/// Sends an event until it is answered, and records the outcome.
+/// Sends an event until the service responds, and records the outcome.
 fn send(setup: &Setup, client: &mut Client, id: &str, payload: &str, sent: &Mutex<Sent>) {
     let path = format!("/v1/workflows/executions/{id}/events/answer");
     let body = json!({ "payload": payload }).to_string();
@@ -56,7 +56,7 @@ fn send(setup: &Setup, client: &mut Client, id: &str, payload: &str, sent: &Mute
 
 /// Starts this many executions that wait for an event; every other one begins to wait later.
 fn start(client: &mut Client, count: usize) -> Vec<String> {
-    // Some events arrive before their step waits, and are stored.
+    // Some events arrive before their step waits; the service stores them.
     let workflow = workflow(
         client,
         "asks",

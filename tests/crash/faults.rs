@@ -1,8 +1,8 @@
-//! Transient faults: under load, system calls of the service fail or are slow, it runs out of file
-//! descriptors, its payload folder disappears, its clock jumps. Each fault lasts a moment; after
-//! all of them nothing is stuck, duplicated or charged twice.
+//! Transient faults: under load, the service's system calls fail or are slow, it runs out of file
+//! descriptors, its payload folder disappears, or its clock jumps. Each fault lasts a moment; after
+//! all faults, no execution is stuck, duplicated or charged twice.
 //!
-//! `strace --inject` makes system calls fail from outside. A fault in the log's own writes
+//! `strace --inject` makes system calls of the process fail. A fault in the log's own writes
 //! terminates the process, as intended; the test then restarts it, as systemd would.
 
 use std::fmt;
@@ -24,24 +24,24 @@ use crate::world::World;
 
 /// Duration of a fault.
 const FAULT_LASTS: Duration = Duration::from_millis(700);
-/// Recovery time between two faults.
+/// Recovery time between faults.
 const BETWEEN_FAULTS: Duration = Duration::from_millis(300);
-/// File descriptor limit of a service that runs short of them.
+/// File descriptor limit of a service that runs out of descriptors.
 const FEW_DESCRIPTORS: u64 = 40;
 /// Time limit for `strace` to detach from the service.
 const DETACH_WITHIN: Duration = Duration::from_secs(5);
 const HOUR_SECONDS: i64 = 3600;
 const YEAR_SECONDS: i64 = 365 * 24 * HOUR_SECONDS;
-/// Faults between two checks of everything acknowledged.
+/// Faults between two checks of all acknowledged work.
 const FAULTS_IN_A_CHAPTER: u32 = 128;
 /// Maximum backlog of executions when the next fault begins.
 const BACKLOG_MAX: f64 = 200.0;
-/// Acknowledged items of each kind that are checked after a flip.
+/// Acknowledged items of each kind that the test checks after a bit flip.
 const KNOWN: usize = 40;
-/// One in this many of them is checked again at the very end.
+/// One in this many of these items is checked again at the very end.
 const KEPT_OF_KNOWN: usize = 8;
 
-/// Kinds of faults, with the arguments of `strace` if it injects them.
+/// The faults, with the arguments of `strace` for those that it injects.
 const FAULTS: &[Fault] = &[
     Fault::Syscalls("a slow flush", "fdatasync,fsync:delay_exit=60000"),
     Fault::Syscalls("a flush of 10 ms", "fdatasync:delay_exit=10000"),
@@ -50,7 +50,7 @@ const FAULTS: &[Fault] = &[
     Fault::Syscalls("opens without descriptors", "openat:error=EMFILE:when=2+3"),
     Fault::Syscalls("a flush that fails", "fdatasync:error=EIO:when=40"),
     // Not `write`: that would also fail the runtime's event descriptors, which a full disk never
-    // does.
+    // affects.
     Fault::Syscalls("a disk that fills up", "pwrite64:error=ENOSPC:when=60+200"),
     Fault::Syscalls("no room for new files", "openat:error=ENOSPC:when=4+7"),
     Fault::Syscalls("renames that fail", "rename,renameat,renameat2:error=EIO:when=2+2"),
@@ -66,14 +66,14 @@ const FAULTS: &[Fault] = &[
 
 #[derive(Debug, Clone, Copy)]
 enum Fault {
-    /// The description, and the fault that `strace` injects.
+    /// The description of the fault, and the arguments with which `strace` injects it.
     Syscalls(&'static str, &'static str),
     FewDescriptors,
     PayloadsAway,
-    /// The clock error in seconds.
+    /// The description of the fault, and the clock error in seconds.
     Clock(&'static str, i64),
-    /// Like `Clock`, but the process is killed while the clock is wrong, and restarted once it is
-    /// right.
+    /// Like `Clock`, but the test kills the process while the clock is wrong, and restarts it once
+    /// the clock is right.
     ClockAndKill(&'static str, i64),
 }
 
@@ -127,7 +127,7 @@ impl Drop for Active {
         match self {
             Self::Traced(strace) => {
                 // SIGINT makes strace detach and leave the service running. If the service has
-                // ended meanwhile, strace may wait forever: SIGKILL detaches too.
+                // exited meanwhile, strace may wait forever; SIGKILL makes it detach too.
                 signal(strace.id(), Signal::INT);
                 let deadline = runtime::monotonic_now() + DETACH_WITHIN;
                 while strace.try_wait().is_ok_and(|ended| ended.is_none()) {
@@ -139,7 +139,7 @@ impl Drop for Active {
             }
             Self::Limited { pid, before } => limit_descriptors(*pid, before),
             Self::Away { from, to } => {
-                // The service has not created a replacement.
+                // The service has not created a replacement folder.
                 fs::rename(to, from).unwrap();
             }
             Self::Shifted(setup) => setup.shift_clock(0),
@@ -166,7 +166,7 @@ pub fn slow_flushes(pid: u32, delay: Duration) -> Active {
 fn is_traced(pid: u32) -> bool {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     threads.map(|thread| thread.unwrap().path().join("status")).all(|path| {
-        // A thread may end between the two calls.
+        // A thread may exit between the two calls.
         fs::read_to_string(path).map_or(true, |status| !status.contains("TracerPid:\t0"))
     })
 }
@@ -182,8 +182,8 @@ fn limit_descriptors(pid: u32, soft: &str) {
     drop(Command::new("prlimit").args(["--pid", &pid.to_string(), &limit]).status());
 }
 
-/// Whether this machine has what the faults need; fails if not and `ORRERY_CRASH_REQUIRE_STRACE` is
-/// set.
+/// Returns whether this machine has the tools that the faults need; fails if not and
+/// `ORRERY_CRASH_REQUIRE_STRACE` is set.
 pub fn can_inject() -> bool {
     let tools = ["strace", "prlimit"];
     let missing = tools.iter().find(|tool| {
@@ -196,7 +196,7 @@ pub fn can_inject() -> bool {
     false
 }
 
-/// Clients under load through one fault after another.
+/// Clients that keep the service under load through one fault after another.
 struct Clients {
     load: Load,
     mix: Running,
@@ -214,7 +214,7 @@ impl Clients {
 }
 
 /// `ORRERY_CRASH_FAULT_SECONDS` seconds of faults, one after another. After every
-/// [`FAULTS_IN_A_CHAPTER`] of them, and at the end, everything is checked and bytes are flipped.
+/// [`FAULTS_IN_A_CHAPTER`] faults, and at the end, the test checks everything and flips bits.
 #[test]
 #[ignore = "needs strace: run tests/run"]
 fn faults_that_pass_leave_nothing_behind() {
@@ -259,7 +259,7 @@ struct SoFar {
     faults: u32,
     ends: u32,
     predictions: usize,
-    /// In micro-dollars.
+    /// Total charges in micro-dollars.
     paid: i64,
     flips: Tally,
     /// Responses that must be the same at the end.
@@ -287,7 +287,7 @@ impl fmt::Display for SoFar {
     }
 }
 
-/// One fault under load, and the recovery from it.
+/// Injects one fault under load, and waits for the recovery.
 fn suffer(world: &mut World, mix: &Mix, service: &mut Service, fault: Fault, so_far: &mut SoFar) {
     let clients = Clients::start(world, mix);
     let active = fault.begin(world, service);
@@ -305,8 +305,8 @@ fn suffer(world: &mut World, mix: &Mix, service: &mut Service, fault: Fault, so_
     settle_to(world, BACKLOG_MAX);
 }
 
-/// Waits until at most this many executions are running or queued. Fails if none completes for a
-/// long time.
+/// Waits until at most this many executions are running or queued. Fails if no execution completes
+/// for a long time.
 fn settle_to(world: &World, most: f64) {
     let mut before = f64::INFINITY;
     while before > most {
@@ -317,7 +317,7 @@ fn settle_to(world: &World, most: f64) {
     }
 }
 
-/// Checks that everything acknowledged has ended as expected, drops the records, and returns some
+/// Checks that all acknowledged work has ended as expected, drops the records, and returns a sample
 /// of them.
 fn end_chapter(world: &World, mix: &Mix, so_far: &mut SoFar) -> Known {
     let mut client = world.setup.client(&world.key);
@@ -338,7 +338,7 @@ fn end_chapter(world: &World, mix: &Mix, so_far: &mut SoFar) -> Known {
     known
 }
 
-/// Waits until the service is ready again. Restarts a process that the fault terminated; returns
+/// Waits until the service is ready again. Restarts the process if the fault terminated it; returns
 /// the number of restarts.
 fn recover(world: &mut World, service: &mut Service, fault: Fault) -> u32 {
     let mut ends = 0;
@@ -358,7 +358,7 @@ fn recover(world: &mut World, service: &mut Service, fault: Fault) -> u32 {
     ends
 }
 
-/// Checks that refusals during a fault were temporary errors; clears them.
+/// Checks that refusals during a fault were temporary errors; clears the refusals.
 fn check_refusals(world: &World, fault: Fault) {
     let refused = std::mem::take(&mut world.client_log.lock().unwrap().refused);
     for (status, text) in refused {
@@ -366,7 +366,7 @@ fn check_refusals(world: &World, fault: Fault) {
     }
 }
 
-/// Repeats requests with a broken connection on the recovered service.
+/// Once the service has recovered, repeats requests whose connection broke.
 fn settle_doubts(world: &World, mix: &Mix) {
     let mut client = world.setup.client(&world.key);
     mix.clear_doubts(&mut client);

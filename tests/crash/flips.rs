@@ -1,5 +1,5 @@
-//! Bit flips: the service is killed, one bit of its stored data is flipped in a copy of its data
-//! folder, and the service is started on that copy. Whatever was hit, no acknowledged data may be
+//! Bit flips: a test kills the service, flips one bit of the stored data in a copy of the data
+//! folder, and starts the service on that copy. Wherever the bit was, no acknowledged data may be
 //! missing or different without an error. Then the service continues on the untouched folder.
 
 use std::fs;
@@ -15,7 +15,7 @@ use crate::support::service::{Service, Setup};
 /// Acknowledged data checked after each flip: paths and the bodies of their responses.
 pub type Known = Vec<(String, Vec<u8>)>;
 
-/// The part of the data folder that is hit.
+/// The part of the data folder in which a bit is flipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     Tree,
@@ -24,7 +24,7 @@ enum Part {
     File,
 }
 
-/// The parts hit in one round.
+/// The parts in which a round flips bits.
 const PARTS: [Part; 5] = [Part::Tree, Part::Log, Part::Tree, Part::Payload, Part::File];
 
 /// The outcomes of flips.
@@ -35,11 +35,11 @@ pub struct Tally {
     pub refused: u32,
     /// `orrery verify` or a response reported the damage.
     pub named: u32,
-    /// Everything was read unchanged.
+    /// All data was read unchanged.
     pub without_effect: u32,
 }
 
-/// Flips bytes of an idle service, one after another. Kills it, and restarts it.
+/// Flips bits of an idle service, one after another. Kills the service, and restarts it at the end.
 pub fn round(
     setup: &Setup,
     key: &str,
@@ -65,7 +65,8 @@ pub fn round(
     tally
 }
 
-/// Payload files and users' files are never rewritten, so the copy hard-links them.
+/// Copies a data folder. Payload files and users' files are never rewritten, so the copy hard-links
+/// them.
 fn copy(from: &Path, to: &Path) {
     fs::create_dir(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {
@@ -77,7 +78,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Flips one bit; returns its place. `None` if there is no such file.
+/// Flips one bit and returns its location; `None` if there is no file of this part.
 fn flip(data: &Path, part: Part, random: &mut Random) -> Option<String> {
     let files = match part {
         Part::Tree => vec![data.join("store/db")],
@@ -94,11 +95,11 @@ fn flip(data: &Path, part: Part, random: &mut Random) -> Option<String> {
     let count = u64::try_from(files.len()).unwrap();
     let path = &files[usize::try_from(random.within(0..count)).unwrap()];
     let mut bytes = fs::read(path).unwrap();
-    // Everything after the last written byte is unused.
+    // The bytes after the last nonzero byte are unused.
     let end = bytes.iter().rposition(|byte| *byte != 0)? + 1;
     let at = usize::try_from(random.within(0..u64::try_from(end).unwrap())).unwrap();
     bytes[at] ^= 1 << random.within(0..8);
-    // Replace the file: the untouched folder may share the old one.
+    // Replace the file, since the untouched folder may share the old one.
     let flipped = path.with_extension("flipped");
     fs::copy(path, &flipped).unwrap();
     fs::write(&flipped, bytes).unwrap();
@@ -112,7 +113,7 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
     paths.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
 }
 
-/// Whether `orrery verify` finds the data intact, how many rows it read, and its output.
+/// Returns whether `orrery verify` finds the data intact, how many rows it read, and its output.
 fn verified(setup: &Setup) -> (bool, u64, String) {
     let (is_good, printed, said) = setup.try_run(&["verify", "--json"]);
     assert!(!said.contains("panicked"), "verify panics: {said}");
@@ -163,9 +164,9 @@ fn judge(
     }
 }
 
-/// Whether a response reports damage; otherwise it must be unchanged.
+/// Returns whether a response reports damage; otherwise the response must be unchanged.
 fn is_named(setup: &Setup, key: &str, path: &str, body: &[u8], place: &str) -> bool {
-    // A download found damaged while streaming is cut off.
+    // The service cuts off a download when it detects damage while streaming.
     let Ok(answer) = setup.client(key).get(path) else { return true };
     if answer.status() == 200 && answer.body == body {
         return false;

@@ -1,5 +1,5 @@
-//! Workflows of five steps, and the server that their steps call: it counts requests by attempt
-//! key, and detects from their order whether a finished step ran again.
+//! Workflows of five steps, and the server that their steps call. The server counts requests by
+//! attempt key, and detects from their order whether a finished step ran again.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -24,13 +24,13 @@ const SLOW_MICROS: u64 = 8_000;
 pub struct Seen {
     /// Number of requests per attempt.
     pub attempts: HashMap<String, u32>,
-    /// The furthest step of each execution.
+    /// The furthest step reached by each execution.
     furthest: HashMap<String, usize>,
-    /// All violations.
+    /// All violations found.
     pub faults: Vec<String>,
 }
 
-/// The server, which outlives the killed service.
+/// The server, which survives the kills of the service.
 #[derive(Debug)]
 pub struct Flows {
     server: Server,
@@ -65,7 +65,7 @@ impl Flows {
     }
 
     /// Creates the workflow: alternating model and HTTP steps, each of which adds one to the
-    /// previous result.
+    /// previous result. Returns its id.
     pub fn create(&self, client: &mut Client) -> String {
         let url = self.server.url("/http");
         let model = |id: &str, from: &str| json!({"step_id": id, "type": "model", "model": "next", "params": {"n": from}});
@@ -83,20 +83,20 @@ impl Flows {
         made.json()["workflow_id"].as_str().unwrap().to_owned()
     }
 
-    /// Number of attempts received.
+    /// Returns the number of attempts received.
     pub fn arrived(&self) -> usize {
         self.seen.lock().unwrap().attempts.len()
     }
 
-    /// Reads the record of requests.
+    /// Reads the record of received requests.
     pub fn look<T>(&self, look: impl FnOnce(&Seen) -> T) -> T {
         look(&self.seen.lock().unwrap())
     }
 }
 
 impl Seen {
-    /// Records an attempt. Once a step's successor has arrived, the step is finished and durable:
-    /// it must not arrive again.
+    /// Records an attempt. Once the next step has arrived, a step is finished and durable, so it
+    /// must not arrive again.
     fn note(&mut self, request: &Message) {
         let key = request.header("idempotency-key").unwrap_or_default().to_owned();
         let mut parts = key.split(':');
@@ -112,7 +112,7 @@ impl Seen {
     }
 }
 
-/// The cost of the finished model steps in an execution's detail.
+/// Returns the cost of the finished model steps in an execution's detail.
 pub fn finished_cost_micros(detail: &Value) -> i64 {
     let steps = detail["step_outputs"].as_object().unwrap().values();
     let paid = steps.filter(|step| step["type"] == "model" && step["status"] == "completed");

@@ -1,5 +1,5 @@
-//! Control groups: processes that escape from their guard die with it all the same. If the machine
-//! gives the test no control group, it reports that it is skipped; with `ORRERY_FENCE_REQUIRE=1` it
+//! Control groups: processes that escape from their guard still die with it. If the machine
+//! provides no control group, the test reports that it is skipped; with `ORRERY_FENCE_REQUIRE=1` it
 //! fails instead.
 
 use std::fs;
@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::support::service::Setup;
 use crate::support::{eventually, signal};
 
-/// A control group that a service may use as its own. Dropping it kills the processes in it.
+/// A control group delegated to a service. Dropping it kills the processes in it.
 struct Delegated(PathBuf);
 
 impl Delegated {
@@ -42,7 +42,7 @@ impl Delegated {
         entries.filter(|path| path.is_dir()).collect()
     }
 
-    /// The groups of guards, with their processes.
+    /// Returns the groups of the guards, with the processes in each.
     fn guarded(&self) -> Vec<Vec<u32>> {
         let groups = self.groups().into_iter().filter(|group| !group.ends_with("orrery-service"));
         let lists = groups.map(|group| fs::read_to_string(group.join("cgroup.procs")).unwrap());
@@ -60,7 +60,7 @@ impl Drop for Delegated {
     }
 }
 
-/// Whether a process exists and is not a zombie.
+/// Returns whether a process exists and is not a zombie.
 fn lives(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
@@ -81,14 +81,14 @@ fn process_without_guard_is_killed_by_its_cgroup() {
     let mut service = setup.spawn_in(&group.0);
     service.wait_until_ready();
     let of_service = fs::read_to_string(group.0.join("orrery-service/cgroup.procs")).unwrap();
-    // A starting guard is in this group too, until it has moved to its own.
+    // A starting guard is also in this group until it has moved to its own.
     assert!(of_service.lines().any(|pid| pid == service.pid().to_string()), "{of_service}");
     let key = setup.create_key();
     let mut client = setup.client(&key);
     let body = json!({"model": "odd", "version": "1", "input": {"do": "hang"}}).to_string();
     let made = client.post("/v1/prediction", &[], &body).unwrap().json();
     let path = format!("/v1/prediction/{}", made["predictionID"].as_str().unwrap());
-    // The program, a child, and a child in its own session.
+    // The program, its child, and a child in its own session.
     let pids: Vec<u32> = eventually("the program is at work", || {
         let seen = client.get(&path).unwrap().json();
         let logs = seen["logs"].as_str().unwrap_or_default().to_owned();

@@ -1,4 +1,4 @@
-//! A file system in a file: a copy of it at one moment is the state after a power cut.
+//! A file system in a file: a copy of the file at one moment is the state after a power cut.
 
 use std::fs;
 use std::io;
@@ -8,8 +8,8 @@ use std::process::Command;
 
 use crate::support::eventually;
 
-/// Whether this machine lets the test mount. If not, the test reports that it is skipped, or fails
-/// if `ORRERY_CRASH_REQUIRE_MOUNT` is set.
+/// Returns whether this machine lets the test mount file systems. If not, the test reports that it
+/// is skipped, or fails if `ORRERY_CRASH_REQUIRE_MOUNT` is set.
 pub fn can_mount() -> bool {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("probe.img");
@@ -22,14 +22,14 @@ pub fn can_mount() -> bool {
     tried.is_ok()
 }
 
-/// Creates a sparse file with an empty ext4 of this many MiB.
+/// Creates a sparse file of this many MiB that contains an empty ext4 file system.
 pub fn make(image: &Path, mib: u64) -> Result<(), String> {
     let file = fs::File::create(image).map_err(|error| error.to_string())?;
     file.set_len(mib * 1024 * 1024).map_err(|error| error.to_string())?;
     run(Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(image))
 }
 
-/// Copies the image atomically: repeats the copy if anything was written meanwhile.
+/// Copies the image atomically: repeats the copy if anything was written to the image meanwhile.
 pub fn copy_at_one_moment(image: &Path, copy: &Path) {
     let written = || {
         let metadata = fs::metadata(image).unwrap();
@@ -60,7 +60,7 @@ impl Mounted {
         &self.point
     }
 
-    /// Free bytes.
+    /// Returns the number of free bytes.
     pub fn free_bytes(&self) -> u64 {
         let mut command = Command::new("df");
         let output = command.args(["--output=avail", "-B1"]).arg(&self.point).output().unwrap();

@@ -1,5 +1,5 @@
 //! Checks that completed work leaves nothing behind: no row in a lane, no timer, no open job. Also
-//! complete lists of it.
+//! helpers to run workflows and to read their complete history.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::support::service::{Service, Setup};
 
 /// The default of `engine.payload_inline_bytes`.
 const INLINE_BYTES: usize = 16 * 1024;
-/// Cleanup after the last end takes a moment: maximum number of checks of the store.
+/// Maximum number of checks of the store, since the cleanup after the last end takes a moment.
 const LOOKS_MAX: usize = 10;
 /// Tables of unfinished work.
 const TABLES: [Table; 3] = [Table::Lane, Table::Timer, Table::BulkJobOpen];
@@ -50,7 +50,7 @@ fn rows_of_unfinished_work(data: &Path) -> Vec<String> {
     })
 }
 
-/// All rows of the history that match these filters, newest first.
+/// Returns all rows of the history that match these filters, newest first.
 pub fn history(client: &mut Client, filters: &str) -> Vec<Value> {
     let mut rows = Vec::new();
     let mut cursor = String::new();
@@ -86,14 +86,14 @@ pub fn trigger(client: &mut Client, workflow: &str, inputs: &Value) -> String {
     taken.json()["execution_id"].as_str().unwrap().to_owned()
 }
 
-/// The detail of an execution.
+/// Returns the detail of an execution.
 pub fn detail(client: &mut Client, id: &str) -> Value {
     let answer = client.get(&format!("/v1/workflows/executions/{id}?timeout=0")).unwrap();
     assert_eq!(answer.status(), 200, "{}", answer.text());
     answer.json()
 }
 
-/// The detail of an execution once it has ended.
+/// Waits for the end of an execution; returns its detail.
 pub fn ended(client: &mut Client, id: &str) -> Value {
     eventually("the execution ends", || {
         let answer = client.get(&format!("/v1/workflows/executions/{id}?timeout=30")).unwrap();

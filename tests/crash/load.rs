@@ -1,4 +1,4 @@
-//! Clients that create predictions, and the log of what was acknowledged to them.
+//! Clients that create predictions, and the log of the predictions acknowledged to them.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ pub struct Ask {
     body: String,
     pub key: Option<String>,
     pub has_webhook: bool,
-    /// `None` if it fails on purpose.
+    /// `None` if the prediction fails on purpose.
     pub output: Option<Value>,
     pub cost_micros: i64,
 }
@@ -30,9 +30,10 @@ pub struct Ask {
 /// The clients' record of their requests.
 #[derive(Debug, Default)]
 pub struct ClientLog {
-    /// By id.
+    /// Acknowledged predictions by id.
     pub acknowledged: HashMap<String, Ask>,
-    /// Sent with an `Idempotency-Key`, but the connection broke: created or not.
+    /// Requests sent with an `Idempotency-Key` whose connection broke, so that their outcome is
+    /// unknown.
     pub doubtful: Vec<Ask>,
     /// Error responses, with their bodies.
     pub refused: Vec<(u16, String)>,
@@ -41,7 +42,7 @@ pub struct ClientLog {
 pub type Shared = Arc<Mutex<ClientLog>>;
 
 impl Ask {
-    /// A random kind of prediction from the mix.
+    /// Returns a random kind of prediction from the mix.
     pub fn random(random: &mut Random, providers: &Providers) -> Self {
         let mark = random.next();
         let mut ask = if random.once_in(2) {
@@ -55,7 +56,8 @@ impl Ask {
         ask
     }
 
-    /// The built-in model; free. With padding, its input and output are files.
+    /// Returns a prediction of the built-in model, which is free. With padding, its input and
+    /// output become files.
     pub fn template(mark: u64, padding: usize) -> Self {
         let input = json!({
             "template": "{{ mark }}{{ padding }}",
@@ -71,8 +73,8 @@ impl Ask {
         }
     }
 
-    /// The model that costs money. Always with a key, so that none can be created and paid without
-    /// its client knowing.
+    /// Returns a prediction of the model that costs money. It always has an idempotency key, so
+    /// that none can be created and charged without its client knowing.
     fn priced(mark: u64, fails: bool) -> Self {
         let input = json!({"mark": mark, "fails": fails});
         Self {
@@ -84,7 +86,7 @@ impl Ask {
         }
     }
 
-    /// A prediction of a model whose answer waits for the gate.
+    /// Returns a prediction of a model whose answer waits for the gate.
     pub fn stuck(mark: u64, padding: &str) -> Self {
         let input = json!({"mark": mark, "padding": padding});
         Self {
@@ -96,7 +98,7 @@ impl Ask {
         }
     }
 
-    /// The request body.
+    /// Returns the request body.
     pub fn body(&self) -> &str {
         &self.body
     }
@@ -111,7 +113,7 @@ impl Ask {
         self.has_webhook = true;
     }
 
-    /// Sends it and records the outcome. Returns false if the connection broke.
+    /// Sends the request and records the outcome. Returns false if the connection broke.
     pub fn send(self, client: &mut Client, client_log: &Shared) -> bool {
         let header = self.key.clone();
         let headers: Vec<(&str, &str)> =
@@ -125,7 +127,7 @@ impl Ask {
         if answer.status() != 200 {
             let mut client_log = client_log.lock().unwrap();
             client_log.refused.push((answer.status(), answer.text()));
-            // A failed write may be durable all the same.
+            // A failed write may nevertheless be durable.
             if answer.status() == 503 && self.key.is_some() {
                 client_log.doubtful.push(self);
             }
@@ -147,7 +149,7 @@ impl ClientLog {
         Shared::default()
     }
 
-    /// The ids so far.
+    /// Returns the ids acknowledged so far.
     pub fn ids(client_log: &Shared) -> Vec<String> {
         client_log.lock().unwrap().acknowledged.keys().cloned().collect()
     }
@@ -160,7 +162,7 @@ impl ClientLog {
         }
     }
 
-    /// Repeats every request that had a key: each must be answered with the same id.
+    /// Repeats every request that had a key: each response must contain the same id.
     pub fn repeat_keys(client_log: &Shared, client: &mut Client) {
         let keyed: Vec<(String, Ask)> = {
             let client_log = client_log.lock().unwrap();
@@ -176,13 +178,13 @@ impl ClientLog {
         assert_eq!(client_log.lock().unwrap().acknowledged.len(), before);
     }
 
-    /// Fails if any request was refused.
+    /// Fails if the service refused any request.
     pub fn assert_none_refused(client_log: &Shared) {
         assert_eq!(client_log.lock().unwrap().refused, [], "refused under ordinary load");
     }
 }
 
-/// Running clients; each stops when its connection breaks or the load is told to end.
+/// Running clients; each stops when its connection breaks or when the load ends.
 #[derive(Debug)]
 pub struct Load {
     ending: Arc<AtomicBool>,
@@ -224,7 +226,7 @@ impl Load {
     }
 }
 
-/// Almost incompressible text of that length.
+/// Returns almost incompressible text of that length.
 pub fn noise(seed: u64, length: usize) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;

@@ -1,5 +1,5 @@
 //! Everything at once: workflow executions, uploads and cancellations in parallel with the
-//! predictions of `load`, and a ledger of what was acknowledged for each.
+//! predictions of `load`, and a ledger of everything acknowledged.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,16 +23,16 @@ const EXECUTION_COST_MICROS: i64 = 3 * flows::STEP_COST_MICROS;
 /// Size limit of uploads.
 const UPLOAD_BYTES_MAX: u64 = 200_000;
 
-/// Everything that the service has acknowledged to the clients of the mix.
+/// All work that the service has acknowledged to the clients of the mix.
 #[derive(Debug, Default)]
 struct ClientLog {
     executions: HashMap<String, usize>,
-    /// The first inputs of bulk triggers whose connection broke: repeated with their idempotency
-    /// key.
+    /// The first inputs of bulk triggers whose connection broke. The test repeats them with their
+    /// idempotency key.
     doubtful: Vec<usize>,
-    /// The marks of predictions whose cancellation failed with a broken connection.
+    /// The marks of predictions whose cancellation ended with a broken connection.
     not_cancelled: Vec<u64>,
-    /// Predictions whose cancellation was answered with `cancelled`.
+    /// Predictions that the service confirmed as `cancelled`.
     cancelled: Vec<String>,
     /// Files and their contents.
     files: HashMap<String, String>,
@@ -47,7 +47,7 @@ pub struct Mix {
     ledger: Arc<Mutex<ClientLog>>,
 }
 
-/// Running clients of the mix; they stop when told to or when their connection breaks.
+/// Running clients of the mix. They stop when the mix ends or when their connection breaks.
 #[derive(Debug)]
 pub struct Running {
     ending: Arc<AtomicBool>,
@@ -102,7 +102,7 @@ impl Mix {
         }
     }
 
-    /// Repeats `clear_doubts` until none is left.
+    /// Repeats `clear_doubts` until the outcome of every request is known.
     pub fn clear_all_doubts(&self, client: &mut Client) {
         eventually("no request is in doubt", || {
             self.clear_doubts(client);
@@ -111,8 +111,8 @@ impl Mix {
         });
     }
 
-    /// Drops the records of everything acknowledged, once checked; returns some of them: paths and
-    /// their responses.
+    /// Drops the records of all acknowledged work, once checked; returns the paths and responses of
+    /// some of them.
     pub fn forget(&self, client: &mut Client, some: usize) -> Vec<(String, Vec<u8>)> {
         let mut ledger = self.ledger.lock().unwrap();
         let executions = ledger.executions.keys().take(some);
@@ -131,8 +131,8 @@ impl Mix {
         kept
     }
 
-    /// Waits until everything acknowledged has ended, checks the outcomes, and returns the total
-    /// cost in micro-dollars.
+    /// Waits until all acknowledged work has ended, checks the outcomes, and returns the total cost
+    /// in micro-dollars.
     pub fn check(&self, client: &mut Client) -> i64 {
         self.clear_all_doubts(client);
         let ledger = self.ledger.lock().unwrap();
@@ -181,7 +181,7 @@ impl Running {
 
 type Shared = Arc<Mutex<ClientLog>>;
 
-/// Triggers ten executions in bulk. `None` if the connection broke.
+/// Triggers ten executions in bulk. Returns `None` if the connection broke.
 fn trigger(client: &mut Client, _dice: &mut Random, workflow: &str, ledger: &Shared) -> Option<()> {
     let first = {
         let mut ledger = ledger.lock().unwrap();
@@ -191,7 +191,7 @@ fn trigger(client: &mut Client, _dice: &mut Random, workflow: &str, ledger: &Sha
     trigger_from(client, workflow, first, ledger)
 }
 
-/// The same, starting with this input.
+/// Like [`trigger`], with inputs that start at `first`.
 fn trigger_from(client: &mut Client, workflow: &str, first: usize, ledger: &Shared) -> Option<()> {
     let inputs: Vec<Value> = (first..first + BULK).map(|n| json!({"n": n})).collect();
     let body = json!({"inputs": inputs}).to_string();
@@ -214,7 +214,7 @@ fn trigger_from(client: &mut Client, workflow: &str, first: usize, ledger: &Shar
     Some(())
 }
 
-/// Uploads one file of random length.
+/// Uploads a file of random length.
 fn upload(
     client: &mut Client,
     random: &mut Random,
@@ -258,7 +258,7 @@ fn cancel_marked(client: &mut Client, mark: u64, ledger: &Shared) -> Option<()> 
     let made = client.post("/v1/prediction/", &[("Idempotency-Key", &key)], ask.body()).ok()?;
     if made.status() != 200 {
         assert!([429, 503].contains(&made.status()), "{}", made.text());
-        // A failed write may be durable all the same.
+        // A failed write may nevertheless be durable.
         ledger.lock().unwrap().not_cancelled.push(mark);
         return Some(());
     }
@@ -274,7 +274,7 @@ fn cancel_marked(client: &mut Client, mark: u64, ledger: &Shared) -> Option<()> 
     Some(())
 }
 
-/// Kill -9 with everything at once; `ORRERY_CRASH_MIX` rounds.
+/// `kill -9` with all kinds of work at once; `ORRERY_CRASH_MIX` rounds.
 #[test]
 fn everything_at_once_survives_kills() {
     let folder = tempfile::tempdir().unwrap();

@@ -15,19 +15,19 @@ use crate::support::service::Setup;
 use crate::support::{count_from, eventually};
 
 const CLIENTS: usize = 8;
-/// One input in this many is a separate payload file, and one turn in this many uploads a file.
+/// One input in this many is a separate payload file, and one request in this many uploads a file.
 const LARGE_EVERY: u64 = 20;
 const FILE_EVERY: u64 = 25;
 
-/// What a reader saw, and when; times are in microseconds.
+/// A resource as seen by a reader, and when; times are in microseconds.
 #[derive(Debug)]
 struct Seen {
     path: String,
-    /// It did not exist before this time, …
+    /// The resource did not exist before this time.
     asked: u64,
-    /// … and was acknowledged by this time.
+    /// The service had acknowledged the resource by this time.
     acknowledged: u64,
-    /// Its last response, and when that arrived.
+    /// The resource's last response, and the time at which that response arrived.
     end: Vec<u8>,
     ended: u64,
 }
@@ -65,10 +65,10 @@ fn restore_to_any_moment_is_what_was_acknowledged_by_then() {
     let last = seen.iter().map(|seen| seen.ended).max().unwrap();
     let mut moments: Vec<u64> =
         (0..if total < 1000 { 3 } else { 9 }).map(|_| world.random.within(first..last)).collect();
-    // And the end of the log: nothing is lost.
+    // Add the end of the log, where nothing is lost.
     moments.push(now());
     for (number, moment) in moments.into_iter().enumerate() {
-        // A time has millisecond precision, and the whole of that millisecond is restored.
+        // A time has millisecond precision, and a restore includes the whole of that millisecond.
         let moment = moment / 1000 * 1000 + 999;
         let into = folder.path().join(format!("restored-{number}/data"));
         let into_text = into.to_str().unwrap();
@@ -80,12 +80,12 @@ fn restore_to_any_moment_is_what_was_acknowledged_by_then() {
     }
 }
 
-/// A response without the address of the service.
+/// Returns a response without the address of the service.
 fn text(setup: &Setup, body: &[u8]) -> String {
     String::from_utf8(body.to_vec()).unwrap().replace(&setup.base().to_string(), "HOST")
 }
 
-/// Compares the responses of a service on the restored folder with those seen.
+/// Compares the responses of a service on the restored folder with the recorded ones.
 fn compare(setup: &Setup, world: &World, seen: &[Seen], moment: u64) {
     let _service = setup.start();
     let before = &world.setup;
@@ -113,7 +113,7 @@ fn compare(setup: &Setup, world: &World, seen: &[Seen], moment: u64) {
     println!("{}: {there} acknowledged, {ended} of them ended, all there", shown(moment));
 }
 
-/// Creates predictions and files with many concurrent clients, and reads each until it ends.
+/// Creates predictions and files with many concurrent clients, and reads each until its end.
 fn load(world: &mut World, total: u64) -> Vec<Seen> {
     let turns = Arc::new(AtomicU64::new(0));
     let seen = Arc::<Mutex<Vec<Seen>>>::default();

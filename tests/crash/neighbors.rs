@@ -1,6 +1,6 @@
 //! Neighbors: two organizations on one service. One attacks the resources shared by all
-//! organizations (places, memory, descriptors, the disk); the other's predictions are answered in
-//! time throughout.
+//! organizations (slots, memory, descriptors, the disk); the other's predictions complete in time
+//! throughout.
 //!
 //! `ORRERY_ABUSE_SECONDS` sets the duration of each attack, `ORRERY_ABUSE_NEIGHBOR_MS` the time
 //! limit of the neighbor's predictions, and the bounds of `abuse` apply too: `tests/torture/abuse`
@@ -23,9 +23,9 @@ use orrery_runtime as runtime;
 
 /// Interval of the neighbor's requests.
 const ASK_EVERY: Duration = Duration::from_millis(500);
-/// At the start of an attack, the neighbor may wait this long once.
+/// The time that one of the neighbor's predictions may take at the start of an attack.
 const GRACE: Duration = Duration::from_secs(1);
-/// Memory that attacks may use in addition to the bound of `abuse`: 100 MiB, and
+/// Memory that attacks may use on top of the bound of `abuse`: 100 MiB, plus
 /// `engine.workflow_memory`.
 const BUDGETS_MIB: u64 = 100 + 256;
 /// The models and inputs that the neighbor runs in turn.
@@ -94,7 +94,7 @@ impl Neighbor {
         Self { ending, seen, thread: Some(thread) }
     }
 
-    /// Stops; returns what was wrong with the service it got.
+    /// Stops the neighbor; returns what was wrong with its service, if anything.
     fn end(&mut self, attack: &str) -> Option<String> {
         self.ending.store(true, Ordering::Relaxed);
         self.thread.take().unwrap().join().unwrap();
@@ -131,7 +131,7 @@ impl Neighborhood {
         let setup = &target.setup;
         setup.run(&["org", "create", "--name", "other"]);
         let key = setup.run(&["key", "create", "--name", "other", "--org", "other"]);
-        // Built-in workers have started already, as in practice.
+        // Start the built-in workers first, since in practice they are already running.
         let neighbor = Neighbor::start(setup, key.trim(), models);
         eventually("the neighbor is served", || {
             let served = neighbor.seen.answered.load(Ordering::Relaxed);
@@ -184,14 +184,14 @@ impl Neighborhood {
         let disk = self.disk_mib();
         println!("{attack}: {disk} MiB on the disk");
         let fault = self.neighbor.end(attack);
-        // The attacker waits for its own work.
+        // From here on, use the neighbor's key: the attacker would have to wait for its own work.
         self.target.key = self.key;
         self.target.assert_well_within(attack, BUDGETS_MIB);
         assert!(fault.is_none(), "{}", fault.unwrap_or_default());
     }
 }
 
-/// Accepts connections and never answers.
+/// A server that accepts connections and never answers.
 struct Deaf {
     address: SocketAddr,
     held: Arc<Mutex<Vec<TcpStream>>>,
@@ -240,7 +240,8 @@ fn numbers(count: usize) -> Vec<usize> {
     (0..count).collect()
 }
 
-/// Three workflows, each of which runs the next one for each of 10,000 items: a tree of 10^8.
+/// Three workflows, two of which run the next one for each of 10,000 items: a tree of 10^8
+/// executions.
 fn tree_of_workflows(waits: bool, attack: &str) {
     let near = Neighborhood::text();
     let leaf = near.workflow("l0", &json!([{"step_id": "a", "type": "pass", "result": 1}]));
@@ -292,7 +293,7 @@ fn hanging_steps_leave_descriptors_to_neighbor() {
     near.assert_well("10,000 steps that hang");
 }
 
-/// All places are taken by executions that hang.
+/// Executions that hang occupy all of the service's slots.
 #[test]
 fn executions_that_hang_leave_places_to_the_neighbor() {
     const OWN: usize = 4;
@@ -351,7 +352,7 @@ fn large_hanging_requests_use_bounded_memory() {
     near.assert_well("60 requests of 7.9 MiB that hang");
 }
 
-/// A small input that each step expands.
+/// A small input that every step expands.
 #[test]
 fn repeated_references_use_bounded_memory() {
     let near = Neighborhood::text();
@@ -380,7 +381,7 @@ fn maps_of_hanging_requests_use_bounded_memory() {
     near.assert_well("300 maps of 10,000 requests that hang");
 }
 
-/// One map of requests to a server with this response.
+/// Runs a map of requests to a server that returns this response.
 fn large_answers(text: String, attack: &str) {
     let near = Neighborhood::text();
     let server = Server::start(move |_request| (200, text.clone()));
@@ -418,7 +419,7 @@ fn events_of_many_endpoints_are_stored_once() {
         assert_eq!(made.status(), 201, "{}", made.text());
     }
     let before = near.disk_mib();
-    // Only incompressible data uses up the budget.
+    // Only incompressible data uses up the memory budget.
     let large = noise(1, 1024 * 1024);
     let input = json!({"template": "{{ a }}{{ a }}{{ a }}{{ a }}", "values": {"a": large}});
     let body = json!({"model": "text-template", "version": "1", "input": input}).to_string();

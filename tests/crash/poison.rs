@@ -1,5 +1,5 @@
-//! Work that crashes the process, from outside: an inference server that sends SIGABRT to the
-//! service whenever it is called for one prediction. Also kills that no execution causes.
+//! Work that crashes the process: an inference server sends SIGABRT to the service whenever the
+//! service calls it for a certain prediction. Also kills that no execution causes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ const KILLS_MAX: u32 = 10;
 const INNOCENTS: usize = 8;
 
 /// Aborts the process with this id, if any, and waits for its exit: other threads keep running
-/// until its handler has written the note.
+/// until the abort handler has written its note.
 fn kill(pid: &AtomicU32) {
     let pid = pid.swap(0, Ordering::SeqCst);
     if pid != 0 {
@@ -30,7 +30,8 @@ fn kill(pid: &AtomicU32) {
     }
 }
 
-/// Starts the service and lets the server kill it from now on. It may die before it is ready.
+/// Starts the service and lets the server kill it from now on. The service may die before it is
+/// ready.
 fn start(setup: &Setup, pid: &AtomicU32) -> Service {
     let service = setup.spawn();
     pid.store(service.pid(), Ordering::SeqCst);
@@ -45,8 +46,8 @@ fn is_up(service: &mut Service) -> bool {
     })
 }
 
-/// The models `one` and `two`: the mark `poison` kills the service, `hold` waits until the end of
-/// the acknowledgements. Counts the calls of both.
+/// Starts the models `one` and `two`: the mark `poison` kills the service, `hold` keeps the request
+/// open until the end of the acknowledgements. Counts the calls of both.
 fn start_models(pid: &Arc<AtomicU32>, calls: &Arc<AtomicU32>, taken: &Arc<AtomicBool>) -> Server {
     let target = Arc::clone(pid);
     let called = Arc::clone(calls);
@@ -122,8 +123,8 @@ pub fn isolated(folder: &Path) {
                 assert_eq!(shown["status"], "success", "{shown}");
             }
             assert_eq!(innocents.len(), INNOCENTS);
-            // Two crashes, and one while it ran alone, unless the machine was too busy to call it
-            // in that time.
+            // Two crashes, and one more while the prediction ran alone, unless the machine was too
+            // busy to make that call in time.
             assert!(kills.load(Ordering::SeqCst) >= 3);
             let held = create("two", "hold").unwrap();
             eventually("it runs", || {
@@ -170,12 +171,13 @@ pub fn killed(folder: &Path) {
         setup.client(key).get(&format!("/v1/prediction/{id}?wait={wait}")).unwrap().json()
     };
     let held = create(&key, "hold");
-    // It is stored as processing earlier: only the call shows that it is running.
+    // The stored status becomes `processing` earlier; only the call of the model shows that the
+    // prediction is running.
     let runs = |starts: usize| {
         eventually("it runs", || (calls.load(Ordering::SeqCst) as usize >= starts).then_some(()));
     };
     let crashes = || unfinished(&setup)[0]["crashes"].clone();
-    // The crashes of the first rounds leave evidence, later ones do not.
+    // Only the crashes of the first rounds leave evidence.
     for round in 0..2 + OUTSIDE_KILLS {
         runs(round + 1);
         let fatal = if round < 2 { Signal::ABORT } else { Signal::KILL };
@@ -184,7 +186,7 @@ pub fn killed(folder: &Path) {
         assert_eq!(crashes(), json!(2.min(round + 1)), "round {round}");
         service = setup.start();
     }
-    // It runs as a suspect; others start in parallel.
+    // The prediction runs as a suspect; other predictions start in parallel.
     runs(2 + OUTSIDE_KILLS + 1);
     let beside = create(&other, "good");
     assert_eq!(shown(&other, &beside, 30)["status"], "success");
@@ -194,7 +196,7 @@ pub fn killed(folder: &Path) {
     drop(service);
 }
 
-/// The unfinished executions that the command line lists, even of a stopped service.
+/// Returns the unfinished executions that the command line lists, even if the service is stopped.
 fn unfinished(setup: &Setup) -> Vec<Value> {
     let text = setup.run(&["execution", "list", "--unfinished", "--json"]);
     let listed: Value = serde_json::from_str(&text).unwrap();

@@ -1,4 +1,4 @@
-//! Files written by the service are accessible only to its user, whatever its umask.
+//! Only the service's user can access the files that the service writes, regardless of the umask.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -14,7 +14,7 @@ fn mode(path: &Path) -> u32 {
     fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777
 }
 
-/// Everything below a folder that others than its owner can access, and the total count.
+/// Returns every path below a folder that other users can access, and the total number of paths.
 fn open_to_others(folder: &Path) -> (Vec<PathBuf>, usize) {
     let mut open = Vec::new();
     let mut seen = 0;
@@ -33,7 +33,7 @@ fn open_to_others(folder: &Path) -> (Vec<PathBuf>, usize) {
 
 #[test]
 fn files_written_by_service_are_private() {
-    // Child processes inherit it.
+    // Child processes inherit the umask.
     rustix::process::umask(Mode::empty());
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
@@ -67,7 +67,7 @@ fn files_written_by_service_are_private() {
     setup.run(&["restore", backup.to_str().unwrap(), "--into", elsewhere.to_str().unwrap()]);
     assert_eq!(open_to_others(&elsewhere).0, [""; 0].map(PathBuf::from), "a restored folder");
 
-    // Permissions left open by a copy or an older version are fixed at the next start.
+    // A copy or an older version may have left permissions open; the next start fixes them.
     for path in ["seal.key", "store", "store/conf", ""] {
         fs::set_permissions(data.join(path), fs::Permissions::from_mode(0o755)).unwrap();
     }

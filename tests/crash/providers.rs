@@ -1,4 +1,4 @@
-//! The service's surroundings: models on an inference server, and the receiver of webhooks.
+//! The servers around the service: models on an inference server, and a webhook receiver.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -12,26 +12,26 @@ use crate::support::service::Setup;
 
 /// Cost of a successful run of the model `priced`: not representable as a binary fraction.
 pub const COST_MICROS: i64 = 123;
-/// One in this many deliveries is answered with 500.
+/// The receiver answers one in this many deliveries with 500.
 const REFUSED_DELIVERIES: usize = 9;
 
-/// Both servers, which outlive the killed service.
+/// Both servers, which survive the kills of the service.
 #[derive(Debug)]
 pub struct Providers {
     models: Server,
     receiver: Server,
-    /// Blocks the model `stuck`.
+    /// Holds the answers of the model `stuck`.
     pub gate: Gate,
     arrivals: Arc<Mutex<Arrivals>>,
 }
 
-/// Deliveries that the receiver got.
+/// Deliveries that the receiver has received.
 #[derive(Debug, Default)]
 pub struct Arrivals {
     /// The first body per execution.
     pub bodies: HashMap<String, Vec<u8>>,
     count: usize,
-    /// Everything that no receiver should get.
+    /// Violations: deliveries that no receiver should get.
     pub faults: Vec<String>,
 }
 
@@ -46,7 +46,8 @@ impl Providers {
         Arc::new(Self { models, receiver, gate, arrivals })
     }
 
-    /// Writes the manifests of the models: `priced` answers at once, `stuck` once the gate is open.
+    /// Writes the manifests of the models: `priced` answers immediately, `stuck` once the gate is
+    /// open.
     pub fn add_models(&self, setup: &Setup) {
         let manifest = |slug: &str, concurrency: u32| {
             let url = self.models.url(&format!("/{slug}"));
@@ -62,7 +63,7 @@ impl Providers {
         setup.add_model("stuck", &manifest("stuck", STUCK_CONCURRENCY));
     }
 
-    /// The URL of a webhook; its path tells the receiver which secret signs it.
+    /// Returns the URL of a webhook, whose path names the secret for its signatures.
     pub fn hook_url(&self, secret: Option<&str>) -> String {
         self.receiver.url(&format!("/hook/{}", secret.unwrap_or_default()))
     }

@@ -1,6 +1,6 @@
-//! A bulk job that redrives a thousand failed executions while others are created, killed in the
-//! middle, in parallel with a cancelled one: each execution is redriven once, and progress only
-//! grows.
+//! A bulk job redrives a thousand failed executions while clients create others, in parallel with a
+//! cancelled job. The service is killed in the middle: each execution is redriven once, and
+//! progress never decreases.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,12 +13,13 @@ use crate::support::random::Random;
 use crate::support::service::Setup;
 use crate::support::{count_from, eventually};
 
-/// Executions per request of the older host.
+/// Executions per request to the older host.
 const TOGETHER: u64 = 100;
 /// One execution in this many belongs to the job that is cancelled.
 const CANCELLED_PART: u64 = 4;
 
-/// Creates this many executions of a workflow that fails at once; returns the workflow and them.
+/// Creates this many executions of a workflow that fails immediately; returns the workflow and the
+/// executions.
 fn failed(setup: &Setup, key: &str, name: &str, count: u64) -> (String, HashSet<String>) {
     let mut client = setup.client(key);
     let steps = json!([{"step_id": "p", "type": "pass", "result": "{{inputs.nothing}}"}]);
@@ -60,7 +61,8 @@ struct Watched {
 }
 
 impl Watched {
-    /// Its current state, checked to be never behind an earlier one, even across kills.
+    /// Returns the job's current state; fails if its progress is behind an earlier state, even
+    /// across kills.
     fn look(&mut self, client: &mut Client) -> Value {
         let job = client.get(&self.path).unwrap();
         assert_eq!(job.status(), 200, "{}", job.text());
@@ -79,7 +81,8 @@ impl Watched {
     }
 }
 
-/// The originals that were redriven; fails if one was redriven twice or is unknown.
+/// Returns the original executions that were redriven; fails if one was redriven twice or is
+/// unknown.
 fn redriven(client: &mut Client, workflow: &str, originals: &HashSet<String>) -> HashSet<String> {
     let rows = history(client, &format!("type=workflow&workflow_id={workflow}"));
     let mut found = HashSet::new();
@@ -97,7 +100,7 @@ fn redriven(client: &mut Client, workflow: &str, originals: &HashSet<String>) ->
     found
 }
 
-/// Creates predictions and executions until told to end; counts those accepted.
+/// Creates predictions and executions until `is_over`; counts the accepted ones.
 fn load(setup: &Setup, key: &str, workflow: &str, is_over: &AtomicBool, taken: &AtomicU64) {
     let trigger = format!("/v1/workflows/{workflow}/trigger");
     let prediction =

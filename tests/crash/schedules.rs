@@ -1,5 +1,5 @@
-//! Schedules that fire every second while the service is killed around their firings: each firing
-//! is decided once, and starts what its overlap rule says.
+//! Schedules that fire every second while the service is killed around their firings: the service
+//! decides each firing once, and starts runs according to the overlap rule.
 
 use std::time::Duration;
 
@@ -18,16 +18,16 @@ const SECOND_MICROS: i64 = 1_000_000;
 const RUN_SECONDS: f64 = 1.3;
 /// Firings before the first kill and between two kills.
 const FIRINGS_BETWEEN: u32 = 2;
-/// After an outage this long, one firing represents the earlier ones (`docs/spec/schedules.md`,
-/// "Firing"). This is a little less.
+/// After an outage of a certain length, one firing represents all missed ones
+/// (`docs/spec/schedules.md`, "Firing"). This limit is a little shorter.
 const OUTAGE_MAX: Duration = Duration::from_secs(8);
 
 fn micros(time: &Value) -> i64 {
     time.as_str().unwrap().parse::<Timestamp>().unwrap().micros()
 }
 
-/// Creates a schedule that fires every second until `ends_at`; returns its path and its first
-/// firing.
+/// Creates a schedule that fires every second until `ends_at`; returns its path and the time of its
+/// first firing.
 fn schedule(client: &mut Client, overlap: &str, ends_at: &str) -> (String, i64) {
     let steps = json!([{"step_id": "w", "type": "wait", "seconds": RUN_SECONDS}]);
     let workflow = workflow(client, overlap, &steps);
@@ -50,7 +50,7 @@ fn wait_for_a_firing(random: &mut Random) {
     ));
 }
 
-/// Start, end and status of each run of a schedule, in order of their starts.
+/// Returns the start, end and status of each run of a schedule, ordered by start.
 fn runs(client: &mut Client, path: &str) -> Vec<(i64, i64, String)> {
     let schedule = client.get(path).unwrap().json();
     let filter = format!("type=workflow&workflow_id={}", schedule["workflow_id"].as_str().unwrap());
@@ -76,13 +76,14 @@ fn schedules_fire_once_or_by_their_rule_around_kills() {
     let mut service = setup.start();
     let key = setup.create_key();
     let mut client = setup.client(&key);
-    // A start takes about a second: nothing ends before the last kill.
+    // A start takes about a second, so no schedule ends before the last kill.
     let lasts = i64::from(2 + kills * (FIRINGS_BETWEEN + 1)) * SECOND_MICROS;
     let now = Clock::system().now().micros();
     let end_after = |lasts: i64| (now + lasts) / SECOND_MICROS * SECOND_MICROS;
     let rules = ["allow", "skip", "queue", "cancel_other"];
     let schedules = rules.map(|rule| {
-        // Queued runs follow one by one, and the last kills are among them.
+        // Queued runs follow one another beyond the last firing, so this schedule ends earlier: the
+        // last kills still hit its runs.
         let end = end_after(if rule == "queue" { lasts / 2 } else { lasts });
         (rule, end, schedule(&mut client, rule, &Timestamp::from_micros(end).to_string()))
     });

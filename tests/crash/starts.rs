@@ -1,5 +1,5 @@
-//! Requests that arrive while a start is still reading unfinished work: they are counted once, and
-//! none is left over.
+//! Requests that arrive while a start is still reading unfinished work: the service counts each
+//! once, and completes all.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -14,7 +14,7 @@ const STARTS: usize = 4;
 /// Predictions accepted after each start.
 const TAKEN: usize = 40;
 
-/// Creates predictions until told to end, starting before the service listens.
+/// Creates predictions until `is_over`, starting before the service listens.
 fn send(setup: &Setup, key: &str, is_over: &AtomicBool, taken: &AtomicUsize) {
     let body = json!({"model": "text-template", "version": "1", "input": {"template": "x"}});
     let body = body.to_string();
@@ -49,7 +49,7 @@ fn work_sent_during_a_start_is_counted_once() {
             });
             is_over.store(true, Ordering::SeqCst);
         });
-        // A queue counted too long would stay so until the next start.
+        // A queue counted too high would stay so until the next start.
         eventually("nothing runs", || (setup.unfinished() == Some(0.0)).then_some(()));
     }
     check_none(&setup, service);

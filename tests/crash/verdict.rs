@@ -1,4 +1,4 @@
-//! Checks of everything acknowledged, once it has had time to end.
+//! Checks of all acknowledged work, once it has had time to end.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -14,13 +14,13 @@ use orrery_runtime as runtime;
 
 /// Concurrent readers.
 const READERS: usize = 8;
-/// Seconds that one request waits for an end.
+/// The longest time, in seconds, that one request waits for an end.
 const HELD_SECONDS: u32 = 30;
 
 /// Responses of `GET /v1/prediction/{id}` by id, byte for byte.
 pub type Ends = HashMap<String, Vec<u8>>;
 
-/// Waits until all of `ids` have ended; fails if one is missing.
+/// Waits until all of `ids` have ended; fails if one is missing. Returns their final responses.
 pub fn settle(setup: &Setup, key: &str, ids: &[String]) -> Ends {
     let ends = Mutex::new(Ends::new());
     let share = ids.len().div_ceil(READERS).max(1);
@@ -53,7 +53,8 @@ fn wait_for_end(client: &mut Client, id: &str) -> Vec<u8> {
     }
 }
 
-/// Checks that each ended as expected, despite all kills; returns the total cost in micro-dollars.
+/// Checks that each prediction ended as expected, despite all kills; returns the total cost in
+/// micro-dollars.
 pub fn check_ends(client_log: &Shared, ends: &Ends) -> i64 {
     let client_log = client_log.lock().unwrap();
     let mut sum = 0;
@@ -97,7 +98,7 @@ pub fn micros(dollars: &Value) -> i64 {
     whole
 }
 
-/// The organization's balance in micro-dollars. The route allows three requests per second.
+/// Returns the organization's balance in micro-dollars. The route allows three requests per second.
 pub fn balance(client: &mut Client) -> i64 {
     eventually("the balance is answered", || {
         let answer = client.get("/v1/billing/balance").unwrap();
@@ -105,8 +106,8 @@ pub fn balance(client: &mut Client) -> i64 {
     })
 }
 
-/// Waits until each requested webhook has arrived; fails for one that was not requested, and for
-/// everything that the receiver found wrong.
+/// Waits until each requested webhook has arrived; fails if another one arrives, or if the receiver
+/// found a violation.
 pub fn check_webhooks(providers: &Providers, client_log: &Shared) {
     let (asked, not_asked): (Vec<String>, Vec<String>) = {
         let client_log = client_log.lock().unwrap();
@@ -129,8 +130,9 @@ pub fn check_webhooks(providers: &Providers, client_log: &Shared) {
     });
 }
 
-/// Checks everything acknowledged on a running service: all present, each ended as expected, paid
-/// once, announced. `beside` is the cost of work outside the log, in micro-dollars.
+/// Checks all acknowledged work on a running service: it is all present, each prediction ended as
+/// expected, was charged once, and was announced by its webhook. `beside` is the cost of work
+/// outside the log, in micro-dollars.
 pub fn check_all(
     setup: &Setup,
     key: &str,

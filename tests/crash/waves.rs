@@ -1,5 +1,5 @@
 //! Waves of creates while every flush of the disk is slow: no model is called twice, no slot leaks,
-//! no cancellation is undone, and each success is paid once.
+//! no cancellation is undone, and each success is charged once.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -16,18 +16,19 @@ use crate::support::{count_from, eventually};
 use crate::verdict;
 use orrery_runtime as runtime;
 
-/// Additional time of each flush.
+/// Additional duration of each flush.
 const DELAYS: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(60)];
 /// Creates per wave, and the number of concurrent clients.
 const WAVE: usize = 450;
 const SENDERS: usize = 45;
-/// One in this many is repeated at once with its key; one in this many is cancelled at once.
+/// One create in this many is repeated immediately with its key; one in this many is cancelled
+/// immediately.
 const REPEATED: usize = 5;
 const CANCELLED: usize = 3;
 const MODEL_TAKES: Duration = Duration::from_millis(20);
 const TOP_UP_DOLLARS: i64 = 10;
 
-/// Number of calls of the model, by attempt key and by the input's number.
+/// The number of calls of the model, by attempt key and by the number in the input.
 #[derive(Debug, Default)]
 struct Calls {
     by_key: HashMap<String, u32>,
@@ -39,11 +40,11 @@ struct Calls {
 struct Sent {
     id: String,
     number: usize,
-    /// Whether its cancellation was answered with `cancelled`.
+    /// Whether the service confirmed it as `cancelled`.
     is_cancelled: bool,
 }
 
-/// `ORRERY_CRASH_WAVES` waves for each delay.
+/// Runs `ORRERY_CRASH_WAVES` waves for each delay.
 #[test]
 #[ignore = "needs strace: run tests/run"]
 fn slow_flushes_duplicate_and_undo_nothing() {
@@ -109,7 +110,7 @@ fn add_model(setup: &Setup, calls: &Arc<Mutex<Calls>>) -> Server {
     server
 }
 
-/// Sends the creates numbered from `first` on, from many concurrent clients.
+/// Sends the creates numbered from `first`, from many concurrent clients.
 fn send_wave(setup: &Setup, key: &str, first: usize, delay: Duration) -> Vec<Sent> {
     const SHARE: usize = WAVE / SENDERS;
     std::thread::scope(|scope| {
@@ -149,7 +150,7 @@ fn send(client: &mut Client, number: usize, delay: Duration) -> Sent {
     Sent { id, number, is_cancelled }
 }
 
-/// Checks how each has ended and how often its model was called; returns their total cost in
+/// Checks how each create ended and how often its model was called; returns the total cost in
 /// micro-dollars.
 fn check_wave(wave: &[Sent], ends: &verdict::Ends, calls: &Arc<Mutex<Calls>>) -> i64 {
     let calls = calls.lock().unwrap();

@@ -9,7 +9,7 @@ use crate::support::service::Setup;
 
 const WORKERS: usize = 10;
 
-/// Whether a process exists and is not a zombie.
+/// Returns whether a process exists and is not a zombie.
 fn lives(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
@@ -36,7 +36,8 @@ fn workers_and_their_children_die_with_the_service() {
     })
     .take(WORKERS)
     .collect();
-    // Each reports its own process id and those of two children, one of them in its own session.
+    // Each worker reports its process id and the ids of two children, one of them in its own
+    // session.
     let mut processes = Vec::new();
     for id in &ids {
         processes.extend(eventually("the workers are at work", || {
@@ -51,7 +52,7 @@ fn workers_and_their_children_die_with_the_service() {
     service.kill();
     eventually("every worker has ended", || processes.iter().all(|pid| !lives(*pid)).then_some(()));
 
-    // The next start recovers all of them.
+    // The next start recovers all predictions.
     let _service = setup.start();
     let mut client = setup.client(&key);
     for id in &ids {

@@ -1,5 +1,5 @@
-//! A service under test with its models, its webhook receivers, one key, and the log of what was
-//! acknowledged.
+//! A service under test with its models, its webhook receivers, one key, and the log of
+//! acknowledged predictions.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ impl World {
         self.client_log.lock().unwrap().acknowledged.len()
     }
 
-    /// Returns at a random moment under load: after several acknowledgements, and a little later.
+    /// Waits for a random moment under load: after several acknowledgements, plus a short pause.
     pub fn wait_for_a_random_moment(&mut self) {
         let wanted = self.acknowledged() + usize::try_from(self.random.within(1..250)).unwrap();
         eventually("predictions are acknowledged", || {
@@ -66,7 +66,7 @@ impl World {
         std::thread::sleep(Duration::from_micros(self.random.within(0..20_000)));
     }
 
-    /// Load, a random moment, SIGKILL.
+    /// Starts a load, waits for a random moment, and kills the service with SIGKILL.
     pub fn kill_under_load(&mut self, service: Service) {
         let load = self.load();
         self.wait_for_a_random_moment();
@@ -79,7 +79,7 @@ impl World {
         self.check_all_beside(0)
     }
 
-    /// Like `check_all`, with this many micro-dollars as the cost of work outside the log.
+    /// Like `check_all`, where work outside the log cost this many micro-dollars.
     pub fn check_all_beside(&self, micros: i64) -> verdict::Ends {
         verdict::check_all(&self.setup, &self.key, &self.providers, &self.client_log, micros)
     }

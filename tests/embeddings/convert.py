@@ -20,7 +20,7 @@ config = json.loads((folder / "config.json").read_text())
 weights = load_file(folder / "model.safetensors")
 layers, heads = config["num_hidden_layers"], config["num_attention_heads"]
 
-# The names of the tensors in the original and in GGUF.
+# The tensor names in the original model and in GGUF.
 names = {
     "embeddings.word_embeddings": "token_embd",
     "embeddings.position_embeddings": "position_embd",

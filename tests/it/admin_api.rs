@@ -1,4 +1,4 @@
-//! The administration API: off by default, only for admin keys, and idempotent PUTs.
+//! The administration API: off by default, accessible only with admin keys, with idempotent PUTs.
 
 use hyper::Method;
 use orrery_api::{Access, ROUTES, Role};
@@ -26,7 +26,8 @@ async fn put(service: &Service, key: &str, path: &str, body: &Value) -> Answer {
     ask(service, key, Method::PUT, path).json(body).send().await
 }
 
-/// Entries of the audit log, without the counts of failed authentications.
+/// Returns the entries of the audit log as action and actor, without the counts of failed
+/// authentications.
 async fn acts(service: &Service) -> Vec<(String, String)> {
     let entries = service.running.services.audit.list(&Filter::default(), 1000).await.unwrap();
     entries.into_iter().map(|entry| (entry.action, entry.actor)).collect()
@@ -65,8 +66,8 @@ async fn admin_api_accepts_only_admin_keys() {
         let bare = || service.ask(Role::Dashboard, route.method.clone(), &path);
         let mut refused = vec![
             bare(),
-            // The other key header and a session, even from the dashboard's own page, give no
-            // access.
+            // The other key header and a session give no access, even from the dashboard's own
+            // page.
             bare().key(&key),
             service.asks(&owner, route.method.clone(), &path),
         ];
@@ -78,14 +79,14 @@ async fn admin_api_accepts_only_admin_keys() {
             answer.expect_error(401, REFUSAL);
             assert_eq!(answer.header("www-authenticate"), "Bearer");
         }
-        // No other host serves it.
+        // No other host serves the route.
         let elsewhere = service.ask(Role::Base, route.method.clone(), &path);
         let elsewhere = elsewhere.header("authorization", format!("Bearer {key}")).send().await;
         assert_eq!(elsewhere.status, 404, "{path}");
         rows += 1;
     }
     assert!(rows > 20, "the table has lost the administration");
-    // An admin key gives access to nothing else.
+    // An admin key gives no access to other routes.
     for path in ["/v1/limits", "/v2/executions"] {
         let answer = service.ask(Role::Base, Method::GET, path).key(&key).send().await;
         answer.expect_text(401, r#"{"error":"Invalid or missing API key"}"#);
@@ -153,7 +154,7 @@ async fn admin_api_second_put_changes_nothing() {
         assert_eq!(put(&service, &key, path, body).await.expect(200), again, "{path}");
     }
     assert_eq!(acts(&service).await, before, "the second time changed something");
-    // Each difference is changed and audited once.
+    // Each change is applied and audited once.
     let changes = [
         (of.to_owned(), json!({"limits": {"running": null}})),
         (path("/keys/ci"), json!({})),

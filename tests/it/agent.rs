@@ -1,5 +1,5 @@
-//! The agent host: a scripted model drives it through tools, limits and refusals; what it
-//! remembers; and that an exchange resumes after its last finished step.
+//! The agent host: a scripted model drives it through tools, limits and refusals. Also the session
+//! memory, and the resumption of an exchange after its last finished step.
 
 use hyper::Method;
 use orrery_api::Role;
@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 
 use crate::support::{Answer, Ask, Service, Upstream, until};
 
-/// A thousandth of a dollar per token.
+/// Charges a thousandth of a dollar per token.
 pub const PRICE: &str = "prices = [{ model = 'far', per_million_input_tokens = 1000.0, \
                      per_million_output_tokens = 1000.0 }]\n";
 pub const AGENT: &str = "[agent]\nmodel = 'far'\n";
-/// The events of an exchange that makes an image.
+/// The events of an exchange that creates an image.
 const MADE: [&str; 6] = [
     "tool_call",
     "execution_progress",
@@ -21,7 +21,7 @@ const MADE: [&str; 6] = [
     "complete",
 ];
 
-/// An assistant message with a tool call.
+/// Returns an assistant message with a tool call.
 pub fn calls(tool: &str, arguments: Value) -> Value {
     let function = json!({"name": tool, "arguments": arguments.to_string()});
     let call = json!({"id": format!("call-{tool}"), "type": "function", "function": function});
@@ -37,7 +37,7 @@ pub fn completion(message: &Value) -> Value {
     json!({"choices": [{"message": message, "finish_reason": "stop"}], "usage": usage})
 }
 
-/// Scripts a model: it returns these messages in turn in each exchange, then repeats the last one.
+/// Scripts a model that returns these messages in turn in each exchange, then repeats the last one.
 pub fn script(up: &Upstream, messages: Vec<Value>) {
     up.follows(move |request| {
         let all = request["messages"].as_array().unwrap();
@@ -47,7 +47,7 @@ pub fn script(up: &Upstream, messages: Vec<Value>) {
     });
 }
 
-/// The tool results in the newest request.
+/// Returns the tool results in the newest request.
 fn tool_results(up: &Upstream) -> Vec<String> {
     let request = up.newest();
     let messages = request["messages"].as_array().unwrap();
@@ -81,7 +81,7 @@ async fn rows(service: &Service, filter: &str) -> Vec<Value> {
     page["executions"].as_array().unwrap().clone()
 }
 
-/// The events of a stream with their ids; the last one is `[DONE]`.
+/// Returns the events of a stream with their ids; the last event is `[DONE]`.
 pub fn events(answer: &Answer) -> Vec<(String, Value)> {
     assert!(answer.text.ends_with("data: [DONE]\n\n"), "{}", answer.text);
     let frames = answer.text.split("\n\n").filter(|frame| frame.starts_with("id: "));
@@ -528,7 +528,7 @@ async fn agent_command_shows_tools_links_and_costs() {
     assert_eq!(memory(&service, "cli").await["total_exchanges"], 1);
 }
 
-/// An assistant message with these raw tool calls.
+/// Returns an assistant message with these raw tool calls.
 fn raw_calls(calls: Value) -> Value {
     json!({"role": "assistant", "content": null, "tool_calls": calls})
 }
@@ -553,7 +553,7 @@ async fn agent_stops_model_that_returns_endless_garbage() {
             "{garbage}: {message}"
         );
     }
-    // A different unknown tool in each answer: no tool is rejected twice.
+    // Each answer calls a different unknown tool, so the agent rejects no tool twice.
     up.follows(|request| {
         let count = request["messages"].as_array().unwrap().len();
         let function = json!({"name": format!("tool_{count}"), "arguments": "{}"});

@@ -1,5 +1,6 @@
-//! Conversations that outgrow the model's context: they are summarized once, and the summary is
-//! kept. Also what counts towards the memory, and what a stop leaves to the next start.
+//! Conversations that exceed the model's context: the agent summarizes them once and stores the
+//! summary. Also what counts towards the memory, and the exchanges that a stop leaves to the next
+//! start.
 
 use std::time::Duration;
 
@@ -13,10 +14,10 @@ use crate::support::{Service, Upstream};
 
 /// A context of 4,096 tokens is about 16 KiB; instructions and tools take some 6 KiB of it.
 const CONTEXT: &str = "context_tokens = 4096\n";
-/// Three quarters of it, plus the overhead of the fields around messages and tools.
+/// Three quarters of the context, plus the overhead of the fields around messages and tools.
 const REQUEST_MAX: usize = 12 * 1024 + 256;
 
-/// Whether a request asks for a summary: it offers no tools.
+/// Returns whether a request asks for a summary, in which case it offers no tools.
 fn is_summary(request: &Value) -> bool {
     request.get("tools").is_none()
 }
@@ -27,7 +28,7 @@ async fn start() -> (Upstream, Service) {
     (up, service)
 }
 
-/// Charged amount in micro-dollars.
+/// Returns the charged amount in micro-dollars.
 async fn charged(service: &Service) -> i64 {
     service.ledger().await.iter().map(|entry| entry.amount.micros()).sum()
 }
@@ -89,7 +90,7 @@ async fn agent_summarizes_once_across_restart() {
     let body = json!({"message": "go on", "session_id": "s"});
     let open = host(&service, Method::POST, "/chat").json(&body).open().await;
     let task = open.headers()["x-task-id"].to_str().unwrap().to_owned();
-    // The first answer, the summary, and the answer that never comes.
+    // The requests for the first answer, for the summary, and for the answer that never comes.
     up.arrived(3).await;
     drop(open);
     assert!(!is_summary(&up.newest()));
@@ -168,8 +169,8 @@ async fn agent_exchange_answered_during_stop_resumes_at_next_start() {
     drop(open);
     script(&up, vec![says("It is asked again where its answer came too late."), says("Done.")]);
     let answer = async {
-        // Within the grace period. A tool that is refused at once would make the engine call the
-        // model again.
+        // Answer within the grace period. The agent rejects this tool immediately, so it would call
+        // the model again.
         tokio::time::sleep(Duration::from_millis(50)).await;
         feed.raw(&completion(&calls("no_such_tool", json!({}))).to_string());
         drop(feed);

@@ -20,7 +20,7 @@ fn calls(tool: &str, arguments: &Value) -> Value {
     json!({"role": "assistant", "content": null, "tool_calls": [call]})
 }
 
-/// Scripts a model that calls these tools in turn, then answers.
+/// Scripts a model that calls these tools in turn, then returns a final answer.
 fn script(up: &Upstream, uses: Vec<(&str, Value)>) {
     let uses: Vec<Value> = uses.iter().map(|(tool, arguments)| calls(tool, arguments)).collect();
     up.follows(move |request| {
@@ -32,7 +32,7 @@ fn script(up: &Upstream, uses: Vec<(&str, Value)>) {
     });
 }
 
-/// The tool results in the newest request.
+/// Returns the tool results in the newest request.
 fn results(up: &Upstream) -> Vec<String> {
     let request = up.newest();
     let messages = request["messages"].as_array().unwrap();
@@ -40,7 +40,7 @@ fn results(up: &Upstream) -> Vec<String> {
     results.map(|message| message["content"].as_str().unwrap().to_owned()).collect()
 }
 
-/// The server tools offered in the newest request.
+/// Returns the server tools offered in the newest request.
 fn offered(up: &Upstream) -> Vec<String> {
     let request = up.newest();
     let names = request["tools"].as_array().unwrap().iter();
@@ -55,7 +55,7 @@ async fn ask(service: &Service, fields: Value) -> Value {
     ask.send().await.expect(200)
 }
 
-/// A service whose agent has the tools of one server, named `stub`.
+/// Starts a service whose agent has the tools of one server, named `stub`.
 async fn service_of(up: &Upstream, server: &McpServer) -> Service {
     let (upstream, url) = (up.config(""), server.url());
     let lines = format!("{upstream}{AGENT}[[agent.mcp_servers]]\nname = 'stub'\nurl = '{url}'\n");
@@ -152,12 +152,12 @@ async fn agent_lists_tools_of_server_again_after_change() {
     ask(&service, json!({})).await;
     assert_eq!(results(&up), ["hi"]);
     server.lists_odd_tools();
-    // The server announces the change with the answer to each call.
+    // The server announces the change with its response to each call.
     await_changed_tools(&service, &up).await;
     assert_eq!(server.asked("initialize").len(), 1, "by the same connection");
 }
 
-/// Prompts until the offered tools are those of the odd server. Changes are rate-limited.
+/// Sends prompts until the agent offers the tools of the odd list. Changes are rate-limited.
 async fn await_changed_tools(service: &Service, up: &Upstream) {
     for _ in 0..200 {
         ask(service, json!({})).await;
@@ -177,7 +177,7 @@ async fn agent_retries_failed_listing_of_changed_tools() {
     let service = service_of(&up, &server).await;
     script(&up, vec![("stub__echo", json!({"text": "hi"}))]);
     ask(&service, json!({})).await;
-    // The server announces with the answer to each call that they have changed.
+    // The server announces the changed list with its response to each call.
     server.lists_odd_tools();
     server.refuses_a_listing();
     await_changed_tools(&service, &up).await;
@@ -280,7 +280,7 @@ async fn agent_uses_tools_of_program() {
     assert!(later[1].starts_with("Ahoy, from ") && later[1] != first[0], "a new one: {later:?}");
 }
 
-/// The events of a stream up to one that contains these words.
+/// Reads a stream up to the event that contains these words; returns the text read.
 async fn until(open: &mut hyper::Response<Incoming>, words: &str) -> String {
     let mut read = String::new();
     while !read.contains(words) {
@@ -315,7 +315,7 @@ async fn agent_reports_progress_of_server_tool() {
     std::fs::write(folder.path().join("go"), "").unwrap();
     until(&mut open, "[DONE]").await;
     assert_eq!(results(&up), ["at last", "reported"]);
-    // They are stored with the step.
+    // The events are stored with the step.
     let path = format!("/v1/tasks/{task}/events");
     let again = service.ask(Role::Agent, Method::GET, &path).key(&service.key).send().await;
     let again = again.text;

@@ -1,5 +1,5 @@
-//! Events that steps wait for: sent early and late, with keys, by links and by people; exactly one
-//! counts.
+//! Events that steps wait for: sent early and late, with keys, through links and by people; exactly
+//! one takes effect.
 
 use http_body_util::BodyExt;
 use hyper::Method;
@@ -17,7 +17,7 @@ fn steps(event: Value) -> Value {
     ])
 }
 
-/// An execution that waits for `approval`.
+/// Starts an execution that waits for `approval`.
 async fn waiting(service: &Service, event: Value) -> (String, Value) {
     let workflow = service.workflow(steps(event)).await;
     let execution = service.trigger(&workflow, json!({"inputs": {}})).await;
@@ -36,7 +36,7 @@ async fn send(service: &Service, execution: &str, name: &str, payload: Value) ->
     (answer.status, answer.json())
 }
 
-/// The path and query of a link.
+/// Returns the path and query of a link.
 fn local(link: &str) -> String {
     let (_, path) = link.split_once("://").unwrap().1.split_once('/').unwrap();
     format!("/{path}")
@@ -98,7 +98,7 @@ async fn early_event_is_kept_across_restart() {
 async fn event_wakes_suspended_execution() {
     let service = Service::start().await;
     let (execution, _) = waiting(&service, json!({"name": "approval"})).await;
-    // An execution with nothing due for a long time is suspended.
+    // An execution that has nothing to do for a long time is suspended.
     until("execution to be put aside", async || {
         (service.engine().totals() == (0, 0)).then_some(())
     })
@@ -117,7 +117,7 @@ async fn event_link_answers_without_key_and_gives_no_other_access() {
             "amount": {"type": "number"}}});
     let (execution, seen) = waiting(&service, json!({"name": "approval", "schema": schema})).await;
     let link = seen["waiting_for"][0]["resume_url"].as_str().unwrap();
-    // The previous step got the same link.
+    // The previous step received the same link.
     let given = seen["step_outputs"]["first"]["output"].as_str().unwrap();
     assert_eq!(local(given).split_once('?').unwrap().0, local(link).split_once('?').unwrap().0);
     let path = local(link);
@@ -179,13 +179,13 @@ async fn events_of_an_execution_are_bounded() {
     assert_eq!(send(&service, &execution, "a.b", json!(1)).await.0, 400);
     let large = send(&service, &execution, "large", json!("x".repeat(70_000))).await;
     assert_eq!(large.0, 413);
-    // Events for waiting steps never exceed the limit.
+    // Events for waiting steps never count against the limit.
     assert_eq!(send(&service, &execution, "approval", json!(1)).await.0, 202);
     let unknown = "0192f0c1-7a1b-7c3d-8e4f-5a6b7c8d9e0f";
     assert_eq!(send(&service, unknown, "approval", json!(1)).await.0, 404);
 }
 
-/// A request to answer, with a missing or wrong content type.
+/// Returns a request that answers an event, with a missing or wrong content type.
 fn raw(service: &Service, role: Role, path: &str, kind: &str, body: &str) -> Ask {
     let ask = service.ask(role, Method::POST, path).header("content-type", kind);
     ask.body(body.to_owned()).undocumented()
@@ -268,7 +268,7 @@ async fn event_form_with_missing_fields_shows_page_again() {
         let answered = raw(&service, Role::Base, &path, form, right).open().await;
         assert_eq!(answered.status(), 200);
         assert_eq!(service.completed(&execution).await["output"]["said"], said);
-        // Somebody else answered first: the page says so.
+        // Somebody else has answered already, and the page reports it.
         let late = raw(&service, Role::Base, &path, form, right).open().await;
         assert_eq!(late.status(), 409);
         assert!(late.headers()["content-type"].to_str().unwrap().starts_with("text/html"));
@@ -284,7 +284,7 @@ async fn event_link_accepts_json_and_foreign_parameters() {
         let page = service.ask(Role::Base, Method::GET, &format!("{path}&{added}")).send().await;
         assert_eq!(page.status, 200, "{added}");
     }
-    // With a key, an unknown parameter is still an error.
+    // For a caller with a key, the route rejects unknown parameters.
     let bare = path.split_once('?').unwrap().0;
     let by_key = service.ask(Role::Base, Method::GET, &format!("{bare}?_=1")).key(&service.key);
     assert_eq!(by_key.send().await.status, 400);

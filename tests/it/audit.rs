@@ -53,7 +53,7 @@ async fn audit_records_and_ships_acts_and_failed_authentications() {
     }
 }
 
-/// Runs an operator's command on the running service; returns its output.
+/// Runs an operator's command on the running service; returns the command's output.
 fn run(service: &Service, arguments: &[&str]) -> String {
     let ran = std::process::Command::new(&service.config.program)
         .arg("--config")
@@ -100,7 +100,7 @@ async fn audit_records_operator_acts_outside_commits_once() {
     let cancel = audit.list(&cancels, 9).await.unwrap().remove(0);
     assert_eq!((cancel.subject, cancel.organization), (held, Some(service.organization.id)));
 
-    // Keys show when they were last used, with minute precision, or that they were never used.
+    // The list shows when each key was last used, with minute precision, or that it was never used.
     let keys: Value = serde_json::from_str(&run(&service, &["key", "list", "--json"])).unwrap();
     let last_used = |organization: &str| {
         let keys = keys["keys"].as_array().unwrap().iter();
@@ -125,10 +125,10 @@ async fn audit_records_reloads_that_change_models() {
     };
     service.manifest_file("a.toml", &provider.manifest("a", "/echo", "title = 'First'"));
     until("first change", async || (reloads().await.len() == 1).then_some(())).await;
-    // Nothing has changed since: a signal records nothing.
+    // The folder has not changed since, so the signal records nothing.
     service.running.reload().await;
     service.manifest_file("a.toml", &provider.manifest("a", "/echo", "title = 'Second'"));
-    // Detected by the signal or by the file watcher, whichever is first, and recorded only once.
+    // The signal and the file watcher both detect the change, but it is recorded only once.
     service.running.reload().await;
     std::fs::remove_file(service.models().join("a.toml")).unwrap();
     until("removal", async || (reloads().await.len() >= 3).then_some(())).await;

@@ -1,4 +1,5 @@
-//! Scheduled backups: the first at once and complete, and only as many as configured are kept.
+//! Scheduled backups: the first one starts immediately and is complete, and only the configured
+//! number is retained.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -28,14 +29,14 @@ async fn backup_schedule_writes_first_at_once_and_prunes_old_ones() {
     let first = backups(&service).remove(0);
     let summary = backup::verify(File::open(&first).unwrap(), &mut |_| {}).unwrap();
     assert!(summary.rows > 0);
-    // Backups of earlier days: the oldest of them must be pruned with the next one.
+    // Add backups of earlier days; the next backup must prune the oldest of them.
     for day in ["2020-01-01", "2020-01-02"] {
         fs::write(first.with_file_name(format!("orrery-{day}T00-00-00.000Z.backup")), "x").unwrap();
     }
     fs::write(first.with_file_name("notes.txt"), "of somebody else").unwrap();
     fs::remove_file(&first).unwrap();
     let service = service.restart().await;
-    // The newest backup is as recent as its file: none is due.
+    // The age of a backup is the age of its file, so none is due.
     assert_eq!(backups(&service).len(), 3);
     let old = std::time::SystemTime::UNIX_EPOCH;
     for path in backups(&service) {
@@ -56,7 +57,7 @@ async fn backup_schedule_writes_first_at_once_and_prunes_old_ones() {
     .await;
 }
 
-/// The output of a command on both streams, and whether it succeeded.
+/// Runs a command; returns its output on both streams, and whether it succeeded.
 fn run(service: &Service, arguments: &[&str]) -> (bool, String) {
     let ran = std::process::Command::new(&service.config.program)
         .arg("--config")

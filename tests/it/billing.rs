@@ -1,5 +1,5 @@
-//! The balance: its route, its rate limit, its error if billing is off; and what is rejected if the
-//! balance is enforced.
+//! The balance: its route, its rate limit, and its error if billing is off; also the requests that
+//! the service rejects while it enforces the balance.
 
 use hyper::Method;
 use orrery_api::Role;
@@ -22,8 +22,8 @@ async fn create(service: &Service, model: &str) -> Answer {
     service.post("/v1/prediction/", &body).send().await
 }
 
-/// Checks a 402 with these dollars: the balance, the amount reserved for running work, and the
-/// price.
+/// Checks a 402 that contains these amounts in dollars: the balance, the amount reserved for
+/// running work, and the price.
 #[track_caller]
 fn expect_unpaid(answer: &Answer, dollars: [f64; 3]) {
     let [balance, reserved, needed] = dollars;
@@ -113,15 +113,15 @@ async fn balance_must_cover_workflow_steps_and_metered_models() {
         (&execution["status"], &execution["metrics"]["cost"]),
         (&json!("completed"), &json!(0.5))
     );
-    // A tenth of a dollar per second of the model's timeout.
+    // The price is a tenth of a dollar per second of the model's timeout.
     top_up(&service, 0.4).await;
     expect_unpaid(&create(&service, "metered").await, [0.4, 0.0, 0.5]);
     top_up(&service, 0.1).await;
     assert_eq!(create(&service, "metered").await.status, 200);
 }
 
-/// Runs a workflow with a map over 100 items; returns its cost. Starts it after another run has
-/// spent everything.
+/// Runs a workflow with a map over 100 items; returns its cost, or 0 if the trigger is rejected
+/// because another run has spent the balance.
 async fn map_of_calls(service: &Service, workflow: &str) -> f64 {
     let inputs = json!({"inputs": {"l": (0..100).collect::<Vec<_>>()}});
     let trigger = service.flows(Method::POST, &format!("/{workflow}/trigger")).json(&inputs);
@@ -165,7 +165,7 @@ async fn balance_pays_for_only_three_calls_of_a_map() {
             "0.5" => 2,
             other => panic!("{other}"),
         };
-        // Nothing is reserved any more.
+        // No reservation is left.
         for _ in 0..calls {
             let id = service.create("priced", json!({})).await;
             assert_eq!(service.ended(&id).await["status"], "success");
@@ -197,7 +197,7 @@ async fn balance_requests_over_three_a_second_get_429() {
     }
     let other = service.ask(Role::Base, Method::GET, "/v1/billing/balance");
     other.key(&service.other_key).send().await.expect(200);
-    // Members can read it as often as dashboard pages show it.
+    // The rate limit lets members read the balance as often as dashboard pages show it.
     let owner = service.owner().await;
     for _ in 0..10 {
         let ask = service.asks(&owner, Method::GET, "/api/base/v1/billing/balance");

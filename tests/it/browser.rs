@@ -1,4 +1,4 @@
-//! A browser follows a prediction: headless Chromium, its native `EventSource`, and a connection
+//! A browser follows a prediction: headless Chromium with its native `EventSource`, on a connection
 //! that breaks.
 
 use std::process::Stdio;
@@ -12,7 +12,7 @@ use orrery_runtime::Tasks;
 
 use crate::support::{Provider, Service, page, within};
 
-/// The page follows the prediction, records every event, and reports them at the end.
+/// A page that follows the prediction, records every event, and reports them at the end.
 const PAGE: &str = r#"<!doctype html><title>follow</title><script>
 const seen = [], ids = [];
 let opened = 0;
@@ -32,7 +32,7 @@ events.addEventListener("end", (event) => {
 });
 </script>"#;
 
-/// A TCP proxy to the service that cuts all its connections on request.
+/// Starts a TCP proxy to the service that cuts all its connections on request.
 async fn cuttable(service: std::net::SocketAddr) -> (u16, watch::Sender<u32>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -95,7 +95,7 @@ async fn browser_event_source_reconnects_without_a_gap() {
     provider.say("one");
     seen_until(3).await;
     cut.send_modify(|cuts| *cuts += 1);
-    // While the browser is disconnected, new output is kept for it.
+    // While the browser is disconnected, the service retains new output for it.
     provider.say(" two");
     provider.say(" three");
     seen_until(4).await;

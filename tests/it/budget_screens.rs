@@ -1,5 +1,5 @@
 //! The cost of a page: its requests and bytes until first content, its rows in the document, and
-//! its activity while idle. Times are measured by `benches/dashboard`, never asserted here.
+//! its activity while idle. `benches/dashboard` measures times; these tests never assert them.
 
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::support::chromium::Chromium;
 use crate::support::{Service, until};
 
-/// Records the requests up to the first heading, except for the tab's icon.
+/// Records the requests up to the first heading, except the one for the tab's icon.
 const FIRST: &str = "new MutationObserver((_, watch) => { \
       if (!document.querySelector('h1')?.innerText) return; \
       watch.disconnect(); \
@@ -15,7 +15,7 @@ const FIRST: &str = "new MutationObserver((_, watch) => { \
       window.before = ['document', ...performance.getEntriesByType('resource').filter((one) => one.startTime <= at && !one.name.endsWith('/icon.svg')).map((one) => one.name)]; \
     }).observe(document, { childList: true, subtree: true });";
 
-/// The transfer sizes of all requests.
+/// Sums up the transfer sizes of all requests.
 const BYTES: &str = "return [...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')]\
     .reduce((sum, one) => sum + one.encodedBodySize, 0)";
 
@@ -104,7 +104,8 @@ async fn idle_page_is_inactive() {
     for path in &screens {
         browser.open(&service, path).await;
         browser.settled().await;
-        // Nothing is active any more: without an external event, nothing is ever sent again.
+        // Nothing is active any more: without an external event, the page sends no further
+        // requests.
         until(path, async || {
             let left = browser.run("return [...window.underway.values()]").await;
             (left == json!([])).then_some(())
@@ -114,13 +115,14 @@ async fn idle_page_is_inactive() {
     browser.leave().await;
 }
 
-/// The number of rows of all tables.
+/// Returns the number of rows in all tables.
 const ROWS: &str = "return document.querySelectorAll('main tbody tr').length";
-/// The number of history pages requested: one may be reread when the page begins to follow changes.
+/// Returns the number of history pages requested. One may be read twice when the page begins to
+/// follow changes.
 const PAGES: &str = "return new Set(performance.getEntriesByType('resource').map((one) => one.name).filter((name) => name.includes('/v2/executions'))).size";
 
 const RUNS: usize = 10_000;
-/// Concurrent creates.
+/// The number of concurrent creates.
 const IN_FLIGHT: usize = 16;
 
 #[tokio::test]
@@ -173,7 +175,7 @@ async fn long_timeline_draws_only_visible_rows() {
     let browser = Chromium::start().await;
     browser.becomes(&service, &owner).await;
     browser.open(&service, &format!("/app/runs/{id}?type=workflow")).await;
-    // The failed step is expanded and visible at once, far down.
+    // The failed step is expanded and immediately visible, although it is far down.
     let open = browser.find("//tr[contains(@class,'open')]//button").await;
     assert_eq!(open.text().await, "step-420");
     let place = "const { top, bottom } = document.querySelector('tr.open').getBoundingClientRect(); return top >= 0 && bottom <= innerHeight";
@@ -195,7 +197,7 @@ async fn long_timeline_draws_only_visible_rows() {
             .await
             .unwrap();
         let rows = browser.run(ROWS).await.as_u64().unwrap();
-        // Each group that is not drawn has one empty row.
+        // Each group of rows outside the viewport is replaced by one empty row.
         assert!(rows <= ROWS_MAX + STEPS as u64 / 10, "{rows} rows");
         let drawn = browser
             .run("return document.querySelectorAll('main tbody tr:not(.spacer)').length")

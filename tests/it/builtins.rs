@@ -1,5 +1,5 @@
-//! The worker processes of built-in models: what they cannot access, and what happens to a run that
-//! grows, hangs, or loses its worker.
+//! The worker processes of built-in models: the resources that they cannot access, and the outcome
+//! of a run that uses too much memory, hangs, or loses its worker.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::support::{Service, signal, until};
 
-/// A service whose workers are recognizable by a special name of this binary.
+/// A service whose workers are recognizable by a special name of its binary.
 struct Watched {
     service: Service,
     program: PathBuf,
@@ -26,7 +26,7 @@ impl Watched {
         Self { service, program, _folder: folder }
     }
 
-    /// The process ids of the live workers.
+    /// Returns the process ids of the live workers.
     fn workers(&self) -> Vec<u32> {
         let processes = std::fs::read_dir("/proc").unwrap().flatten();
         let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -42,13 +42,13 @@ impl Watched {
         self.service.ended(&id).await
     }
 
-    /// Starts a run that takes many seconds; returns its id and its worker.
+    /// Starts a run that takes many seconds; returns its id and its worker's process id.
     async fn long_run(&self) -> (String, u32) {
         let template = "{% for i in range(9000) %}{{ long | upper | lower | length }}{% endfor %}";
         let input = json!({"template": template, "values": {"long": "x".repeat(1_000_000)}});
         let id = self.service.create("text-template", input).await;
         let worker = until("a worker", async || {
-            // Its name changes when it becomes the worker.
+            // The process changes its name when it becomes the worker.
             let workers = self.workers();
             let status = |pid| std::fs::read_to_string(format!("/proc/{pid}/status")).ok();
             workers
@@ -64,7 +64,7 @@ impl Watched {
     }
 }
 
-/// A field of a `/proc` file of a process, without its name.
+/// Returns a field's values in a `/proc` file of a process.
 fn field(pid: u32, file: &str, name: &str) -> Vec<String> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
@@ -174,7 +174,7 @@ async fn builtin_runs_share_few_workers() {
         assert_eq!(ended["output"], number.to_string(), "{ended}");
         most = most.max(watched.workers().len());
     }
-    // Both long runs are still in progress, besides the completed ones.
+    // Besides the completed runs, both long runs are still in progress.
     assert!((3..=RUNS_MAX).contains(&most), "{most}");
     for (id, _) in [first, other] {
         watched.service.cancel(&id).await.expect(200);

@@ -38,7 +38,7 @@ async fn cancel_stops_running_prediction_and_frees_its_slot() {
     let hook = receiver.next().await.json();
     assert_eq!(hook["execution_id"], behind, "a cancel sends no webhook");
     assert!(receiver.is_empty());
-    // A late completion of the dropped request changes nothing.
+    // A late response to the dropped request changes nothing.
     provider.release(1);
     assert_eq!(service.cancel(&id).await.expect(200), cancelled(&id));
     assert_eq!(service.ended(&id).await["status"], "cancelled");

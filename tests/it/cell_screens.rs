@@ -1,4 +1,4 @@
-//! Table cells at every width: no word is broken, and nothing scrolls sideways.
+//! Table cells at every width: no word is broken, and nothing scrolls horizontally.
 
 use hyper::Method;
 use orrery_api::Role;

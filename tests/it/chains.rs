@@ -1,4 +1,4 @@
-//! Fallback chains: the outcome of predictions that name one, and which names are rejected.
+//! Fallback chains: the outcome of predictions that name a chain, and the chains that are rejected.
 
 use orrery_domain::chain::Entry;
 use orrery_records::chains::Change;
@@ -9,7 +9,7 @@ use crate::support::{Provider, Receiver, Service};
 const SCHEMA: &str = "[request_schema]\ntype = 'object'\nrequired = ['n']\n\
                       properties.n = { type = 'integer' }\nproperties.m = { type = 'integer' }\n";
 
-/// A manifest with its own request schema before the runner.
+/// Returns a manifest that has its own request schema.
 fn manifest(provider: &Provider, slug: &str, path: &str, more: &str) -> String {
     provider.manifest(slug, path, &format!("{more}{SCHEMA}"))
 }
@@ -61,13 +61,13 @@ async fn chain_first_successful_model_completes_prediction() {
         ["works", "success", null],
     ]);
     assert_eq!(json!(attempts), expected);
-    // The first one failed but was billed all the same.
+    // The first model failed but was billed nevertheless.
     assert_eq!(prediction["metrics"]["cost"], 0.5);
     assert_eq!((&hook["execution_id"], &hook["status"]), (&json!(id), &json!("completed")));
     assert_eq!(service.ledger().await.len(), 1);
     assert!(receiver.is_empty(), "one webhook for the whole chain");
 
-    // Once disabled, it is rejected.
+    // A disabled chain is rejected.
     switch(&service, "broken", "safe", false).await;
     let mut body = json!({"model": "broken", "version": "1"});
     body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());

@@ -1,4 +1,5 @@
-//! Chat completions: which model answers, what is passed on, what it costs, what is rejected.
+//! Chat completions: which model answers, what the router forwards, what a call costs, and which
+//! requests it rejects.
 
 use std::time::Duration;
 
@@ -30,7 +31,7 @@ pub fn ask(service: &Service, body: &Value) -> Ask {
     service.post("/v1/chat/completions", body)
 }
 
-/// The newest row of the history, once it has this many rows.
+/// Returns the newest row of the history, once the history has this many rows.
 pub async fn newest_row(service: &Service, count: usize) -> Value {
     crate::support::until("row of the call", async || {
         let rows = service.get("/v2/executions").await.expect(200)["executions"].clone();
@@ -43,7 +44,7 @@ async fn balance(service: &Service) -> Usd {
     service.running.services.billing.balance(service.organization.id).await.unwrap()
 }
 
-/// Checks an error in OpenAI's form.
+/// Checks an error in OpenAI's format.
 #[track_caller]
 fn expect_error(answer: &Answer, status: u16, kind: &str, param: Option<&str>, code: Option<&str>) {
     let body = answer.expect(status);
@@ -66,7 +67,7 @@ impl Reading {
         Self { body: answer.into_body(), text: String::new() }
     }
 
-    /// Reads until `text` has arrived; returns everything since the last call.
+    /// Reads until `text` has arrived; returns all text since the last call.
     async fn until(&mut self, text: &str) -> String {
         within(text, async {
             while !self.text.contains(text) {
@@ -477,7 +478,7 @@ async fn chat_stream_that_pauses_too_long_is_ended() {
     assert!(answer.text.contains("\"type\":\"timeout\""), "{}", answer.text);
     up.hung_up(1).await;
     drop(feed);
-    // So is one whose first event has not ended.
+    // The router also ends a stream whose first event never completes.
     let feed = up.streams();
     feed.raw("data: {");
     let answer = ask(&service, &stream("far")).send().await;
@@ -495,7 +496,7 @@ async fn chat_call_over_balance_is_rejected() {
     let billing = service.running.services.billing.clone();
     let organization = service.organization.id;
     billing.top_up(organization, Usd::from_micros(100_000)).await.unwrap();
-    // 100 tokens of answer cost 0.1 USD, in addition to the prompt.
+    // 100 output tokens cost 0.1 USD, in addition to the prompt.
     let mut large = request("far");
     large["max_tokens"] = json!(100);
     ask(&service, &large).send().await.expect(402);
@@ -533,8 +534,7 @@ async fn chat_key_over_daily_budget_is_rejected() {
     other.key(&service.other_key).json(&request("far")).send().await.expect(200);
 }
 
-/// Sends a hundred concurrent requests, each of which the model answers with a stream of 505
-/// tokens.
+/// Sends a hundred concurrent requests; the model answers each with a stream of 505 tokens.
 async fn flood(service: &Service, up: &Upstream, body: &Value) -> Vec<Answer> {
     for _ in 0..100 {
         let feed = up.streams();
@@ -556,10 +556,10 @@ async fn chat_cut_off_streams_never_overdraw_balance() {
     let service = Service::configured(&lines).await;
     let billing = service.running.services.billing.clone();
     billing.top_up(service.organization.id, Usd::from_micros(80_000)).await.unwrap();
-    // Without a maximum, 16,384 tokens of answer are reserved.
+    // Without a maximum, the router reserves 16,384 output tokens.
     let answers = flood(&service, &up, &stream("far")).await;
     assert_eq!(count_of(&answers, 402), 100);
-    // 8,200 each: 72 bytes of prompt, one token of answer, which the model exceeds.
+    // Each call reserves 8,200: 72 bytes of prompt and one output token, which the model exceeds.
     let mut short = stream("far");
     short["max_tokens"] = json!(1);
     let answers = flood(&service, &up, &short).await;

@@ -1,5 +1,5 @@
-//! What calls of the chat router and predictions count, reserve and charge, whatever the client
-//! requests and the server reports.
+//! The tokens that the chat router and predictions count, reserve and charge, regardless of the
+//! client's parameters and the server's reports.
 
 use orrery_domain::money::Usd;
 use serde_json::{Value, json};
@@ -34,7 +34,7 @@ async fn balance(service: &Service) -> i64 {
     service.running.services.billing.balance(service.organization.id).await.unwrap().micros()
 }
 
-/// Streams a tool call in this many parts of four bytes of arguments each, without usage.
+/// Streams a tool call in this many parts with four bytes of arguments each, without a usage.
 fn call(feed: Feed, parts: usize) {
     let part = |call: Value| json!({"choices": [{"index": 0, "delta": {"tool_calls": [call]}}]});
     feed.event(&part(json!({"index": 0, "id": "call_1", "type": "function",
@@ -63,7 +63,7 @@ async fn accounting_of_tool_calls_counts_only_their_texts() {
     call(up.streams(), 400);
     let created = predict(&service, &json!({"prompt": "hello", "max_tokens": 1000})).await;
     let ended = service.ended(created.expect(200)["predictionID"].as_str().unwrap()).await;
-    // Two prompt tokens, and 401 of the answer.
+    // Two prompt tokens and 401 output tokens.
     assert_eq!(ended["metrics"]["cost"], 0.4012);
 }
 
@@ -95,8 +95,8 @@ async fn accounting_works_without_stream_options() {
     up.streams().finish(7, 9);
     assert_eq!(ask(&service, json!({"stream": true})).await.status, 200);
     assert_eq!(up.newest()["stream_options"], usage_only, "nobody else is concerned");
-    // If a server accepts no `stream_options` at all, each such request is sent twice, and nothing
-    // is remembered.
+    // If a server rejects `stream_options` altogether, the router sends each such request twice and
+    // remembers nothing.
     for _ in 0..2 {
         up.answers(400, refusal.to_string());
     }
@@ -134,7 +134,7 @@ async fn accounting_reserves_larger_maximum_and_charges_counted_tokens() {
         predict(&service, &input).await.expect(402);
     }
     assert!(up.requests().is_empty());
-    // A server that exceeds the maximum, and counts what it generated.
+    // The server exceeds the maximum and reports the tokens that it generated.
     up.says("hi", 10, 60);
     let answer = ask(&service, json!({"max_tokens": 1})).await.expect(200);
     assert_eq!(answer["usage"]["cost"], 0.061);

@@ -1,4 +1,4 @@
-//! The chat playground in a browser: a model whose stream is stopped and survives a reload; the
+//! The chat playground in a browser: a model whose stream is stopped and survives a reload, and the
 //! agent with its tools, its media and its stored session.
 
 use serde_json::{Value, json};
@@ -30,7 +30,7 @@ async fn chat_screens_stream_stop_and_survive_a_reload() {
     up.arrived(1).await;
     stream.say("There are <b>");
     browser.see("There are <b>").await;
-    // It is shown while it arrives, and as text.
+    // The page shows the answer while it arrives, as plain text.
     stream.say("many</b>.");
     browser.see("There are <b>many</b>.").await;
     stream.finish(7, 3);
@@ -39,7 +39,7 @@ async fn chat_screens_stream_stop_and_survive_a_reload() {
         up.newest()["messages"],
         json!([{"role": "user", "content": "Tell me of the stars"}])
     );
-    // After a stop the partial answer stays, and the model's request is cancelled.
+    // After a stop, the partial answer remains, and the service cancels the request to the model.
     let stream = up.streams();
     browser.says("And the planets?").await;
     up.arrived(2).await;
@@ -50,7 +50,7 @@ async fn chat_screens_stream_stop_and_survive_a_reload() {
     browser.see(", stopped").await;
     up.hung_up(1).await;
     browser.picture("chat").await;
-    // A reload in the middle of an answer loses nothing received so far.
+    // A reload in the middle of an answer loses no text received so far.
     let stream = up.streams();
     browser.press("Answer again").await;
     up.arrived(3).await;
@@ -61,7 +61,7 @@ async fn chat_screens_stream_stop_and_survive_a_reload() {
     browser.see("Eight planets, and").await;
     browser.see(", stopped").await;
     up.hung_up(2).await;
-    // A failing model shows its error, with a way to continue.
+    // The page shows the error of a failing model and offers to try again.
     up.answers(500, "{\"error\": {\"message\": \"the model is on fire\"}}");
     browser.says("Once more").await;
     browser.press("Try again").await;
@@ -116,7 +116,7 @@ async fn chat_screens_talk_with_a_local_model_and_survive_a_reload() {
     browser.open(&service, "/app/chat").await;
     browser.see("Write something below.").await;
     browser.says("Tell me of the stars").await;
-    // It generates gibberish of any length, then the token count is shown.
+    // The model generates gibberish of any length; then the page shows the token count.
     browser.see(" tokens").await;
     let said = "return [...document.querySelectorAll('.message')].map((one) => one.innerText)";
     let before = browser.run(said).await;
@@ -135,7 +135,7 @@ async fn chat_screens_talk_with_a_local_model_and_survive_a_reload() {
     browser.leave().await;
 }
 
-/// An assistant message with a tool call.
+/// Returns an assistant message with a tool call.
 fn calls(tool: &str, arguments: Value) -> Value {
     let function = json!({"name": tool, "arguments": arguments.to_string()});
     let call = json!({"id": format!("call-{tool}"), "type": "function", "function": function});
@@ -177,7 +177,7 @@ async fn chat_screens_show_agent_activity_and_memory() {
     browser.see("in Runs").await;
     browser.picture("chat-agent").await;
     browser.is_accessible("agent").await;
-    // The service has stored the session in the address.
+    // The service has stored the session that the address names.
     let session = browser.run("return new URLSearchParams(location.search).get('session')").await;
     assert!(session.as_str().unwrap().starts_with("chat-"), "{session}");
     browser.client.refresh().await.unwrap();

@@ -1,4 +1,5 @@
-//! Steps that run other workflows, over HTTP: both links, cycles, failures, cancellation.
+//! Steps that run other workflows, over HTTP: links in both directions, cycles, failures,
+//! cancellation.
 
 use hyper::Method;
 use orrery_api::Role;
@@ -44,7 +45,7 @@ async fn child_workflow_runs_and_is_linked_to_its_parent() {
     let rows = service.ask(Role::Base, Method::GET, &rows).key(&service.key).send().await;
     assert_eq!(rows.expect(200)["executions"][0]["id"], json!(id));
 
-    // Inputs that violate the child's schema fail the step.
+    // Inputs that violate the child workflow's schema fail the step.
     let execution = service.trigger(&outer, json!({"inputs": {"n": "three"}})).await;
     let failed = service.completed(&execution).await;
     assert_eq!(
@@ -52,7 +53,7 @@ async fn child_workflow_runs_and_is_linked_to_its_parent() {
         (&json!("StepFailed"), &json!("invalid_user_input")),
         "{failed:#}"
     );
-    // A deleted child gives a clear error.
+    // Running a deleted child workflow fails with a clear error.
     let path = format!("/workflows/{inner}");
     service.flows(Method::DELETE, &path).send().await;
     let execution = service.trigger(&outer, json!({"inputs": {"n": 1}})).await;
@@ -97,7 +98,7 @@ async fn child_workflow_that_is_unknown_or_in_a_cycle_is_rejected() {
     let refused = |answer: Answer, message: &str| assert_eq!(answer.expect(400)["error"], message);
     let message = "step 'c': workflow 'nothing' does not exist";
     refused(create(steps(child("nothing", json!({})))).send().await, message);
-    // The error details name the step, in any kind of block.
+    // The error details name the step, regardless of the block that contains it.
     let branches = json!({"step_id": "p", "type": "parallel", "branches": [
         {"steps": [{"step_id": "x", "type": "pass", "result": {"steps": [{"step_id": "c"}]}}]},
         {"steps": [child("nothing", json!({}))]},
@@ -131,7 +132,7 @@ async fn child_workflow_that_is_unknown_or_in_a_cycle_is_rejected() {
     refused(put("v2", child(c, json!({}))).send().await, &message);
     let message = format!("step 'c': workflows run each other in a cycle: '{a}' → '{a}'");
     refused(put("v2", child(&a, json!({}))).send().await, &message);
-    // A pinned earlier version without child workflows makes no cycle.
+    // A pinned earlier version without child workflows closes no cycle.
     let pinned = with(child(&a, json!({})), "version_id", json!("v1"));
     put("v2", pinned).send().await.expect(200);
     let execution = service.trigger(&a, json!({})).await;

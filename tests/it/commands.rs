@@ -1,5 +1,4 @@
-//! Models that are programs: what a worker may do and must not do, and that nothing of it is left
-//! behind.
+//! Models that are programs: what a worker may and may not do, and that it leaves nothing behind.
 
 use std::path::Path;
 
@@ -8,7 +7,8 @@ use serde_json::{Value, json};
 use crate::support::{Service, lane_is_free, until};
 use orrery_runtime as runtime;
 
-/// The manifest of a model that runs the worker; `more` has further keys of the runner.
+/// Returns the manifest of a model that runs the worker; `more` contains further keys of the
+/// runner.
 fn manifest(slug: &str, top: &str, more: &str) -> String {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/workers/odd.py");
     let top = if top.contains("output_type") {
@@ -29,12 +29,12 @@ async fn run(service: &Service, model: &str, input: Value) -> Value {
     service.ended(&id).await
 }
 
-/// The process ids in a log line or an output.
+/// Returns the process ids in a log line or an output.
 fn pids(text: &str) -> Vec<u32> {
     text.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse().ok()).collect()
 }
 
-/// Whether a process exists and is not a zombie.
+/// Returns whether a process exists and is not a zombie.
 fn lives(pid: &u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
@@ -208,7 +208,8 @@ async fn command_run_files_are_kept_and_its_folder_removed() {
     let failed = run(&service, "draw", escape).await;
     assert_eq!(failed["error_classification"], "provider_error");
     assert!(failed["error"].as_str().unwrap().contains("leads outside the folder"), "{failed}");
-    // The folder of the process stays while it lives, without folders of completed runs.
+    // The process's folder remains while the process lives, but contains no folders of completed
+    // runs.
     let work = service.folder.path().join("data/work");
     let of_process = std::fs::read_dir(work).unwrap().next().unwrap().unwrap().path();
     let left = std::fs::read_dir(of_process).unwrap().map(|entry| entry.unwrap().file_name());
@@ -232,7 +233,8 @@ async fn command_model_that_cannot_start_reports_and_recovers() {
     assert!(reason.starts_with("its program 'no-such-program' cannot be started in "), "{reason}");
     assert_eq!(service.get("/v1/models/gone").await.status, 200, "it can still be looked at");
 
-    // Work queues for it; over the queue limit it is rejected with the reason.
+    // The failing model still queues work; beyond the queue limit, the rejection contains the
+    // reason.
     until("failure", async || (admin("flag").await.0 == "failing").then_some(())).await;
     let waiting = service.create("flag", json!({"value": 1})).await;
     let refused = until("refusal", async || {

@@ -1,5 +1,5 @@
-//! The contract of all runners: the same suite for each. A prediction succeeds, fails, times out
-//! and is cancelled in the same way, whatever runs its model.
+//! The contract of all runners: every runner passes the same suite. A prediction succeeds, fails,
+//! times out and is cancelled in the same way, regardless of its model's runner.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Cog, MlServer, Provider, Receiver, Service, lane_is_free, until};
 
-/// The price of a model, in its manifest and in dollars.
+/// The price of a model, as in its manifest.
 const COST: &str = "[cost]\ntype = 'fixed'\namount = 0.25\n";
 
 /// A runner under test.
@@ -16,12 +16,13 @@ struct Subject {
     /// The manifest's `[runner]`, and its `output_type` if it needs one.
     output_type: &'static str,
     runner: String,
-    /// The input that makes the model succeed ("good"), fail ("fail") or take long ("slow").
+    /// Returns the input that makes the model succeed (`good`), fail (`fail`) or take long
+    /// (`slow`).
     input: fn(&str) -> Value,
-    /// The output for "good"; `None`: any file.
+    /// The output for `good`; `None` if it is a file.
     output: Option<Value>,
     fails_with: &'static str,
-    /// The timeout of "slow".
+    /// The timeout for `slow`.
     timeout: &'static str,
 }
 
@@ -49,7 +50,8 @@ impl Subject {
     }
 }
 
-/// A service with the models `one`, with a concurrency of 1, and `brief`, with a short timeout.
+/// A service with the models `one`, which has a concurrency of 1, and `brief`, which has a short
+/// timeout.
 struct Contract<'c> {
     service: &'c Service,
     subject: &'c Subject,
@@ -67,7 +69,7 @@ impl<'c> Contract<'c> {
         json!({"input": (self.subject.input)(order), "webhook_url": self.receiver.url()})
     }
 
-    /// A success is paid once, announced once, and has a complete event stream.
+    /// Checks that a success is charged once, announced once, and has a complete event stream.
     async fn success(&mut self) {
         let Self { service, subject, .. } = *self;
         let id = service.create_with("one", self.fields("good")).await;
@@ -84,7 +86,7 @@ impl<'c> Contract<'c> {
         assert!(events.text.contains("event: status\n") && events.text.contains("event: end\n"));
     }
 
-    /// A failure is classified, free, and its message names the model.
+    /// Checks that a failure is classified and free, and that its message names the model.
     async fn failure(&mut self) {
         let id = self.service.create_with("one", self.fields("fail")).await;
         let failed = self.service.ended(&id).await;
@@ -102,7 +104,7 @@ impl<'c> Contract<'c> {
         assert_eq!(self.receiver.next().await.json()["error"], "ExecutionTimeout");
     }
 
-    /// A running prediction is cancelled, and its slot is free for the next one.
+    /// Checks that a running prediction can be cancelled, which frees its slot for the next one.
     async fn cancel(&mut self) {
         let Self { service, subject, .. } = *self;
         let id = service.create_with("one", self.fields("slow")).await;
@@ -135,7 +137,7 @@ async fn hold(service: &Service, subject: &Subject) {
 
 #[tokio::test]
 async fn builtin() {
-    /// So many pixels that reading them takes a while.
+    /// Returns an image; for `slow`, reading its many pixels takes a while.
     fn image(order: &str) -> Value {
         let side = if order == "slow" { 6000 } else { 2 };
         let pixels = image_of(side);
@@ -156,7 +158,7 @@ async fn builtin() {
     .await;
 }
 
-/// A single-color PNG square as a `data:` URI.
+/// Returns a single-color PNG square as a `data:` URI.
 fn image_of(side: u32) -> String {
     use base64::Engine;
     let mut bytes = std::io::Cursor::new(Vec::new());

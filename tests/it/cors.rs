@@ -1,5 +1,5 @@
-//! Cross-origin requests of browsers: nothing by default, and exactly what the configuration
-//! allows.
+//! Cross-origin requests of browsers: none allowed by default, otherwise exactly those that the
+//! configuration allows.
 
 use hyper::Method;
 use orrery_api::Role;

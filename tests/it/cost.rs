@@ -1,4 +1,4 @@
-//! The costs of predictions: equal in their metrics, in the ledger and in the balance.
+//! The costs of predictions: equal in their metrics, the ledger and the balance.
 
 use orrery_domain::account::EntryKind;
 use orrery_domain::money::Usd;
@@ -84,10 +84,10 @@ async fn cost_by_tokens_is_reserved_and_charged_as_counted() {
         let body = json!({"model": "talker", "version": "1", "input": input});
         service.post("/v1/prediction/", &body).send().await
     };
-    // Without a maximum, 16,384 tokens of answer are reserved.
+    // Without a maximum, the service reserves 16,384 output tokens.
     let open = create(json!({"prompt": "hello"})).await.expect(402);
     assert_eq!(open["details"]["needed_usd"], 16.3853);
-    // 24 bytes of input and 5 tokens of answer: 7,400. The server exceeds the maximum.
+    // 24 bytes of input and 5 output tokens: 7,400. The server exceeds the maximum.
     up.says("hi", 10, 8);
     let taken = create(json!({"prompt": "hello", "max_tokens": 5})).await.expect(200);
     let prediction = service.ended(taken["predictionID"].as_str().unwrap()).await;

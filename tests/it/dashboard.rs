@@ -1,4 +1,4 @@
-//! The dashboard's routes: who has access, what a session may do, and what other pages and hosts
+//! The dashboard's routes: who has access, what a session permits, and what other pages and hosts
 //! cannot make a browser do.
 
 use std::net::SocketAddr;
@@ -44,7 +44,7 @@ async fn setup_link_creates_one_owner_once() {
     let shown = service.page_asks(Method::POST, "/links").json(&json!({"token": token}));
     assert_eq!(shown.send().await.expect(200)["kind"], "setup");
 
-    // Several people use the same link concurrently: one Owner.
+    // Several people use the same link concurrently, and only one becomes the Owner.
     let bodies: Vec<Value> =
         (0..4).map(|number| body(&token, &format!("a{number}@example.com"), PASSWORD)).collect();
     let answers = futures_util::future::join_all(bodies.iter().map(send)).await;
@@ -64,7 +64,7 @@ async fn setup_link_creates_one_owner_once() {
     send(&body(&token, "b@example.com", PASSWORD))
         .await
         .expect_error(410, "this link was used already");
-    // From now on the Owner's link sets a new password.
+    // From now on, the Owner's link sets a new password.
     let reset = service.owner_token().await;
     let shown = service.page_asks(Method::POST, "/links").json(&json!({"token": reset}));
     assert_eq!(shown.send().await.expect(200)["kind"], "reset");
@@ -93,7 +93,7 @@ async fn session_starts_with_password_and_ends_with_logout() {
         .expect_error(401, "you are not logged in");
     service.asks(&owner, Method::GET, "/members").send().await.expect(200);
     let restarted = service.restart().await;
-    // The port has changed, and with it the cookie's name.
+    // The cookie's name contains the port, which has changed.
     let value = owner.cookie.split_once('=').unwrap().1;
     let port = restarted.address(Role::Dashboard).port();
     let owner = Person { cookie: format!("orrery_session_{port}={value}"), ..owner };
@@ -150,12 +150,12 @@ async fn member_permissions_are_enforced_on_every_route() {
     assert_eq!(tick.send().await.expect(200)["api_key_access"], true);
     let nothing = "0192f0c1-7a1b-7c3d-8e4f-5a6b7c8d9e0f";
     for route in ROUTES.iter().filter(|route| route.access.is_by_session()) {
-        // A stream of changes never ends; one of an unknown topic is rejected.
+        // A stream of changes never ends, so request one for an unknown topic, which is rejected.
         let path = match route.path {
             "/events" => "/events?topics=none".to_owned(),
             path => path.replace("{id}", nothing),
         };
-        // No access without a session, and for a member only within the own permissions.
+        // Without a session there is no access, and members have only their own permissions.
         let anonymous = service.page_asks(route.method.clone(), &path).send().await;
         assert_eq!(anonymous.status, 401, "{path}");
         let by_key = service.page_asks(route.method.clone(), &path).key(&service.key).send().await;
@@ -224,7 +224,7 @@ async fn api_key_outlives_permission_and_account_of_its_creator() {
     service.asks(&maker, Method::GET, "/members").send().await.expect(401);
     service.logs_in("maker@example.com", PASSWORD).await.expect(401);
     assert!(works().await);
-    // The list shows its creator and its last use, and never the key itself.
+    // The list shows the key's creator and last use, but never the key itself.
     let listed = service.asks(&other, Method::GET, "/keys").send().await;
     assert!(!listed.text.contains(&key));
     let keys = listed.expect(200);
@@ -266,7 +266,7 @@ async fn session_runs_models_only_for_its_organization() {
         service.asks(&owner, Method::GET, "/api/base/v2/executions").send().await.expect(200);
     let row = &history["executions"][0];
     assert_eq!((&row["source"], &row["api_key_id"]), (&json!("dashboard"), &Value::Null));
-    // Keys of the same organization can read it, those of another one cannot.
+    // Keys of the same organization can read the prediction, keys of another organization cannot.
     assert_eq!(service.get(&format!("/v1/prediction/{id}")).await.status, 200);
     let foreign = service.ask(Role::Base, Method::GET, &format!("/v1/prediction/{id}"));
     foreign.key(&service.other_key).send().await.expect(404);
@@ -274,7 +274,7 @@ async fn session_runs_models_only_for_its_organization() {
     let theirs = theirs.json(&template()).send().await.expect(200);
     let path = format!("/api/base/v1/prediction/{}", theirs["predictionID"].as_str().unwrap());
     service.asks(&owner, Method::GET, &path).send().await.expect_error(404, "Prediction not found");
-    // An API key gives no access to the dashboard, and a session none to other hosts.
+    // An API key gives no access to the dashboard, and a session gives none to other hosts.
     service.page_asks(Method::GET, "/api/base/v1/files").key(&service.key).send().await.expect(401);
     let base = service.ask(Role::Base, Method::GET, "/v1/files").header("cookie", &owner.cookie);
     base.send().await.expect(401);
@@ -334,7 +334,8 @@ async fn request_from_another_page_changes_nothing() {
         .send()
         .await
         .expect_error(403, foreign);
-    // Reads from another page are rejected too, whatever the browser would do with the response.
+    // Reads from another page are rejected too, regardless of how the browser would handle the
+    // response.
     let read = service.ask(Role::Dashboard, Method::GET, "/keys").header("cookie", &owner.cookie);
     read.clone().header("sec-fetch-site", "same-site").send().await.expect_error(403, foreign);
     let keys = read.send().await.expect(200);
@@ -434,7 +435,7 @@ async fn stream_ends_with_its_session() {
     assert_eq!(stream.status(), 200);
     service.asks(&owner, Method::DELETE, "/session").send().await;
     use http_body_util::BodyExt as _;
-    // The body ends although the prediction continues.
+    // The response body ends although the prediction continues.
     let _ended = within("end of the stream", stream.into_body().collect()).await;
     let status = service.get(&format!("/v1/prediction/{id}")).await.expect(200);
     assert_eq!(status["completed_at"], Value::Null, "{status}");
@@ -459,7 +460,8 @@ async fn status_counts_only_own_organization() {
                "waiting_for_time": time, "waiting_is_capped": false, "webhooks_pending": webhooks})
     };
     assert_eq!(status().await, figures(0, 0, 0, 0, 0));
-    // One queued behind the other organization, one waiting for a person, one waiting for a time.
+    // One execution is queued behind the other organization, one waits for a person, and one waits
+    // for a time.
     service.create("held", json!({})).await;
     let asking = json!([{"step_id": "w", "type": "wait", "event": {"name": "e"}}]);
     let sleeping = json!([{"step_id": "w", "type": "wait", "seconds": 3600}]);
@@ -497,7 +499,7 @@ async fn dashboard_lists_omit_bodies() {
     assert!(whole["executions"][0]["output"].as_str().unwrap().len() > 9000);
     let webhooks = asks("/api/base/v1/webhooks").await;
     assert_eq!(webhooks["webhooks"][0]["request"], Value::Null);
-    // With an API key everything is there, as before.
+    // With an API key, every field is present.
     let by_key = service.get("/v2/executions").await.expect(200);
     assert!(by_key["executions"][0]["output"].as_str().unwrap().len() > 9000);
     let by_key = service.get("/v1/webhooks").await.expect(200);

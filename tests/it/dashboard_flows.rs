@@ -1,5 +1,5 @@
 //! The dashboard's own routes for workflows and chains: validation without storing, the newest
-//! runs, conditional changes by revision, chains of one organization.
+//! runs, changes conditional on the revision, and chains of one organization.
 
 use hyper::Method;
 use serde_json::{Value, json};
@@ -70,7 +70,7 @@ async fn version_put_with_another_revision_returns_412_and_changes_nothing() {
     let read = service.asks(&owner, Method::GET, &path("v1")).send().await;
     let first = read.header("etag").to_owned();
     assert!(first.starts_with('"') && first.len() == 38, "{first}");
-    // A new version is based on the latest one.
+    // The new version is based on the latest one.
     let second = put("v2", "two", &first).await;
     second.expect(200);
     let second = second.header("etag").to_owned();

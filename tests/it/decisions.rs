@@ -1,5 +1,5 @@
-//! Decisions: every shape and error, with a model of known beliefs; their costs, and that they are
-//! answered completely or not at all.
+//! Decisions: every shape and error, with a model of known beliefs; their costs, and that the
+//! service answers all questions of a request or none.
 
 use std::collections::HashMap;
 
@@ -11,13 +11,13 @@ use serde_json::{Value, json};
 use crate::chat::newest_row;
 use crate::support::{Answer, Ask, Service, Upstream};
 
-/// A thousandth of a dollar per token.
+/// Charges a thousandth of a dollar per token.
 const PRICE: &str = "prices = [{ model = 'far', per_million_input_tokens = 1000.0, \
                      per_million_output_tokens = 1000.0 }]\n";
-/// The model's excess belief in the option shown first.
+/// The model's excess belief in the first option.
 const BIAS: f64 = 3.0;
 
-/// The options in a prompt, by label.
+/// Returns the options in a prompt, by label.
 fn options(request: &Value) -> Vec<(String, String)> {
     let prompt = request["messages"][1]["content"].as_str().unwrap();
     let lines = prompt.split("Options:\n").last().unwrap().lines();
@@ -29,8 +29,8 @@ fn usage() -> Value {
     json!({"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10})
 }
 
-/// A model that believes in options by the first letter of their names (`y` of yes 3, `n` of no 1,
-/// otherwise the digit), and more in the option shown first.
+/// Returns the model's belief in an option by the first letter of its name: 3 for the `y` of yes, 1
+/// for the `n` of no, otherwise the digit.
 fn believes(name: &str) -> f64 {
     match name.chars().next().unwrap() {
         'y' => 3.0,
@@ -59,8 +59,8 @@ fn logprobs(request: &Value) -> (u16, Value) {
     (200, json!({"choices": [choice], "usage": usage()}))
 }
 
-/// A model without probabilities: six of eight answers follow its belief, the others pick the
-/// option shown first.
+/// Votes, like a model without probabilities: six of eight votes follow its belief, the others pick
+/// the first option.
 fn votes(request: &Value) -> (u16, Value) {
     let options = options(request);
     let best = options.iter().max_by(|a, b| believes(&a.1).total_cmp(&believes(&b.1))).unwrap();
@@ -187,7 +187,7 @@ async fn decisions_use_votes_if_model_gives_no_probabilities() {
     let answer = ask(&service, &body).send().await;
     let said = answer.expect(200);
     assert_eq!(answer.header("x-decision-method"), "votes");
-    // Votes 6 and 7 pick the option shown first: once in each of the two orders.
+    // Votes 6 and 7 pick the first option, once in each of the two orders.
     close(&said["answers"]["urgent"]["oul"], 7.0 / 8.0);
     assert_eq!(said["answers"]["team"]["choice"], "4 fire");
     close(&said["answers"]["mood"]["probabilities"]["1"], 6.0 / 8.0);
@@ -199,7 +199,7 @@ async fn decisions_use_votes_if_model_gives_no_probabilities() {
     let found = (&row["model"], &row["requested_model"], &row["decision"]["calls"]);
     assert_eq!(found, (&json!("far"), &json!("fast"), &json!(1 + 4 * 8)));
     assert_eq!(row["decision"]["method"], "votes");
-    // A server that rejects requests for probabilities is asked for votes too.
+    // If a server rejects requests for probabilities, the service requests votes from it instead.
     up.follows(|request| {
         let refusal = json!({"error": {"message": "logprobs are not supported"}});
         if request["logprobs"].is_null() { votes(request) } else { (400, refusal) }
@@ -238,7 +238,7 @@ async fn decisions_are_answered_all_or_not_at_all() {
     let up = Upstream::start().await;
     let service = Service::configured(&up.config(PRICE)).await;
     let is_bad = |request: &Value| request["messages"].to_string().contains("Is it late?");
-    // It neither gives the label a probability nor votes for one.
+    // The server neither gives a label a probability nor votes for one.
     up.follows(move |request| {
         let choice = json!({"message": {"content": "who knows"}, "logprobs": null});
         if is_bad(request) {
@@ -321,7 +321,7 @@ async fn decisions_reserve_maximum_cost() {
     ask(&service, &body(all_types())).send().await.expect(200);
     let left = service.running.services.billing.balance(organization).await.unwrap();
     assert_eq!(left, Usd::from_dollars(9.92).unwrap());
-    // Nothing stays reserved: the whole balance is available again.
+    // No reservation is left: the whole balance is available again.
     for _ in 0..3 {
         ask(&service, &body(all_types())).send().await.expect(200);
     }

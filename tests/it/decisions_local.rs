@@ -1,5 +1,5 @@
-//! Decisions by a local model: a file with random weights. Its beliefs are meaningless; how it is
-//! queried is not.
+//! Decisions by a local model: a file with random weights. Its beliefs are meaningless; the tests
+//! check how the service queries it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use crate::support::{Answer, Service, gguf, until};
 /// Clients that chat while decisions are made.
 const CHATS: usize = 10;
 
-/// A service with one model, `small`: a thousandth of a dollar per token read.
+/// Starts a service with one model, `small`, which costs a thousandth of a dollar per prompt token.
 async fn service(more: &str) -> Service {
     let service = Service::start().await;
     gguf::write(&service.models().join("small.gguf"), &gguf::SMALL, "Small", 7);
@@ -72,7 +72,8 @@ async fn decisions_of_local_model_read_state_once() {
     let tokens = usage["input_tokens"].as_f64().unwrap();
     assert_eq!(usage["output_tokens"], 0, "nothing is written");
     assert!((usage["cost"].as_f64().unwrap() - tokens / 1000.0).abs() < 1e-9, "{usage}");
-    // The state has 380 single-character tokens, a question fewer than 200 in both orders.
+    // The state has 380 single-character tokens; a question has fewer than 200 in both orders
+    // together.
     let one = json!({"urgent": questions()["urgent"]});
     let alone = decide(&service, &body(&one)).await.expect(200);
     assert_eq!(alone["answers"]["urgent"], answers["urgent"], "whatever else is asked");
@@ -116,7 +117,7 @@ async fn decisions_of_local_model_are_bit_identical_during_ten_chats() {
             }
         }
     });
-    // Each chat answers before the first decision and after the last one, so all ten run in
+    // Each chat completes before the first decision and after the last one, so all ten run in
     // between.
     let all_answer = async || {
         let before: Vec<usize> = answered.iter().map(|one| one.load(Ordering::Relaxed)).collect();
@@ -168,7 +169,7 @@ async fn decisions_of_local_model_over_context_name_the_question() {
     large["state"] = json!("x".repeat(2000));
     let error = decide(&service, &large).await.expect(400)["error"].clone();
     assert_eq!(error["code"], "context_length_exceeded", "{error}");
-    // The model still answers.
+    // The model still answers requests.
     decide(&service, &body(&questions())).await.expect(200);
 }
 

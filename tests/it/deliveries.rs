@@ -21,7 +21,7 @@ async fn record(service: &Service, id: &str) -> Value {
     service.get(&format!("/v1/webhooks/{id}")).await.expect(200)
 }
 
-/// The delivery, once it has that status.
+/// Waits until the delivery has that status, and returns it.
 async fn standing(service: &Service, id: &str, status: &str) -> Value {
     until(status, async || {
         let answer = service.get(&format!("/v1/webhooks/{id}")).await;
@@ -48,7 +48,7 @@ async fn delivery_record_shows_attempts_and_no_secret() {
     receiver.next().await;
     let waits = until("second attempt", async || {
         let record = service.get(&format!("/v1/webhooks/{id}")).await.json();
-        // The attempt is durable a moment before the delivery stops counting as in flight.
+        // The attempt becomes durable a moment before the delivery stops counting as in flight.
         let is_done = record["attempts"].as_array()?.len() == 2 && record["status"] == "pending";
         is_done.then_some(record)
     })
@@ -73,7 +73,7 @@ async fn delivery_record_shows_attempts_and_no_secret() {
     }
     assert!(first["duration_ms"].is_u64() && first["created_at"].is_string());
     assert!(!waits.to_string().contains(SECRET));
-    // Not visible to other organizations.
+    // Other organizations cannot see it.
     let path = format!("/v1/webhooks/{id}");
     let other = service.ask(Role::Base, Method::GET, &path).key(&service.other_key);
     other.send().await.expect_error(404, "webhook not found");
@@ -112,8 +112,8 @@ async fn redelivery_before_the_next_attempt_is_sent_now() {
         (&done["attempts"][1]["redelivery"], &done["redeliverable"]),
         (&json!(true), &json!(false))
     );
-    // It is pending again and in its cooldown: both responses say when the next redelivery is
-    // accepted.
+    // The delivery is pending again and in its cooldown: both responses report when the next
+    // redelivery is allowed.
     let cools = service.get(&format!("/v1/webhooks/{id}")).await;
     assert!(cools.header("retry-after").parse::<u64>().unwrap() > 3000);
     assert_eq!(redeliver(&service, &id).await.status, 429);
@@ -153,7 +153,7 @@ async fn redelivery_sends_same_bytes_with_new_signature() {
     let wait: u64 = refused.header("retry-after").parse().unwrap();
     assert!((3500..=3600).contains(&wait), "{wait}");
     assert!(receiver.is_empty());
-    // A restart does not forget it either.
+    // The cooldown survives a restart.
     let service = service.restart().await;
     assert_eq!(redeliver(&service, &id).await.status, 429);
 }
@@ -167,7 +167,7 @@ async fn redelivery_without_payload_returns_410() {
     let id = service.create_with("text-template", fields).await;
     receiver.next().await;
     standing(&service, &id, "delivered").await;
-    // Delete the files, not their folders: a missing folder does not count as deleted files.
+    // Delete the files, not their folders: payloads in a missing folder do not count as deleted.
     for shard in std::fs::read_dir(service.folder.path().join("data/payloads")).unwrap() {
         for file in std::fs::read_dir(shard.unwrap().path()).unwrap() {
             std::fs::remove_file(file.unwrap().path()).unwrap();
@@ -245,7 +245,7 @@ async fn delivery_list_is_filtered_and_counted_exactly() {
     }
 }
 
-/// Newest first, page by page, each once.
+/// Checks that the pages list the deliveries newest first, each once.
 async fn check_pages(service: &Service, mut ids: Vec<String>) {
     let mut paged = Vec::new();
     for offset in 0..5 {

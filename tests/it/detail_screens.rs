@@ -1,5 +1,5 @@
-//! Details of daily work: the fields of a step far down, an undone deletion, a list that keeps its
-//! position, a lost connection.
+//! Details of everyday use: the fields of a step far down, an undone deletion, a list that keeps
+//! its position, a lost connection.
 
 use hyper::Method;
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use crate::support::{Provider, Receiver, Service, Upstream, until};
 const ARROW_DOWN: &str = "\u{E015}";
 const ENTER: &str = "\u{E007}";
 const ESCAPE: &str = "\u{E00C}";
-/// Ctrl, a letter, and the keys are released.
+/// Presses Ctrl and a letter, then releases the keys.
 const UNDO: &str = "\u{E009}z\u{E000}";
 const ROWS: &str =
     "return document.querySelectorAll('.step-row:not(.end-row):not(.add-button)').length";
@@ -36,8 +36,8 @@ async fn detail_screens_edit_steps_in_place_and_undo() {
     let browser = Chromium::start().await;
     browser.becomes(&service, &owner).await;
     let row = |name: &str| format!("//button[contains(@class,'step-row')][.//strong[.='{name}']]");
-    // The fields are next to the step, however far down it is; in a narrower window below the list,
-    // and wide.
+    // In a wide window the fields are next to the step, however far down it is; in a narrower
+    // window they are below the list and full width.
     let place = "const { top, width } = document.querySelector('.step-fields').getBoundingClientRect(); return top >= 0 && top < innerHeight / 2 && width > 400";
     for width in [1440, 1024] {
         browser.looks(width, false).await;
@@ -50,7 +50,7 @@ async fn detail_screens_edit_steps_in_place_and_undo() {
     browser.looks(1440, false).await;
     browser.open(&service, &format!("/app/workflows/{flow}")).await;
     browser.find(&row("say")).await;
-    // The menu adds nothing before an item is chosen.
+    // The menu adds nothing until an item is chosen.
     browser.run("document.querySelector('.add-button').focus()").await;
     browser.keys(ARROW_DOWN).await;
     browser.find("//div[@role='menu']").await;
@@ -81,7 +81,7 @@ async fn detail_screens_edit_steps_in_place_and_undo() {
         }
         holds(&browser, "the step", &ROWS.replace("length", &format!("length === {before}"))).await;
     }
-    // References follow a changed id.
+    // References follow a renamed id.
     browser.find(&row("read")).await.click().await;
     browser.refill("Id", "scan").await;
     browser.find(&row("scan")).await;
@@ -96,7 +96,7 @@ async fn detail_screens_edit_steps_in_place_and_undo() {
     browser.leave().await;
 }
 
-/// Sums up layout shifts.
+/// Sums up the page's layout shifts.
 const SHIFTS: &str = "window.shift = 0; new PerformanceObserver((list) => { for (const one of list.getEntries()) if (!one.hadRecentInput) window.shift += one.value; }).observe({ type: 'layout-shift', buffered: true });";
 
 #[tokio::test]
@@ -130,16 +130,16 @@ async fn detail_screens_name_runs_and_open_the_delivery_of_a_row() {
     let browser = Chromium::start().await;
     browser.before_pages(SHIFTS).await;
     browser.becomes(&service, &owner).await;
-    // The run of a workflow shows its name.
+    // The page of a run shows the workflow's name.
     browser.open(&service, &format!("/app/runs/{execution}?type=workflow")).await;
     browser.find("//h1[starts-with(.,'Read the invoices, ')]").await;
     holds(&browser, "title", "return document.title.startsWith('Read the invoices, ')").await;
-    // A run without a webhook says so.
+    // The page of a run without a webhook shows that it has none.
     browser.open(&service, &format!("/app/runs/{plain}?tab=webhook")).await;
     browser.press("the deliveries of this run").await;
     browser.see("There is no webhook here").await;
     browser.see("This run asked for no webhook").await;
-    // The row of a delivery to an endpoint links to it, and shows the next attempt.
+    // The row of an endpoint's delivery links to the delivery, whose page shows the next attempt.
     let newest = until("a delivery that waits", async || {
         let found = browser.asks("GET", "/api/base/v1/webhooks?status=pending", &Value::Null).await;
         let newest = found["webhooks"][0].clone();
@@ -156,16 +156,17 @@ async fn detail_screens_name_runs_and_open_the_delivery_of_a_row() {
     let shown = browser.run("return document.querySelector('main').innerText").await;
     assert!(shown.as_str().unwrap().contains(newest["request"].as_str().unwrap_or_default()));
     browser.picture("webhook-waiting").await;
-    // The schedule can be skipped.
+    // The user can skip the schedule.
     browser.press("Send now").await;
     browser.find("//th[normalize-space(.)='3 again']").await;
-    // A number without a value has no slider position; times and colors have their own inputs.
+    // A number without a value has no slider position; times and colors have input types of their
+    // own.
     browser.open(&service, "/app/models/draw").await;
     browser.find("//input[@type='range'][contains(@class,'unset')]").await;
     browser.find("//input[@type='datetime-local']").await;
     browser.find("//input[@type='color']").await;
     browser.picture("form-bounds").await;
-    // An agent that cannot answer says so before anybody writes to it.
+    // If the agent has no model, the page shows this before the user writes a message.
     browser.open(&service, "/app/chat?with=agent").await;
     browser.see("The agent has no model yet").await;
     browser.open(&service, "/app/account").await;
@@ -201,11 +202,11 @@ async fn detail_screens_keep_position_and_survive_lost_connection() {
     browser.run("history.back()").await;
     browser.find("//h1[.='Runs']").await;
     holds(&browser, "the same place", &format!("return Math.abs(scrollY - {at}) < 2")).await;
-    // Printed, the page has no navigation; with forced colors the bars stay.
+    // A printed page has no navigation; with forced colors, the bars remain.
     browser.media(&[("", "print")]).await;
     let shown = "return getComputedStyle(document.querySelector('.rail')).display";
     assert_eq!(browser.run(shown).await, "none");
-    // Nor does it have buttons, and it is black on white in both themes.
+    // A printed page has no buttons either, and is black on white in both themes.
     let pressed = "return [...document.querySelectorAll('.button, .icon-button, [role=tab], .filters')].filter((one) => one.offsetParent).length";
     assert_eq!(browser.run(pressed).await, 0);
     browser.media(&[("", "print"), ("prefers-color-scheme", "dark")]).await;
@@ -221,14 +222,16 @@ async fn detail_screens_keep_position_and_survive_lost_connection() {
         "return getComputedStyle(document.querySelector('.track .span.good')).backgroundColor";
     assert_ne!(browser.run(kept).await, "rgba(0, 0, 0, 0)");
     browser.media(&[("forced-colors", "none")]).await;
-    // Without a connection a screen that is not loaded waits, and opens by itself.
+    // Without a connection, a screen that is not loaded yet waits, and opens once the connection is
+    // back.
     browser.connected(false).await;
     browser.run("document.querySelector('nav.rail a[href=\"/app/audit\"]').click()").await;
     browser.see("No connection. This page opens by itself").await;
     browser.picture("no-connection").await;
     browser.connected(true).await;
     browser.find("//h1[.='Audit log']").await;
-    // A long answer keeps the field in view, and a failure is shown once and in one sentence.
+    // A long answer keeps the message field in view, and the page shows a failure once, in one
+    // sentence.
     let message = "//textarea[@aria-label='Your message']";
     browser.open(&service, "/app/chat").await;
     let stream = up.streams();

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Provider, Receiver, Service, lane_is_free, until};
 
-/// A URL on which nothing listens.
+/// Returns a URL on which nothing listens.
 fn nowhere() -> String {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     format!("http://{address}")
@@ -68,7 +68,7 @@ async fn chat_fails_over_from_dead_endpoint() {
         let answer = service.post("/v1/chat/completions", &body).send().await.expect(200);
         assert_eq!(answer["choices"][0]["message"]["content"], "said");
     }
-    // Predictions and the router count the same misses.
+    // Predictions and the router share the count of failures.
     let states = || service.running.services.catalog.get("talk").unwrap().runner.endpoints();
     until("ejection", async || {
         let id = service.create("talk", json!({"prompt": "good"})).await;
@@ -104,7 +104,7 @@ async fn endpoint_concurrency_is_enforced() {
     service.manifest(&manifest("m", "", &http(&urls)));
     let listed = service.running.services.catalog.get("m").unwrap();
     assert_eq!(listed.concurrency, 3, "what its servers may have");
-    // More runs than allowed: the rest waits for an endpoint.
+    // More runs than the endpoints allow: the others wait for an endpoint.
     service.manifest(&manifest("m", "concurrency = 8", &http(&urls)));
     let mut ids = Vec::new();
     for _ in 0..6 {

@@ -1,5 +1,5 @@
-//! The event stream of a prediction: what a follower sees, even if its connection breaks or it
-//! comes late, and who has no access.
+//! The event stream of a prediction: what a follower receives, even if its connection breaks or it
+//! connects late, and who has no access.
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Ask, Provider, Service, until, within};
 
-/// A stream of events, read one by one.
+/// A stream of events, read one at a time.
 struct Stream {
     answer: Response<Incoming>,
     read: String,
@@ -28,7 +28,7 @@ impl Stream {
         Self { answer, read: String::new() }
     }
 
-    /// The next event; `None` at the end.
+    /// Returns the next event; `None` at the end.
     async fn next(&mut self) -> Option<Event> {
         loop {
             if let Some((text, rest)) = self.read.split_once("\n\n") {
@@ -63,7 +63,7 @@ fn follow(service: &Service, id: &str) -> Ask {
     service.ask(Role::Base, Method::GET, &format!("/v1/prediction/{id}/events")).key(&service.key)
 }
 
-/// The content of events, without times.
+/// Returns the content of events, without times.
 fn contents(events: &[Event]) -> Vec<Value> {
     let content = |(_, name, data): &Event| match name.as_str() {
         "status" => data["status"].clone(),
@@ -110,7 +110,8 @@ async fn event_stream_resumes_without_duplicates_after_reconnect() {
     assert_eq!(rest[0].2, service.ended(&id).await, "the end shows the prediction whole");
     assert_eq!(rest[0].2["output"], "one two");
 
-    // A browser sends no key: the responses to create and get contain a link that needs none.
+    // A browser sends no key: the responses to create and get contain a link that works without
+    // one.
     let link = service.get(&format!("/v1/prediction/{id}")).await;
     let link = link.header("link").to_owned();
     let (url, rel) = link.strip_prefix('<').unwrap().split_once('>').unwrap();
@@ -124,14 +125,15 @@ async fn event_stream_resumes_without_duplicates_after_reconnect() {
         open(wrong).send().await.expect_text(401, r#"{"error":"Invalid or missing API key"}"#);
     }
 
-    // The end is known: the response keeps a browser from reconnecting.
+    // The prediction has ended: a 204 keeps the browser from reconnecting.
     let done = follow(&service, &id).header("last-event-id", &rest[0].0).send().await;
     assert_eq!((done.status, done.text.as_str()), (204, ""));
-    // A follower that lost the connection just before the end gets only the end.
+    // A follower that lost the connection just before the end receives only the end.
     let again = follow(&service, &id).header("last-event-id", &again.0);
     let late = Stream::open(again).await.rest().await;
     assert_eq!(contents(&late), ["end"]);
-    // A late follower sees everything; an id of another feed starts from the beginning.
+    // A late follower receives all events; with the id of another feed, it starts from the
+    // beginning.
     let all = ["created", "processing", "one", " two", "end"];
     let late = Stream::open(follow(&service, &id)).await.rest().await;
     assert_eq!(contents(&late), all);
@@ -173,7 +175,7 @@ async fn event_stream_resets_after_restart() {
     let mut stream = Stream::open(follow(&service, &id)).await;
     let (last, ..) = stream.next().await.unwrap();
     let service = service.restart().await;
-    // The stream ended with the service, without an end of the prediction.
+    // The stream ended with the service, before the prediction did.
     assert!(stream.rest().await.iter().all(|(_, name, _)| name != "end"));
     let again = follow(&service, &id).header("last-event-id", &last);
     let mut stream = Stream::open(again).await;
@@ -223,7 +225,7 @@ async fn event_stream_of_execution_reports_steps_waits_pauses_and_end() {
     }
     let send = format!("/executions/{id}/events/e");
     service.flows(Method::POST, &send).json(&json!({"payload": 5})).send().await.expect(202);
-    // The feed is dropped with its last follower: it restarts, and says so.
+    // The feed was dropped with its last follower: it restarts, and announces this.
     let last = seen.last().unwrap().0.clone();
     let rest = Stream::open(ask().header("last-event-id", &last)).await.rest().await;
     let (end_id, name, data) = rest.last().unwrap();
@@ -237,7 +239,7 @@ async fn event_stream_of_execution_reports_steps_waits_pauses_and_end() {
     assert_eq!(done.status, 204);
     let late = Stream::open(ask()).await.rest().await;
     assert_eq!(late.last().unwrap().1, "end");
-    // No events of another kind or organization.
+    // Other kinds of executions and other organizations have no such events.
     let prediction = format!("/v1/prediction/{id}/events");
     service.get(&prediction).await.expect_error(404, "Prediction not found");
     let nothing = "/executions/0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e/events";
@@ -260,7 +262,8 @@ async fn event_stream_of_changes_reports_topics_of_own_organization_until_sessio
         .expect_error(401, "you are not logged in");
     let mut all = Stream::open(ask("")).await;
     let mut files = Stream::open(ask("?topics=files")).await;
-    // Nothing is reported of another organization: the first event belongs to the own run.
+    // The stream reports no events of another organization: the first event belongs to the
+    // organization's own run.
     let run = json!({"model": "text-template", "version": "0.0.1", "input": {"template": "x"}});
     let other = service.ask(Role::Base, Method::POST, "/v1/prediction/run").key(&service.other_key);
     other.json(&run).send().await.expect(200);
@@ -296,11 +299,12 @@ async fn event_streams_of_changes_are_limited_per_member() {
     for _ in 0..=STREAMS_MAX {
         streams.push(open(&owner).await);
     }
-    // The oldest is closed, and told when to reconnect.
+    // The service closes the oldest stream, with an event that contains the time to wait before
+    // reconnecting.
     let replaced = streams.remove(0).rest().await;
     let last = (replaced[0].1.as_str(), &replaced[0].2);
     assert_eq!((replaced.len(), last), (1, ("replaced", &json!({"retry_after": 60}))));
-    // A free place is used without closing another stream.
+    // A freed slot is reused without closing another stream.
     drop(streams.pop());
     let text = "--b\r\ncontent-disposition: form-data; name=\"file\"; filename=\"a.txt\"\r\n\r\nhello\r\n--b--\r\n";
     let upload = service.ask(Role::Base, Method::POST, "/v1/files").key(&service.key);

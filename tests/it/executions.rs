@@ -247,7 +247,7 @@ async fn execution_of_public_version_accepts_any_valid_key() {
     put.send().await.expect(200);
     let taken = ask(theirs).send().await.expect(202);
     let execution = taken["execution_id"].as_str().unwrap();
-    // It belongs to the caller, not to the workflow's owner.
+    // The execution belongs to the caller, not to the workflow's owner.
     let path = format!("/api/v1/executions/{execution}");
     let theirs = service.ask(Role::Workflows, Method::GET, &path).key(&service.other_key);
     assert_eq!(theirs.send().await.expect(200)["output"], 1);
@@ -379,7 +379,7 @@ async fn execution_redrive_continues_after_finished_steps() {
     let record = format!("/api/v1/{id}/executions/{again}");
     let record = service.ask(Role::Flows, Method::GET, &record).key(&service.key).send().await;
     assert_eq!(record.expect(200)["source_ip_address"], "127.0.0.1", "as of the failed one");
-    // The first step's output was kept, not recomputed.
+    // The first step's stored output was reused.
     assert_eq!(provider.requests().len(), 4);
     let refused = redrive(again).await.expect(409);
     assert_eq!(refused["error"], "only a failed or cancelled execution can be redriven");

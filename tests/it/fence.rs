@@ -1,6 +1,6 @@
-//! What the program of a model cannot do: read the service's data and secrets, use its sockets,
-//! access its processes, outlive its guard. Without Landlock these tests report that they are
-//! skipped; with `ORRERY_FENCE_REQUIRE=1` they fail instead.
+//! Restrictions on the program of a model: it cannot read the service's data and secrets, use its
+//! sockets, access its processes, or outlive its guard. Without Landlock these tests report that
+//! they are skipped; with `ORRERY_FENCE_REQUIRE=1` they fail instead.
 
 #![expect(clippy::print_stderr, reason = "a test that is skipped says so")]
 
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Service, until};
 
-/// Whether the kernel supports the part of the sandbox that a test needs.
+/// Returns whether the kernel supports the sandbox strength that a test needs.
 fn is_fenced(least: Strength) -> bool {
     let strength = fence::strength();
     if strength >= least {
@@ -35,7 +35,7 @@ fn manifest(slug: &str, output_type: &str, more: &str) -> String {
     )
 }
 
-/// Any file in a folder.
+/// Returns any file in a folder.
 fn some_file(folder: &Path) -> PathBuf {
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
@@ -111,7 +111,8 @@ async fn fence_denies_program_the_service_data() {
         let answer = attempt(&service, "trespasser", act, path.to_str().unwrap()).await;
         assert!(is_denied(&answer), "{act} {}: {answer}", path.display());
     }
-    // What it needs is accessible: its own folder, its weights, devices, and its writable folders.
+    // The program can access the resources that it needs: its own folder, its weights, devices, and
+    // its writable folders.
     let temporary = attempt(&service, "trespasser", "temporary", Value::Null).await;
     assert!(Path::new(temporary.as_str().unwrap()).starts_with(folder.join("data/work")));
     for (act, path, answer) in [
@@ -158,7 +159,7 @@ async fn fence_denies_program_the_control_socket() {
     service.manifest(&manifest("trespasser", "object", ""));
     let socket = service.folder.path().join("data/control.sock");
     let answer = attempt(&service, "trespasser", "connect", socket.to_str().unwrap()).await;
-    // Newer kernels do not even let it connect.
+    // Newer kernels deny even the connection.
     assert!(is_denied(&answer) || answer == "HTTP/1.1 401 Unauthorized", "{answer}");
 }
 
@@ -185,7 +186,7 @@ async fn fence_denies_program_other_processes() {
     }
 }
 
-/// Does not need Landlock, which does not cover these calls.
+/// Runs without Landlock, which does not cover these calls.
 #[tokio::test]
 #[ignore = "needs python3: run tests/run"]
 async fn fence_denies_program_limits_and_priorities_of_other_processes() {
@@ -207,7 +208,7 @@ async fn fence_denies_program_limits_and_priorities_of_other_processes() {
         let answer = attempt(&service, "trespasser", act, 0).await;
         assert_eq!(answer, "denied: Operation not permitted", "{act}");
     }
-    // Its own process, by either name.
+    // Its own process, as 0 and by process id.
     for target in [json!(0), pids[0].clone()] {
         for act in ["limit", "policy", "pin", "nice", "ioprio"] {
             let answer = attempt(&service, "trespasser", act, target.clone()).await;
@@ -240,7 +241,7 @@ async fn fence_denies_program_modes_outside_its_folders() {
         }
     }
     for around in [
-        // Relative to the working folder, and with the service's own paths.
+        // Paths relative to the working folder, and the service's own paths.
         "../../seal.key".to_owned(),
         format!("/proc/{}/root{}/data/seal.key", std::process::id(), folder.display()),
     ] {
@@ -249,7 +250,7 @@ async fn fence_denies_program_modes_outside_its_folders() {
     }
     let after = std::fs::metadata(folder.join("data/seal.key")).unwrap().permissions();
     assert_eq!(before.mode(), after.mode());
-    // It may set modes of its own files, as installers do.
+    // The program may set the modes of its own files, as installers do.
     let cache = service.models().join("cache");
     for target in [Value::Null, json!(cache)] {
         let mode = attempt(&service, "trespasser", "own mode", target.clone()).await;
@@ -257,7 +258,7 @@ async fn fence_denies_program_modes_outside_its_folders() {
     }
 }
 
-/// Does not need Landlock: the kernel sends the signal.
+/// Runs without Landlock: the kernel sends the signal.
 #[tokio::test]
 #[ignore = "needs python3: run tests/run"]
 async fn fence_program_dies_with_its_guard() {
@@ -273,7 +274,7 @@ async fn fence_program_dies_with_its_guard() {
     assert_ne!(next, pids);
 }
 
-/// A service that runs as root drops its privileges for programs.
+/// A service that runs as root drops privileges for programs.
 #[tokio::test]
 #[ignore = "needs python3: run tests/run"]
 async fn fence_drops_privileges_of_program() {

@@ -1,5 +1,5 @@
-//! Files: bytes in a model's output are stored and get a URL, from which anyone who has it can
-//! safely read them in whole or in part.
+//! Files: the service stores bytes in a model's output and issues a URL for them. Anyone with the
+//! URL can safely read the file in whole or in part.
 
 use hyper::Method;
 use orrery_api::Role;
@@ -9,7 +9,7 @@ use crate::support::{Answer, Provider, Service};
 
 const GIF: &str = "data:image/gif;base64,R0lGODlhAQABAIAAAAAAAP///ywAAAAAAQABAAACAUwAOw==";
 
-/// The model's output for the input.
+/// Returns the model's output for the input.
 async fn output(service: &Service, model: &str, input: Value) -> Value {
     let id = service.create(model, input).await;
     let prediction = service.ended(&id).await;
@@ -64,7 +64,7 @@ async fn file_of_output_bytes_is_served_at_its_url() {
     let known = fetch(&service, &url, &[("if-none-match", &etag)]).await;
     assert_eq!((known.status, known.text.as_str()), (304, ""));
 
-    // The same after a restart; identical content is stored once.
+    // The result is the same after a restart, and identical content is stored once.
     let again = output(&service, "image-qr", json!({"text": "hi", "format": "svg"})).await;
     assert_ne!(url, again);
     let service = service.restart().await;
@@ -124,7 +124,7 @@ async fn file_is_readable_only_by_its_organization_or_link() {
 
 #[tokio::test]
 async fn file_output_feeds_next_model_without_http() {
-    // The egress guard would block this machine's own addresses.
+    // The egress guard would block connections to this machine's own addresses.
     let service = Service::configured("egress.deny = [\"127.0.0.0/8\"]\n").await;
     let small = output(&service, "image-resize", json!({"image": GIF, "width": 3})).await;
     let larger = output(&service, "image-resize", json!({"image": small, "width": 9})).await;

@@ -1,4 +1,4 @@
-//! Workflows in a folder, and `orrery apply`: the command line on handwritten files.
+//! Workflows in a folder, and `orrery apply`: the command line with handwritten files.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Service, within};
 
-/// Runs the binary against the service; returns whether it succeeded, its standard output and its
+/// Runs the binary against the service; returns whether it succeeded, its standard output, and its
 /// standard error.
 async fn run(service: &Service, arguments: &[&str]) -> (bool, String, String) {
     let command = tokio::process::Command::new(&service.config.program)
@@ -63,7 +63,7 @@ async fn workflow_files_are_pushed_pulled_and_compared() {
     assert_eq!((planned.as_str(), said.contains("Nothing to do")), ("", true), "{said}");
     assert_eq!(listed().await["workflows"][0]["updated_at"], made["updated_at"]);
 
-    // A changed definition is a new version, a changed name is not.
+    // A changed definition creates a new version, a changed name does not.
     fs::write(&file, GREETING.replace("hello {{", "good day {{")).unwrap();
     let (good, diff, said) = run(&service, &["workflow", "diff", "flows"]).await;
     assert!(good && diff.contains("good day"), "{diff}{said}");
@@ -79,7 +79,7 @@ async fn workflow_files_are_pushed_pulled_and_compared() {
     assert_eq!(now["workflows"][0]["latest_version_id"], "v2");
     assert_eq!(now["workflows"][0]["description"], "Greets");
 
-    // Pulling is equivalent, and does not rewrite files with equivalent content.
+    // A pull writes equivalent files, and does not rewrite files with equivalent content.
     let (good, written, said) = run(&service, &["workflow", "pull", "flows"]).await;
     assert!(good && written.is_empty(), "{written}{said}");
     let (good, written, said) = run(&service, &["workflow", "pull", "copy"]).await;
@@ -87,7 +87,7 @@ async fn workflow_files_are_pushed_pulled_and_compared() {
     assert_eq!(written, "copy/greeting.yaml\n");
     let (_, planned, said) = run(&service, &["workflow", "push", "copy"]).await;
     assert_eq!(planned, "", "{said}");
-    // JSON works too; other organizations are not affected.
+    // JSON files work too, and other organizations are not affected.
     let copy = service.folder.path().join("copy");
     let body = json!({"name": "Two", "description": "d", "definition": {"steps": [
         {"step_id": "end", "type": "pass", "result": 1}]}});

@@ -18,7 +18,7 @@ fn steps(template: &str) -> Value {
     ])
 }
 
-/// A definition with a part that no form of the editor shows.
+/// Returns a definition with a part that no form of the editor shows.
 fn definition(template: &str) -> Value {
     json!({"steps": steps(template), "metadata": {"drawn": {"say": [1, 2]}}})
 }
@@ -45,7 +45,7 @@ async fn flow_screens_build_a_workflow_from_a_template_and_run_it() {
     browser.find("//label[contains(.,'Several at once')]//input").await.click().await;
     browser.press("Create the workflow").await;
     browser.see("read-the-room").await;
-    // A reference is completed with the keyboard alone.
+    // The keyboard alone completes a reference.
     browser.step("say").await;
     let template = browser.field("Template").await;
     template.send_keys(" for {{te").await;
@@ -53,7 +53,7 @@ async fn flow_screens_build_a_workflow_from_a_template_and_run_it() {
     browser.see("inputs.text").await;
     template.send_keys(ENTER).await;
     assert!(browser.value("Template").await.ends_with(" for {{inputs.text}}"));
-    // Errors are shown at their step.
+    // The editor shows errors at their step.
     browser.step("tongue").await;
     browser.refill("Text", "{{nothing.output}}").await;
     browser.see("One problem").await;
@@ -66,7 +66,7 @@ async fn flow_screens_build_a_workflow_from_a_template_and_run_it() {
         (!browser.text().await.contains("One problem")).then_some(())
     })
     .await;
-    // Nothing is saved yet, and a reload loses nothing.
+    // The workflow is not saved yet, and a reload loses no changes.
     browser.client.refresh().await.unwrap();
     browser.see("Unsaved changes were restored.").await;
     let path = "/v1/workflows/read-the-room/versions/v1";
@@ -91,7 +91,7 @@ async fn flow_screens_build_a_workflow_from_a_template_and_run_it() {
     browser.see("Completed").await;
     browser.see("tongue").await;
     browser.press("Open the workflow").await;
-    // Several concurrent runs.
+    // Start several concurrent runs.
     browser.press_tab("Run").await;
     browser.press("Another input").await;
     browser.press("Run 2 times").await;
@@ -135,7 +135,8 @@ async fn flow_screens_show_both_versions_to_the_second_of_two_editors() {
     grace.find("//div[contains(@class,'out')][contains(.,'Hello from Ada')]").await;
     grace.find("//div[contains(@class,'in')][contains(.,'Hello from Grace')]").await;
     grace.picture("workflow-conflict").await;
-    // The author's changes are kept, and saved on top if the author confirms.
+    // The author's changes remain, and are saved on top of the other version if the author
+    // confirms.
     grace.press("Keep editing").await;
     assert_eq!(grace.value("Template").await, "Hello from Grace");
     grace.press("Save as v2").await;
@@ -150,7 +151,7 @@ async fn flow_screens_show_both_versions_to_the_second_of_two_editors() {
     assert_eq!(read("v2").await, definition("Hello from Ada"));
     assert_eq!(read("v3").await, definition("Hello from Grace"));
     grace.expect_quiet_console(&["412 (Precondition Failed)"]).await;
-    // Locked: read-only for both.
+    // A locked workflow is read-only for both people.
     grace.press("More").await;
     grace.press("Lock against changes").await;
     grace.see("This workflow is locked").await;
@@ -243,7 +244,7 @@ async fn flow_screens_warn_what_deletion_of_workflow_stops() {
     browser.picture("workflow-delete").await;
     browser.press("Delete the workflow").await;
     browser.see("No workflows yet").await;
-    // The outcome is the one announced by the dialog.
+    // The outcome matches the dialog's announcement.
     for id in waiting {
         assert_eq!(service.completed(&id).await["status"], "cancelled");
     }
@@ -268,7 +269,7 @@ async fn flow_screens_reorder_chain_by_keyboard() {
     browser.press("Add a model").await;
     browser.find("//select[@aria-label='Model 2']").await.select_by_label("text-keywords").await;
     browser.press("Create the chain").await;
-    // The dialog has drag handles of its own and stays until the chain is created.
+    // The dialog has its own drag handles, and stays open until the chain is created.
     browser.see_no_more("Try these instead, in this order").await;
     let grip = "//button[@aria-label='Move text-sentiment, number 1']";
     browser.find(grip).await.send_keys(DOWN).await;

@@ -1,4 +1,4 @@
-//! The older host: a full cycle of its clients, one workflow in two shapes, and its errors.
+//! The older host: a full cycle of its clients, one workflow in two formats, and its errors.
 
 use hyper::Method;
 use orrery_api::Role;
@@ -55,7 +55,7 @@ async fn create(service: &Service, body: &Value) -> String {
     made["workflow_id"].as_str().unwrap().to_owned()
 }
 
-/// An execution's record, once it has ended.
+/// Waits for the end of an execution; returns its record.
 async fn ended(service: &Service, workflow: &str, id: &Value) -> Value {
     let path = format!("/v1/{workflow}/executions/{}", id.as_str().unwrap());
     until("end of the execution", async || {
@@ -127,7 +127,7 @@ async fn legacy_flow_client_completes_full_cycle() {
     assert_eq!(record["api_key"], format!("{}…", &service.key[..8]));
     assert!(!record.to_string().contains(&service.key), "the key is shown nowhere");
     assert_eq!(record["source_ip_address"], "127.0.0.1");
-    // A number sent as a string is converted as the input's type says.
+    // A number sent as a string is converted to the input's type.
     let parameters = json!([{"name": "prompt", "value": "ho"}, {"name": "n", "value": 7}]);
     assert_eq!(record["parameters"], parameters);
     let output = json!({"result": {"first": {"text": "ho", "n": 7}}});
@@ -165,7 +165,7 @@ async fn legacy_flow_bulk_trigger_starts_and_looks_up_executions() {
 async fn legacy_flow_is_also_served_as_workflow() {
     let (service, _provider) = world().await;
     let id = create(&service, &workflow()).await;
-    // On the workflows host it is a workflow with one version, and runs the same way.
+    // The workflows host shows it as a workflow with one version, and runs it the same way.
     let engine = service.flows(Method::GET, &format!("/workflows/{id}")).send().await.expect(200);
     assert_eq!((&engine["name"], &engine["slug"]), (&json!("Old Flow"), &json!("old-flow")));
     assert_eq!(engine["versions"].as_array().unwrap().len(), 1);
@@ -173,8 +173,8 @@ async fn legacy_flow_is_also_served_as_workflow() {
     let output = json!({"result": {"first": {"text": "x", "n": 2}}});
     assert_eq!(service.completed(&run).await["output"], output);
     assert_eq!(ended(&service, &id, &json!(run)).await["output_json"], output);
-    // A change there is visible here, and parts that only exist in the other shape survive a change
-    // here.
+    // A change on the workflows host is visible here, and parts that exist only in the other format
+    // survive a change here.
     let path = format!("/workflows/{id}/versions/v1");
     let mut version = service.flows(Method::GET, &path).send().await.expect(200);
     version["definition"]["steps"][0]["fallback"] = json!({"model": "echo", "params": {}});
@@ -189,7 +189,7 @@ async fn legacy_flow_is_also_served_as_workflow() {
     );
     shown["name"] = json!("New Name");
     let path = format!("/v1/{id}");
-    // Read-only fields (the id, the category, ...) may be sent back, and are named in `Warning`.
+    // A client may send back read-only fields (the id, the category, ...); `Warning` names them.
     let echo = async |path: &str, shown: &Value| {
         ask(&service, Method::POST, path).json(shown).undocumented().send().await
     };
@@ -203,7 +203,7 @@ async fn legacy_flow_is_also_served_as_workflow() {
     let path = format!("/workflows/{id}/versions/v1");
     let after = service.flows(Method::GET, &path).send().await.expect(200);
     assert_eq!(after["definition"]["steps"][0]["fallback"], json!({"model": "echo", "params": {}}));
-    // A workflow created there is visible here too.
+    // A workflow created on the workflows host is visible here too.
     let other = service.workflow(json!([{"step_id": "w", "type": "wait", "seconds": 0}])).await;
     let shown = get(&service, &format!("/v1/{other}")).await.expect(200);
     assert_eq!(shown["steps"][0]["type"], "wait");

@@ -1,6 +1,6 @@
-//! A page on another port in a browser that is logged in to the dashboard: both are the same site,
-//! so its requests may carry the session. It can change nothing and read nothing, and cannot frame
-//! the dashboard.
+//! A page on another port in a browser that is logged in to the dashboard. Both are the same site,
+//! so the page's requests may carry the session cookie. The page can change nothing, read nothing,
+//! and cannot frame the dashboard.
 
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -10,7 +10,7 @@ use orrery_api::Role;
 use crate::support::chromium::Chromium;
 use crate::support::{Service, page, within};
 
-/// The page tries each way to send a request, and reports the results.
+/// A page that tries each way to send a request, and reports the results.
 const PAGE: &str = r#"<!doctype html><title>another</title><body><script>
 const at = new URLSearchParams(location.search).get("at");
 const include = { credentials: "include" };

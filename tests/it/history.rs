@@ -13,7 +13,7 @@ async fn list(service: &Service, path: &str) -> Value {
     service.get(path).await.expect(200)
 }
 
-/// The value of a field in each row.
+/// Returns a field's value in each row.
 fn field<'a>(page: &'a Value, name: &str) -> Vec<&'a Value> {
     page["executions"].as_array().unwrap().iter().map(|row| &row[name]).collect()
 }
@@ -31,7 +31,7 @@ async fn history_record_shows_work_and_outcome() {
     let page = list(&service, "/v2/executions").await;
     assert_eq!(page["limit"], 20);
     assert_eq!((&page["has_more"], &page["next_cursor"]), (&json!(false), &Value::Null));
-    // A workflow of one model step has two rows; the step's is newer than that of its run.
+    // A workflow of one model step has two rows; the step's row is newer than the run's.
     assert_eq!(field(&page, "type"), ["prediction", "workflow"]);
     let [step, whole] = &page["executions"].as_array().unwrap()[..] else { panic!("{page}") };
     assert_eq!(step["workflow_execution_id"], run);
@@ -75,7 +75,7 @@ async fn history_record_shows_work_and_outcome() {
             "source"
         ]
     );
-    // Other organizations do not see it.
+    // Other organizations do not see these rows.
     let other = service.ask(Role::Base, Method::GET, "/v2/executions").key(&service.other_key);
     assert_eq!(other.send().await.expect(200)["executions"], json!([]));
 }
@@ -90,7 +90,7 @@ async fn history_from_finds_steps_that_waited_for_their_model() {
     let both = json!([{"step_id": "both", "type": "parallel", "branches": branches}]);
     let run = service.trigger(&service.workflow(both).await, json!({})).await;
     provider.arrived(1).await;
-    // Longer than an id may differ from its record.
+    // Sleep longer than the maximum difference between an id's time and its record's.
     tokio::time::sleep(Duration::from_millis(2500)).await;
     provider.release(2);
     service.completed(&run).await;
@@ -255,7 +255,7 @@ async fn history_cursor_is_valid_only_for_its_query() {
     }
     let other = service.ask(Role::Base, Method::GET, &good).key(&service.other_key);
     other.send().await.expect_error(400, "invalid cursor");
-    // It survives a restart.
+    // The row survives a restart.
     let service = service.restart().await;
     assert_eq!(field(&list(&service, &good).await, "id").len(), 1);
 }

@@ -1,4 +1,4 @@
-//! `Idempotency-Key`: a repeated create happens once.
+//! `Idempotency-Key`: a repeated create takes effect once.
 
 use hyper::Method;
 use orrery_api::Role;
@@ -154,7 +154,7 @@ async fn idempotency_repeated_schedule_is_created_once() {
     assert_eq!(service.get("/v1/schedules").await.expect(200)["total_count"], 2);
 }
 
-/// Releases up to 0.1.0 recorded the key of a trigger under the version that ran.
+/// Releases up to 0.1.0 recorded the idempotency key of a trigger under the version that ran.
 #[tokio::test]
 async fn idempotency_key_of_an_earlier_release_is_found() {
     let service = Service::start().await;

@@ -10,7 +10,8 @@ use crate::support::{Ask, Service};
 
 const REFUSAL: &str = r#"{"error":"Invalid or missing API key"}"#;
 
-/// Requests without a key for every route on every host that requires one; `id` is used in paths.
+/// Returns requests without a key for every route on every host that requires one; `id` is used in
+/// paths.
 fn keyed(service: &Service, id: &str) -> Vec<(String, Ask)> {
     let rows = ROUTES.iter().filter(|route| route.access == Access::Key);
     rows.flat_map(|route| {

@@ -1,4 +1,4 @@
-//! Limits of what one client can use: bodies, requests and connections; and the headers of every
+//! Limits on one client's use of bodies, requests and connections; and the headers of every
 //! response.
 
 use hyper::Method;
@@ -14,8 +14,8 @@ const MISSING: &str = "workflow version not found or not publicly available";
 
 const WITHIN: usize = 64 * 1024;
 
-/// Sends a head that announces a megabyte, then as much of a body starting with `start` as is read
-/// from unauthenticated callers; returns the response.
+/// Sends a head that announces a megabyte, then a body that begins with `start` and has the maximum
+/// length read from unauthenticated callers; returns the response.
 async fn begun(service: &Service, header: &str, start: &str) -> String {
     let padding = "x".repeat(WITHIN - start.len());
     let request = format!(

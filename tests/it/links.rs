@@ -1,4 +1,4 @@
-//! Links are revoked with the key that created them, expire, and have their own rate limit.
+//! Links are revoked with the key that created them, expire, and have a rate limit of their own.
 
 use hyper::Method;
 use orrery_api::Role;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::support::dashboard::Person;
 use crate::support::{Ask, Provider, Service, until, within};
 
-/// A request to a URL issued by the service, without a key.
+/// Returns a request to a URL issued by the service, without a key.
 fn open(service: &Service, method: Method, url: &str) -> Ask {
     let path = url.split_once("/v1").unwrap().1;
     service.ask(Role::Base, method, &format!("/v1{path}"))
@@ -60,7 +60,7 @@ async fn links_of_member_are_revoked_with_the_member() {
     }
     let answer = open(&service, Method::POST, &resume).json(&json!({"payload": "yes"}));
     assert_eq!(answer.send().await.status, 401);
-    // Links of others, and links in outputs, keep working.
+    // Other people's links, and links in outputs, keep working.
     for url in [&of_owner.0, text(&output)] {
         assert_eq!(open(&service, Method::GET, url).send().await.status, 200, "{url}");
     }
@@ -114,7 +114,7 @@ async fn signed_urls_and_open_streams_end_with_their_key() {
     let put = open(&service, Method::PUT, text(&announced["presigned_url"]));
     put.header("content-type", "text/plain").body("abc").send().await.expect_text(401, refused);
 
-    // The file still exists, and another key creates another link to it.
+    // The file still exists, and another key creates a different link to it.
     let files = service.ask(Role::Base, Method::GET, "/v1/files").key(&second).send().await;
     let url = files.expect(200)["files"][0]["url"].clone();
     assert_ne!(url, output);

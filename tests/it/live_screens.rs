@@ -1,5 +1,5 @@
-//! Pages that follow live changes: across a kill of the service, and in more windows than a browser
-//! has connections.
+//! Pages that follow live changes: across a kill of the service, and in more windows than the
+//! browser has connections.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,7 +13,7 @@ use orrery_api::Role;
 const AWAY: &str = "The service does not answer.";
 const BACKS: &str = "return performance.getEntriesByType('navigation')[0].type";
 
-/// A process with a model that is held and one that streams, and a browser that is logged in.
+/// Starts a process with a held model and a streaming model, and a browser that is logged in.
 async fn start(provider: &Provider) -> (Process, Chromium) {
     let url = provider.url("/stream");
     let chat = format!(
@@ -68,7 +68,7 @@ async fn live_timeline_resumes_after_kill_without_duplicates() {
     browser.see_no_more(AWAY).await;
     browser.see("Running").await;
     provider.release(1);
-    // The end is shown without a reload, with the failed step expanded.
+    // The page shows the end without a reload, with the failed step expanded.
     let open = browser.find("//tr[contains(@class,'open')]//button").await;
     assert_eq!(open.text().await, "broken");
     browser.see("Resume from the failed step").await;
@@ -78,7 +78,7 @@ async fn live_timeline_resumes_after_kill_without_duplicates() {
     assert_eq!(record["status"], "failed", "{record}");
     let names = browser.run("return [...document.querySelectorAll('.timeline tbody th button')].map((one) => one.innerText)").await;
     assert_eq!(names, json!(["greet", "slow", "broken"]));
-    // The bars and the list of attempts match the record: each attempt once.
+    // The bars and the list of attempts match the record, with each attempt shown once.
     for (at, step) in ["greet", "slow", "broken"].iter().enumerate() {
         let attempts = record["step_outputs"][step]["attempts"].as_array().unwrap();
         let bars = format!(
@@ -143,7 +143,7 @@ async fn live_output_restarts_after_kill_without_duplicates() {
     browser.leave().await;
 }
 
-/// Concurrently open windows; a browser has six connections per address.
+/// Number of concurrently open windows; a browser has six connections per address.
 const WINDOWS: usize = 8;
 
 #[tokio::test]
@@ -176,7 +176,7 @@ async fn live_pages_load_and_update_in_eight_visible_windows() {
         browser.open(&service, &path).await;
         browser.see("Running").await;
     }
-    // All are visible, and each still gets responses at once.
+    // All windows are visible, and each still gets immediate responses.
     for window in &windows {
         browser.client.switch_to_window(window.clone()).await.unwrap();
         assert_eq!(browser.run("return document.hidden").await, false);
@@ -267,12 +267,12 @@ async fn live_lists_show_changes_made_elsewhere() {
     let id = service.create_with("held", fields).await;
     browser.see("held").await;
     browser.see("Running").await;
-    // The user did not request it: such requests do not keep the session alive.
+    // The user did not trigger these requests, so they do not keep the session alive.
     let lists = "return window.marked.filter(([path]) => path.includes('/v2/executions')).map(([, is]) => is)";
     let marks = browser.run(lists).await;
     let marks = marks.as_array().unwrap();
     assert_eq!((&marks[0], marks.last().unwrap()), (&json!(false), &json!(true)), "{marks:?}");
-    // Changes during invisibility are shown once the page is visible.
+    // Changes made while the page is invisible appear once it is visible.
     browser.run("window.see(false)").await;
     follows(0).await;
     provider.arrived(1).await;
@@ -282,7 +282,7 @@ async fn live_lists_show_changes_made_elsewhere() {
     browser.run("window.see(true)").await;
     browser.see("Succeeded").await;
     follows(1).await;
-    // The same stream serves the next pages.
+    // The same stream serves the pages opened next.
     browser.run("document.querySelector('nav.rail a[href=\"/app/webhooks\"]').click()").await;
     browser.see("Delivering").await;
     receiver.next().await;
@@ -312,7 +312,7 @@ async fn live_lists_show_changes_made_elsewhere() {
     browser.leave().await;
 }
 
-/// Keeps what the streams of changes said, once they have ended.
+/// Records the text of change streams once they have ended.
 const ENDED: &str = "window.ended = []; const follow = window.fetch; \
      window.fetch = async (path, more) => { const answer = await follow(path, more); \
        if (path === '/events') answer.clone().text().then((text) => window.ended.push(text), () => null); \
@@ -341,12 +341,13 @@ async fn page_whose_stream_was_replaced_waits_and_follows_again() {
     }
     becomes("return window.ended.some((text) => text.includes('event: replaced'))", json!(true))
         .await;
-    // No other window of this browser takes the turn, which would replace the stream of another browser.
+    // No other window of this browser takes over the lock, which would replace the stream of
+    // another browser.
     let held = "return navigator.locks.query().then(({ held }) => held.some((lock) => lock.name === 'changes'))";
     becomes(held, json!(true)).await;
     assert_eq!(browser.run(asked).await, 1);
     service.create("text-template", json!({"template": "hello"})).await;
-    // Who looks at the page again follows again.
+    // A page that becomes visible again follows changes again.
     browser.run("window.see(false)").await;
     browser.run("window.see(true)").await;
     becomes(asked, json!(2)).await;
@@ -375,14 +376,14 @@ async fn execution_request_with_current_tag_waits_for_change() {
     let tag = first.header("etag").to_owned();
     let same = get(0, &tag).await;
     assert_eq!((same.status, same.text.as_str(), same.header("etag")), (304, "", tag.as_str()));
-    // With a different tag the response is immediate, whatever the wait.
+    // With a different tag, the response is immediate, regardless of the timeout.
     let other = get(30, "\"0123\"").await.expect(200);
     assert_eq!(other["status"], "running");
     let (changed, ()) = tokio::join!(get(30, &tag), async { provider.release(1) });
     let changed_tag = changed.header("etag").to_owned();
     assert_ne!(changed_tag, tag);
     let seen = changed.expect(200);
-    // Both steps call at the same time: either may have been released.
+    // Both steps call the model at the same time, so the release may have freed either.
     let of = |step: &str| seen["step_outputs"][step]["status"].as_str().unwrap_or_default();
     let mut states = [of("one"), of("two")];
     states.sort_unstable();
@@ -391,7 +392,7 @@ async fn execution_request_with_current_tag_waits_for_change() {
     provider.release(1);
     let end = service.completed(&id).await;
     assert_eq!(end["status"], "completed");
-    // A completed execution does not change: responses are not held.
+    // A completed execution does not change, so its responses are immediate.
     let tags: BTreeSet<String> = [tag, changed_tag].into();
     let last = get(30, "").await;
     assert!(!tags.contains(last.header("etag")));

@@ -1,4 +1,4 @@
-//! Local language models: a file with random weights, chat, predictions, and what happens when a
+//! Local language models: a file with random weights, chat, predictions, and the recovery after a
 //! model's process exits.
 
 use http_body_util::BodyExt;
@@ -11,7 +11,7 @@ use crate::support::{Service, gguf, signal, until};
 const PRICE: &str = "[cost]\ntype = 'usage_based'\nper_million_input_tokens = 100.0\n\
                      per_million_output_tokens = 1000.0\n";
 
-/// A service with one model, `small`.
+/// Starts a service with one model, `small`.
 async fn service(more: &str) -> Service {
     let service = Service::start().await;
     gguf::write(&service.models().join("small.gguf"), &gguf::SMALL, "Small", 7);
@@ -36,7 +36,7 @@ async fn chat(service: &Service, body: Value) -> Value {
     service.post("/v1/chat/completions", &body).send().await.expect(200)
 }
 
-/// The events of a stream, and whether it ended with `[DONE]`.
+/// Returns the events of a stream, and whether it ended with `[DONE]`.
 async fn streamed(service: &Service, mut body: Value) -> (Vec<Value>, bool) {
     body["stream"] = true.into();
     let answer = service.post("/v1/chat/completions", &body).open().await;
@@ -70,7 +70,8 @@ async fn llm_answers_are_equal_for_same_seed_whole_and_streamed() {
     let text = choice["message"]["content"].as_str().unwrap();
     assert!(!text.is_empty());
     assert_eq!(whole["model"], "small");
-    // "<s>user: hello\nassistant: " in single characters: the leading blank, 24, and the BOS token.
+    // "<s>user: hello\nassistant: " in single characters: the leading space, 24 characters, and the
+    // BOS token.
     let usage = &whole["usage"];
     assert!(usage["completion_tokens"].as_u64().unwrap() <= 20);
     let prompt = usage["prompt_tokens"].as_u64().unwrap();
@@ -99,7 +100,7 @@ async fn llm_follows_sampling_parameters() {
         whole["choices"].as_array().unwrap().iter().map(|one| &one["message"]["content"]).collect();
     assert_eq!(texts.len(), 3);
     assert!(texts[0] != texts[1] || texts[1] != texts[2], "{texts:?}");
-    // The letter z is token 259 + 'z' - '!' + 1: with a bias of 100 it is always sampled.
+    // The letter z is token 259 + 'z' - '!' + 1; with a bias of 100, the model always samples it.
     let z = 259 + u32::from('z') - u32::from('!') + 1;
     let biased =
         chat(&service, ask("x", json!({"logit_bias": {z.to_string(): 100}, "max_tokens": 4})))
@@ -145,7 +146,7 @@ async fn llm_refusals_name_the_field() {
             "response_format.json_schema.schema",
             "invalid_value",
         ),
-        // It describes 6,561 characters, each of which is optional.
+        // The pattern describes 6,561 characters, each of which is optional.
         (
             json!({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema":
                 {"type": "string", "pattern": "^((((a?){9}){9}){9}){9}$"}}}}),
@@ -168,7 +169,7 @@ async fn llm_refusals_name_the_field() {
     vectors.send().await.expect(400);
 }
 
-/// Random nested schemas of all kinds.
+/// Returns random nested schemas of all kinds.
 fn schema(random: &mut u64, depth: u32) -> Value {
     let mut next = |below: u64| {
         *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -283,7 +284,7 @@ async fn llm_answer_without_limit_ends_with_the_context() {
 #[tokio::test]
 async fn llm_text_lengths_count_characters() {
     let service = service("").await;
-    // The tokens of é, ß, 🌙 and 月, which follow those of the visible ASCII.
+    // The tokens of é, ß, 🌙 and 月, which follow the tokens of visible ASCII.
     let first = 259 + u32::from('~') - u32::from('!') + 2;
     let bias: Value = (first..first + 4).map(|token| (token.to_string(), json!(90))).collect();
     for length in [1, 3, 40] {
@@ -317,7 +318,7 @@ async fn llm_file_without_manifest_is_a_model() {
     assert!(message.contains("the model 'broken'"), "{message}");
 }
 
-/// A service with `small` and its own chat template.
+/// Starts a service whose model `small` has its own chat template.
 async fn with_template(template: &str) -> Service {
     let service = Service::start().await;
     gguf::write(&service.models().join("small.gguf"), &gguf::SMALL, "Small", 7);
@@ -412,7 +413,7 @@ async fn llm_template_that_cannot_be_parsed_is_reported() {
     }
 }
 
-/// The process of the only loaded model.
+/// Returns the process id of the only loaded model.
 async fn process_of(service: &Service) -> u32 {
     let own = std::process::id();
     let file = service.models().join("small.gguf");
@@ -444,7 +445,8 @@ async fn llm_killed_process_loses_only_its_answers() {
         rest.push_str(&String::from_utf8_lossy(&frame.into_data().unwrap()));
     }
     assert!(rest.contains("\"error\"") && !rest.contains("[DONE]"), "{rest}");
-    // The next request starts a process again, and the ledger has the tokens sent by the first one.
+    // The next request starts a new process, and the ledger contains the tokens sent by the first
+    // one.
     chat(&service, ask("x", json!({"max_tokens": 2}))).await;
     let rows = service.get("/v2/executions?type=chat").await.expect(200);
     let rows = rows["executions"].as_array().unwrap();
@@ -469,7 +471,7 @@ async fn llm_client_that_disconnects_stops_its_answer_at_once() {
     let mut stream = answer.into_body();
     let _first = stream.frame().await.unwrap().unwrap();
     drop(stream);
-    // The only sequence is free again, long before 1,900 tokens are generated.
+    // The only sequence becomes free long before 1,900 tokens could be generated.
     chat(&service, ask("y", json!({"max_tokens": 1}))).await;
     let rows = service.get("/v2/executions?type=chat&limit=10").await.expect(200);
     let cancelled = rows["executions"].as_array().unwrap();
@@ -516,7 +518,7 @@ async fn llm_stops_with_the_service() {
 
 #[tokio::test]
 async fn llm_models_share_memory_budget() {
-    // Each takes some 260 MiB: two fit.
+    // Each model takes some 260 MiB, so two fit.
     let service = Service::configured("limits.model_memory_bytes = '600MiB'\n").await;
     let names = ["one", "two", "three"];
     for (name, seed) in names.iter().zip(1..) {
@@ -546,7 +548,7 @@ async fn llm_models_share_memory_budget() {
         ask(name).await;
         assert_eq!(loaded(), expected, "after {name}");
     }
-    // Concurrently: each waits for its turn, and all answer.
+    // With concurrent requests, each waits for its turn, and all succeed.
     futures_util::future::join_all(names.iter().map(|name| ask(name))).await;
     assert!(loaded().len() <= 2);
 }

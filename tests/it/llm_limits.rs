@@ -1,4 +1,4 @@
-//! Limits of the work on one request of a local model: chat templates made to exhaust memory or
+//! Limits on the work for one request to a local model: chat templates made to exhaust memory or
 //! time, clients that disconnect before the answer begins, and deadlines.
 
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::support::gguf::Entry;
 use crate::support::{Service, gguf};
 
 const TEMPLATE: &str = "tokenizer.chat_template";
-/// Takes minutes if triggered: each search of the list is one instruction.
+/// A template that takes minutes if triggered: each search of the list is one instruction.
 const SEARCH: &str = "{% if hostile %}{% set v = range(100000) | list %}\
     {% for a in range(100000) %}{% if 'zz' in v %}{% endif %}{% endfor %}{% endif %}\
     {% for m in messages %}{{ m.content }}{% endfor %}";
@@ -30,7 +30,7 @@ fn ask() -> Value {
     json!({"model": "small", "max_tokens": 2, "seed": 3, "messages": messages})
 }
 
-/// Like [`ask`], but triggers the hostile part of a template.
+/// Like [`ask`], but triggers the hostile part of the template.
 fn hostile() -> Value {
     let mut body = ask();
     body["chat_template_kwargs"] = json!({"hostile": true});
@@ -52,14 +52,14 @@ async fn leave(service: &Service, body: &Value, after: Duration) {
 async fn template_work_of_disconnected_clients_ends_and_others_are_served() {
     let service = service(&[(TEMPLATE, Entry::Text(SEARCH))], "").await;
     served(&service).await;
-    // As many as are parsed concurrently.
+    // Two requests, the number that the model parses concurrently.
     let (slow, second) = (hostile(), Duration::from_secs(1));
     tokio::join!(leave(&service, &slow, second), leave(&service, &slow, second));
     let begun = runtime::monotonic_now();
     served(&service).await;
-    // The template alone would take thirty seconds, its limit.
+    // The template alone would take thirty seconds, its time limit.
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
-    // An answer being generated is regenerated.
+    // A request that was already generating is not lost: its answer is generated again.
     let z = 259 + u32::from('z') - u32::from('!') + 1;
     let mut long = ask();
     long["max_tokens"] = 1500.into();
@@ -159,7 +159,7 @@ async fn embedding_errors_mention_texts_and_tokens() {
 
 #[tokio::test]
 async fn prompt_of_disconnected_client_is_abandoned() {
-    // It computes for seconds.
+    // The prompt takes seconds to evaluate.
     let shape =
         gguf::Shape { embedding: 512, layers: 6, heads: 8, feed_forward: 2048, ..gguf::SMALL };
     let service = Service::start().await;

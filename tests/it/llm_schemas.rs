@@ -37,7 +37,7 @@ async fn refused(service: &Service, more: Value) -> Value {
     service.post("/v1/chat/completions", &ask(more)).send().await.expect(400)["error"].clone()
 }
 
-/// A nested model as written by Pydantic.
+/// Returns the schema of a nested model as written by Pydantic.
 fn nested() -> Value {
     json!({"type": "object", "required": ["a", "b"], "additionalProperties": false,
         "properties": {"a": {"$ref": "#/$defs/A"}, "b": {"anyOf": [{"$ref": "#/$defs/A"}, {"type": "null"}]}},
@@ -55,7 +55,7 @@ async fn schema_with_references_constrains_answers_and_tool_calls() {
     let message_of = message(&service, format(&nested(), true)).await;
     let value: Value = serde_json::from_str(message_of["content"].as_str().unwrap()).unwrap();
     assert!(jsonschema::is_valid(&nested(), &value), "{value}");
-    // A tool whose schema cannot be enforced does not affect the others.
+    // A tool whose schema cannot be enforced does not affect the other tools.
     let broken = json!({"type": "object", "properties": {"a": {"$ref": "#/$defs/Nowhere"}}});
     let tools = json!([tool("broken", &broken), tool("save", &nested())]);
     let choice = |name: &str| json!({"type": "function", "function": {"name": name}});
@@ -66,7 +66,7 @@ async fn schema_with_references_constrains_answers_and_tool_calls() {
     assert!(jsonschema::is_valid(&nested(), &arguments), "{arguments}");
     let more = json!({"tools": tools, "max_tokens": 5});
     assert!(message(&service, more).await["content"].is_string());
-    // A strict one is rejected with its place.
+    // If the tool is strict, the error names its location.
     let mut strict = tools;
     strict[0]["function"]["strict"] = true.into();
     let error = refused(&service, json!({"tools": strict})).await;
@@ -126,7 +126,7 @@ async fn hostile_schema_costs_neither_time_nor_memory() {
         let required = if is_required { names } else { Vec::new() };
         json!({"type": "object", "properties": all, "required": required})
     };
-    // Tools are in the prompt too; the tokens of the test model are single letters.
+    // The prompt also contains the tools; the tokens of the test model are single letters.
     for (schema, answers) in [
         (json!({"type": "array", "items": {}, "minItems": 5, "maxItems": 2}), false),
         (chain, true),

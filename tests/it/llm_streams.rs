@@ -1,4 +1,4 @@
-//! Many concurrent streams of a local model over TLS and HTTP/2, each from its own client; and slow
+//! Many concurrent streams of a local model over TLS and HTTP/2, each with its own client; and slow
 //! readers.
 
 use std::sync::Arc;
@@ -27,7 +27,7 @@ async fn service() -> Service {
     service
 }
 
-/// A client configuration that trusts the service's authority and speaks HTTP/2.
+/// Returns a client configuration that trusts the service's authority and speaks HTTP/2.
 fn connector(service: &Service) -> TlsConnector {
     let authority = service.config.data_dir.join("tls/ca.pem");
     let mut roots = rustls::RootCertStore::empty();
@@ -40,7 +40,7 @@ fn connector(service: &Service) -> TlsConnector {
     TlsConnector::from(Arc::new(config))
 }
 
-/// A stream that has begun, on its own connection.
+/// Opens a stream on its own connection and waits for its beginning.
 async fn stream(service: &Service, connector: &TlsConnector, seed: u32, tokens: u32) -> Incoming {
     let socket = TcpStream::connect(service.address(Role::Base)).await.unwrap();
     let name = ServerName::try_from("localhost").unwrap();
@@ -84,8 +84,8 @@ async fn streams_of_200_clients_over_tls_and_http2_complete() {
 async fn stream_without_reader_does_not_slow_others() {
     let service = service().await;
     let connector = connector(&service);
-    // Filling all buffers on the way would take megabytes: the slow readers only occupy their
-    // sequences, three of four.
+    // Filling all buffers in between would take megabytes, so the slow readers merely occupy three
+    // of the four sequences.
     let mut slow = Vec::new();
     for seed in 0..3 {
         slow.push(stream(&service, &connector, seed, 1900).await);

@@ -1,8 +1,9 @@
-//! The service from the clients' perspective: started in this process on free loopback ports,
-//! called over real connections, each documented error compared with its text.
+//! The service from the clients' perspective. The tests start it in this process on free loopback
+//! ports, call it over real connections, and compare each documented error with its text.
 //!
-//! One file per resource; shared code is in `support`. No test sleeps to wait for a result. Nothing
-//! leaves this machine, except the PyPI downloads of tests that `cargo test` ignores.
+//! One file per resource; shared code is in `support`. No test sleeps to wait for a result. No test
+//! uses the network beyond this machine, except the tests that `cargo test` ignores, which download
+//! packages from PyPI.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by a panic")]
 

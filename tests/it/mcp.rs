@@ -1,5 +1,6 @@
-//! The Model Context Protocol on the agent host: the tools, how they are called, followed and
-//! cancelled, and what is rejected; also the official Python client and the conformance suite.
+//! The Model Context Protocol on the agent host: the tools, how clients call, follow and cancel
+//! them, and which requests are rejected; also the official Python client and the conformance
+//! suite.
 
 use std::path::{Path, PathBuf};
 
@@ -31,7 +32,7 @@ async fn call(service: &Service, name: &str, arguments: Value) -> Value {
     answer["result"].clone()
 }
 
-/// All tools, over all pages.
+/// Returns all tools, over all pages.
 async fn tools(service: &Service) -> Vec<Value> {
     let mut all = Vec::new();
     let mut cursor = None;
@@ -53,7 +54,7 @@ fn named<'t>(tools: &'t [Value], name: &str) -> &'t Value {
     found.unwrap_or_else(|| panic!("no tool {name}"))
 }
 
-/// The messages of a stream.
+/// Returns the messages of a stream.
 fn messages(answer: &Answer) -> Vec<Value> {
     assert_eq!(answer.header("content-type"), "text/event-stream", "{}", answer.text);
     let data = answer.text.lines().filter_map(|line| line.strip_prefix("data: "));
@@ -339,7 +340,7 @@ async fn mcp_rejects_other_origins() {
     }
 }
 
-/// The code blocks of a language in `docs/mcp.md`.
+/// Returns the code blocks of a language in `docs/mcp.md`.
 fn blocks(language: &str) -> Vec<&'static str> {
     const PAGE: &str = include_str!("../../docs/mcp.md");
     let fence = format!("```{language}\n");
@@ -389,8 +390,8 @@ async fn mcp_python_client_lists_and_calls_tools() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The scenarios of the conformance suite for tools, all that this server has. The others are about
-/// resources, prompts, logs, completion, sampling and elicitation.
+/// The scenarios of the conformance suite about tools, the only feature of this server. The other
+/// scenarios cover resources, prompts, logs, completion, sampling and elicitation.
 const SCENARIOS: [&str; 7] = [
     "server-initialize",
     "ping",
@@ -401,7 +402,7 @@ const SCENARIOS: [&str; 7] = [
     "dns-rebinding-protection",
 ];
 
-/// The folder of the suite installed from npm.
+/// Returns the folder of the suite, which it installs from npm if necessary.
 fn conformance_suite() -> PathBuf {
     let wanted = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mcp/conformance");
     let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mcp-conformance");

@@ -1,4 +1,4 @@
-//! Models: the list, the detail on both routes, the OpenAPI document of each.
+//! Models: the list, the details on both routes, and the OpenAPI document of each model.
 
 use hyper::Method;
 use orrery_api::Role;
@@ -249,7 +249,7 @@ async fn model_list_for_openai_clients_has_callable_models() {
         let model = by_bearer(&service, &format!("/v1/models/{id}")).send().await.expect(200);
         assert_eq!((&model["id"], &model["object"]), (&json!(id), &json!("model")));
     }
-    // The full catalog for all other clients, and on request.
+    // All other clients get the full catalog, and so does a client that requests it.
     for catalog in [
         service.get("/v1/models").await,
         open(&service, "/v1/models").await,
@@ -301,7 +301,7 @@ async fn model_error_suggests_similar_name() {
         let body = json!({"model": slug, "version": "1", "input": {}});
         assert_eq!(hint(service.post("/v1/prediction", &body).send().await), expected);
     }
-    // A missing field may be given under another name.
+    // The field may have been given under another name.
     let body = json!({"model": "text-summary", "version": "1", "inputs": {"text": "a"}});
     let error = service.post("/v1/prediction", &body).send().await.expect(400);
     assert_eq!(error["error"], "input field is required");

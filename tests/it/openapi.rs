@@ -12,15 +12,15 @@ use crate::support::{Service, Upstream, installed};
 
 /// The hosts with APIs.
 const HOSTS: [Role; 4] = [Role::Base, Role::Workflows, Role::Flows, Role::Agent];
-/// Time limit of one program.
+/// Time limit of each program.
 const PATIENCE: Duration = Duration::from_secs(240);
-/// The checks of schemathesis on every response.
+/// The checks that schemathesis applies to every response.
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,\
                       response_schema_conformance,unsupported_method,ignored_auth";
-/// Requests per operation, in addition to those for the edges of its parameters.
+/// Requests per operation, in addition to the requests that test parameter boundaries.
 const EXAMPLES: &str = "8";
 
-/// An installed program, in its own folder.
+/// Returns the command of an installed program, to run in the given folder.
 fn program(name: &str, folder: &Path) -> tokio::process::Command {
     let programs: PathBuf = installed("openapi");
     let mut command = tokio::process::Command::new(programs.join(name));
@@ -30,7 +30,7 @@ fn program(name: &str, folder: &Path) -> tokio::process::Command {
     command
 }
 
-/// Runs a program that must succeed.
+/// Runs a program; panics if it fails.
 async fn run(command: &mut tokio::process::Command) {
     let output = tokio::time::timeout(PATIENCE, command.output()).await.unwrap().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
@@ -38,7 +38,7 @@ async fn run(command: &mut tokio::process::Command) {
     assert!(output.status.success(), "{command:?}:\n{said}\n{errors}");
 }
 
-/// The host's document, as a file.
+/// Writes the host's document to a file and returns its path.
 async fn document(service: &Service, role: Role) -> PathBuf {
     let text = service.ask(role, Method::GET, "/openapi.json").send().await.text;
     let path = service.folder.path().join(format!("{}.json", role.as_str()));
@@ -56,8 +56,8 @@ async fn openapi_documents_are_valid() {
     }
 }
 
-/// Creates something of each kind, so that not every response is a 404. Returns the path parameters
-/// that name them, per operation if they differ.
+/// Creates a resource of each kind, so that not every response is a 404. Returns the path
+/// parameters that name the resources, per operation where they differ.
 async fn furnish(service: &Service) -> String {
     let steps = json!([{"step_id": "a", "type": "model", "model": "text-template",
         "params": {"template": "x"}}]);
@@ -83,7 +83,7 @@ async fn furnish(service: &Service) -> String {
     )
 }
 
-/// An exchange of the agent, and the parameters that name it.
+/// Starts an exchange of the agent; returns the parameters that name it.
 async fn exchange(service: &Service) -> String {
     let prompt = json!({"message": "Hello", "session_id": "known"});
     let asked = service.ask(Role::Agent, Method::POST, "/chat").key(&service.key);
@@ -92,8 +92,8 @@ async fn exchange(service: &Service) -> String {
     format!("[parameters]\n\"path.task\" = \"{task}\"\n\"query.session_id\" = \"known\"\n")
 }
 
-/// Sends valid and invalid requests by the document, and checks each response against it. The
-/// agent's upstream always gives the same answer.
+/// Sends valid and invalid requests based on the document, and checks each response against it. The
+/// agent's upstream always returns the same answer.
 async fn examine(role: Role) {
     let up = Upstream::start().await;
     up.follows(|_request| {
@@ -122,12 +122,12 @@ async fn examine(role: Role) {
         command.args(["--phases", phases]);
         command.args(["--suppress-health-check", "all", "--request-timeout", "40"]);
         command.args(["--header", &format!("X-API-Key: {}", service.key)]);
-        // A delete would remove what the other requests read.
+        // A delete would remove the resources that the other requests read.
         command.args(["--exclude-method", "DELETE"]);
         command
     };
     run(&mut schemathesis("examples,coverage", None)).await;
-    // Nor may a request archive or delete the workflow named in the others.
+    // No request may archive or delete the workflow named in the others, either.
     let mut known = schemathesis("examples,coverage,fuzzing", Some(&config));
     run(known.args(["--exclude-operation-id", "update_workflow"])).await;
 }
@@ -224,7 +224,8 @@ async fn openapi_states_api_version_and_deprecations() {
     }
 }
 
-/// Client generators name types after components, and only read bytes by a dedicated media type.
+/// Client generators name types after components, and read a response as bytes only if it has a
+/// dedicated media type.
 #[tokio::test]
 async fn openapi_names_each_variant_and_response_media_type() {
     let service = Service::start().await;

@@ -1,5 +1,5 @@
-//! Runs that wait for people and for each other, in a browser: followed by their events, paused and
-//! resumed; and workflows that run others, built in the editor.
+//! Runs that wait for people and for each other, in a browser: followed through their events,
+//! paused and resumed; and workflows that run other workflows, built in the editor.
 
 use hyper::Method;
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ const COUNTS: &str = "window.asked = []; window.followed = []; \
     const Source = window.EventSource; \
     window.EventSource = class extends Source { constructor(url) { super(url); window.followed.push(url); } };";
 
-/// A held model, an event sent by a person, then the person's answer.
+/// Returns three steps: a held model, an event that a person sends, and that event's output.
 fn steps() -> Value {
     json!([
         {"step_id": "slow", "type": "model", "model": "held", "params": {}},
@@ -44,7 +44,7 @@ async fn orchestration_screens_follow_pause_and_resume_a_run() {
         (browser.run("return window.followed").await == json!([&events])).then_some(())
     })
     .await;
-    // While nothing happens it sends nothing, although the page's own clock keeps running.
+    // While nothing happens, the page sends no requests, although its own clock keeps running.
     let ran = "return document.querySelector('dl.facts').innerText";
     let asked = "return window.asked.length";
     let quiet = async || {
@@ -67,7 +67,7 @@ async fn orchestration_screens_follow_pause_and_resume_a_run() {
     browser.see(&format!("Paused by {by} since")).await;
     fits_every_width(&browser, "run-paused").await;
     browser.looks(1280, false).await;
-    // Running steps finish; no others start.
+    // Running steps finish; no further steps start.
     provider.release(1);
     browser.find("//tr[contains(.,'slow')]//span[contains(@class,'good')]").await;
     let detail = service.execution(&id).await;
@@ -75,7 +75,7 @@ async fn orchestration_screens_follow_pause_and_resume_a_run() {
     browser.press("Resume").await;
     browser.see("waits for the event “approval”").await;
     browser.see_no_more("Paused by").await;
-    // The link is issued for the person who sees the page.
+    // The link is issued to the person who views the page.
     let link = browser.button("Answer it").await.attribute("href").await.unwrap();
     let detail = service.execution(&id).await;
     let own = detail["waiting_for"][0]["resume_url"].as_str().unwrap();
@@ -86,14 +86,15 @@ async fn orchestration_screens_follow_pause_and_resume_a_run() {
     let send = format!("/executions/{id}/events/approval");
     service.flows(Method::POST, &send).json(&json!({"payload": "yes"})).send().await.expect(202);
     browser.see("Completed").await;
-    // Everything came over the one stream, and requests triggered by it.
+    // All updates arrived through the one stream and the requests that it triggered.
     assert_eq!(browser.run("return window.followed.length").await, 1);
     let polled = "return window.asked.filter((one) => /timeout=[1-9]/.test(one))";
     assert_eq!(browser.run(polled).await, json!([]));
     browser.leave().await;
 }
 
-/// A workflow that greets a customer, by its slug, and one that will run it, by its id.
+/// Creates two workflows: one that greets a customer, returned by its slug, and one that will run
+/// it, returned by its id.
 async fn two_workflows(service: &Service) -> (String, String) {
     let schema = json!({"type": "object", "required": ["customer"],
         "properties": {"customer": {"type": "string", "title": "Customer"}}});
@@ -140,7 +141,7 @@ async fn orchestration_screens_build_a_workflow_that_runs_another_and_asks() {
     browser.see("wait_1.output").await;
     customer.send_keys(ENTER).await;
     assert_eq!(browser.value("Customer").await, "{{wait_1.output}}");
-    // The map names the child workflow and the event.
+    // The diagram names the child workflow and the event.
     let map =
         "return [...document.querySelectorAll('.map text.type')].map((one) => one.textContent)";
     let drawn = browser.run(map).await;
@@ -150,7 +151,7 @@ async fn orchestration_screens_build_a_workflow_that_runs_another_and_asks() {
     assert!(slug.starts_with(begin), "{drawn:?}");
     fits_every_width(&browser, "workflow-of-workflows").await;
     browser.looks(1280, false).await;
-    // The link is available before its step, and offered there.
+    // The link is available before its step, and the editor suggests it there.
     browser.step("first").await;
     browser.refill("Result", "{{wait_1.res").await;
     browser.see("wait_1.resume_url").await;
@@ -176,7 +177,7 @@ async fn orchestration_screens_build_a_workflow_that_runs_another_and_asks() {
     browser.leave().await;
 }
 
-/// A run of the workflow links to the run it started, and that one back.
+/// A run of the workflow links to the run that it started, and the started run links back.
 async fn links_lead_to_child_and_back(service: &Service, browser: &Chromium, outer: &str) {
     let id = service.trigger(outer, json!({"inputs": {"customer": "Ada"}})).await;
     let send = format!("/executions/{id}/events/approval");

@@ -1,5 +1,6 @@
-//! Limits of organizations: requests, queue and storage over the limit get 429 and create nothing;
-//! running executions are capped while other organizations proceed, even after a restart.
+//! Limits of organizations: requests beyond the request, queue and storage limits get 429 and
+//! create nothing. Running executions are capped while other organizations proceed, even after a
+//! restart.
 
 use hyper::Method;
 use orrery_api::Role;
@@ -15,13 +16,13 @@ impl Service {
         accounts.change_limits(self.organization.id, move |_| limits).await.unwrap();
     }
 
-    /// Creates a prediction of the other organization.
+    /// Creates a prediction for the other organization.
     async fn of_other(&self, body: &Value) {
         let ask = self.ask(Role::Base, Method::POST, "/v1/prediction").key(&self.other_key);
         ask.json(body).send().await.expect(200);
     }
 
-    /// Running and queued executions of the first organization.
+    /// Returns the running and queued executions of the first organization.
     async fn load(&self) -> (u64, u64) {
         let limits = self.get("/v1/limits").await.expect(200);
         let used = |name: &str| limits[name]["used"].as_u64().unwrap();
@@ -39,7 +40,7 @@ async fn organization_request_limit_counts_all_its_keys() {
     assert_eq!(unlimited["requests_per_second"], json!({"limit": null, "used": null}));
     service.limit(Limits { requests_per_second: Some(2), ..Limits::default() }).await;
     let ask = |key: &str| service.ask(Role::Base, Method::GET, "/v1/limits").key(key);
-    // Two per second are allowed; of many concurrent ones, some are rejected.
+    // The limit is two per second: of many concurrent requests, some are rejected.
     let mut refused = 0;
     for number in 0..20 {
         let answer = ask(if number % 2 == 0 { &service.key } else { &second }).send().await;
@@ -69,7 +70,7 @@ async fn organization_over_queue_limit_gets_429_and_creates_nothing() {
     service.limit(Limits { queued: Some(2), ..Limits::default() }).await;
     let second = service.create("held", json!({})).await;
     let flow = service.workflow(json!([{"step_id": "w", "type": "wait", "seconds": 3600}])).await;
-    // An execution waiting for a time counts as unfinished and does not run.
+    // An execution that waits for a time is unfinished but not running.
     let waiting = service.trigger(&flow, json!({})).await;
     until("its wait", async || (service.load().await == (1, 2)).then_some(())).await;
     let message = "this organization is limited to 2 queued executions and has 2";
@@ -83,7 +84,8 @@ async fn organization_over_queue_limit_gets_429_and_creates_nothing() {
     trigger(format!("/{flow}/bulk-trigger"), bulk.clone()).await.expect_error(429, message);
     let listed = service.get("/v2/executions").await.expect(200);
     assert_eq!(listed["executions"].as_array().unwrap().len(), 3, "{listed}");
-    // Of two concurrent ones only one would fit: none is created.
+    // The limit leaves room for only one of the two executions of the bulk trigger, so none is
+    // created.
     service.cancel(&second).await.expect(200);
     let message = "this organization is limited to 2 queued executions and has 2";
     trigger(format!("/{flow}/bulk-trigger"), bulk).await.expect_error(429, message);
@@ -140,14 +142,15 @@ async fn organization_running_limit_holds_without_blocking_others_even_after_res
     provider.arrived(2).await;
     until("one runs", async || (service.load().await == (1, 3)).then_some(())).await;
     let service = service.restart().await;
-    // Both are recovered, and nothing else.
+    // The restart recovers only these executions.
     provider.arrived(4).await;
     until("one runs", async || (service.load().await == (1, 3)).then_some(())).await;
     let limits = service.get("/v1/limits").await.expect(200);
     assert_eq!(limits["running"], json!({"limit": 1, "used": 1}));
     for count in 5..=7 {
         provider.release(1);
-        // One of the two held ones has completed: by the next release it was ours.
+        // One of the two held executions has completed; the next release completes the
+        // organization's own.
         provider.release(1);
         provider.arrived(count).await;
         assert!(service.load().await.0 <= 1);
@@ -177,7 +180,7 @@ async fn organization_with_running_limit_of_one_runs_nested_workflows() {
     }
 }
 
-/// An exchange that waits for its tool occupies no slot that the tool could need.
+/// An exchange that waits for its tool does not occupy the slot that the tool may need.
 #[tokio::test]
 async fn organization_with_running_limit_of_one_runs_tools_of_agent() {
     let up = Upstream::start().await;
@@ -192,7 +195,7 @@ async fn organization_with_running_limit_of_one_runs_tools_of_agent() {
     until("nothing", async || (service.load().await == (0, 0)).then_some(())).await;
 }
 
-/// A firing that meets a full queue is not lost: it starts once there is room.
+/// A firing that meets a full queue is not lost: its execution starts once there is room.
 #[tokio::test]
 async fn organization_over_queue_limit_starts_scheduled_runs_later() {
     let service = Service::start().await;
@@ -211,7 +214,7 @@ async fn organization_over_queue_limit_starts_scheduled_runs_later() {
     let schedules = &service.running.services.schedules;
     until("a firing that waits", async || {
         let held = schedules.list(service.organization.id).await.unwrap().remove(0);
-        // Its next check is later than the overdue firing.
+        // The schedule's next check is later than its overdue firing.
         (held.due > held.next).then_some(())
     })
     .await;

@@ -39,7 +39,7 @@ async fn pause_holds_execution_across_restart_until_resume() {
         (&detail["status"], &waiting(&detail)["reason"]),
         (&json!("running"), &json!("paused"))
     );
-    // The same route below the base host.
+    // The base host serves the same route.
     let mirror = format!("/v1/workflows/executions/{execution}/resume");
     let ask = || service.ask(Role::Base, Method::POST, &mirror).key(&service.key).json(&json!({}));
     assert_eq!(ask().send().await.expect(200)["paused"], false);

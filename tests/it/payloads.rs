@@ -1,4 +1,5 @@
-//! Payloads over the store's inline limit of 64 KiB: separate files, but the same for clients.
+//! Payloads over the store's inline limit of 64 KiB: stored in separate files, but the same for
+//! clients.
 
 use hyper::Method;
 use serde_json::{Value, json};
@@ -70,7 +71,8 @@ fn bytes(service: &Service) -> u64 {
     sum(&service.config.data_dir.join("payloads"))
 }
 
-/// `count` steps that pass on their execution's input, each slightly longer if `grow`.
+/// Returns `count` steps that pass on their execution's input, each output slightly longer if
+/// `grow`.
 fn passing(count: usize, grow: bool) -> Value {
     let result = |number: usize| {
         let number = if grow { number } else { 0 };
@@ -88,7 +90,7 @@ async fn payload_equal_within_execution_is_written_once() {
     let execution = service.trigger(&id, json!({"inputs": inputs})).await;
     let ended = service.completed(&execution).await;
     assert_eq!(ended["status"], "completed");
-    // The input, the steps' output, and no webhook.
+    // One file for the input and one for the steps' output, and none for a webhook.
     assert_eq!(files(&service), 2);
     assert!(bytes(&service) < 2_100_000, "{}", bytes(&service));
 }

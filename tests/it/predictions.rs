@@ -1,4 +1,4 @@
-//! Creating and reading predictions: every error with its text, the record, the queue, `wait`.
+//! Creating and reading predictions: every error with its text, the record, the queue, and `wait`.
 
 use std::time::Duration;
 
@@ -21,7 +21,8 @@ properties.size = { type = 'integer', default = 3, minimum = 1 }
 properties.style = { type = 'object', properties.tone = { default = 'plain' } }
 "#;
 
-/// A valid request for the built-in template model with `changes` applied; null removes a field.
+/// Returns a valid request for the built-in template model with `changes` applied; null removes a
+/// field.
 fn request(changes: Value) -> Value {
     let mut body = json!({
         "model": "text-template",
@@ -267,7 +268,7 @@ async fn prediction_failure_shows_provider_message_and_error_class() {
     }
     service.manifest(&provider.manifest("gone", "/echo", "").replace(
         &provider.url("/echo"),
-        // The port of a closed listener: nothing listens there.
+        // The port of a closed listener, so nothing listens there.
         &format!("http://{}/", unused_address()),
     ));
     let id = service.create("gone", json!({})).await;

@@ -1,12 +1,12 @@
-//! The message on each screen while the service is unreachable, busy or failing, or rejects a large
-//! upload.
+//! The message that each screen shows while the service is unreachable, busy or failing, or rejects
+//! a large upload.
 
 use serde_json::{Value, json};
 
 use crate::support::chromium::Chromium;
 use crate::support::{Service, until};
 
-/// While set, replaces the responses of the service.
+/// While set, replaces the service's responses.
 const ANSWERS: &str = "const ask = window.fetch; \
      window.fetch = (path, more = {}) => { \
        const set = JSON.parse(sessionStorage.getItem('answers') ?? 'null'); \
@@ -35,7 +35,7 @@ const SCREENS: [&str; 17] = [
     "/app/audit",
 ];
 
-/// The service's response, and the message shown.
+/// Returns pairs of the service's response and the message shown.
 fn cases() -> [(Value, &'static str); 5] {
     let error = |text: &str| json!({"error": text}).to_string();
     [
@@ -76,7 +76,7 @@ async fn refusal_screens_show_problem_and_advice() {
     let mut wrong = Vec::new();
     for (at, (answer, said)) in cases().iter().enumerate() {
         answers(&browser, answer).await;
-        // The first case opens all screens, the others a part each.
+        // The first case opens all screens, each other case a subset.
         for (_, path) in SCREENS.iter().enumerate().filter(|(of, _)| at == 0 || of % 4 == at - 1) {
             browser.open(&service, path).await;
             browser.settled().await;
@@ -93,7 +93,7 @@ async fn refusal_screens_show_problem_and_advice() {
         }
     }
     assert_eq!(wrong, Vec::<String>::new());
-    // Pressing the button suffices once the service answers again.
+    // Once the service responds again, pressing the button is enough.
     browser.open(&service, "/app/secrets").await;
     browser.button("Try again").await;
     browser.run("sessionStorage.removeItem('answers')").await;

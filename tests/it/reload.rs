@@ -1,5 +1,5 @@
-//! The models folder at run time: a changed file is served, an invalid one keeps the last valid
-//! version, and no manifest makes the service fetch anything.
+//! The models folder at run time: the service serves a changed file, keeps the last valid version
+//! of an invalid one, and never fetches anything because of a manifest.
 
 use hyper::Method;
 use orrery_api::Role;
@@ -11,7 +11,7 @@ fn titled(provider: &Provider, slug: &str, title: &str) -> String {
     provider.manifest(slug, "/echo", &format!("title = '{title}'"))
 }
 
-/// Waits until a model is served with the title `expected`.
+/// Waits until the service shows a model with the title `expected`.
 async fn served(service: &Service, slug: &str, expected: &str) {
     let path = format!("/v1/models/{slug}");
     until(expected, async || {
@@ -29,7 +29,7 @@ async fn reload_serves_changed_file_and_keeps_last_good_one() {
     served(&service, "a", "First").await;
     service.manifest_file("a.toml", &titled(&provider, "a", "Second"));
     served(&service, "a", "Second").await;
-    // The reload that serves `b` has seen the invalid file too.
+    // The reload that loads `b` has also read the invalid file.
     service.manifest_file("a.toml", "slug = 'a'\ntitle = ");
     service.manifest_file("b.toml", &titled(&provider, "b", "Witness"));
     served(&service, "b", "Witness").await;

@@ -1,5 +1,5 @@
-//! Retention: old completed work is deleted completely, or only its inputs and outputs; unfinished
-//! work stays.
+//! Retention: the service deletes old completed work entirely, or only its inputs and outputs;
+//! unfinished work remains.
 
 use std::fs;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use serde_json::{Value, json};
 
 use crate::support::{Provider, Service, until};
 
-/// Larger than a record's inline limit.
+/// Returns a string larger than a record's inline limit.
 fn large() -> String {
     "x".repeat(100_000)
 }
 
-/// A time after everything that a test does.
+/// Returns a time after every action of a test.
 fn later(service: &Service) -> Timestamp {
     service.running.services.clock.now().plus(Duration::from_secs(3600))
 }
@@ -33,7 +33,8 @@ fn payload_files(service: &Service) -> usize {
     shards.map(|shard| fs::read_dir(shard.unwrap().path()).unwrap().count()).sum()
 }
 
-/// Two steps with large inputs and outputs, a failure, a prediction, and one that is still running.
+/// Starts a service with two steps that have large inputs and outputs, a failure, a prediction, and
+/// a prediction that is still running.
 async fn world() -> (Service, Provider, [String; 4]) {
     let service = Service::start().await;
     let provider = Provider::start().await;
@@ -66,7 +67,7 @@ async fn retention_deletes_nothing_while_clock_is_far_ahead() {
     .await;
     let id = service.create("text-template", json!({"template": "hi", "values": {}})).await;
     service.ended(&id).await;
-    // As if the previous process had run a year ago: the clock has jumped since.
+    // As if the previous process had run a year ago, and the clock had jumped since.
     let now = service.running.services.clock.now();
     let seen = now.before(Duration::from_secs(365 * 24 * 3600)).unwrap();
     let key = || Key::table(Table::Meta).text("believed time");
@@ -82,8 +83,8 @@ async fn retention_deletes_nothing_while_clock_is_far_ahead() {
     assert_eq!(rows(&service, Table::Execution).await, 1);
     let clock = &service.running.services.clock;
     assert!(clock.believed() < seen.plus(Duration::from_secs(24 * 3600)), "{}", clock.believed());
-    // Without the jump, it is deleted. The service also records its jump, once and at any time: the
-    // test has the last word.
+    // Without the jump, the execution is deleted. The service also records its jump, once and at
+    // any time, so the test repeats its own write to have the last word.
     let later = now.plus(Duration::from_secs(1));
     let mut written = 0;
     until("time to be written", async || {
@@ -136,7 +137,7 @@ async fn retention_deletes_finished_and_keeps_running_executions() {
     provider.release(1);
     let ended = service.ended(&held).await;
     assert_eq!((&ended["status"], &ended["input"]["text"]), (&json!("success"), &json!(large())));
-    // Later entries are counted from the new start.
+    // Later entries are counted from the new beginning.
     let workflow = path.split('/').nth(2).unwrap();
     let next = service.trigger(workflow, json!({"inputs": {"text": "y"}})).await;
     service.completed(&next).await;
@@ -170,7 +171,7 @@ async fn retention_deletes_payloads_before_records() {
     redrive.json(&json!({})).send().await.expect_error(410, "its inputs are no longer stored");
     assert_eq!(engine.purge_payloads_before(organization, cutoff).await.unwrap(), 0);
     service.cancel(&held).await.expect(200);
-    // Afterwards everything is deleted as if the payloads still existed.
+    // Afterwards, retention deletes everything as if the payloads still existed.
     engine.purge_before(organization, later(&service)).await.unwrap();
     for table in [Table::Execution, Table::Step, Table::Facet] {
         assert_eq!(rows(&service, table).await, 0, "{table:?}");

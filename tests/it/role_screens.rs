@@ -1,6 +1,6 @@
 //! Which roles see and may use each button: every screen and every route of the dashboard as the
-//! Owner, a member with "API key access", a member without it, and logged out. Also that the text
-//! of a new key is kept nowhere.
+//! Owner, a member with "API key access", a member without it, and logged out. Also that the page
+//! stores the text of a new key nowhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,8 +14,8 @@ use crate::support::chromium::Chromium;
 use crate::support::dashboard::Person;
 use crate::support::{Process, Receiver, Service};
 
-/// Restricted buttons, by screen and the start of their name, and who has them: the Owner, a member
-/// with the permission, and a member without it.
+/// Restricted buttons by screen and the beginning of their name, and who has them: the Owner, a
+/// member with the permission, and a member without it.
 const RESTRICTED: [(&str, &str, [bool; 3]); 10] = [
     ("/app/keys", "Create a key", [true, true, false]),
     ("/app/keys", "Delete the key test", [true, true, false]),
@@ -29,12 +29,12 @@ const RESTRICTED: [(&str, &str, [bool; 3]); 10] = [
     ("/app/members", "Remove member@example.com", [true, false, false]),
 ];
 
-/// The names of all controls of the page outside the navigation.
+/// Returns the names of all controls of the page outside the navigation.
 const PRESSED: &str = "return [...document.querySelectorAll('main button, main a[href], main input, main select, main textarea, main summary')]\
     .filter((one) => one.checkVisibility())\
     .map((one) => one.ariaLabel || (one.labels?.[0]?.innerText ?? one.innerText).trim().split('\\n')[0] || one.name || one.type)";
 
-/// An organization with three people and one of everything.
+/// An organization with three people and one resource of each kind.
 struct Populated {
     service: Service,
     people: [Person; 3],
@@ -131,7 +131,7 @@ async fn role_screens_show_each_button_only_to_permitted_roles() {
         assert!(is_seen, "{path}: no {name}");
     }
     assert!(seen.len() > 150, "only {} buttons", seen.len());
-    // Logged out, every link leads only to the log-in.
+    // Logged out, every link leads only to the log-in page.
     browser.is_nobody().await;
     for path in &screens {
         let names = pressed(&browser, &service, path).await;
@@ -179,7 +179,7 @@ async fn role_screens_restricted_buttons_work_for_owner() {
         (answer.status == 401).then_some(())
     })
     .await;
-    // A member with the permission creates a key and deletes somebody else's.
+    // A member with the permission creates a key and deletes another person's key.
     browser.becomes(&service, &people[1]).await;
     browser.open(&service, "/app/keys").await;
     browser.press("Delete the key test").await;
@@ -227,7 +227,7 @@ async fn mounted_routes_accept_only_members() {
 const HEARD: &str = "window.heard = []; const ask = window.fetch; \
     window.fetch = async (...given) => { const answer = await ask(...given); answer.clone().text().then((text) => window.heard.push(text)); return answer; };";
 
-/// All storage of a page, as one text.
+/// Returns the content of all storage of a page, as one string.
 const KEPT: &str = "const done = arguments[0]; (async () => { \
     const bases = await indexedDB.databases(); \
     const caches_ = await caches.keys(); \
@@ -280,7 +280,7 @@ async fn role_screens_never_store_text_of_new_key() {
         if round < 2 {
             browser.client.refresh().await.unwrap();
             browser.see("nightly report").await;
-            // The audit log is checked too: it has the key's name.
+            // Check that the audit log contains the key's name, but not the key.
             let audit = browser.asks("GET", "/audit", &Value::Null).await;
             assert!(!audit.to_string().contains(&key) && audit.to_string().contains("key.create"));
         }

@@ -95,7 +95,7 @@ async fn router_catalog_without_upstream_is_local() {
     list.expect_text(200, r#"{"object":"list","data":[],"upstream":null}"#);
 }
 
-/// The events in a stream's text, without `[DONE]`.
+/// Returns the events in a stream's text, without `[DONE]`.
 fn events(text: &str) -> Vec<Value> {
     let data = text.split("\n\n").filter_map(|event| event.strip_prefix("data: "));
     data.filter(|data| *data != "[DONE]").map(|data| serde_json::from_str(data).unwrap()).collect()

@@ -11,7 +11,7 @@ use crate::support::{Service, conformance};
 const TCP: [Role; 6] =
     [Role::Base, Role::Workflows, Role::Flows, Role::Agent, Role::Dashboard, Role::Metrics];
 
-/// A path of the route with plausible parameters.
+/// Returns a path of the route with plausible parameters.
 pub fn path_of(route: &Route) -> String {
     route
         .path
@@ -30,17 +30,17 @@ pub fn path_of(route: &Route) -> String {
         .replace("{*page}", "keys")
 }
 
-/// A method that no route has.
+/// Returns a method that no route has.
 fn wrong_method() -> Method {
     Method::from_bytes(b"PROPFIND").unwrap()
 }
 
-/// Every row on every TCP host that serves it.
+/// Returns every route with every TCP host that serves it.
 fn rows() -> impl Iterator<Item = (Role, &'static Route)> {
     TCP.into_iter()
         .flat_map(|role| ROUTES.iter().map(move |route| (role, route)))
         .filter(|(role, route)| route.hosts.contains(role))
-        // Off unless configured: `admin_api` has its own tests.
+        // The admin API is off unless configured; `admin_api` tests it.
         .filter(|(_, route)| route.access != Access::Admin)
 }
 
@@ -110,7 +110,8 @@ async fn route_head_equals_get_without_body() {
         let head = ask(Method::HEAD).await;
         assert_eq!((head.status, head.text.as_str()), (get.status, ""), "{path}");
         assert_eq!(head.header("content-type"), get.header("content-type"), "{path}");
-        // Counters that change between two requests may change the length, but never its presence.
+        // Counters that change between the two requests may change the length, but the header is
+        // always present.
         assert_eq!(head.header("content-length").is_empty(), get.text.is_empty(), "{path}");
     }
 }

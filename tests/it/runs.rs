@@ -1,4 +1,4 @@
-//! `POST /v1/prediction/run`: each outcome, and the response if the end takes too long.
+//! `POST /v1/prediction/run`: each outcome, and the response if the prediction takes too long.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Schedules over HTTP: what they show and reject, and that they start executions.
+//! Schedules over HTTP: their fields and errors, and that they start executions.
 
 use hyper::Method;
 use orrery_api::Role;
@@ -193,7 +193,7 @@ async fn schedule_of_deleted_workflow_starts_nothing_and_is_paused() {
     let workflow = service.workflow(steps()).await;
     let path = format!("/workflows/{workflow}/schedules");
     let mut ids = Vec::new();
-    // One that fires every second, one that fires far ahead, one that is paused.
+    // One schedule fires every second, one fires far ahead, and one is paused.
     for more in [
         json!({"cron": "* * * * * *"}),
         json!({"cron": "@yearly"}),

@@ -1,5 +1,5 @@
-//! The dashboard in a browser: everything a person does without a terminal. Each visit ends with an
-//! empty console and without requests to other origins.
+//! The dashboard in a browser: everything that a person does without a terminal. Each visit ends
+//! with an empty console and without requests to other origins.
 
 use orrery_api::Role;
 use serde_json::{Value, json};
@@ -23,13 +23,13 @@ async fn screens_allow_setup_to_first_run_by_keyboard() {
     let token = service.owner_token().await;
     browser.open(&service, &format!("/setup#{token}")).await;
     browser.field("Name").await;
-    // The token has left the address bar, and the first field has the focus.
+    // The address bar no longer contains the token, and the first field has the focus.
     assert_eq!(browser.run("return location.hash + document.activeElement.name").await, "name");
     browser.picture("set-up").await;
     browser.keys(&format!("Ada Lovelace{TAB}ada@example.com{TAB}short password{ENTER}")).await;
     browser.see("Hello, Ada Lovelace.").await;
     browser.picture("home-new").await;
-    // g, then m: Models; then Tab to the search field and the first result.
+    // `g`, then `m` opens Models; `/` moves to the search field, and Tab to the first result.
     browser.keys("gm").await;
     browser.see("Everything that this machine can run.").await;
     browser.keys("/sentiment").await;
@@ -84,7 +84,7 @@ async fn screens_show_a_new_key_once_and_buttons_by_permission() {
     browser.open(&service, "/app/members").await;
     browser.find("//input[@aria-label='API key access of grace@example.com']").await.click().await;
     browser.see("Can manage API keys\n").await;
-    // A person who has just joined was last seen just now.
+    // The page shows a person who has just joined as last seen just now.
     assert!(!browser.text().await.contains("never"), "{}", browser.text().await);
     browser.picture("members").await;
     let grace = Chromium::start().await;
@@ -100,8 +100,8 @@ async fn screens_show_a_new_key_once_and_buttons_by_permission() {
         let change = service.asks(&owner, hyper::Method::PATCH, &path);
         change.json(&json!({"api_key_access": is_allowed})).send().await.expect(200);
     };
-    // An action started without the permission is rejected; the page shows the change without a
-    // reload.
+    // The server rejects an action that was started without the permission, and the page reflects
+    // the change without a reload.
     grace.press("Create a key").await;
     grace.fill("What is the key for?", "late").await;
     allows(false).await;
@@ -130,7 +130,7 @@ async fn screens_show_login_on_top_and_lose_nothing() {
     browser.set_up(&service).await;
     browser.open(&service, "/app/models/text-template").await;
     browser.fill("Template", "Hello again").await;
-    // The session ends unnoticed by the page.
+    // The session ends without the page noticing.
     let members = &service.running.services.members;
     let owner = members.owner(service.organization.id).await.unwrap().unwrap();
     let reset = members.reset_link(service.organization.id, owner.id).await.unwrap().url("");
@@ -151,7 +151,7 @@ async fn screens_show_login_on_top_and_lose_nothing() {
 }
 
 impl Service {
-    /// Adds a model of which only the form is used.
+    /// Adds a model of which the test uses only the form.
     fn manifest_of_schema(&self, slug: &str, schema: &Value) {
         let file = format!("{slug}.json");
         std::fs::write(self.models().join(&file), schema.to_string()).unwrap();
@@ -162,7 +162,7 @@ impl Service {
     }
 }
 
-/// A schema with every kind of field, each with a default if possible.
+/// Returns a schema with every kind of field, each with a default if possible.
 fn every_field() -> Value {
     json!({
         "type": "object", "required": ["line"], "properties": {
@@ -198,7 +198,7 @@ async fn screens_give_every_model_a_form_that_loses_nothing() {
         let slug = model["slug"].as_str().unwrap();
         browser.open(&service, &format!("/app/models/{slug}")).await;
         browser.button("Run").await;
-        // Each property of the schema has a place in the form.
+        // Each property of the schema has a field in the form.
         let properties =
             model["request_schema"]["properties"].as_object().cloned().unwrap_or_default();
         for (name, part) in properties.iter().take(12) {
@@ -218,7 +218,7 @@ async fn screens_convert_form_to_json_and_back() {
     service.manifest_of_schema("all-fields", &every_field());
     let browser = Chromium::start().await;
     browser.set_up(&service).await;
-    // Form to JSON and back: the defaults, with one change in each tab.
+    // Switch from the form to JSON and back: the defaults, with one change in each tab.
     browser.open(&service, "/app/models/all-fields").await;
     browser.fill("line", "r").await;
     browser.press_tab("JSON").await;
@@ -235,14 +235,14 @@ async fn screens_convert_form_to_json_and_back() {
         input,
         json!({"line": "xy", "anything": [1, {"a": null}], "unknown": 1, "tree": {"next": {"next": {}}}})
     );
-    // A rejected input marks its field, and nothing typed is lost.
+    // A rejected input marks its field, and the typed values remain.
     browser.open(&service, "/app/models/image-qr").await;
     browser.press_tab("JSON").await;
     browser.writes_json(r#"{"text": 7}"#).await;
     browser.press("Run").await;
     browser.see("Invalid input: ").await;
     assert!(browser.json_text().await.contains('7'));
-    // Keys typed there trigger no shortcuts.
+    // Keys typed into the editor trigger no shortcuts.
     browser.writes_json("gm").await;
     browser.see("Line 1: this is not JSON yet.").await;
     browser.is_accessible("model-json").await;
@@ -277,7 +277,7 @@ async fn screens_open_failed_run_at_failed_step() {
     browser.open(&service, "/app/runs?type=workflow&status=error,failed").await;
     browser.press("flow").await;
     browser.see("Resume from the failed step").await;
-    // The failed step is expanded, and texts and bars match the record.
+    // The failed step is expanded, and its texts and bars match the record.
     let open = browser.find("//tr[contains(@class,'open')]//button").await;
     assert_eq!(open.text().await, "broken");
     let attempts = record["step_outputs"]["broken"]["attempts"].as_array().unwrap().len();
@@ -290,8 +290,8 @@ async fn screens_open_failed_run_at_failed_step() {
     browser.leave().await;
 }
 
-/// Creates a workflow with two versions and a chain, with hostile text wherever a person may write
-/// some.
+/// Creates a workflow with two versions and a chain, with hostile text wherever a person may enter
+/// text.
 async fn hostile_flow(service: &Service, owner: &Person, hostile: &str) -> String {
     let definition = |more: &str| {
         json!({
@@ -322,7 +322,7 @@ async fn hostile_flow(service: &Service, owner: &Person, hostile: &str) -> Strin
 }
 
 /// Checks the open screen in both widths and themes: nothing is wider than the window, and axe
-/// finds nothing.
+/// reports no violation.
 pub async fn fits_every_width(browser: &Chromium, name: &str) {
     for (width, is_dark) in [(1280, false), (1280, true), (390, false), (390, true)] {
         browser.looks(width, is_dark).await;
@@ -337,8 +337,9 @@ pub async fn fits_every_width(browser: &Chromium, name: &str) {
 const HOSTILE: &str =
     "<script>window.hit=1</script><img src=x onerror='window.hit=1'>\u{202e}javascript:alert(1)";
 
-/// Hostile text from others: a person's name, a model's title and schema, its error, a receiver's
-/// response, and a line of a megabyte. Returns the paths of the pages that show them.
+/// Creates hostile text in data from others: a person's name, a model's title and schema, its
+/// error, a receiver's response, and a line of a megabyte. Returns the paths of the pages that show
+/// it.
 async fn hostile_others(service: &Service) -> Vec<(&'static str, String)> {
     let owner = service.owner_token().await;
     let body = json!({"token": owner, "name": &HOSTILE[..60], "email": "owner@example.com", "password": PASSWORD});
@@ -437,7 +438,7 @@ async fn screens_show_hostile_text_as_text_and_fit_every_width() {
             .await;
         assert_eq!(links, 0, "{name}");
     }
-    // Opening the file itself runs nothing either: it is a download.
+    // Opening the file itself runs no script either, since the response is a download.
     let content = format!("/api/base/v1/files/{}/content", file["id"].as_str().unwrap());
     let answer = service.asks(&owner, hyper::Method::GET, &content).send().await;
     assert!(answer.header("content-disposition").starts_with("attachment"));

@@ -1,4 +1,4 @@
-//! Rotation of `seal.key`: interrupted after every step, and the service that continues with the
+//! Rotation of `seal.key`: an interruption after every step, and a service that continues with the
 //! new key.
 
 use std::fs;
@@ -15,7 +15,7 @@ use crate::support::{Provider, Receiver, Service};
 const SECRET: &str = "whsec_of_theirs";
 const TOKEN: &str = "Bearer of the vault";
 
-/// Every sealed text in a value.
+/// Collects every sealed string in a value.
 fn sealed_in(value: &Value, found: &mut Vec<String>) {
     match value {
         Value::Object(fields) => {
@@ -33,7 +33,7 @@ fn sealed_in(value: &Value, found: &mut Vec<String>) {
     }
 }
 
-/// Every sealed text of a stopped service, in rows and in payload files.
+/// Returns every sealed string of a stopped service, from rows and payload files.
 async fn sealed(config: &Config) -> Vec<String> {
     let options = Options {
         folder: config.data_dir.clone(),
@@ -53,7 +53,7 @@ async fn sealed(config: &Config) -> Vec<String> {
         let page = Page { prefix, after: None, before: None, limit: 1000 };
         for (_, bytes) in store.page(page).await.unwrap() {
             if bytes.get(1) != Some(&b'{') {
-                // The counter among the endpoints' rows.
+                // This row is the counter among the endpoints' rows.
                 continue;
             }
             let record: Value = serde_json::from_slice(&bytes[1..]).unwrap();
@@ -97,7 +97,7 @@ async fn rotate(config: &Config) -> usize {
             Ok(())
         })
         .await;
-        // Every text is still decryptable, whichever key sealed it.
+        // Every sealed string can still be decrypted, regardless of the key that sealed it.
         let now = sealed(config).await;
         assert_eq!(opened(&data, &now), plain, "after step {interrupted}");
         match rotated {
@@ -119,7 +119,7 @@ async fn seal_rotation_interrupted_anywhere_loses_no_secret() {
     let service = Service::configured("engine.payload_inline_bytes = 1024\n").await;
     let provider = Provider::start().await;
     let mut receiver = Receiver::start().await;
-    // More than one page of executions; one definition in a row, and one in a file.
+    // Fill more than one page of executions, with a definition in a row and one in a file.
     let mut ids = Vec::new();
     for _ in 0..70 {
         let fields = json!({
@@ -128,7 +128,7 @@ async fn seal_rotation_interrupted_anywhere_loses_no_secret() {
         });
         ids.push(service.create_with("text-template", fields).await);
     }
-    // Each has its delivery once it has ended.
+    // Each prediction has a delivery once it has ended.
     for id in ids {
         service.ended(&id).await;
     }
@@ -142,7 +142,7 @@ async fn seal_rotation_interrupted_anywhere_loses_no_secret() {
     let secrets = &service.running.services.secrets;
     secrets.set(service.organization.id, "token", TOKEN).await.unwrap();
     let large = service.workflow(step(3000)).await;
-    // An endpoint with two valid secrets, and a schedule whose runs have webhooks.
+    // Add an endpoint with two valid secrets, and a schedule whose runs have webhooks.
     let mut hooks = Receiver::start().await;
     let endpoint = json!({"url": hooks.url(), "events": ["workflow.completed"]});
     let made = service.post("/v1/webhook-endpoints", &endpoint).send().await.expect(201);

@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 
 use crate::support::{Provider, Receiver, Service, holds};
 
-/// A part of every secret.
+/// A substring of every secret.
 const SECRET: &str = "hunter2-of-the-owner";
-/// A part of the owner's texts that are not secrets by name.
+/// A substring of the owner's texts whose field names do not mark them as secrets.
 const WORDS: &str = "wording-of-the-owner";
 
 fn steps(provider: &Provider) -> Value {
@@ -40,7 +40,7 @@ fn version(id: &str) -> String {
     format!("/workflows/{id}/versions/v1")
 }
 
-/// Shares the version, writing back the masked form shown by the service.
+/// Shares the version by writing back the masked form that the service shows.
 async fn share(service: &Service, id: &str) {
     let seen = service.flows(Method::GET, &version(id)).send().await.expect(200);
     let put =
@@ -89,7 +89,7 @@ async fn secrets_of_public_workflow_are_hidden_from_callers() {
             assert!(!seen.contains(hidden), "{hidden}: {seen}");
         }
     }
-    // The requests contain them.
+    // The requests contain the secrets.
     let sent = &provider.requests()[0];
     assert_eq!(sent.headers()["x-vault-token"], SECRET);
     assert_eq!(sent.headers()["authorization"], format!("Bearer {SECRET}"));
@@ -124,7 +124,7 @@ async fn secrets_in_definition_are_sealed_masked_and_restored() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     let mut steps = steps(&provider);
-    // The body and the parameters of models are not credentials and stay as written.
+    // A body and model parameters are not credentials, so they remain as written.
     steps[0]["body"] = json!(null);
     steps.as_array_mut().unwrap().truncate(1);
     let id = service.workflow(steps.clone()).await;

@@ -1,5 +1,5 @@
-//! Tracing across the whole service: what is propagated, across restarts and redrives, and the tree
-//! of spans that a collector receives.
+//! Tracing across the whole service: the propagated context, also across restarts and redrives, and
+//! the tree of spans that a collector receives.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -23,7 +23,7 @@ fn traceparent() -> String {
 struct Span {
     trace: String,
     id: String,
-    /// Empty if there is none.
+    /// The id of the parent span; empty if there is none.
     parent: String,
     name: String,
     kind: u64,
@@ -88,7 +88,7 @@ fn span(bytes: &[u8]) -> Span {
     span
 }
 
-/// A collector that records the spans received and the resource they name.
+/// A collector that records the received spans and their resource.
 struct Collector {
     endpoint: String,
     spans: Arc<Mutex<Vec<Span>>>,
@@ -136,7 +136,7 @@ impl Collector {
         )
     }
 
-    /// The spans so far, once there is one that satisfies `is_last`.
+    /// Waits for a span that satisfies `is_last`; returns all spans so far.
     async fn until(&self, what: &str, is_last: impl Fn(&Span) -> bool) -> Vec<Span> {
         until(what, async || {
             let spans = self.spans.lock().unwrap();
@@ -145,7 +145,7 @@ impl Collector {
         .await
     }
 
-    /// The span of an execution itself, and the spans so far.
+    /// Waits for the span of the execution itself; returns it and all spans so far.
     async fn of(&self, execution: &str) -> (Span, Vec<Span>) {
         let is_root =
             |span: &Span| span.attributes["orrery.execution.id"] == execution && span.kind != 3;
@@ -154,7 +154,7 @@ impl Collector {
     }
 }
 
-/// The child span of `parent` with this name.
+/// Returns the child span of `parent` with this name.
 fn below<'s>(spans: &'s [Span], parent: &Span, name: &str) -> &'s Span {
     let found = spans.iter().find(|span| span.parent == parent.id && span.name == name);
     let found = found.unwrap_or_else(|| panic!("no {name} below {parent:?} in {spans:#?}"));
@@ -163,7 +163,7 @@ fn below<'s>(spans: &'s [Span], parent: &Span, name: &str) -> &'s Span {
     found
 }
 
-/// The span id in a request's headers, which belongs to the trace.
+/// Returns the span id in a request's headers; checks that they contain this trace.
 fn carried(headers: &HeaderMap, trace: &str, request_id: &str) -> String {
     let parent = headers["traceparent"].to_str().unwrap();
     let parts: Vec<&str> = parent.split('-').collect();
@@ -253,7 +253,7 @@ async fn trace_and_span_survive_a_restart() {
     let asked = service.post("/v1/prediction/", &body).header("traceparent", traceparent());
     let taken = asked.send().await.expect(200);
     let id = taken["predictionID"].as_str().unwrap().to_owned();
-    // Without a caller's trace it has its own.
+    // Without a caller's trace, the execution has its own.
     let own = service.create("held", json!({})).await;
     provider.arrived(1).await;
     let service = service.restart().await;

@@ -1,5 +1,5 @@
 //! The accessibility tree of each screen: roles, names and states, as snapshots. A changed snapshot
-//! is a change of what people hear.
+//! changes the output of screen readers.
 
 use hyper::Method;
 use serde_json::json;
@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::support::chromium::Chromium;
 use crate::support::{Receiver, Service, Upstream};
 
-/// Saves screenshots of the open screen in both themes, for review by a person.
+/// Saves screenshots of the open screen in both themes for review by a person.
 async fn photograph(browser: &Chromium, name: &str) {
     for is_dark in [true, false] {
         browser.looks(1280, is_dark).await;

@@ -1,4 +1,5 @@
-//! Names and paths unknown to a host, the responses to them, and compression of large responses.
+//! Names and paths unknown to a host, the responses to them, and the compression of large
+//! responses.
 
 use std::io::Read as _;
 
@@ -20,7 +21,8 @@ async fn query_parameter_unknown_is_rejected_with_nearest_name() {
     let said = answer["error"].as_str().unwrap();
     assert!(said.starts_with("unknown query parameter zzzz: known are "), "{said}");
     asked("/v2/executions?limit=1&model=echo").await.expect(200);
-    // Unauthenticated requests fail at the key first; health checks accept any parameters.
+    // The key is checked first, so unauthenticated requests fail with 401; health checks accept any
+    // parameters.
     let anonymous = service.ask(Role::Base, Method::GET, "/v2/executions?modle=echo").send().await;
     assert_eq!(anonymous.status, 401);
     service.ask(Role::Base, Method::GET, "/health?probe=1").send().await.expect(200);

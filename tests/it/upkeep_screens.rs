@@ -42,7 +42,8 @@ async fn upkeep_screens_redeliver_in_every_state() {
     receiver.let_go();
     receiver.next().await;
     receiver.let_go();
-    // Failed after the second attempt: the page updates by itself, and the button appears.
+    // The delivery has failed after the second attempt: the page updates by itself and shows the
+    // button.
     browser.see("Failed").await;
     browser.see("500").await;
     browser.press("Send again").await;
@@ -50,12 +51,13 @@ async fn upkeep_screens_redeliver_in_every_state() {
     browser.see("Delivery in flight").await;
     has_no_button("in flight again").await;
     receiver.let_go();
-    // Sent: a cooldown of an hour, counted down.
+    // The webhook is sent; the page counts down the cooldown of an hour.
     browser.see("Again in ").await;
     has_no_button("pause").await;
     browser.picture("webhook").await;
     browser.is_accessible("webhook").await;
-    // An hour passes for both clocks. Without interaction, the countdown becomes the button.
+    // Both clocks advance by almost an hour. At the end of the countdown, the button appears
+    // without any interaction.
     process.shift_clock(COOLDOWN - 30);
     browser.run(&format!("window.becomesLate({})", (COOLDOWN - 30) * 1000)).await;
     browser.see("Again in ").await;
@@ -79,7 +81,7 @@ async fn upkeep_screens_redeliver_in_every_state() {
     browser.goes_to(&process.page("/app/webhooks")).await;
     browser.see("127.0.0.1").await;
     browser.picture("webhooks").await;
-    // A deleted payload cannot be sent. Delete the files, not their folders.
+    // A webhook with a deleted payload cannot be sent. Delete the files, not their folders.
     for shard in std::fs::read_dir(process.folder.path().join("data/payloads")).unwrap() {
         for file in std::fs::read_dir(shard.unwrap().path()).unwrap() {
             std::fs::remove_file(file.unwrap().path()).unwrap();
@@ -133,7 +135,7 @@ async fn upkeep_screens_show_totals_of_files_costs_and_findings() {
     }
     let browser = Chromium::start().await;
     browser.logs_in(&service, &owner.email).await;
-    // A file: the totals match the service's counts.
+    // Upload a file: the totals match the service's counts.
     browser.open(&service, "/app/files").await;
     browser.see("No files yet").await;
     let path = service.folder.path().join("night.txt");
@@ -169,7 +171,7 @@ async fn upkeep_screens_show_totals_of_files_costs_and_findings() {
     browser.see("$1.00").await;
     let columns = "return document.querySelectorAll('.columns .column span').length";
     assert_eq!(browser.run(columns).await, 2);
-    // Days have the common date format.
+    // The list shows days in the common date format.
     let days = "return [...document.querySelectorAll('.ends span, details tbody th')].map((one) => one.textContent).filter((text) => /\\d/.test(text) && !text.includes('$'))";
     let days = browser.run(days).await;
     assert_eq!(days.as_array().unwrap().len(), 4, "{days}");
@@ -200,7 +202,7 @@ async fn upkeep_screens_show_denied_actions_in_audit_log() {
     browser.see("refused: you may not do this").await;
     let row = browser.find("//tr[contains(.,'refused')]").await.text().await;
     assert!(row.contains("grace@example.com") && row.contains("Create an API key"), "{row}");
-    // Actors and objects have names, even if they are deleted.
+    // Actors and objects appear by name, even if they have been deleted.
     let key = json!({"name": "web shop"});
     let made = service.asks(&owner, Method::POST, "/keys").json(&key).send().await.expect(201);
     let by_key = |method, path: &str| {

@@ -1,5 +1,6 @@
-//! Uploads: announced and put, or sent in a form; rejected uploads leave nothing behind; deleted
-//! and expired files are removed, their content with the last file that refers to it.
+//! Uploads: announced and sent with PUT, or sent in a form. Rejected uploads leave nothing behind.
+//! Deleted and expired files are removed, and so is their content with the last file that refers to
+//! it.
 
 use std::fs;
 use std::time::Duration;
@@ -40,7 +41,7 @@ async fn form(service: &Service, parts: &[(&str, &str)]) -> Answer {
     ask.header("content-type", "multipart/form-data; boundary=b0").body(body).send().await
 }
 
-/// The contents on disk, including incomplete ones.
+/// Returns the names of the contents on disk, including incomplete ones.
 fn contents(service: &Service) -> Vec<String> {
     let mut names = Vec::new();
     let Ok(shards) = fs::read_dir(service.config.data_dir.join("files")) else { return names };
@@ -127,7 +128,7 @@ async fn upload_content_type_is_compared_semantically() {
     ] {
         let body = json!({"content_type": announced, "filename": "a", "size": 3, "sha256": ABC});
         let signed = presign(&service, body).await.expect(200);
-        // A mailed link has extra parameters.
+        // A link sent by mail gains extra parameters.
         let url = format!("{}&utm_source=mail", signed["presigned_url"].as_str().unwrap());
         let file = put(&service, &json!(url), sent, b"abc").await.expect(200);
         assert_eq!(file["content_type"], announced);
@@ -257,7 +258,7 @@ async fn file_delete_removes_blob_with_last_reference() {
     assert_eq!(listed, json!({"files": [two], "has_more": false, "next_cursor": null}));
     delete(&two["id"], &service.key).await;
     assert_eq!(contents(&service), [""; 0]);
-    // An announced upload that is no longer wanted.
+    // Delete an announced upload that is no longer needed.
     let signed = presign(&service, json!({"content_type": "a/b"})).await.expect(200);
     assert_eq!(delete(&signed["id"], &service.key).await.status, 204);
     let late = put(&service, &signed["presigned_url"], "a/b", b"abc").await;
@@ -283,7 +284,7 @@ async fn file_list_continues_after_cursor() {
         path = format!("/v1/files?limit=2&cursor={cursor}");
         let wrong = format!("/v1/files?limit=3&cursor={cursor}");
         service.get(&wrong).await.expect_error(400, "invalid cursor");
-        // A cursor of another list is invalid here.
+        // A cursor from another list is invalid for this one.
         let wrong = format!("/v2/executions?limit=2&cursor={cursor}");
         service.get(&wrong).await.expect_error(400, "invalid cursor");
     }
@@ -299,7 +300,7 @@ async fn upload_limits_and_quotas_are_enforced() {
     let signed = presign(&service, json!({"content_type": "a/b"})).await.expect(200);
     let sent = put(&service, &signed["presigned_url"], "a/b", &[0; 11]).await;
     sent.expect_error(413, "the file is larger than 10 bytes");
-    // If the announced size is too large, it is rejected before any bytes arrive.
+    // If the announced size is too large, the service rejects the upload before any bytes arrive.
     let path = signed["presigned_url"].as_str().unwrap().split_once("/v1").unwrap().1;
     let head = format!(
         "PUT /v1{path} HTTP/1.1\r\nHost: h\r\nContent-Type: a/b\r\nContent-Length: 100000\r\n\r\n"
@@ -328,7 +329,7 @@ async fn upload_limits_and_quotas_are_enforced() {
     put(&service, &json!(format!("h/v1/upload/{ABSENT}")), "a/b", b"").await.expect(401);
 }
 
-/// A client that announces less than it sends, and one that breaks off.
+/// One client announces less than it sends, and one breaks off.
 #[tokio::test]
 async fn upload_that_breaks_off_leaves_nothing() {
     let service = Service::start().await;
@@ -346,7 +347,7 @@ async fn upload_that_breaks_off_leaves_nothing() {
     drop(stream);
     until("end of the upload", async || contents(&service).is_empty().then_some(())).await;
     put(&service, &signed["presigned_url"], "a/b", b"abc").await.expect(200);
-    // A slow upload delays nobody, and the cleanup at a start leaves it alone.
+    // A slow upload does not delay others, and the cleanup at a start does not remove its content.
     let mut slow = service.running.services.files.receive(None).await.unwrap();
     slow.write(b"abc").await.unwrap();
     let files = &service.running.services.files;

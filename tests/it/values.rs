@@ -1,5 +1,5 @@
-//! Input and output values: times, numbers and character sets are interpreted as meant or rejected
-//! with a clear error, and accepted values can be read back.
+//! Input and output values: the service interprets times, numbers and character sets as intended or
+//! rejects them with a clear error, and clients can read accepted values back.
 
 use std::io::Write as _;
 
@@ -32,7 +32,7 @@ async fn request_bodies_in_other_character_sets_are_decoded() {
         ("application/json", format!("\u{feff}{text}").into_bytes()),
     ] {
         let ask = service.ask(Role::Base, Method::POST, "/v1/prediction/run").key(&service.key);
-        // The conformance checks only read bodies in UTF-8.
+        // The conformance checks only read UTF-8 bodies, so skip them.
         let ask = ask.header("content-type", content_type).body(body).undocumented();
         let answer = ask.send().await.expect(200);
         assert_eq!(answer["output"], "café", "{content_type}: {answer}");
@@ -100,7 +100,7 @@ async fn key_in_body_of_public_trigger_is_decoded_from_other_character_sets() {
     let path = format!("/workflows/{workflow}/versions/v1");
     service.flows(Method::PUT, &path).json(&shared).send().await.expect(200);
     let path = format!("/v1/public/{workflow}/versions/v1/trigger");
-    // The read limit of a long body falls inside a character.
+    // The read limit of a long body falls in the middle of a character.
     for long in [0, 70_000] {
         let text =
             json!({"api_key": service.key, "inputs": {"x": "café".repeat(1 + long)}}).to_string();

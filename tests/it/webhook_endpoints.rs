@@ -1,5 +1,5 @@
-//! Webhook endpoints: what they receive, how it is signed, how they are changed, and that they and
-//! their secrets are private to the organization.
+//! Webhook endpoints: the events that they receive, the signatures, changes to them, and that
+//! endpoints and their secrets are private to the organization.
 
 use hyper::Method;
 use orrery_api::Role;
@@ -53,7 +53,7 @@ async fn endpoint_receives_events_of_predictions_and_workflows() {
     assert_eq!(completed.header("x-webhook-signature"), None);
     assert_eq!(completed.header("x-webhook-secret"), None);
 
-    // The same history, by the delivery's own id.
+    // The same history is available by the delivery's own id.
     let listed = until("all are delivered", async || {
         let path = format!("/v1/webhooks?execution={prediction}&status=delivered");
         let listed = service.get(&path).await.expect(200);
@@ -105,7 +105,7 @@ async fn endpoint_filters_choose_events_models_and_workflows() {
     let ended = ["workflow.completed"];
     make(&service, json!({"url": flow.url(), "events": ended, "workflow_ids": [chosen]})).await;
     make(&service, json!({"url": off.url(), "disabled": true})).await;
-    // Another organization's endpoints receive nothing of ours.
+    // Another organization's endpoints receive no events of this one.
     let theirs = service.ask(Role::Base, Method::POST, PATH).key(&service.other_key);
     theirs.json(&json!({"url": off.url()})).send().await.expect(201);
     service.ended(&service.create("text-template", json!({"template": "x"})).await).await;
@@ -140,7 +140,7 @@ async fn endpoint_is_changed_rotated_tested_and_deleted() {
     let rotated = rotated.expect(200);
     let second = rotated["secret"].as_str().unwrap();
     assert!(second != first && rotated["previous_secret_until"].is_string(), "{rotated}");
-    // Also after a restart, which fills memory from disk.
+    // The same works after a restart, which reads the endpoints from disk.
     let service = service.restart().await;
     let test = ask(&service, Method::POST, &format!("{one}/test"), json!({})).await.expect(200);
     assert_eq!((&test["status"], &test["status_code"]), (&json!("SUCCESS"), &json!(200)));

@@ -169,7 +169,7 @@ async fn webhook_forbidden_address_is_rejected_at_creation() {
 
 #[tokio::test]
 async fn webhook_name_resolving_to_forbidden_address_is_blocked() {
-    // `localhost` may be this machine's ::1 or 127.0.0.1; both are denied here.
+    // `localhost` may resolve to this machine's ::1 or 127.0.0.1; the configuration denies both.
     let deny = "egress.deny = ['127.0.0.0/8', '::1/128']\nwebhooks.schedule = []\n";
     let service = Service::adjusted(deny, |config| config.egress.allow.clear()).await;
     let receiver = Receiver::start().await;

@@ -216,7 +216,7 @@ async fn workflow_list_is_filtered_and_categories_are_served() {
     assert_eq!(service.get("/v1/categories").await.expect(200), listed);
 }
 
-/// Existing clients page with the `offset` of the previous page until a page is short.
+/// Existing clients pass the `offset` of the previous page until they receive a short page.
 #[tokio::test]
 async fn workflow_list_returns_offset_of_next_page() {
     let service = Service::start().await;
@@ -333,8 +333,8 @@ async fn workflow_slug_never_equals_route_segment() {
 
 #[tokio::test]
 async fn named_resources_never_share_a_path_level_with_fixed_segments() {
-    // A new route next to one of these makes resources of that name unreachable: choose another
-    // path.
+    // A new route next to one of these would make resources of that name unreachable: choose
+    // another path.
     for parameter in ["name", "version", "organization", "*slug"] {
         let words = words_beside(parameter);
         assert!(words.is_empty(), "{parameter}: {words:?}");
@@ -364,7 +364,7 @@ async fn workflow_of_existing_client_is_accepted_on_base_host() {
     let version = json!({"definition": body["definition"]});
     let put = ask(Method::PUT, "/v1/workflows/old/versions/v2", &version).send().await;
     assert_eq!(put.expect(200)["version_id"], "v2");
-    // On the workflows host both are required, as always.
+    // The workflows host requires both fields, as always.
     let refused = service.flows(Method::POST, "/workflows").json(&body).undocumented().send().await;
     assert_eq!(refused.expect(400)["error"], "description is required");
     let path = "/workflows/old/versions/v3";
@@ -372,7 +372,8 @@ async fn workflow_of_existing_client_is_accepted_on_base_host() {
     assert_eq!(refused.expect(400)["error"], "version_id is required");
 }
 
-/// The place and the message of the first problem of a definition with these steps.
+/// Creates a workflow with these steps, which must be invalid; returns the location and the message
+/// of its first problem.
 async fn problem_of(service: &Service, steps: Value) -> (String, String) {
     let body = json!({"name": "a", "description": "x", "definition": {"steps": steps}});
     let refused = service.flows(Method::POST, "/workflows").json(&body).send().await.expect(400);

@@ -26,14 +26,14 @@ assert types == ["tool_call", "execution_progress", "execution_progress", "gener
 assert (text, finish) == ("Here it is.", "stop"), (text, finish)
 assert len(urls) == 1 and urls[0].startswith("http://"), urls
 
-# Without a stream.
+# The same without a stream.
 said = client.chat.completions.create(
     model=models[0], messages=messages, extra_body={"session_id": "python", "stream": False}
 )
 assert said.choices[0].message.content == "Here it is.", said
 assert said.session_id == "python" and said.usage.total_tokens == 20, said
 
-# Errors of the service.
+# Errors from the service.
 try:
     client.chat.completions.create(
         model=models[0], messages=messages, extra_body={"session_id": "a\n", "stream": False}

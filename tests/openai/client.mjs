@@ -13,7 +13,7 @@ const client = new OpenAI({ baseURL, apiKey: process.env.ORRERY_TEST_KEY, maxRet
 const messages = [{ role: "user", content: "hello" }];
 const asked = { model: chatModel, messages };
 
-// A whole answer, and its cost.
+// A complete answer, and its cost.
 let said = await client.chat.completions.create(asked);
 assert.equal(said.choices[0].message.content, "Hi!");
 assert.equal(said.usage.cost, 0.0043);
@@ -63,14 +63,14 @@ assert.deepEqual(
   ],
 );
 
-// Errors of the model's server.
+// Errors from the model's server.
 await assert.rejects(client.chat.completions.create(asked), (error) => {
   assert.ok(error instanceof OpenAI.RateLimitError);
   assert.equal(error.headers.get("retry-after"), "7");
   return error.type === "tokens";
 });
 
-// Errors of the service.
+// Errors from the service.
 await assert.rejects(client.chat.completions.create({ ...asked, messages: [] }), (error) => {
   return error instanceof OpenAI.BadRequestError && error.param === "messages";
 });

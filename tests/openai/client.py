@@ -20,7 +20,7 @@ class City(BaseModel):
     people: int
 
 
-# A whole answer, and its cost.
+# A complete answer, and its cost.
 said = client.chat.completions.create(model=chat_model, messages=messages)
 assert said.choices[0].message.content == "Hi!", said
 assert (said.usage.prompt_tokens, said.usage.completion_tokens) == (3, 4), said
@@ -58,7 +58,7 @@ vectors = client.embeddings.create(
 )
 assert [vector.embedding for vector in vectors.data] == [[0.5, 0.25], [1.0, 0.0]], vectors
 
-# Errors of the model's server.
+# Errors from the model's server.
 try:
     client.chat.completions.create(model=chat_model, messages=messages)
     raise AssertionError("a refusal went unnoticed")
@@ -66,7 +66,7 @@ except openai.RateLimitError as error:
     assert error.response.headers["retry-after"] == "7", error.response.headers
     assert error.type == "tokens" and error.message.endswith("slow down"), error
 
-# Errors of the service.
+# Errors from the service.
 try:
     client.chat.completions.create(model=chat_model, messages=[])
     raise AssertionError("no messages went unnoticed")

@@ -15,7 +15,7 @@ URL = f"https://registry.npmjs.org/openai/-/openai-{VERSION}.tgz"
 
 modules = Path(sys.argv[1]) / "node_modules"
 modules.mkdir(parents=True, exist_ok=True)
-# One test downloads it; the others wait, and then find it.
+# One test downloads the package; the others wait, and then find it.
 alone = open(modules / "lock", "w")
 fcntl.flock(alone, fcntl.LOCK_EX)
 package = modules / "openai"

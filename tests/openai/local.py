@@ -26,7 +26,7 @@ class City(BaseModel):
     name: str | None
 
 
-# A whole answer, equal to a stream with the same seed.
+# A complete answer, equal to a stream with the same seed.
 said = client.chat.completions.create(**asked)
 text = said.choices[0].message.content
 assert text and said.usage.completion_tokens <= 20, said

@@ -1,4 +1,4 @@
-//! Scheduled backups: the program that ships them, and a rehearsed restore.
+//! Scheduled backups: the program that ships them, and a test restore.
 
 use std::path::{Path, PathBuf};
 
@@ -63,10 +63,10 @@ fn failed_backup_after_is_counted_and_reported_by_doctor() {
     assert_eq!(found["verdict"], "fault");
     assert!(found["mend"].as_str().unwrap().contains("no way to the other box"), "{found}");
     assert!(backup_of(folder.path()).is_some(), "the backup itself stays");
-    // Also while the service is stopped.
+    // Doctor reports the finding even while the service is stopped.
     service.kill();
     assert!(finding(&setup, "backup.after").is_some());
-    // The finding disappears with the next backup that is shipped.
+    // The finding disappears once the next backup is shipped.
     std::fs::remove_file(backup_of(folder.path()).unwrap()).unwrap();
     let text = std::fs::read_to_string(setup.config()).unwrap();
     std::fs::write(setup.config(), text.replace("exit 3", "exit 0")).unwrap();
@@ -99,7 +99,7 @@ fn verify_restore_rehearses_and_leaves_nothing() {
     setup.run(&["backup", backup]);
     let entries = |folder: &Path| std::fs::read_dir(folder).unwrap().count();
     let before = entries(&place);
-    // While the service is running.
+    // Verify the backup while the service is running.
     let report: Value =
         serde_json::from_str(&setup.run(&["verify", backup, "--restore", "--json"])).unwrap();
     assert!(
@@ -111,7 +111,7 @@ fn verify_restore_rehearses_and_leaves_nothing() {
     std::fs::create_dir(&elsewhere).unwrap();
     let work = elsewhere.to_str().unwrap();
     setup.run(&["verify", backup, "--restore", "--work-dir", work]);
-    // A truncated one is rejected, and leaves nothing either.
+    // A truncated backup is rejected, and leaves nothing behind either.
     let bytes = std::fs::read(backup).unwrap();
     std::fs::write(backup, &bytes[..bytes.len() / 2]).unwrap();
     let said = setup.fail(&["verify", backup, "--restore", "--work-dir", work]);

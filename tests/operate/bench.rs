@@ -1,5 +1,5 @@
-//! `orrery bench` by the real binary: the shape of its report, a comparison, invalid arguments, and
-//! that it leaves nothing behind, even when interrupted.
+//! `orrery bench` with the real binary: the format of its report, a comparison, invalid arguments,
+//! and that it leaves nothing behind, even when interrupted.
 
 use std::fs;
 use std::path::Path;
@@ -30,7 +30,7 @@ const FIGURES: [&str; 15] = [
     "download",
 ];
 
-/// A folder on the build's disk: temporary folders may be in memory.
+/// Creates a folder on the build disk, since the system's temporary folder may be in memory.
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }

@@ -1,4 +1,4 @@
-//! `orrery check`: its findings before a start, and under whose permissions it checks.
+//! `orrery check`: its findings before a start, and the user with whose permissions it checks.
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 
@@ -25,8 +25,8 @@ fn check_uses_permissions_of_data_owner() {
     let found: serde_json::Value = serde_json::from_str(&found).unwrap();
     let findings = found["findings"].as_array().unwrap();
     let of = |subject: &str| findings.iter().find(|found| found["subject"] == subject);
-    // Another user's check finds an empty certificate; root's finds that the service cannot read
-    // it.
+    // The check of an ordinary user finds that the certificate is empty; root's check finds that
+    // the service's user cannot read it.
     let tls = of("tls").unwrap()["detail"].as_str().unwrap();
     assert_eq!(tls.to_lowercase().contains("permission denied"), is_root, "{tls}");
     assert_eq!(of("user").is_some(), is_root, "{found}");

@@ -9,7 +9,7 @@ use crate::support::eventually;
 use crate::support::http::Client;
 use crate::support::service::Setup;
 
-/// Scheduled backups, so that doctor reports nothing about them for a healthy service.
+/// Configures scheduled backups, so that doctor reports no backup findings for a healthy service.
 fn backups(folder: &Path) -> String {
     let secret = folder.join("passphrase");
     std::fs::write(&secret, "correct horse battery staple").unwrap();
@@ -18,7 +18,7 @@ fn backups(folder: &Path) -> String {
     format!("[backup]\nevery = '24h'\nfolder = {to:?}\npassphrase_file = {secret:?}\n")
 }
 
-/// Whether all is well, and the findings.
+/// Returns whether doctor found no problem, and its findings.
 fn doctor(setup: &Setup) -> (bool, Vec<Value>) {
     let (is_good, found, said) = setup.try_run(&["doctor", "--json"]);
     let report: Value = serde_json::from_str(&found).unwrap_or_else(|_| panic!("{found}{said}"));
@@ -95,7 +95,7 @@ fn doctor_reports_damage_and_suggests_a_fix() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     let setup = Setup::new(folder.path(), &data, &backups(folder.path()));
-    // Before the first start there is nothing to open.
+    // Before the first start there is no store to open.
     let (is_good, found) = doctor(&setup);
     assert!(!is_good);
     assert_eq!(of(&found, "service")["mend"], "orrery serve");
@@ -115,7 +115,7 @@ fn doctor_reports_damage_and_suggests_a_fix() {
     assert!(last["mend"].as_str().unwrap().contains("orrery verify"), "{last}");
     let broken = found.iter().find(|one| one["subject"] == "model").unwrap();
     assert_eq!(broken["verdict"], "fault");
-    // Worst first.
+    // Findings are sorted by severity, worst first.
     let verdicts: Vec<&str> = found.iter().map(|one| one["verdict"].as_str().unwrap()).collect();
     let mut sorted = verdicts.clone();
     sorted
@@ -145,7 +145,7 @@ fn doctor_reports_stuck_work() {
     assert_eq!(work["verdict"], "warning", "{work}");
     assert!(work["detail"].as_str().unwrap().contains("2 hours"), "{work}");
     assert!(work["mend"].as_str().unwrap().starts_with("orrery execution show "), "{work}");
-    // Members of an organization must not read it: only the control socket serves it.
+    // Members of an organization must not read the report, so only the control socket serves it.
     let outside = Client::new(setup.base(), &key).get("/admin/doctor").unwrap();
     assert_eq!(outside.status(), 404);
 }

@@ -38,15 +38,17 @@ pub struct Command {
     pub shown: String,
 }
 
-/// The blocks of the document at a path of the repository.
+/// Returns the blocks of the document at a path of the repository.
 pub fn of(path: &str) -> Vec<Block> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     read(&fs::read_to_string(file).unwrap())
 }
 
-/// The blocks of a document's text.
+/// Parses the blocks of a document.
 ///
-/// # Panics On a comment that looks like a mark but is not valid, and on an unterminated block.
+/// # Panics
+///
+/// Panics on a comment that resembles a mark but is invalid, and on an unterminated block.
 pub fn read(text: &str) -> Vec<Block> {
     let mut blocks = Vec::new();
     let mut before = "";
@@ -81,13 +83,13 @@ fn mark(line: &str) -> Option<Mark> {
 }
 
 impl Block {
-    /// Whether the block is run as shell commands or as a program.
+    /// Returns whether the block runs as shell commands or as a program.
     pub fn is_run(&self) -> bool {
         let is_code = matches!(self.language.as_str(), "sh" | "console" | "python" | "js");
         is_code && !matches!(self.mark, Some(Mark::NotRun(_) | Mark::File(_)))
     }
 
-    /// The commands of a `console` block.
+    /// Returns the commands of a `console` block.
     pub fn commands(&self) -> Vec<Command> {
         let mut commands: Vec<Command> = Vec::new();
         let mut continues = false;

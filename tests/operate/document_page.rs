@@ -1,4 +1,4 @@
-//! One document: a folder with a service in it, and a shell that runs the document's commands.
+//! A document: a folder with a service in it, and a shell that runs the document's commands.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -20,17 +20,17 @@ use crate::support::service::{Setup, with_small_reserve};
 #[path = "../it/support/python.rs"]
 mod python;
 
-/// Ports of the servers mentioned in documents: one that captions images, and one that speaks
-/// OpenAI's API.
+/// Ports of the servers mentioned in documents: one captions images, and one implements OpenAI's
+/// API.
 const CAPTIONS: u16 = 5000;
 const OPENAI: u16 = 8090;
-/// The model that a reader downloads.
+/// The model that readers of the document download.
 #[cfg(feature = "llama")]
 const DOWNLOADED: &str = "Downloads/Qwen2.5-3B-Instruct-Q4_K_M.gguf";
 
 /// Time limit of a document's script.
 const PAGE_SECONDS: &str = "240";
-/// `curl` fails on an error of the service, unless the document shows one.
+/// A `curl` that fails on an error of the service, unless the document shows an error.
 const CURL: &str = "#!/bin/sh\n[ -n \"${ERRORS_ARE_SHOWN:-}\" ] || set -- --fail-with-body \"$@\"\n\
     PATH=${PATH#*:}\nexec curl \"$@\"\n";
 
@@ -59,7 +59,7 @@ impl Places {
         fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
     }
 
-    /// Substitutes this test's places into a block's text.
+    /// Returns a block's text with this test's paths and addresses substituted.
     pub fn put_into(&self, text: &str) -> String {
         let below = |name: &str| self.folder.join(name).to_str().unwrap().to_owned();
         [
@@ -92,7 +92,8 @@ impl Page {
         Self { packages: Some(packages), ..self }
     }
 
-    /// Runs the commands, compares the output, and stores the steps shown as a workflow.
+    /// Runs the commands, compares their output, and stores the steps shown in the document as a
+    /// workflow.
     pub fn run(&self) {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().canonicalize().unwrap();
@@ -107,7 +108,7 @@ impl Page {
             Server::start_at(at(CAPTIONS), |_| (200, json!({"caption": "a cat"}).to_string()));
         let _openai = Server::start_at(at(OPENAI), speaks_openai);
         let _service = setup.start();
-        // Without a configuration, manifests are in the data folder.
+        // Without a configuration file, the service reads manifests from the data folder.
         symlink(folder.join("models.d"), data.join("models.d")).unwrap();
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let example = fs::read_to_string(root.join("config.example.toml")).unwrap();
@@ -159,7 +160,8 @@ impl Page {
         block.map_or("", |block| block.text.as_str())
     }
 
-    /// The document as one script; the output of each block goes to files named after its line.
+    /// Returns the document as one script, which writes each block's output to files named after
+    /// the block's line.
     fn script(&self, folder: &Path, places: &Places) -> String {
         let address = places.address;
         let mut script = format!(
@@ -211,7 +213,8 @@ impl Page {
         script
     }
 
-    /// The search path: `orrery`, a `curl` that fails on errors, and what the document installs.
+    /// Returns the search path: `orrery`, a `curl` that fails on errors, and the programs that the
+    /// document installs.
     fn programs(&self, folder: &Path) -> String {
         let own = folder.join("bin");
         fs::create_dir(&own).unwrap();
@@ -263,7 +266,7 @@ impl Page {
         }
     }
 
-    /// Stores the steps shown in the document, each once, as one workflow.
+    /// Stores the steps shown in the document, each once, as a single workflow.
     fn store_steps(&self, setup: &Setup) {
         let json = self.blocks.iter().filter(|block| block.language == "json");
         let values = json.flat_map(|block| values(&block.text).unwrap());
@@ -275,7 +278,7 @@ impl Page {
             return;
         }
         let mut steps: Vec<Value> = steps.into_values().collect();
-        // Steps refer to earlier ones.
+        // Put model steps first, since other steps refer to them.
         steps.sort_by_key(|step| step["type"] != "model");
         let body = json!({"name": "Shown", "description": "d", "definition": {"steps": steps}});
         let mut client = setup.client(&setup.create_key());
@@ -284,7 +287,8 @@ impl Page {
     }
 }
 
-/// Adds a command whose output goes to `out` and `err`, and records its name for failures.
+/// Adds a command whose output goes to `out` and `err`, and records the command's name for failure
+/// messages.
 fn put(script: &mut String, name: &str, folder: &Path, run: &str, end: &str) {
     let folder = folder.display();
     writeln!(script, "echo {name} >'{folder}/at'").unwrap();
@@ -292,8 +296,8 @@ fn put(script: &mut String, name: &str, folder: &Path, run: &str, end: &str) {
     writeln!(script, "{{\n{run}\n}} >'{folder}/out.{name}' 2>'{folder}/err.{name}'{end}").unwrap();
 }
 
-/// A server that speaks OpenAI's API: it greets, is certain of the first option, and embeds
-/// everything alike.
+/// Implements OpenAI's API: greets, is certain of the first option, and returns the same embedding
+/// for every input.
 fn speaks_openai(request: &Message) -> Answer {
     let asked: Value = serde_json::from_slice(&request.body).unwrap_or_default();
     let usage = json!({"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5});

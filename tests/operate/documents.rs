@@ -1,9 +1,9 @@
-//! Every block of `README.md` and of the pages in `docs`: commands are run as written, in the order
-//! of their document and in one shell, against a service in that shell's folder; settings,
+//! Tests every block of `README.md` and of the pages in `docs`. Commands run as written, in the
+//! order of their document and in one shell, against a service in that shell's folder. Settings,
 //! manifests and JSON are parsed as the service parses them.
 //!
-//! A document's addresses and absolute paths are replaced by those of the test; nothing else in a
-//! block is changed. The internet is used only for packages of PyPI and npm that a document names.
+//! The test replaces a document's addresses and absolute paths by its own, and changes nothing else
+//! in a block. It uses the internet only for PyPI and npm packages that a document names.
 
 use std::path::Path;
 use std::process::Command;
@@ -39,7 +39,7 @@ const DOCUMENTS: [&str; 23] = [
     "docs/webhooks.md",
     "docs/workflows.md",
 ];
-/// Blocks that no test runs, and why. Keep them few: readers trust the others.
+/// Blocks that no test runs, with the reason. Keep the list short: readers trust the blocks.
 const NOT_RUN: &[(&str, &str)] = &[
     ("README.md", "builds the service and installs packages"),
     ("README.md", "needs root and a certificate for the machine's name"),
@@ -58,17 +58,17 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("docs/scaling.md", "needs a GPU"),
 ];
 
-/// The concatenated JSON values of a text.
+/// Parses concatenated JSON values.
 pub fn values(text: &str) -> Result<Vec<Value>, serde_json::Error> {
     serde_json::Deserializer::from_str(text).into_iter().collect()
 }
 
-/// The fault of a block that is not run.
+/// Returns the parse error of a block that the test does not run.
 fn fault(block: &Block, places: &Places) -> Option<String> {
     match block.language.as_str() {
         "json" => values(&block.text).err().map(|error| error.to_string()),
         "yaml" => serde_saphyr::from_str::<Value>(&block.text).err().map(|error| error.to_string()),
-        // The page's service parses it.
+        // The document's service parses the saved file.
         "toml" if matches!(block.mark, Some(Mark::File(_))) => None,
         "toml" => {
             let folder = tempfile::tempdir().unwrap();

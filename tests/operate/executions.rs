@@ -1,5 +1,5 @@
-//! `orrery execution`: the list with the filters of the history, once and with `--watch`, and
-//! pausing, resuming and redriving an execution.
+//! `orrery execution`: the list with the history's filters, once and with `--watch`; pausing,
+//! resuming and redriving an execution.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
@@ -13,7 +13,7 @@ const WORKFLOW: &str = r#"{"name": "Waits", "description": "d", "definition": {"
     {"step_id": "mood", "type": "model", "model": "text-sentiment", "params": {"text": "{{inputs.text}}"}},
     {"step_id": "later", "type": "wait", "seconds": 3600}]}}"#;
 
-/// Subjects and statuses of the listed executions.
+/// Returns the subjects and statuses of the listed executions.
 fn list(setup: &Setup, filters: &[&str]) -> Vec<(String, String)> {
     let mut arguments = vec!["execution", "list", "--json"];
     arguments.extend(filters);
@@ -65,7 +65,7 @@ fn execution_list_filters_as_the_history_does() {
     assert_eq!(list(&setup, &["--unfinished"]).len(), 1);
     let said = setup.fail(&["execution", "list", "--status", "broken"]);
     assert!(said.contains("status"), "{said}");
-    // The same while the service is stopped.
+    // The list is the same while the service is stopped.
     service.kill();
     assert_eq!(list(&setup, &["--status", "error"]), [pair("image-resize", "error")]);
 }
@@ -84,7 +84,7 @@ fn execution_list_watch_prints_one_line_per_change() {
     let mut next = || -> Value { serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap() };
     assert_eq!(next()["subject"], "text-language");
     predict(&setup, &key, "text-keywords", r#"{"text": "What a beautiful night!"}"#);
-    // It may be listed before it has ended.
+    // The list may show the execution before it has ended.
     let seen = std::iter::repeat_with(next).find(|line| line["status"] == "success").unwrap();
     assert_eq!(seen["subject"], "text-keywords");
     watch.kill().unwrap();

@@ -1,4 +1,4 @@
-//! Expired files, with a clock that the test moves.
+//! Expired files, with a clock that the test controls.
 
 use std::io::{BufReader, Write as _};
 use std::net::TcpStream;

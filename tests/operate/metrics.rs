@@ -1,5 +1,5 @@
-//! `/metrics` as Prometheus reads it: process and build, the number of series, and whether the
-//! documented dashboard and alerts use existing metrics.
+//! `/metrics` as Prometheus reads it: process and build, the number of series, and that the
+//! documented dashboard and alerts use only existing metrics.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -27,12 +27,12 @@ fn series(text: &str) -> Vec<&str> {
     text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect()
 }
 
-/// The names of all metrics, as in a query.
+/// Returns the names of all metrics, as used in queries.
 fn names(text: &str) -> BTreeSet<&str> {
     series(text).iter().filter_map(|line| line.split(['{', ' ']).next()).collect()
 }
 
-/// Orrery's metrics used in a text.
+/// Returns Orrery's metrics that a text mentions.
 fn asked(text: &str) -> BTreeSet<&str> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     words.filter(|word| word.starts_with("orrery_") || word.starts_with("process_")).collect()
@@ -43,7 +43,7 @@ fn backups(folder: &Path) -> String {
     format!("[backup]\nevery = '24h'\nlog = '1m'\nfolder = {to:?}\n")
 }
 
-/// A service that was used in every way that has its own metrics.
+/// Uses a service in every way that has its own metrics.
 fn used(setup: &Setup, receiver: &Server) {
     let key = setup.create_key();
     let mut client = setup.client(&key);
@@ -123,7 +123,7 @@ fn metrics_stay_few_and_cover_documented_queries() {
         series(&text).into_iter().find(|line| line.starts_with("orrery_build_info{")).unwrap();
     assert!(build.contains(&format!("version=\"{}\"", env!("CARGO_PKG_VERSION"))), "{build}");
     assert!(build.contains("target=\"x86_64-unknown-linux-") && build.ends_with("} 1"), "{build}");
-    // Only with encrypted data, and with models that have several endpoints.
+    // These metrics exist only with encrypted data, or with models that have several endpoints.
     let mut there = names(&text);
     there.insert("orrery_endpoint_used");
     there.insert("orrery_certificate_expiry_timestamp_seconds");

@@ -1,4 +1,4 @@
-//! `orrery model test` with freshly written manifests, and with workers that give no answer.
+//! `orrery model test` with freshly written manifests, and with workers that return no answer.
 
 use std::fs;
 
@@ -17,7 +17,7 @@ fn model_test_reads_new_manifest_and_names_broken_one() {
     let test = ["model", "test", "greet", "--input", INPUT];
     assert!(setup.fail(&test).contains("model not found"));
     for round in 0..10 {
-        // Written and tested at once: the service may not have seen it yet.
+        // Test the manifest immediately: the service may not have loaded it yet.
         fs::write(&manifest, format!("title = 'Round {round}'\n{TEMPLATE}")).unwrap();
         assert_eq!(setup.run(&test).trim(), "\"Hello Ada\"");
         fs::remove_file(&manifest).unwrap();
@@ -26,11 +26,11 @@ fn model_test_reads_new_manifest_and_names_broken_one() {
     fs::write(&manifest, "slug = 'greet'\nconcurrency = 0\n").unwrap();
     let said = setup.fail(&test);
     assert!(said.contains("is invalid; `orrery model check "), "{said}");
-    // All faults are reported at once, each with its place.
+    // The command reports all errors at once, each with its location.
     let (is_good, found, _) = setup.try_run(&["model", "check", manifest.to_str().unwrap()]);
     assert!(!is_good && found.contains(":2:15: `concurrency`"), "{found}");
     assert!(found.contains("`runner` is missing") && !found.contains(":0:0"), "{found}");
-    // For a file that is not TOML, nothing else is reported.
+    // If a file is not valid TOML, the command reports nothing else.
     fs::write(&manifest, "slug = 'greet\nconcurrency = 0\n").unwrap();
     let (_, found, _) = setup.try_run(&["model", "check", manifest.to_str().unwrap()]);
     assert_eq!(found.lines().count(), 1, "{found}");
@@ -60,7 +60,7 @@ fn manifest_of_builtin_keeps_its_concurrency() {
     assert_eq!(concurrency("few"), 3);
 }
 
-/// The manifest of a worker.
+/// Returns the manifest of a worker.
 fn program(slug: &str, command: &[&str], timeout: &str) -> String {
     format!(
         "slug = '{slug}'\noutput_type = 'string'\ntimeout = '{timeout}'\n\
@@ -70,7 +70,7 @@ fn program(slug: &str, command: &[&str], timeout: &str) -> String {
 
 #[test]
 fn worker_environment_unbuffers_python() {
-    // Answers each job with the variable's value.
+    // A worker that answers each job with the variable's value.
     const ECHO: &str = "while read -r job; do id=${job#*:}; id=${id%%,*}; \
         echo '{\"id\": '$id', \"output\": \"'$PYTHONUNBUFFERED'\"}'; done";
     let folder = tempfile::tempdir().unwrap();
@@ -99,14 +99,14 @@ fn model_file_without_manifest_loads_below_relative_folder() {
     use crate::support::gguf;
 
     let folder = tempfile::tempdir().unwrap();
-    // The configuration has paths relative to the folder in which the service starts.
+    // The configuration's paths are relative to the folder in which the service starts.
     let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
     let _service = setup.start();
     gguf::write(&folder.path().join("models.d/Tiny.gguf"), &gguf::SMALL, "tiny", 1);
     setup.run(&["reload"]);
     let test = ["model", "test", "tiny", "--input", r#"{"prompt": "hi", "max_tokens": 4}"#];
     setup.run(&test);
-    // A path on the command line is relative to the command's folder.
+    // A path on the command line is relative to the command's working folder.
     setup.add_model("beside", "slug = 'beside'\n[runner]\ntype = 'llm'\nfile = 'Tiny.gguf'\n");
     setup.run(&["model", "check", "models.d/beside.toml"]);
 }

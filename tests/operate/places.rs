@@ -1,5 +1,5 @@
-//! Which store a command uses: only `serve` creates one, and the other commands report what they
-//! found.
+//! The store that a command uses: only `serve` creates one, and the other commands report which
+//! store they found.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -19,7 +19,7 @@ fn said(output: &Output) -> String {
 
 #[test]
 fn command_without_service_creates_no_store_and_names_searched_places() {
-    // On a machine with an installed Orrery, commands find that service.
+    // On a machine with an installed Orrery, the commands find the installed service.
     let is_installed = Path::new("/etc/orrery").exists() || Path::new("/var/lib/orrery").exists();
     let folder = tempfile::tempdir().unwrap();
     let commands: [&[&str]; 6] = [

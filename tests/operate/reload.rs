@@ -1,4 +1,4 @@
-//! `orrery reload` and SIGHUP: which changes of the configuration take effect at once, and that an
+//! `orrery reload` and SIGHUP: the configuration changes that take effect immediately, and that an
 //! invalid file changes nothing.
 
 use std::fs;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::support::service::Setup;
 use crate::support::{eventually, signal};
 
-/// The configuration file of a setup.
+/// Returns the configuration file in a setup's folder.
 fn config_of(folder: &Path) -> PathBuf {
     let mut entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     entries.find(|path| path.extension().is_some_and(|end| end == "toml")).unwrap()
@@ -47,14 +47,15 @@ fn reload_applies_changes_and_names_those_that_need_a_restart() {
         assert!(names("applied").contains(section), "{changed}");
     }
     assert_eq!(changed["needs_restart"], serde_json::json!(["engine"]));
-    // One request per second and key.
+    // The limit is one request per second and key.
     let mut client = setup.client(&key);
     let answers: Vec<u16> =
         (0..50).map(|_| client.get("/v2/executions").unwrap().status()).collect();
     assert!(answers.contains(&200) && answers.contains(&429), "{answers:?}");
     assert!(setup.log_since(0).contains("\"level\":\"DEBUG\""), "the level has not changed");
 
-    // With an invalid file the old state stays, and the command fails with the place.
+    // With an invalid file, the service keeps its previous configuration, and the command fails
+    // with the location of the error.
     fs::write(&file, format!("{before}{more}[limit]\nx = 1\n")).unwrap();
     let said = setup.fail(&["reload"]);
     assert!(said.contains(":30:2: unknown key `limit`"), "{said}");

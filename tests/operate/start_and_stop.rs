@@ -1,5 +1,5 @@
-//! Starting while a service is running or a port is in use, and stopping: at once if nothing is
-//! running, otherwise with a message.
+//! Starting while another service is running or a port is in use; stopping, which is immediate if
+//! nothing is running and otherwise logs a message.
 
 use std::net::{SocketAddr, TcpListener};
 
@@ -11,7 +11,8 @@ use crate::support::{eventually, signal};
 /// A worker that accepts jobs and never answers: the system's own `sleep`.
 const SILENT: &str = "slug = 'silent'\noutput_type = 'string'\ntimeout = '1h'\n\
     [runner]\ntype = 'command'\ncommand = ['sleep', '3600']\n";
-/// Longer than any test waits: a stop that reaches it waited for nothing.
+/// Longer than any test waits, so that a test can only pass if the stop does not wait for the grace
+/// period.
 const GRACE: &str = "[engine]\nshutdown_grace = '10m'\n";
 
 fn stopped(service: &mut Service) -> i32 {
@@ -19,7 +20,7 @@ fn stopped(service: &mut Service) -> i32 {
     status.code().unwrap()
 }
 
-/// A service whose model has a live worker.
+/// Starts a service whose model has a live worker.
 fn with_worker(setup: &Setup) -> Service {
     let service = setup.start();
     let pid = service.pid();
@@ -75,7 +76,7 @@ fn stop_reports_what_it_waits_for_and_second_signal_forces_exit() {
     assert!(signal(service.pid(), Signal::INT));
     assert_eq!(stopped(&mut service), 0);
     assert!(setup.log_since(0).contains("ended at once"), "{}", setup.log_since(0));
-    // Nothing was lost: the next start recovers it, and does not suspect it.
+    // No work is lost: the next start recovers the execution and does not suspect it.
     let length = setup.log_since(0).len();
     let _again = setup.start();
     assert_eq!(setup.unfinished(), Some(1.0));
@@ -100,7 +101,7 @@ fn start_right_after_kill_waits_for_the_folder() {
     let mut service = setup.start();
     for _ in 0..5 {
         assert!(signal(service.pid(), Signal::KILL));
-        // Start before the killed process is gone.
+        // Start the next service before the killed process has exited.
         let next = setup.start();
         drop(std::mem::replace(&mut service, next));
     }

@@ -1,9 +1,8 @@
-//! Stores of each released version, opened by this one: `tests/stores/VERSION.tar.zst` is a data
-//! folder of that release, killed during its work, with the manifest of its model and its
-//! responses.
+//! Stores of each released version, opened by the current one: `tests/stores/VERSION.tar.zst` is a
+//! data folder of a release that was killed during work, with the manifest of its model and its
+//! recorded responses.
 //!
-//! `tests/stores/make` creates the file of the current release; a test here creates one the same
-//! way.
+//! `tests/stores/make` creates the file of the current release; a test in this file does the same.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -19,11 +18,12 @@ const MAKE: &str = "ORRERY_MAKE_STORE";
 /// The file of recorded responses inside the archive.
 const KNOWN: &str = "known.json";
 const SECRET: &str = "the value of the secret";
-/// Size limit: the repository keeps one archive per release.
+/// Size limit of an archive, because the repository contains one per release.
 const FILE_BYTES_MAX: u64 = 200 * 1024;
 const PAYLOAD_BYTES: usize = 90_000;
 
-/// Three workflows: one sends a secret, one asks a person, one waits for longer than the test.
+/// Three workflows: one sends a secret, one waits for a person, and one waits for longer than the
+/// test runs.
 const ORGANIZATIONS: &str = r#"
 organizations:
   default:
@@ -58,7 +58,8 @@ organizations:
       ci: null
 "#;
 
-/// The model server and webhook receiver. While the gate is closed, the model is busy.
+/// Starts the model server and webhook receiver. While the gate is closed, the model's answers
+/// wait.
 fn world(gate: Gate) -> Server {
     Server::start(move |request| match request.second_word() {
         "/slow" => {
@@ -124,7 +125,7 @@ impl Subject {
     }
 
     fn prediction(&self, id: &str) -> Value {
-        // Otherwise the request waits for the end.
+        // Without `wait=0`, the request would wait for the end.
         self.get(&format!("/v1/prediction/{id}?wait=0"))
     }
 
@@ -145,13 +146,13 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_else(|| panic!("{value} is not a text")).to_owned()
 }
 
-/// Stops the service as an operator does, so that the tree contains everything.
+/// Stops the service as an operator does, so that the tree contains all rows.
 fn stop(mut service: Service) {
     assert!(signal(service.pid(), rustix::process::Signal::TERM));
     eventually("the service stops", || service.ended());
 }
 
-/// Fills a new store in `folder` with one of everything, kills the service, and returns its
+/// Fills a new store in `folder` with one resource of each kind, kills the service, and returns its
 /// responses.
 fn fill(folder: &Path) -> Value {
     let gate = Gate::default();
@@ -174,7 +175,8 @@ fn fill(folder: &Path) -> Value {
     known
 }
 
-/// Creates work that completes; returns paths whose responses will not change.
+/// Creates work that completes; returns the paths whose responses must not change, with these
+/// responses.
 fn finished(subject: &Subject, world: &Server) -> Map<String, Value> {
     let hook = world.url("/hook");
     let large = "a large payload ".repeat(PAYLOAD_BYTES / 16);
@@ -308,8 +310,8 @@ fn open(folder: &Path, known: &Value) {
     let gate = Gate::default();
     let world = world(gate.clone());
     let subject = Subject::new(folder, text(&known["key"]), &world);
-    // A minute after its creation by its own clock, so that nothing has expired, however old the
-    // file is.
+    // By its own clock, the store opens a minute after its creation, so that nothing has expired,
+    // however old the file is.
     subject.setup.shift_clock(known["made_at"].as_i64().unwrap() + 60 - seconds());
     assert_whole(&subject.setup);
     let service = subject.setup.start();
@@ -342,7 +344,7 @@ fn assert_settled(subject: &Subject, known: &Value) {
         subject.setup.client(&subject.key).get(&content).unwrap().text(),
         "the bytes of a file"
     );
-    // The same request gets the same response: nothing runs twice.
+    // A repeated request gets the same response, so nothing runs twice.
     let once = [("Idempotency-Key", "order-7")];
     let body = r#"{"model": "text-language", "version": "1", "input": {"text": "Bonjour !"}}"#;
     let again = subject.post("/v1/prediction/", &once, body);
@@ -353,7 +355,7 @@ fn assert_settled(subject: &Subject, known: &Value) {
     assert!(audit.contains("vault") && !audit.contains(SECRET), "{audit}");
 }
 
-/// Checks that the upgrade did not end unfinished work.
+/// Checks that unfinished work is still waiting after the upgrade.
 fn assert_waiting(subject: &Subject, known: &Value) {
     let [running, queued, asks, later, undelivered] =
         ["running", "queued", "asks", "later", "undelivered"].map(|name| text(&known[name]));
@@ -369,8 +371,8 @@ fn assert_waiting(subject: &Subject, known: &Value) {
     assert!(!delivery["attempts"].as_array().unwrap().is_empty(), "{delivery}");
 }
 
-/// Checks that work continues: the model answers, a person answers, a client cancels, and stored
-/// workflows run.
+/// Checks that work continues: the model answers, a person sends an event, a client cancels, and
+/// stored workflows run.
 fn assert_goes_on(subject: &Subject, known: &Value, world: &Server) {
     for name in ["running", "queued"] {
         let id = text(&known[name]);
@@ -384,15 +386,15 @@ fn assert_goes_on(subject: &Subject, known: &Value, world: &Server) {
     let later = text(&known["later"]);
     subject.ask(&format!("/v1/workflows/executions/{later}/cancel"), &json!({}));
     subject.wait_for_run(&later, "cancelled");
-    // With the secret sealed by the old release.
+    // The workflow uses the secret that the old release sealed.
     let inputs = json!({"name": "Grace", "url": world.url("/proof")});
     subject.wait_for_run(&subject.trigger("greeting", &inputs), "completed");
     let balance = subject.get("/v1/billing/balance").to_string();
     assert!(balance.contains("12"), "both predictions cost 0.25: {balance}");
 }
 
-/// The value without parts that differ between starts: the service's address and the signatures of
-/// links.
+/// Returns the value without parts that differ between starts: the service's address and the
+/// signatures of links.
 fn plain(value: &Value) -> Value {
     match value {
         Value::String(text) if text.starts_with("http://127.") => {
@@ -408,7 +410,7 @@ fn plain(value: &Value) -> Value {
     }
 }
 
-/// Checks that everything recorded is still there; there may be more fields.
+/// Checks that everything recorded is still present; there may be additional fields.
 fn assert_kept(path: &str, then: &Value, now: &Value) {
     match (then, now) {
         (Value::Object(then), Value::Object(now)) => {
@@ -427,7 +429,7 @@ fn assert_kept(path: &str, then: &Value, now: &Value) {
     }
 }
 
-/// The archives of all releases, by name.
+/// Returns the archives of all releases, sorted by name.
 fn kept() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stores");
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());

@@ -1,5 +1,5 @@
 //! `orrery upgrade --rehearse` with a running service and with a backup, and the error of a binary
-//! whose store is too new.
+//! that is too old for its store.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -81,7 +81,7 @@ fn upgrade_is_rehearsed_while_service_runs() {
     let wrong = found["manifests"].as_array().unwrap();
     assert!(wrong[0].as_str().unwrap().contains("wrong.toml"), "{found}");
     assert!(found["rows"].as_u64().unwrap() > 5 && found["copy_bytes"].as_u64().unwrap() > 1000);
-    // It ran nothing, wrote nothing next to the data, and the service never noticed.
+    // The rehearsal ran no work, wrote nothing next to the data, and did not affect the service.
     assert_eq!(asked.load(Ordering::SeqCst), 1);
     assert_eq!(std::fs::read_dir(&place).unwrap().count(), 1);
     assert_eq!(service.ended(), None);
@@ -89,7 +89,7 @@ fn upgrade_is_rehearsed_while_service_runs() {
     assert!(said.contains("nothing was run or sent"), "{said}");
     gate.open();
 
-    // Opening the store of a stopped service would be the upgrade itself; a backup can be
+    // Opening the store of a stopped service would already upgrade it, but a backup can be
     // rehearsed.
     let backup = folder.path().join("one.backup");
     let backup = backup.to_str().unwrap();
@@ -113,7 +113,7 @@ fn rehearsal_reports_what_this_release_cannot_read() {
     let body = r#"{"model": "text-language", "version": "1", "input": {"text": "What a night!"}}"#;
     assert_eq!(setup.client(&key).post("/v1/prediction/run", &[], body).unwrap().status(), 200);
     service.kill();
-    // As a different release might have written it.
+    // A record as another release might have written it.
     write(setup.data(), |executions| {
         let (key, _) = &executions[0];
         vec![(key.clone(), b"\x01{\"id\": \"of another form\"}".to_vec())]

@@ -1,7 +1,7 @@
 #!/usr/bin/env node
 // Takes the screenshots of docs/dashboard.md: starts a private service, fills it through its API, opens each screen
-// in Chromium in both themes, and writes docs/pictures/NAME.png with at most 256 colors.
-// Has the requirements of the browser tests (`tests/run --install`). Usage: tests/pictures/take.mjs ORRERY
+// in Chromium in both themes, and writes docs/pictures/NAME.png with at most 256 colors. Requires the same packages
+// as the browser tests (`tests/run --install`). Usage: tests/pictures/take.mjs ORRERY
 import { execFileSync, spawn } from "node:child_process";
 import fs from "node:fs";
 import http from "node:http";
@@ -76,7 +76,7 @@ const MODELS = {
   "caption.toml": `slug = "picture-caption"\ntitle = "Picture caption"\ndescription = "Says in one sentence what a picture shows."\noutput_type = "string"\n[request_schema]\ntype = "object"\nrequired = ["image"]\n[request_schema.properties.image]\ntype = "string"\ntitle = "Image"\nformat = "uri"\n[cost]\ntype = "fixed"\namount = 0.004\n[runner]\ntype = "http"\nurl = "${stub}/caption"\noutput = "/caption"\n`,
 };
 
-// ---- The content of the screenshots ----
+// ---- The content shown in the screenshots ----
 
 let cookie = "";
 
@@ -339,7 +339,7 @@ function chunk(type, data) {
   return whole;
 }
 
-// The pixels of a PNG with 8 bits per channel, as written by the browser.
+// Returns the pixels of a PNG with 8 bits per channel, as written by the browser.
 function pixelsOf(png) {
   const parts = [];
   let head = null;

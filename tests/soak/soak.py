@@ -17,10 +17,11 @@ import tempfile
 import time
 
 CONNECTIONS = 32
-# Executions per second: a steady load below the capacity of two cores, so that the retained amount stays constant.
+# Executions per second: a steady load below the capacity of two cores, so that the amount of retained data stays
+# constant.
 RATE = 2000
 SAMPLE_EVERY_S = 5
-# A run must be longer than this to show that deletions make room for new executions.
+# A run must last longer than this to show that deletions make room for new executions.
 RETENTION_S = 120
 # Maximum growth from the first deletions to the end.
 GROWTH_MAX = 4 / 3

@@ -83,7 +83,7 @@ def firings(pattern, zone, start, days):
         local = utc.astimezone(zone)
         wall = local.replace(tzinfo=None, fold=0)
         if before is not None and wall - before > timedelta(minutes=1) and pattern.is_fixed and pattern.has_date(local):
-            # The clocks went forward: skipped firings happen now, once.
+            # The clocks went forward: a skipped firing happens now, once.
             missing = before + timedelta(minutes=1)
             while missing < wall:
                 if pattern.has_minute(missing):

@@ -1,5 +1,5 @@
 //! Language models with random weights, as GGUF files: small ones for tests, large ones for
-//! benchmarks. They generate gibberish, the same for the same seed, from a vocabulary of single
+//! benchmarks. They generate gibberish, deterministic for each seed, from a vocabulary of single
 //! characters.
 
 use std::fs::File;
@@ -14,15 +14,15 @@ pub struct Shape {
     pub heads: u64,
     pub kv_heads: u64,
     pub feed_forward: u64,
-    /// Claimed context length in training.
+    /// The context length of the training, as stated in the header.
     pub context: u32,
-    /// The storage type of its matrices.
+    /// The data type of the matrices.
     pub weights: Weights,
     /// Text whose words are also tokens, besides the single characters.
     pub words: &'static str,
 }
 
-/// The storage type of matrices.
+/// The data type of matrices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Weights {
     F32,
@@ -41,7 +41,7 @@ pub const SMALL: Shape = Shape {
     words: "",
 };
 
-/// A template that shows roles and tools.
+/// A chat template that outputs roles and tools.
 pub const TEMPLATE: &str = "{{ bos_token }}{% if tools %}{{ tools | tojson }}\n{% endif %}\
     {% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}\
     {% if add_generation_prompt %}assistant: {% endif %}";
@@ -52,7 +52,7 @@ const FIRST_BYTE: usize = 3;
 /// One token per byte value.
 const BYTES: usize = 256;
 
-/// A header entry that replaces the default one.
+/// A header entry that replaces a default entry.
 #[derive(Debug, Clone, Copy)]
 pub enum Entry<'e> {
     Text(&'e str),
@@ -92,9 +92,9 @@ struct Tensor {
     name: String,
     dimensions: Vec<u64>,
     weights: Weights,
-    /// The range of its values; `None`: all ones.
+    /// The range of the matrix's values; `None` if all are one.
     scale: Option<f32>,
-    /// Rows of zeros.
+    /// Rows that contain only zeros.
     zeros: std::ops::Range<usize>,
 }
 
@@ -154,11 +154,11 @@ fn tensors(shape: &Shape, vocabulary: u64) -> Vec<Tensor> {
         scale: None,
         zeros: 0..0,
     };
-    // Scaled so that products of random numbers neither vanish nor saturate.
+    // Scale the weights so that products of random numbers neither vanish nor saturate.
     let even = |from: u64| (3.0 / from as f32).sqrt();
     let kv = embedding / heads * kv_heads;
     let mut output = matrix("output.weight".into(), embedding, vocabulary, 4.0 * even(embedding));
-    // Byte tokens, which are not valid text, are rarely generated.
+    // Zero rows make byte tokens rare, since they are not valid text.
     output.zeros = FIRST_BYTE..FIRST_BYTE + BYTES;
     let mut all = vec![
         matrix("token_embd.weight".into(), embedding, vocabulary, 1.0),
@@ -182,7 +182,7 @@ fn tensors(shape: &Shape, vocabulary: u64) -> Vec<Tensor> {
     all
 }
 
-/// The texts of all tokens, and their types.
+/// Returns the texts of all tokens, and their types.
 fn tokens(words: &str) -> Vec<(String, i32)> {
     const UNKNOWN: i32 = 2;
     const CONTROL: i32 = 3;
@@ -191,11 +191,11 @@ fn tokens(words: &str) -> Vec<(String, i32)> {
     let mut all: Vec<(String, i32)> =
         vec![("<unk>".into(), UNKNOWN), ("<s>".into(), CONTROL), ("</s>".into(), CONTROL)];
     all.extend((0..BYTES).map(|byte| (format!("<0x{byte:02X}>"), BYTE)));
-    // The notation of a blank in vocabularies of this kind.
+    // The notation of a space in vocabularies of this kind.
     all.push(("\u{2581}".into(), NORMAL));
     all.extend(('!'..='~').map(|letter| (letter.to_string(), NORMAL)));
     all.extend(["é", "ß", "🌙", "月"].map(|letter| (letter.into(), NORMAL)));
-    // A word is merged from the left, so all of its prefixes are tokens.
+    // The tokenizer merges a word from the left, so all of its prefixes are tokens.
     for word in words.split_whitespace().flat_map(|word| [format!("\u{2581}{word}"), word.into()]) {
         for (end, _) in word.char_indices().skip(2).chain([(word.len(), ' ')]) {
             let beginning = &word[..end];
@@ -267,12 +267,12 @@ fn header(
 struct Metadata {
     entries: u64,
     bytes: Vec<u8>,
-    /// Keys that were replaced.
+    /// Keys of the default entries that were replaced.
     replaced: Vec<&'static str>,
 }
 
 impl Metadata {
-    /// Whether the entry is to be written.
+    /// Writes the key of an entry; returns false if the entry was replaced.
     fn key(&mut self, key: &str, kind: u32) -> bool {
         if self.replaced.contains(&key) {
             return false;
@@ -334,7 +334,7 @@ fn pad(file: &mut impl Write, written: u64) {
     put(file, &vec![0; usize::try_from(missing).unwrap()]);
 }
 
-/// Converts to 16 bits, for numbers that are neither tiny nor huge.
+/// Converts a number that is neither tiny nor huge to 16 bits.
 fn half(number: f32) -> u16 {
     let bits = number.to_bits();
     if number == 0.0 {
@@ -357,7 +357,7 @@ impl Noise {
         self.0
     }
 
-    /// From -1 to 1.
+    /// Returns a number from -1 to 1.
     fn number(&mut self) -> f32 {
         (self.next() >> 40) as f32 / (1_u32 << 23) as f32 - 1.0
     }

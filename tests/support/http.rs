@@ -1,4 +1,5 @@
-//! A minimal HTTP/1.1 for tests: messages with `Content-Length`, and a client with keep-alive.
+//! A minimal HTTP/1.1 implementation for tests: messages with `Content-Length`, and a keep-alive
+//! client.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -6,22 +7,22 @@ use std::time::Duration;
 
 /// Maximum number of header lines.
 const LINES_MAX: usize = 100;
-/// Largest body, in bytes.
+/// Maximum body size, in bytes.
 const BODY_MAX: usize = 64 * 1024 * 1024;
-/// Response timeout of the client; a request may be held back for 60 s.
+/// Response timeout of the client; the service may hold a request for 60 s.
 const ANSWER_WITHIN: Duration = Duration::from_secs(75);
 
-/// A request or a response.
+/// An HTTP request or response.
 #[derive(Debug, Clone)]
 pub struct Message {
-    /// The first line.
+    /// The request line or the status line.
     pub start: String,
     headers: Vec<(String, String)>,
     pub body: Vec<u8>,
 }
 
 impl Message {
-    /// Reads one message. An end before its first byte is also an error.
+    /// Reads one message. The end of the stream before the first byte is also an error.
     pub fn read(reader: &mut impl BufRead) -> io::Result<Self> {
         let start = line(reader)?;
         let mut headers = Vec::new();
@@ -47,12 +48,12 @@ impl Message {
         Ok(message)
     }
 
-    /// A header's value; the name is in lower case.
+    /// Returns a header's value; `name` is in lower case.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(held, _)| held == name).map(|(_, value)| value.as_str())
     }
 
-    /// The second word of the first line: a request's path or a response's status.
+    /// Returns the second word of the first line: a request's path or a response's status.
     pub fn second_word(&self) -> &str {
         self.start.split(' ').nth(1).unwrap_or_default()
     }
@@ -79,8 +80,8 @@ fn line(reader: &mut impl BufRead) -> io::Result<String> {
     Ok(line.trim_end().to_owned())
 }
 
-/// A client of one host, with an API key. It never retries: after an error the request may or may
-/// not have been accepted, and the next one uses a new connection.
+/// A client of one host, with an API key. It never retries: after an error, the server may or may
+/// not have accepted the request, and the next request uses a new connection.
 #[derive(Debug)]
 pub struct Client {
     address: SocketAddr,

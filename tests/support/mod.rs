@@ -1,7 +1,7 @@
-//! Shared by the integration tests: the real binary on its own data folder, a client, a server that
-//! plays models and webhook receivers, and random choices repeatable by seed.
+//! Code shared by the integration tests: the real binary on its own data folder, a client, a server
+//! that acts as models and webhook receivers, and random choices that a seed reproduces.
 //!
-//! Plain threads and blocking sockets: nothing here runs on the code under test.
+//! It uses plain threads and blocking sockets, so that it does not depend on the code under test.
 
 #![allow(dead_code, reason = "each test binary uses its own part of this")]
 
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long a test waits for anything before it fails.
+/// Time limit of every wait in a test.
 pub const PATIENCE: Duration = Duration::from_secs(90);
 /// Polling interval.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -39,7 +39,7 @@ pub fn signal(pid: u32, signal: Signal) -> bool {
     pid.is_some_and(|pid| kill_process(pid, signal).is_ok())
 }
 
-/// A number from the environment, for longer runs by hand.
+/// Returns a number from the environment, for longer manual runs.
 pub fn count_from(variable: &str, default: u32) -> u32 {
     std::env::var(variable).ok().map_or(default, |text| {
         text.parse().unwrap_or_else(|_| panic!("{variable}={text:?} is not a whole number"))

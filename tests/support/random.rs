@@ -1,4 +1,4 @@
-//! Random choices repeatable by seed (SplitMix64).
+//! Random choices that a seed reproduces (SplitMix64).
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::Range;
@@ -10,7 +10,8 @@ pub struct Random {
 }
 
 impl Random {
-    /// Choices from `ORRERY_TEST_SEED` or a fresh seed. Prints the seed for the log of a failure.
+    /// Creates a source from `ORRERY_TEST_SEED` or a fresh seed. Prints the seed, so that a failure
+    /// can be reproduced.
     pub fn seeded() -> Self {
         let given = std::env::var("ORRERY_TEST_SEED").ok();
         let seed = given.map_or_else(
@@ -21,7 +22,7 @@ impl Random {
         Self { state: seed }
     }
 
-    /// Derives an independent source from this one, for example one per thread.
+    /// Derives an independent source, for example one per thread.
     pub fn fork(&mut self) -> Self {
         Self { state: self.next() }
     }
@@ -34,12 +35,12 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number in a non-empty range. The bias of the remainder does not matter here.
+    /// Returns a number in a non-empty range. The modulo bias does not matter here.
     pub fn within(&mut self, range: Range<u64>) -> u64 {
         range.start + self.next() % (range.end - range.start)
     }
 
-    /// True once in `times` on average.
+    /// Returns true once in `times` calls on average.
     pub fn once_in(&mut self, times: u64) -> bool {
         self.within(0..times) == 0
     }

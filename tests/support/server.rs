@@ -11,7 +11,7 @@ use super::http::Message;
 /// A status and a JSON body.
 pub type Answer = (u16, String);
 
-/// Serves until dropped.
+/// A server that runs until dropped.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
@@ -20,7 +20,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves `answer` on a port of 127.0.0.1.
+    /// Serves `answer` on a free port of 127.0.0.1.
     pub fn start(answer: impl Fn(&Message) -> Answer + Send + Sync + 'static) -> Self {
         Self::start_at((Ipv4Addr::LOCALHOST, 0).into(), answer)
     }
@@ -47,7 +47,7 @@ impl Server {
         Self { address, stopping, accepting: Some(accepting) }
     }
 
-    /// A URL of this server; `path` begins with a slash.
+    /// Returns a URL of this server; `path` begins with a slash.
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
@@ -56,7 +56,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.stopping.store(true, Ordering::SeqCst);
-        // Wake the accepting thread, which ends with the first connection that it sees now.
+        // Wake the accepting thread, which exits at its next connection.
         drop(TcpStream::connect(self.address));
         if let Some(accepting) = self.accepting.take() {
             drop(accepting.join());
@@ -64,7 +64,7 @@ impl Drop for Server {
     }
 }
 
-/// Answers until the client has gone.
+/// Answers requests until the client disconnects.
 fn serve(stream: TcpStream, answer: &(impl Fn(&Message) -> Answer + ?Sized)) {
     let Ok(mut writer) = stream.try_clone() else { return };
     let mut reader = BufReader::new(stream);
@@ -80,7 +80,7 @@ fn serve(stream: TcpStream, answer: &(impl Fn(&Message) -> Answer + ?Sized)) {
     }
 }
 
-/// A gate that blocks everyone until it is opened.
+/// A gate that blocks all callers until it is opened.
 #[derive(Debug, Clone, Default)]
 pub struct Gate(Arc<(Mutex<Passage>, Condvar)>);
 
@@ -100,7 +100,7 @@ impl Gate {
         passage.held -= 1;
     }
 
-    /// The number of blocked callers.
+    /// Returns the number of blocked callers.
     pub fn held(&self) -> usize {
         self.0.0.lock().unwrap().held
     }

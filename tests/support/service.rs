@@ -1,7 +1,7 @@
 //! The real binary, on its own data folder and loopback address.
 //!
-//! Each service listens on a unique address 127.x.y.z, on the default ports: no port has to be
-//! searched for, and none can be taken between two starts.
+//! Each service listens on a unique address 127.x.y.z, on the default ports: no test has to find a
+//! free port, and no other process can take one between two starts.
 
 use std::fs::{self, File, OpenOptions};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -25,8 +25,8 @@ const METRICS_PORT: u16 = 9464;
 /// Log lines shown in a failure.
 const SHOWN_LINES: usize = 25;
 
-/// The configuration with a small `limits.disk_reserve`, added to its `[limits]` if it has that
-/// table.
+/// Returns the configuration with a small `limits.disk_reserve`, added to its `[limits]` table if
+/// it has one.
 pub fn with_small_reserve(text: &str) -> String {
     const LIMITS: &str = "[limits]\n";
     const RESERVE: &str = "disk_reserve = \"64MiB\"\n";
@@ -36,7 +36,7 @@ pub fn with_small_reserve(text: &str) -> String {
     }
 }
 
-/// Everything needed for a start; a test may start it many times.
+/// All settings for a start; a test may start the service many times.
 #[derive(Debug, Clone)]
 pub struct Setup {
     folder: PathBuf,
@@ -46,15 +46,15 @@ pub struct Setup {
     /// The file with the clock error in microseconds; see [`Setup::shift_clock`].
     clock: PathBuf,
     starts: Arc<AtomicU32>,
-    /// File descriptor limit of the service, if not the machine's default.
+    /// File descriptor limit of the service; `None` for the machine's default.
     descriptors: Option<u32>,
 }
 
 impl Setup {
-    /// Configuration, manifests and log are in `folder`, everything written by the service in
-    /// `data`. Webhooks to loopback are allowed and retried quickly, and the disk reserve is small:
-    /// the default may exceed the free space of a build machine. `more` is appended to the
-    /// configuration.
+    /// Creates a setup. `folder` contains the configuration, manifests and log; the service writes
+    /// all other files to `data`. Webhooks to loopback are allowed and retried quickly, and the
+    /// disk reserve is small, because the default may exceed the free space of a build machine.
+    /// `more` is appended to the configuration.
     pub fn new(folder: &Path, data: &Path, more: &str) -> Self {
         let models = folder.join("models.d");
         fs::create_dir_all(&models).unwrap();
@@ -66,7 +66,7 @@ impl Setup {
             .zip(BASE_PORT..)
             .map(|(name, port)| host(name, port))
             .collect();
-        // Relative if possible, as people write it.
+        // Use a relative path if possible, as people do.
         let written = data.strip_prefix(folder).unwrap_or(data);
         let text = format!(
             "data_dir = {written:?}\nmodels_dir = \"models.d\"\n{hosts}\
@@ -86,7 +86,7 @@ impl Setup {
         Self { folder, address, config, data, clock, starts, descriptors: None }
     }
 
-    /// Shifts the service's clock by this many seconds, while it runs and at its next starts. Only
+    /// Shifts the service's clock by this many seconds, immediately and at its next starts. Only
     /// works in a binary with debug assertions.
     pub fn shift_clock(&self, seconds: i64) {
         let file = OpenOptions::new().write(true).open(&self.clock).unwrap();
@@ -101,7 +101,7 @@ impl Setup {
         Self { descriptors: Some(most), ..self }
     }
 
-    /// Counts the starts of the service.
+    /// Returns the counter of the service's starts.
     pub fn starts(&self) -> Arc<AtomicU32> {
         Arc::clone(&self.starts)
     }
@@ -111,17 +111,17 @@ impl Setup {
         fs::write(self.folder.join("models.d").join(format!("{name}.toml")), manifest).unwrap();
     }
 
-    /// The service's data folder.
+    /// Returns the service's data folder.
     pub fn data(&self) -> &Path {
         &self.data
     }
 
-    /// The configuration file.
+    /// Returns the configuration file.
     pub fn config(&self) -> &Path {
         &self.config
     }
 
-    /// Starts the process without waiting.
+    /// Starts the process without waiting for it to be ready.
     pub fn spawn(&self) -> Service {
         let log = OpenOptions::new().create(true).append(true).open(self.log()).unwrap();
         self.starts.fetch_add(1, Ordering::SeqCst);
@@ -129,7 +129,7 @@ impl Setup {
         Service { child, setup: self.clone() }
     }
 
-    /// Starts the process alone in a control group, without waiting.
+    /// Starts the process alone in a control group, without waiting for it to be ready.
     pub fn spawn_in(&self, group: &Path) -> Service {
         let log = OpenOptions::new().create(true).append(true).open(self.log()).unwrap();
         let mut command = Command::new("sh");
@@ -147,7 +147,7 @@ impl Setup {
         service
     }
 
-    /// Creates a key of the organization `default` while the service runs.
+    /// Creates a key of the organization `default`; the service must be running.
     pub fn create_key(&self) -> String {
         self.run(&["key", "create", "--name", "test"]).trim().to_owned()
     }
@@ -166,27 +166,27 @@ impl Setup {
         String::from_utf8(done.stderr).unwrap()
     }
 
-    /// A client of the base host.
+    /// Returns a client of the base host.
     pub fn client(&self, key: &str) -> Client {
         Client::new(self.at(BASE_PORT), key)
     }
 
-    /// A client of the older workflows host.
+    /// Returns a client of the older workflows host.
     pub fn flows(&self, key: &str) -> Client {
         Client::new(self.at(FLOWS_PORT), key)
     }
 
-    /// A client of the agent host.
+    /// Returns a client of the agent host.
     pub fn agent(&self, key: &str) -> Client {
         Client::new(self.at(AGENT_PORT), key)
     }
 
-    /// The address of the base host.
+    /// Returns the address of the base host.
     pub fn base(&self) -> SocketAddr {
         self.at(BASE_PORT)
     }
 
-    /// The value of a gauge or counter without labels in `GET /metrics`.
+    /// Returns the value of a gauge or counter without labels from `GET /metrics`.
     pub fn metric(&self, name: &str) -> Option<f64> {
         value_of(&self.metrics()?, name)
     }
@@ -195,15 +195,15 @@ impl Setup {
         Some(Client::new(self.at(METRICS_PORT), "").get("/metrics").ok()?.text())
     }
 
-    /// The number of executions running or queued in a lane, as of one moment, since queued ones
-    /// may start.
+    /// Returns the number of executions running or queued in a lane, both from one scrape, since
+    /// queued executions may start in between.
     pub fn unfinished(&self) -> Option<f64> {
         let metrics = self.metrics()?;
         let running = value_of(&metrics, "orrery_executions_running")?;
         Some(running + value_of(&metrics, "orrery_executions_queued")?)
     }
 
-    /// The part of the log of all starts after this length.
+    /// Returns the log of all starts, without its first `length` bytes.
     pub fn log_since(&self, length: usize) -> String {
         let bytes = fs::read(self.log()).unwrap_or_default();
         String::from_utf8_lossy(bytes.get(length..).unwrap_or_default()).into_owned()
@@ -216,7 +216,7 @@ impl Setup {
         (done.status.success(), text(&done.stdout), text(&done.stderr))
     }
 
-    /// The last lines of the service's log.
+    /// Returns the last lines of the service's log.
     pub fn log_tail(&self) -> String {
         let text = fs::read_to_string(self.log()).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
@@ -231,7 +231,7 @@ impl Setup {
         SocketAddr::new(IpAddr::V4(self.address), port)
     }
 
-    /// The path of the configuration relative to the folder in which commands run.
+    /// Returns the configuration's path relative to the working folder of commands.
     fn config_name(&self) -> &Path {
         self.config.strip_prefix(&self.folder).unwrap_or(&self.config)
     }
@@ -254,7 +254,7 @@ impl Setup {
     }
 }
 
-/// A running service; killed on drop.
+/// A running service, which is killed on drop.
 #[derive(Debug)]
 pub struct Service {
     child: Child,
@@ -266,7 +266,7 @@ impl Service {
         self.child.id()
     }
 
-    /// Waits until `GET /ready` answers 200; fails at once if the process exits instead.
+    /// Waits until `GET /ready` returns 200; fails immediately if the process exits instead.
     pub fn wait_until_ready(&mut self) {
         let ready = eventually("the service is ready", || match self.ended() {
             Some(status) => Some(Err(status)),
@@ -282,7 +282,7 @@ impl Service {
         answer.is_ok_and(|answer: Message| answer.status() == 200)
     }
 
-    /// The exit status, if the process has exited by itself.
+    /// Returns the exit status if the process has exited by itself.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().unwrap()
     }
@@ -298,14 +298,14 @@ impl Service {
         eventually("the process dies", || self.ended());
     }
 
-    /// Resident memory in bytes.
+    /// Returns the resident memory in bytes.
     pub fn resident_bytes(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
     }
 
-    /// Sends SIGSTOP; returns when all threads have stopped, including those in a write to disk.
+    /// Sends SIGSTOP; returns once all threads have stopped, including those in a disk write.
     pub fn freeze(&self) {
         let pid = self.pid();
         assert!(signal(pid, Signal::STOP));
@@ -338,19 +338,19 @@ fn value_of(metrics: &str, name: &str) -> Option<f64> {
     metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?.parse().ok()
 }
 
-/// A loopback address for one service of one test process.
+/// Returns a loopback address for one service of one test process.
 fn own_address() -> Ipv4Addr {
     static MADE: AtomicU32 = AtomicU32::new(0);
     const OF_A_PROCESS: u32 = 250;
     let made = MADE.fetch_add(1, Ordering::Relaxed);
     assert!(made < OF_A_PROCESS, "a test process has {OF_A_PROCESS} addresses");
-    // From 127.1.0.0 on: others use the addresses below.
+    // Start at 127.1.0.0: other tests use the lower addresses.
     let place = 0x1_0000 + (std::process::id() % 60_000) * OF_A_PROCESS + made;
     Ipv4Addr::from(0x7F00_0000 + place)
 }
 
-/// Creates a file of `bytes` that occupies disk space. If the disk has less, takes all of it and
-/// returns false.
+/// Creates a file that occupies `bytes` of disk space. If less is free, takes all of it and returns
+/// false.
 pub fn take_room(path: &Path, bytes: u64) -> bool {
     File::create(path).unwrap();
     let length = bytes.to_string();

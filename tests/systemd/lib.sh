@@ -1,7 +1,6 @@
-# shellcheck shell=bash
-# A Debian 12 booted in a container (systemd-nspawn), for the scripts in this folder, which set `binary` and
-# `base` before sourcing it. Needs root, and Debian's debootstrap and systemd-container; the first run
-# downloads 100 MB.
+# shellcheck shell=bash Boots a Debian 12 in a container (systemd-nspawn), for the scripts in this folder,
+# which set `binary` and `base` before they source this file. Requires root, and Debian's debootstrap and
+# systemd-container; the first run downloads 100 MB.
 
 root=$base/root
 leader=
@@ -14,7 +13,7 @@ fail() {
     exit 1
 }
 
-# A fresh file system, with the binary in /root.
+# Creates a new root file system with the binary in /root.
 fresh() {
     if [ ! -e "$base/debian/etc/debian_version" ]; then
         step 'a Debian 12'
@@ -56,7 +55,7 @@ halt() {
     fi
 }
 
-# A prediction over TLS with `key`, trusting the authority created by the service.
+# Runs a prediction over TLS with `key`, trusting the authority that the service created.
 predict() {
     curl -sS --fail --cacert "$base/ca.pem" https://localhost:8443/v1/prediction/run -H "X-API-Key: $key" -d '{
         "model": "text-sentiment", "version": "0.0.1", "input": {"text": "What a beautiful night!"}}'
@@ -71,5 +70,5 @@ recovered() {
     predict
 }
 
-# The milliseconds since a time from `date +%s%N`.
+# Prints the milliseconds since a time given by `date +%s%N`.
 since() { echo $((($(date +%s%N) - $1) / 1000000)); }

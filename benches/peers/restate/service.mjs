@@ -1,4 +1,4 @@
-// The three steps as a service of Restate: each is durable before the next one begins.
+// The three steps as a Restate service: each step is durable before the next one begins.
 import http2 from "node:http2";
 import { createEndpointHandler, service } from "@restatedev/restate-sdk";
 

@@ -1,5 +1,5 @@
-//! axe-core, a checker of accessibility for the page in a browser. Downloaded from npm's registry
-//! to the build folder; not part of the repository.
+//! axe-core, an accessibility checker for the page in a browser. The tests download it from npm's
+//! registry to the build folder; it is not part of the repository.
 
 use std::path::Path;
 use std::process::Command;
@@ -15,7 +15,7 @@ const RULES: [&str; 5] = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"
 
 static SCRIPT: OnceLock<String> = OnceLock::new();
 
-/// The script. Downloading it fails without access to npm's registry, and so does the test.
+/// Returns the script. The download needs npm's registry; without access to it, the test fails.
 fn script() -> &'static str {
     SCRIPT.get_or_init(|| {
         let fetch = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/axe/fetch.py");
@@ -28,7 +28,7 @@ fn script() -> &'static str {
 }
 
 impl Chromium {
-    /// Checks that the page violates no rule of axe.
+    /// Checks that the page violates none of axe's rules.
     pub async fn is_accessible(&self, name: &str) {
         if self.run("return typeof window.axe").await == "undefined" {
             self.run(script()).await;

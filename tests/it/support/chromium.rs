@@ -20,9 +20,10 @@ use orrery_api::Role;
 
 const NEEDED: &str = "Debian's packages chromium and chromium-driver are installed: tests/run";
 
-/// Maximum start attempts: chromedriver picks a port for IPv4 that may be taken for IPv6.
+/// Maximum number of attempts to start chromedriver: it picks a port for IPv4 that may be taken for
+/// IPv6.
 const DRIVER_STARTS: usize = 5;
-/// How often the page is polled for a text, and the interval.
+/// Maximum number of polls of the page for a text, and the interval between them.
 const LOOKS_MAX: usize = 600;
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
 
@@ -33,8 +34,8 @@ pub struct Chromium {
     _profile: Profile,
 }
 
-/// The browser's profile folder, which identifies its process. A failing test does not close the
-/// window, and killing the driver alone leaves the browser running.
+/// The browser's profile folder, which identifies the browser's process. A failing test does not
+/// close the window, and killing the driver alone leaves the browser running.
 struct Profile(tempfile::TempDir);
 
 impl Drop for Profile {
@@ -73,7 +74,7 @@ impl WebDriverCompatibleCommand for Cdp {
     }
 }
 
-/// Starts the driver; returns it and its port. `None` if it exits at once.
+/// Starts the driver; returns its process and its port, or `None` if it exits immediately.
 async fn start_driver() -> Option<(Child, String)> {
     let mut driver = Command::new("chromedriver")
         .arg("--port=0")
@@ -139,23 +140,23 @@ impl Chromium {
         within("page", self.client.goto(url)).await.unwrap();
     }
 
-    /// The element of an XPath, once it is visible.
+    /// Waits until the element of an XPath is visible, and returns it.
     pub async fn find(&self, xpath: &str) -> Shown<'_> {
         Shown::once(&self.client, xpath.to_owned()).await
     }
 
-    /// The button or link with this name.
+    /// Returns the button or link with this name.
     pub async fn button(&self, name: &str) -> Shown<'_> {
         let name = format!("[normalize-space(.)='{name}' or @aria-label='{name}']");
         self.find(&format!("(//button{name} | //a{name})[not(ancestor::nav)]")).await
     }
 
-    /// Presses the button or follows the link with this name.
+    /// Clicks the button or link with this name.
     pub async fn press(&self, name: &str) {
         self.button(name).await.click().await;
     }
 
-    /// The field with this label.
+    /// Returns the field with this label.
     pub async fn field(&self, label: &str) -> Shown<'_> {
         let of = format!("@id=//label[starts-with(normalize-space(.),'{label}')]/@for");
         self.find(&format!("//*[self::input or self::textarea or self::select][{of}]")).await
@@ -177,12 +178,12 @@ impl Chromium {
         panic!("no text '{text}' in:\n{}", self.text().await);
     }
 
-    /// All visible text of the page.
+    /// Returns all visible text of the page.
     pub async fn text(&self) -> String {
         self.run("return document.body.innerText").await.as_str().unwrap_or_default().to_owned()
     }
 
-    /// The result of a script in the page.
+    /// Runs a script in the page; returns its result.
     pub async fn run(&self, script: &str) -> Value {
         within("script", self.client.execute(script, Vec::new())).await.unwrap()
     }
@@ -192,7 +193,7 @@ impl Chromium {
         self.client.active_element().await.unwrap().send_keys(text).await.unwrap();
     }
 
-    /// Sets the width of the window, and the dark theme.
+    /// Sets the width of the window, and the light or dark theme.
     pub async fn looks(&self, width: u32, is_dark: bool) {
         let scheme = if is_dark { "dark" } else { "light" };
         let features = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
@@ -216,7 +217,7 @@ impl Chromium {
         self.client.issue_cmd(Cdp("Emulation.setEmulatedMedia", emulated)).await.unwrap();
     }
 
-    /// Takes the browser off the network, or connects it again.
+    /// Disconnects the browser from the network, or reconnects it.
     pub async fn connected(&self, is_connected: bool) {
         let conditions = json!({"offline": !is_connected, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1});
         self.client.issue_cmd(Cdp("Network.enable", json!({}))).await.unwrap();
@@ -224,15 +225,16 @@ impl Chromium {
         self.client.issue_cmd(conditions).await.unwrap();
     }
 
-    /// Saves a screenshot of the window if `DASHBOARD_PICTURES` names a folder: for review by a
-    /// person.
+    /// Saves a screenshot of the window for review by a person, if `DASHBOARD_PICTURES` names a
+    /// folder.
     pub async fn picture(&self, name: &str) {
         let Ok(folder) = std::env::var("DASHBOARD_PICTURES") else { return };
         let picture = self.client.screenshot().await.unwrap();
         std::fs::write(std::path::Path::new(&folder).join(format!("{name}.png")), picture).unwrap();
     }
 
-    /// Ends the visit: checks that the console is empty and no other origin was contacted.
+    /// Ends the visit: checks that the console is empty and that the page contacted no other
+    /// origin.
     pub async fn leave(self) {
         self.expect_quiet_console(&[]).await;
         let foreign = "return performance.getEntriesByType('resource').map(one => one.name)\
@@ -241,7 +243,7 @@ impl Chromium {
         self.client.close().await.unwrap();
     }
 
-    /// The lines of the console since the last call.
+    /// Returns the console's lines since the last call.
     pub async fn console(&self) -> Vec<String> {
         let lines = self.client.issue_cmd(Console).await.unwrap();
         let said = |line: &Value| line["message"].as_str().unwrap_or_default().to_owned();
@@ -255,14 +257,14 @@ impl Chromium {
         assert_eq!(unexpected, Vec::<String>::new());
     }
 
-    /// Sets up the dashboard with a new link, and is logged in as its Owner.
+    /// Sets up the dashboard with a new link, which logs the browser in as the Owner.
     pub async fn set_up(&self, service: &Service) {
         let token = service.owner_token().await;
         self.open(service, &format!("/setup#{token}")).await;
         self.joins_as_owner().await;
     }
 
-    /// Fills in the setup page of the Owner's link.
+    /// Fills in the setup page that the Owner's link opens.
     pub async fn joins_as_owner(&self) {
         self.fill("Name", "Ada Lovelace").await;
         self.fill("Email", "ada@example.com").await;
@@ -280,13 +282,13 @@ impl Chromium {
         self.client.issue_cmd(Cdp("Network.setCookie", cookie)).await.unwrap();
     }
 
-    /// Makes its window count as visible and focused, whatever covers it.
+    /// Makes the window count as visible and focused, even if other windows cover it.
     pub async fn is_watched(&self) {
         let focus = Cdp("Emulation.setFocusEmulationEnabled", json!({"enabled": true}));
         self.client.issue_cmd(focus).await.unwrap();
     }
 
-    /// Drops its session, like a fresh browser. Leaves the page first, because its requests would
+    /// Drops the session, as in a new browser. Leaves the page first, because its requests would
     /// continue without a session.
     pub async fn is_nobody(&self) {
         self.client.goto("about:blank").await.unwrap();
@@ -308,14 +310,14 @@ impl Chromium {
         self.client.issue_cmd(added).await.unwrap();
     }
 
-    /// The accessibility tree, one node per line, without parts that differ between runs.
+    /// Returns the accessibility tree, one node per line, without parts that differ between runs.
     pub async fn accessibility_tree(&self) -> String {
         self.client.issue_cmd(Cdp("Accessibility.enable", json!({}))).await.unwrap();
         let tree = self.client.issue_cmd(Cdp("Accessibility.getFullAXTree", json!({}))).await;
         super::tree::text_of(&tree.unwrap()["nodes"])
     }
 
-    /// Replaces the content of the JSON editor like a person: selects everything, then types.
+    /// Replaces the content of the JSON editor as a person would: selects everything, then types.
     pub async fn writes_json(&self, text: &str) {
         until("JSON editor", async || {
             let focus = "const content = document.querySelector('.code-editor')?.shadowRoot?.querySelector('.cm-content'); content?.focus(); return Boolean(content)";
@@ -334,7 +336,7 @@ impl Chromium {
         self.client.issue_cmd(Cdp("Input.insertText", json!({"text": text}))).await.unwrap();
     }
 
-    /// The content of the JSON editor.
+    /// Returns the content of the JSON editor.
     pub async fn json_text(&self) -> String {
         let lines = "const root = document.querySelector('.code-editor')?.shadowRoot; \
                      return root?.querySelector('.cm-content') ? [...root.querySelectorAll('.cm-line')].map((one) => one.textContent).join('\\n') : null";
@@ -346,7 +348,7 @@ impl Chromium {
         until(text, async || (!self.text().await.contains(text)).then_some(())).await;
     }
 
-    /// Logs in with the password shared by all people in the tests.
+    /// Logs in with the password that all people in the tests share.
     pub async fn logs_in(&self, service: &Service, email: &str) {
         self.open(service, "/").await;
         self.fill("Email", email).await;
@@ -376,7 +378,7 @@ impl Chromium {
         self.field(label).await.replace(text).await;
     }
 
-    /// The value of the field with this label.
+    /// Returns the value of the field with this label.
     pub async fn value(&self, label: &str) -> String {
         self.field(label).await.value().await
     }

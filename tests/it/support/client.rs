@@ -1,4 +1,4 @@
-//! The client: a request built in one line, and a response with the accessors that tests need.
+//! A client: a request built in one line, and a response with the accessors that tests need.
 
 use std::net::SocketAddr;
 
@@ -32,7 +32,7 @@ pub struct Ask {
 }
 
 impl Ask {
-    /// A request to the host of `role` at this address.
+    /// Creates a request to the host of `role` at this address.
     pub fn new(
         connections: &Connections,
         role: Role,
@@ -52,7 +52,7 @@ impl Ask {
         }
     }
 
-    /// Adds an API key, in the header of that name.
+    /// Adds an API key in the `X-API-Key` header.
     pub fn key(self, key: &str) -> Self {
         self.header("x-api-key", key)
     }
@@ -72,13 +72,13 @@ impl Ask {
         self
     }
 
-    /// Marks a request that is accepted only with a special setting.
+    /// Marks a request that the service accepts only with a special setting.
     pub fn undocumented(mut self) -> Self {
         self.is_documented = false;
         self
     }
 
-    /// Sends it; returns the response with its body unread.
+    /// Sends the request; returns the response with its body unread.
     pub async fn open(self) -> Response<Incoming> {
         let url = format!("http://{}{}", self.host, self.path);
         let mut request = Request::builder().method(self.method).uri(url);
@@ -89,7 +89,7 @@ impl Ask {
         within("answer", self.connections.request(request)).await.unwrap()
     }
 
-    /// Sends it, reads the whole response, and checks both against the document of the host.
+    /// Sends the request, reads the whole response, and checks both against the host's document.
     pub async fn send(self) -> Answer {
         let sent = self.clone();
         let answer = self.open().await;
@@ -129,12 +129,12 @@ impl Answer {
         serde_json::from_str(&self.text).unwrap_or_else(|_| panic!("not valid JSON: {}", self.text))
     }
 
-    /// A header's text, or an empty string.
+    /// Returns a header's value, or an empty string.
     pub fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", |value| value.to_str().unwrap())
     }
 
-    /// The body, after checking the status.
+    /// Checks the status; returns the body.
     #[track_caller]
     pub fn expect(&self, status: u16) -> Value {
         assert_eq!(self.status, status, "{}", self.text);
@@ -147,7 +147,8 @@ impl Answer {
         assert_eq!((self.status, self.text.as_str()), (status, text));
     }
 
-    /// Checks an error in the shape shared by all routes: message and status, nothing else.
+    /// Checks an error in the format shared by all routes: the status and the message, nothing
+    /// else.
     #[track_caller]
     pub fn expect_error(&self, status: u16, message: &str) {
         let message = Value::from(message);

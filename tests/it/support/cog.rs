@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use super::python::installed;
 use super::signal;
 
-/// A Cog server; it ends when dropped.
+/// A Cog server, which ends when dropped.
 #[derive(Debug)]
 pub struct Cog {
     child: Child,
@@ -24,7 +24,7 @@ impl Cog {
         let programs = INSTALLED.get_or_init(|| installed("cog"));
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cog");
         let port = free_port();
-        // Behind a guard, so that nothing of it is left if the test panics.
+        // Run it behind a guard, so that no process remains if the test panics.
         let path = std::env::var("PATH").unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_orrery"))
             .args(["guard", "--parent", &std::process::id().to_string(), "--directory"])
@@ -55,7 +55,7 @@ impl Drop for Cog {
     }
 }
 
-/// A free port. If another process takes it before the server does, the test fails.
+/// Returns a free port. If another process takes it before the server does, the test fails.
 pub fn free_port() -> u16 {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
 }

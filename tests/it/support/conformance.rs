@@ -1,6 +1,6 @@
-//! Checks the responses of every test against the OpenAPI document of their host: the status is
-//! documented for the operation, the body has the documented shape, and so has every accepted
-//! request.
+//! Checks the responses of every test against the OpenAPI document of their host: the document
+//! contains the operation's status, and the response body and every accepted request match their
+//! schemas.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -12,7 +12,7 @@ use orrery_api::{ROUTES, Role, Route, openapi_of};
 use orrery_http::router::{Outcome, Router};
 use serde_json::{Value, json};
 
-/// A host as described by its document.
+/// A host, with its routes and its document.
 struct Host {
     router: Router<&'static Route>,
     document: Value,
@@ -44,8 +44,8 @@ pub struct Exchange<'a> {
     pub text: &'a str,
 }
 
-/// Panics if the exchange does not conform to the document. Ignores paths and methods that it does
-/// not contain.
+/// Panics if the exchange does not conform to the document. Ignores paths and methods that the
+/// document does not contain.
 #[track_caller]
 pub fn check(exchange: &Exchange<'_>) {
     let Exchange { role, method, path, sent, status, headers, text } = exchange;
@@ -79,7 +79,7 @@ pub fn check(exchange: &Exchange<'_>) {
     }
 }
 
-/// Whether `value` matches `schema`, a part of `document`.
+/// Checks that `value` matches `schema`, a part of `document`.
 #[track_caller]
 fn validate(document: &Value, schema: &Value, value: &Value, place: &str) {
     let validator = validator(document, schema);

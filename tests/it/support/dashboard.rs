@@ -1,4 +1,4 @@
-//! People who use the dashboard over HTTP like a browser: with a cookie, and from its own pages.
+//! People who use the dashboard over HTTP as a browser does: with a cookie, and from its own pages.
 
 use hyper::Method;
 use orrery_api::Role;
@@ -16,17 +16,17 @@ pub struct Person {
 }
 
 impl Service {
-    /// A request to the dashboard as sent by one of its own pages, without a session.
+    /// Creates a request as sent by one of the dashboard's own pages, without a session.
     pub fn page_asks(&self, method: Method, path: &str) -> Ask {
         self.ask(Role::Dashboard, method, path).header("sec-fetch-site", "same-origin")
     }
 
-    /// The same, with a person's session.
+    /// Creates a request as sent by one of the dashboard's own pages, with a person's session.
     pub fn asks(&self, person: &Person, method: Method, path: &str) -> Ask {
         self.page_asks(method, path).header("cookie", &person.cookie)
     }
 
-    /// The token of a new link for the Owner.
+    /// Creates a new link for the Owner; returns its token.
     pub async fn owner_token(&self) -> String {
         let members = &self.running.services.members;
         token_of(&members.owner_link(self.organization.id).await.unwrap().url("http://d"))
@@ -38,7 +38,7 @@ impl Service {
         self.joins("/setup", &token, "owner@example.com").await
     }
 
-    /// Adds a member by an invitation of the Owner.
+    /// Adds a member through an invitation from the Owner.
     pub async fn member(&self, owner: &Person, email: &str) -> Person {
         let made = self.asks(owner, Method::POST, "/invitations").json(&json!({}));
         let made = made.send().await.expect(201);
@@ -52,31 +52,31 @@ impl Service {
         Person { cookie: cookie_of(answer.header("set-cookie")), email: email.to_owned() }
     }
 
-    /// The response to a log-in.
+    /// Logs in; returns the response.
     pub async fn logs_in(&self, email: &str, password: &str) -> super::Answer {
         let body = json!({"email": email, "password": password});
         self.page_asks(Method::POST, "/session").json(&body).send().await
     }
 
-    /// The id of a member.
+    /// Returns the id of a member.
     pub async fn id_of(&self, asking: &Person, email: &str) -> String {
         let all = self.asks(asking, Method::GET, "/members").send().await.expect(200);
         let found = all["members"].as_array().unwrap().iter().find(|one| one["email"] == email);
         found.map(|one| one["id"].as_str().unwrap().to_owned()).unwrap()
     }
 
-    /// The session as a person's page sees it.
+    /// Returns the session as the person's page sees it.
     pub async fn session_of(&self, person: &Person) -> Value {
         self.asks(person, Method::GET, "/session").send().await.expect(200)
     }
 }
 
-/// Name and value of a `Set-Cookie` header.
+/// Returns the name and value of a `Set-Cookie` header.
 pub fn cookie_of(header: &str) -> String {
     header.split(';').next().unwrap().to_owned()
 }
 
-/// The fragment of a link.
+/// Returns the fragment of a link.
 pub fn token_of(url: &str) -> String {
     url.split_once('#').unwrap().1.to_owned()
 }

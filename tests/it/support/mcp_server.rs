@@ -1,4 +1,5 @@
-//! An MCP server with two tools, over HTTP with JSON or events, and as lines of a shell program.
+//! An MCP server with two tools, over HTTP with JSON or events; also a shell program that exchanges
+//! lines.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,33 +12,33 @@ use tokio::sync::{Notify, watch};
 use super::server::{Response, Whole, events, respond, serve};
 
 const SESSION: &str = "mcp-session-id";
-/// Size of the answer of the tool `large`.
+/// Size of the result of the tool `large`.
 const LARGE: usize = 50 << 20;
 
 #[derive(Default)]
 struct State {
-    /// The bodies of all messages, with their headers.
+    /// All received messages, with their headers.
     messages: Mutex<Vec<(Value, hyper::HeaderMap)>>,
     is_down: AtomicBool,
     sends_events: AtomicBool,
     lists_odd_tools: AtomicBool,
     /// Number of listings to reject.
     refused_listings: AtomicUsize,
-    /// The current session; 0 if there is none.
+    /// The number of the current session; 0 if there is none.
     session: AtomicUsize,
-    /// Number of replies received to its own requests.
+    /// Number of replies that the client has sent to the server's own requests.
     replies: watch::Sender<usize>,
-    /// Lets the tool `slow` end.
+    /// Lets a call of the tool `slow` end.
     may_end: Notify,
 }
 
-/// The server.
+/// A running server.
 pub struct McpServer {
     address: SocketAddr,
     state: Arc<State>,
 }
 
-/// The tools as listed by the server.
+/// Returns the tools as the server lists them.
 fn tools() -> Value {
     let text = json!({"type": "object", "properties": {"text": {"type": "string"}}});
     let tool = |name: &str| json!({"name": name, "description": "says it", "inputSchema": text});
@@ -46,7 +47,7 @@ fn tools() -> Value {
     json!({"tools": [tool("echo"), tool("fail"), tool("large"), tool("never"), tool("slow"), tool("se.cret/tool"), too_large]})
 }
 
-/// A list with some invalid tools.
+/// Returns a list with some invalid tools.
 fn odd_tools() -> Value {
     let good = tools()["tools"][0].clone();
     let with = |name: &str, schema: Value| json!({"name": name, "inputSchema": schema});
@@ -71,27 +72,27 @@ impl McpServer {
         format!("http://{}/mcp", self.address)
     }
 
-    /// Makes it answer 503, or normally again.
+    /// Makes the server respond with 503, or normally again.
     pub fn is_down(&self, is_down: bool) {
         self.state.is_down.store(is_down, Ordering::SeqCst);
     }
 
-    /// Makes it answer with events.
+    /// Makes the server respond with events.
     pub fn sends_events(&self) {
         self.state.sends_events.store(true, Ordering::SeqCst);
     }
 
-    /// Makes some of its tools invalid.
+    /// Makes the server list some invalid tools.
     pub fn lists_odd_tools(&self) {
         self.state.lists_odd_tools.store(true, Ordering::SeqCst);
     }
 
-    /// Rejects the next listing.
+    /// Makes the server reject the next listing.
     pub fn refuses_a_listing(&self) {
         self.state.refused_listings.store(1, Ordering::SeqCst);
     }
 
-    /// Starts a new session; older ones become unknown.
+    /// Starts a new session; the server no longer knows older ones.
     pub fn begins_a_session(&self) {
         self.state.session.fetch_add(1, Ordering::SeqCst);
     }
@@ -101,14 +102,14 @@ impl McpServer {
         self.state.may_end.notify_one();
     }
 
-    /// The replies to its own requests.
+    /// Returns the replies to the server's own requests.
     pub fn replies(&self) -> Vec<Value> {
         let messages = self.state.messages.lock().unwrap();
         let replies = messages.iter().filter(|(message, _)| message.get("method").is_none());
         replies.map(|(message, _)| message.clone()).collect()
     }
 
-    /// The messages with that method, with their headers.
+    /// Returns the messages with that method, with their headers.
     pub fn asked(&self, method: &str) -> Vec<(Value, hyper::HeaderMap)> {
         let messages = self.state.messages.lock().unwrap();
         messages.iter().filter(|(message, _)| message["method"] == method).cloned().collect()
@@ -183,7 +184,7 @@ impl State {
 }
 
 impl State {
-    /// Sends its own requests, and the result once all are replied to.
+    /// Sends the server's own requests, and the result once the client has replied to all of them.
     fn asks_first(self: Arc<Self>, message: &Value) -> Response {
         let asks = |id: Value, method: &str| json!({"jsonrpc": "2.0", "id": id, "method": method});
         let own = [
@@ -201,7 +202,7 @@ impl State {
         events(stream::iter(own.map(|request| request.to_string())).chain(end))
     }
 
-    /// Reports progress for this call and for an unknown one, and ends when allowed.
+    /// Reports progress for this call and for an unknown one, and ends when the test allows it.
     fn slowly(self: Arc<Self>, message: &Value) -> Response {
         let token = &message["params"]["_meta"]["progressToken"];
         let note = |token: &Value, progress: u8, text: &str| {
@@ -227,8 +228,7 @@ fn json_answer(message: &Value) -> Response {
     response
 }
 
-/// A shell program that is such a server with the tool `greet`, which returns the greeting in its
-/// environment.
+/// An MCP server as a shell program, whose tool `greet` returns the greeting from its environment.
 pub const PROGRAM: &str = r#"
 while read -r line; do
     id=$(printf '%s' "$line" | sed -n 's/.*"id":\([0-9]*\).*/\1/p')

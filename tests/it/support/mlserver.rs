@@ -13,12 +13,12 @@ use super::cog::free_port;
 use super::python::installed;
 use super::signal;
 
-/// An MLServer; it ends when dropped.
+/// An MLServer process, which ends when dropped.
 #[derive(Debug)]
 pub struct MlServer {
     child: Child,
     pub url: String,
-    /// Its settings.
+    /// The folder with the server's settings.
     _folder: TempDir,
 }
 
@@ -37,7 +37,7 @@ impl MlServer {
             "metrics_port": free_port(), "parallel_workers": 0, "debug": false,
         });
         fs::write(folder.path().join("settings.json"), settings.to_string()).unwrap();
-        // Behind a guard, so that nothing of it is left if the test panics.
+        // Run it behind a guard, so that no process remains if the test panics.
         let path = std::env::var("PATH").unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_orrery"))
             .args(["guard", "--parent", &std::process::id().to_string(), "--directory"])

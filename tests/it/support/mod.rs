@@ -1,4 +1,4 @@
-//! Shared by the tests: the service, a client, a model server and a webhook receiver.
+//! Code shared by the tests: the service, a client, a model server and a webhook receiver.
 
 mod axe;
 pub mod chromium;
@@ -38,7 +38,7 @@ pub use server::{page, respond, serve};
 pub use service::Service;
 pub use upstream::Upstream;
 
-/// The longest wait of any test; far more than needed.
+/// Time limit of every wait; far more than needed.
 const PATIENCE: Duration = Duration::from_secs(240);
 
 /// Awaits `waited_for`; fails with its name on timeout.
@@ -66,8 +66,8 @@ pub async fn until<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> 
     .await
 }
 
-/// Waits until nothing of a model is running or queued: the end of an execution is visible a moment
-/// before its slot is free.
+/// Waits until no execution of a model is running or queued: the end of an execution is visible a
+/// moment before its slot is free.
 pub async fn lane_is_free(service: &Service, model: &str) {
     until("a free lane", async || {
         let load = service.engine().load(model);
@@ -76,7 +76,7 @@ pub async fn lane_is_free(service: &Service, model: &str) {
     .await;
 }
 
-/// Whether any file below the folder contains the text.
+/// Returns whether any file below the folder contains the text.
 pub fn holds(folder: &Path, text: &str) -> bool {
     std::fs::read_dir(folder).unwrap().any(|entry| {
         let entry = entry.unwrap();

@@ -1,8 +1,8 @@
 //! The service as a separate process, for tests that kill and restart it, read its log, or shift
 //! its clock.
 //!
-//! It listens on a unique loopback address with fixed ports, so that a page finds it again after a
-//! restart.
+//! The service listens on a unique loopback address with fixed ports, so that a page can reconnect
+//! after a restart.
 
 use std::fs::{self, OpenOptions};
 use std::net::Ipv4Addr;
@@ -29,7 +29,7 @@ pub struct Process {
     child: Child,
 }
 
-/// A loopback address for one service of one test process, from 127.128.0.0 on.
+/// Returns a loopback address for one service of one test process, starting at 127.128.0.0.
 fn own_address() -> Ipv4Addr {
     static MADE: AtomicU32 = AtomicU32::new(0);
     const OF_A_PROCESS: u32 = 100;
@@ -38,8 +38,8 @@ fn own_address() -> Ipv4Addr {
 }
 
 impl Process {
-    /// Starts it; `prepare` gets the models folder before that, `lines` are added to the
-    /// configuration.
+    /// Starts the service. `prepare` receives the models folder before the start; `lines` are added
+    /// to the configuration.
     pub async fn start(lines: &str, prepare: impl FnOnce(&Path)) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let address = own_address();
@@ -66,13 +66,13 @@ impl Process {
         within("end of the process", self.child.kill()).await.unwrap();
     }
 
-    /// Restarts it at the same address.
+    /// Restarts the service at the same address.
     pub async fn start_again(&mut self) {
         self.child = spawn(self.folder.path());
         self.is_ready().await;
     }
 
-    /// The URL of the dashboard page at this path.
+    /// Returns the URL of the dashboard page at this path.
     pub fn page(&self, path: &str) -> String {
         format!("http://{}:{DASHBOARD_PORT}{path}", self.address)
     }
@@ -85,14 +85,14 @@ impl Process {
         String::from_utf8(done.stdout).unwrap()
     }
 
-    /// Shifts its clock by this many seconds.
+    /// Shifts the service's clock by this many seconds.
     pub fn shift_clock(&self, seconds: i64) {
         fs::write(self.folder.path().join("clock"), (seconds * 1_000_000).to_le_bytes()).unwrap();
         // The service caches the shift for 5 ms.
         std::thread::sleep(Duration::from_millis(10));
     }
 
-    /// The log of all its starts.
+    /// Returns the service's log, which spans all starts.
     pub fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).unwrap()
     }

@@ -1,5 +1,5 @@
-//! A model server controlled by the request path: it echoes, fails, bills, or holds its answer
-//! until released, and then knows whether its client is still connected.
+//! A model server controlled by the request path: it echoes the input, fails, charges, or holds its
+//! answer until the test releases it, and detects whether the client has disconnected by then.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -47,8 +47,8 @@ impl Provider {
         format!("http://{}{path}", self.address)
     }
 
-    /// The manifest of a model that calls this server at `path`; `more` has further top-level keys.
-    /// The output is the answer's field `output`.
+    /// Returns the manifest of a model that calls this server at `path`; `more` contains further
+    /// top-level keys. The output is the answer's field `output`.
     pub fn manifest(&self, slug: &str, path: &str, more: &str) -> String {
         let url = self.url(path);
         format!(
@@ -57,12 +57,12 @@ impl Provider {
         )
     }
 
-    /// Releases that many held answers.
+    /// Releases this many held answers.
     pub fn release(&self, count: usize) {
         self.state.gate.add_permits(count);
     }
 
-    /// Adds a piece to the current or next streamed chat.
+    /// Adds a chunk to the current or next streamed chat.
     pub fn say(&self, text: &str) {
         let delta = json!({"choices": [{"delta": {"content": text}}]});
         self.state.say.send(delta.to_string()).unwrap();
@@ -75,29 +75,29 @@ impl Provider {
         self.state.say.send("[DONE]".to_owned()).unwrap();
     }
 
-    /// Waits until that many requests have arrived in total.
+    /// Waits until this many requests have arrived in total.
     pub async fn arrived(&self, count: usize) {
         let mut arrived = self.state.arrived.subscribe();
         within("request", arrived.wait_for(|seen| *seen >= count)).await.unwrap();
     }
 
-    /// Waits until that many clients have disconnected without their answer.
+    /// Waits until this many clients have disconnected before receiving their answer.
     pub async fn hung_up(&self, count: usize) {
         let mut hung_up = self.state.hung_up.subscribe();
         within("hang-up", hung_up.wait_for(|seen| *seen >= count)).await.unwrap();
     }
 
-    /// Its address, as shown in lists of endpoints.
+    /// Returns the server's address as lists of endpoints show it.
     pub fn authority(&self) -> String {
         self.address.to_string()
     }
 
-    /// The requests so far.
+    /// Returns the requests received so far.
     pub fn requests(&self) -> Vec<Whole> {
         self.state.requests.lock().unwrap().clone()
     }
 
-    /// The prediction of the newest request, from its `Idempotency-Key`.
+    /// Returns the id of the prediction that sent the newest request, from its `Idempotency-Key`.
     pub fn newest_prediction(&self) -> String {
         let requests = self.requests();
         let key = requests.last().unwrap().headers()["idempotency-key"].to_str().unwrap();
@@ -106,7 +106,8 @@ impl Provider {
 }
 
 impl State {
-    /// Follows the order: fails, holds its answer until released, or returns `answer`.
+    /// Executes the order in the request path: fails, holds its answer until released, or returns
+    /// `answer`.
     async fn obey(&self, order: &str, answer: Value) -> Response {
         match order {
             "fail" => return respond(500, "as requested"),
@@ -120,7 +121,7 @@ impl State {
         respond(200, answer.to_string())
     }
 
-    /// The model `m` behind the Open Inference Protocol.
+    /// Serves the model `m` over the Open Inference Protocol.
     async fn tensors(&self, path: &str, input: &Value) -> Response {
         match path {
             "/do/v2/models/m/ready" => respond(200, ""),
@@ -137,7 +138,7 @@ impl State {
         }
     }
 
-    /// Streams the pieces added by the test, until it ends the chat.
+    /// Streams the chunks that the test adds, until the test ends the chat.
     fn stream(&self, waiting: Waiting) -> Response {
         let said = Arc::clone(&self.said);
         events(futures_util::stream::unfold(Some(waiting), move |waiting| {
@@ -217,7 +218,7 @@ impl State {
     }
 }
 
-/// Records if it is dropped before its answer.
+/// A request without an answer so far; counts as a hang-up if dropped in that state.
 struct Waiting {
     hung_up: watch::Sender<usize>,
     answered: bool,

@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-/// Locked by the test that installs: others wait, and then find the programs installed.
+/// Held by the test that installs: other tests wait for it, and then find the programs installed.
 static INSTALLING: Mutex<()> = Mutex::new(());
 
-/// The folder of the programs listed in `tests/<name>/requirements.txt` and, if present,
-/// `requirements-alone.txt`, which is installed without dependencies. They are installed once;
-/// without access to PyPI that fails, and so does the test.
+/// Returns the folder of the programs listed in `tests/<name>/requirements.txt` and, if present,
+/// `requirements-alone.txt`, which is installed without dependencies. Installs them once; without
+/// access to PyPI, the installation and the test fail.
 pub fn installed(name: &str) -> PathBuf {
     let _alone = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
     let wanted = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name);

@@ -33,7 +33,7 @@ impl Received {
     }
 }
 
-/// The receiver.
+/// A running receiver.
 #[derive(Debug)]
 pub struct Receiver {
     address: SocketAddr,
@@ -42,22 +42,22 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Answers 200 to everything.
+    /// Starts a receiver that responds to every request with 200.
     pub async fn start() -> Self {
         Self::answering([]).await
     }
 
-    /// Answers with these statuses in turn, then with 200.
+    /// Starts a receiver that responds with these statuses in turn, then with 200.
     pub async fn answering(statuses: impl IntoIterator<Item = u16>) -> Self {
         Self::gated(statuses, Semaphore::MAX_PERMITS, "thanks").await
     }
 
-    /// The same, but holds each answer until the test releases it.
+    /// Like [`Self::answering`], but holds each response until the test releases it.
     pub async fn held(statuses: impl IntoIterator<Item = u16>) -> Self {
         Self::gated(statuses, 0, "thanks").await
     }
 
-    /// Answers 200 with this text.
+    /// Starts a receiver that responds with 200 and this text.
     pub async fn saying(text: &'static str) -> Self {
         Self::gated([], Semaphore::MAX_PERMITS, text).await
     }
@@ -89,17 +89,17 @@ impl Receiver {
         format!("http://{}/hook?from=orrery", self.address)
     }
 
-    /// Waits for the next webhook.
+    /// Returns the next webhook, waiting for it if necessary.
     pub async fn next(&mut self) -> Received {
         Received(within("webhook", self.incoming.recv()).await.unwrap())
     }
 
-    /// Releases one held answer.
+    /// Releases one held response.
     pub fn let_go(&self) {
         self.gate.add_permits(1);
     }
 
-    /// Whether all received webhooks have been taken.
+    /// Returns whether the test has taken all received webhooks.
     pub fn is_empty(&self) -> bool {
         self.incoming.is_empty()
     }

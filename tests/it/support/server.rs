@@ -1,4 +1,5 @@
-//! A small HTTP server for stubs: each request, read completely, goes to one function.
+//! A small HTTP server for stubs, which passes each request to a function once it has read the
+//! whole body.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -52,19 +53,20 @@ where
     address
 }
 
-/// A response with a status and a text.
+/// Returns a response with a status and a text.
 pub fn respond(status: u16, text: impl Into<Bytes>) -> Response {
     hyper::Response::builder().status(status).body(body::full(text)).unwrap()
 }
 
-/// A response of server-sent events, each sent as it is produced.
+/// Returns a response of server-sent events, each sent as soon as it is produced.
 pub fn events(texts: impl Stream<Item = String> + Send + 'static) -> Response {
     let lines = texts.map(|text| Ok(Bytes::from(format!("data: {text}\n\n"))));
     let answer = hyper::Response::builder().header("content-type", "text/event-stream");
     answer.body(body::stream(lines)).unwrap()
 }
 
-/// A site of one page whose POSTs go to `seen` with their path and JSON; returns its URL.
+/// Serves a site of one page whose POSTs are passed to `report` with their path and JSON; returns
+/// its URL.
 pub async fn page(
     text: &'static str,
     report: impl Fn(String, Value) + Send + Sync + 'static,

@@ -26,7 +26,7 @@ use tokio::runtime::Runtime;
 use super::client::{Answer, Ask, Connections};
 use super::within;
 
-/// Every listener on a free port; webhooks to this machine's IPv4 loopback are allowed.
+/// Every listener uses a free port, and webhooks to this machine's IPv4 loopback are allowed.
 const CONFIG: &str = r#"
 data_dir = "data"
 models_dir = "models.d"
@@ -39,11 +39,11 @@ metrics.listen = "127.0.0.1:0"
 egress.allow = ["127.0.0.0/8"]
 "#;
 
-/// The disk reserve, unless a test overrides it. The default is a share of the disk, which may
+/// The disk reserve, unless a test overrides it. The default is a fraction of the disk, which may
 /// exceed the free space of a build machine.
 const DISK_RESERVE: &str = "limits.disk_reserve = '64MiB'\n";
 
-/// The runtime of one service. Dropping it ends everything in it, like the exit of a process.
+/// The runtime of one service. Dropping it ends all of its tasks, like the exit of a process.
 struct Own(Option<Runtime>);
 
 impl Own {
@@ -52,14 +52,14 @@ impl Own {
         Self(Some(builder.worker_threads(1).enable_all().build().unwrap()))
     }
 
-    /// Starts a service in it.
+    /// Starts a service in this runtime.
     async fn start(&self, config: &Config) -> Running {
         let config = config.clone();
         let starting = async move { app::start(&config).await };
         self.0.as_ref().unwrap().spawn(starting).await.unwrap().unwrap()
     }
 
-    /// Ends everything and waits for the end.
+    /// Ends all tasks and waits for their end.
     async fn end(mut self) {
         let runtime = self.0.take().unwrap();
         let ending = move || runtime.shutdown_timeout(Duration::from_secs(10));
@@ -70,14 +70,14 @@ impl Own {
 impl Drop for Own {
     fn drop(&mut self) {
         let Some(runtime) = self.0.take() else { return };
-        // On a thread of its own: this one drives the runtime of the test. What still holds the store ends here,
-        // before the folder is removed.
+        // On a separate thread, because this thread drives the runtime of the test. Tasks that
+        // still hold the store end here, before the folder is removed.
         let ending = std::thread::spawn(move || runtime.shutdown_timeout(Duration::from_secs(10)));
         let _ended = ending.join();
     }
 }
 
-/// The folder of a service; it is removed when the store in it is closed.
+/// The folder of a service, which is removed once the store in it is closed.
 pub struct Folder(TempDir);
 
 impl Deref for Folder {
@@ -89,7 +89,8 @@ impl Deref for Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // A hook may have held the last handle of the store: its writer still has the lock then.
+        // A hook may have dropped the last handle of the store, whose writer may then still hold
+        // the lock.
         drop(storage::make_and_lock(&self.0.path().join("data")));
     }
 }
@@ -98,28 +99,28 @@ impl Drop for Folder {
 pub struct Service {
     pub config: Config,
     pub running: Running,
-    /// The API keys of two organizations.
+    /// The API key of the first organization, and the key of the second one.
     pub key: String,
     pub other_key: String,
     pub organization: Organization,
     connections: Connections,
     runtime: Own,
-    /// The last field, so that it is removed behind everything that writes there.
+    /// The last field, so that it is dropped after everything that writes to the folder.
     pub folder: Folder,
 }
 
 impl Service {
-    /// Starts with the defaults.
+    /// Starts a service with the default configuration.
     pub async fn start() -> Self {
         Self::configured("").await
     }
 
-    /// Starts with more lines in the configuration file.
+    /// Starts a service with more lines in the configuration file.
     pub async fn configured(lines: &str) -> Self {
         Self::adjusted(lines, |_| {}).await
     }
 
-    /// Starts with more lines, and values that no file may set.
+    /// Starts a service with more lines, and with values that the file cannot set.
     pub async fn adjusted(lines: &str, adjust: impl FnOnce(&mut Config)) -> Self {
         let folder = Folder(tempfile::tempdir().unwrap());
         let file = folder.path().join("config.toml");
@@ -141,13 +142,13 @@ impl Service {
         Self { folder, config, running, key, other_key, organization, connections, runtime }
     }
 
-    /// Stops it and restarts it on the same folder. Work still running after the grace period ends,
-    /// as with its process.
+    /// Stops the service and restarts it on the same folder. Work that still runs after the grace
+    /// period ends, as it would with the process.
     pub async fn restart(self) -> Self {
         self.restart_after(async |_config: &Config| {}).await
     }
 
-    /// The same, with an action while it is stopped.
+    /// Like [`Self::restart`], with an action while the service is stopped.
     pub async fn restart_after(self, between: impl AsyncFnOnce(&Config)) -> Self {
         self.running.stop().await;
         self.runtime.end().await;
@@ -162,7 +163,7 @@ impl Service {
         self.running.address(role).unwrap()
     }
 
-    /// A request to any host, without a key.
+    /// Creates a request to any host, without a key.
     pub fn ask(&self, role: Role, method: Method, path: &str) -> Ask {
         Ask::new(&self.connections, role, self.address(role), method, path)
     }
@@ -172,12 +173,12 @@ impl Service {
         self.ask(Role::Base, Method::GET, path).key(&self.key).send().await
     }
 
-    /// A POST to the base host, with the first organization's key.
+    /// Creates a POST to the base host, with the first organization's key.
     pub fn post(&self, path: &str, body: &Value) -> Ask {
         self.ask(Role::Base, Method::POST, path).key(&self.key).json(body)
     }
 
-    /// A request to the workflows host, with the first organization's key.
+    /// Creates a request to the workflows host, with the first organization's key.
     pub fn flows(&self, method: Method, path: &str) -> Ask {
         self.ask(Role::Workflows, method, &format!("/api/v1{path}")).key(&self.key)
     }
@@ -202,12 +203,12 @@ impl Service {
         taken["execution_id"].as_str().unwrap().to_owned()
     }
 
-    /// The current state of an execution.
+    /// Returns the current state of an execution.
     pub async fn execution(&self, id: &str) -> Value {
         self.flows(Method::GET, &format!("/executions/{id}?timeout=0")).send().await.expect(200)
     }
 
-    /// An execution, once it has ended.
+    /// Waits for the end of an execution; returns its state.
     pub async fn completed(&self, id: &str) -> Value {
         let path = format!("/executions/{id}?timeout=15");
         let execution = self.flows(Method::GET, &path).send().await.expect(200);
@@ -216,7 +217,8 @@ impl Service {
         execution
     }
 
-    /// Writes a file in the models folder and waits until it is loaded. Panics if it is invalid.
+    /// Writes a file in the models folder and waits until the service has loaded it. Panics if it
+    /// is invalid.
     pub fn manifest(&self, text: &str) {
         let name = text.lines().next().unwrap().replace(|c: char| !c.is_alphanumeric(), "");
         self.manifest_file(&format!("{name}.toml"), text);
@@ -225,7 +227,7 @@ impl Service {
         self.engine().models_changed();
     }
 
-    /// Writes a file in the models folder, like an editor.
+    /// Writes a file in the models folder, as an editor would.
     pub fn manifest_file(&self, name: &str, text: &str) {
         fs::write(self.models().join(name), text).unwrap();
     }
@@ -251,7 +253,7 @@ impl Service {
         answer.expect(200)["predictionID"].as_str().unwrap().to_owned()
     }
 
-    /// A prediction, once it has ended.
+    /// Waits for the end of a prediction; returns its state.
     pub async fn ended(&self, id: &str) -> Value {
         let prediction = self.get(&format!("/v1/prediction/{id}?wait=60")).await.expect(200);
         let status = prediction["status"].as_str().unwrap();
@@ -263,17 +265,17 @@ impl Service {
         self.post(&format!("/v1/prediction/{id}/cancel"), &json!({})).send().await
     }
 
-    /// The first organization's ledger, newest first.
+    /// Returns the first organization's ledger, newest entry first.
     pub async fn ledger(&self) -> Vec<LedgerEntry> {
         self.running.services.billing.ledger(self.organization.id, None, 1000).await.unwrap()
     }
 
-    /// Sends bytes to the base host and reads until the connection ends.
+    /// Sends bytes to the base host; returns all bytes read until the connection ends.
     pub async fn raw(&self, bytes: &[u8]) -> String {
         self.raw_to(Role::Base, bytes).await
     }
 
-    /// The response of a host to a `POST` that announces a body over the limit of 8 MiB.
+    /// Sends a host a `POST` that announces a body over the limit of 8 MiB; returns the response.
     pub async fn refusal_of_large_body(&self, role: Role, path: &str) -> String {
         let head = format!(
             "POST {path} HTTP/1.1\r\nhost: x\r\nx-api-key: {}\r\n\
@@ -287,7 +289,7 @@ impl Service {
         let mut stream = TcpStream::connect(self.address(role)).await.unwrap();
         stream.write_all(bytes).await.unwrap();
         let mut answer = Vec::new();
-        // A reset connection has ended too.
+        // A connection reset also counts as an end.
         let _ended = within("end of the connection", stream.read_to_end(&mut answer)).await;
         String::from_utf8_lossy(&answer).into_owned()
     }

@@ -1,5 +1,5 @@
 //! A visible element of a page, located again at each use: a rerendered page replaces its elements,
-//! even between locating one and using it.
+//! even between locating and using one.
 
 use fantoccini::elements::Element;
 use fantoccini::error::{CmdError, ErrorStatus};
@@ -7,16 +7,16 @@ use fantoccini::{Client, Locator};
 
 use super::until;
 
-/// Ctrl and A, then the keys are released: selects everything in a field.
+/// Ctrl and A, followed by the release of the keys: selects everything in a field.
 const ALL: &str = "\u{E009}a\u{E000}";
 
-/// The first visible element of an XPath.
+/// The first visible element that matches an XPath.
 pub struct Shown<'a> {
     client: &'a Client,
     xpath: String,
 }
 
-/// Whether the error is transient: the element was replaced, or cannot be used yet.
+/// Returns whether the error is transient: the element was replaced, or cannot be used yet.
 fn passes(error: &CmdError) -> bool {
     let CmdError::Standard(error) = error else { return false };
     matches!(
@@ -73,7 +73,7 @@ impl<'a> Shown<'a> {
         self.with(async |element| element.attr(name).await).await
     }
 
-    /// The value of a field.
+    /// Returns the value of a field.
     pub async fn value(&self) -> String {
         self.with(async |element| element.prop("value").await).await.unwrap_or_default()
     }

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use regex::Regex;
 use serde_json::Value;
 
-/// States listed besides the role and the name.
+/// States listed after the role and the name.
 const STATES: [&str; 10] = [
     "checked", "disabled", "expanded", "invalid", "modal", "pressed", "readonly", "required",
     "selected", "level",
@@ -15,7 +15,7 @@ const STATES: [&str; 10] = [
 /// Nodes that only repeat the text of their parent.
 const REPEATED: [&str; 2] = ["InlineTextBox", "ListMarker"];
 
-/// The text of the nodes listed by Chromium. Parts that differ between runs are masked.
+/// Returns the nodes listed by Chromium as text. Masks the parts that differ between runs.
 pub fn text_of(nodes: &Value) -> String {
     let all: HashMap<&str, &Value> = nodes
         .as_array()
@@ -64,7 +64,8 @@ fn write(all: &HashMap<&str, &Value>, node: &Value, depth: usize, around: &str, 
     }
 }
 
-/// The name with masks for parts that differ between runs: ids, times, durations, numbers.
+/// Returns the name with masks for the parts that differ between runs: ids, times, durations,
+/// numbers.
 fn masked(name: &str) -> String {
     static RULES: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
         [

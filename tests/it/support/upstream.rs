@@ -1,5 +1,5 @@
-//! An OpenAI-compatible server scripted by the test: each request gets the next queued answer, and
-//! streams are fed by hand.
+//! An OpenAI-compatible server scripted by the test: each request receives the next queued answer,
+//! and the test writes streams event by event.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -18,9 +18,9 @@ use super::within;
 enum Line {
     /// Status, headers, and text.
     Whole(u16, Vec<(&'static str, String)>, String),
-    /// The pieces of a stream, until the sender is dropped; an empty piece breaks the connection.
+    /// The chunks of a stream, until the sender is dropped; an empty chunk breaks the connection.
     Stream(mpsc::UnboundedReceiver<Bytes>),
-    /// No answer, until the client disconnects.
+    /// No answer; the request lasts until the client disconnects.
     Silence,
 }
 
@@ -36,20 +36,20 @@ struct State {
     hung_up: watch::Sender<usize>,
 }
 
-/// The server.
+/// A running server.
 pub struct Upstream {
     address: SocketAddr,
     state: Arc<State>,
 }
 
-/// A stream fed by the test; dropping it ends the answer.
+/// A stream written by the test; dropping it ends the answer.
 #[derive(Debug)]
 pub struct Feed(mpsc::UnboundedSender<Bytes>);
 
 impl Feed {
     /// Sends bytes as they are.
     pub fn raw(&self, text: &str) {
-        // The server is gone with its client.
+        // The server's end closes when its client disconnects.
         let _sent = self.0.send(Bytes::from(text.to_owned()));
     }
 
@@ -76,12 +76,12 @@ impl Feed {
     }
 }
 
-/// A part of an answer.
+/// Returns a chunk of an answer.
 pub fn delta(text: &str) -> Value {
     json!({"id": "c", "choices": [{"index": 0, "delta": {"content": text}}]})
 }
 
-/// The event of a usage.
+/// Returns the event that reports a usage.
 pub fn usage(input: u64, output: u64) -> Value {
     let usage = json!({
         "prompt_tokens": input, "completion_tokens": output, "total_tokens": input + output,
@@ -97,17 +97,17 @@ impl Upstream {
         Self { address, state }
     }
 
-    /// The URL, with its `/v1`.
+    /// Returns the server's URL, including `/v1`.
     pub fn url(&self) -> String {
         format!("http://{}/v1", self.address)
     }
 
-    /// Configuration lines of a service whose upstream this is.
+    /// Returns the configuration lines of a service with this server as its upstream.
     pub fn config(&self, more: &str) -> String {
         format!("[router]\nupstream_url = \"{}\"\nupstream_key = \"sk-up\"\n{more}", self.url())
     }
 
-    /// The manifest of a model on this server; `more` has further top-level keys.
+    /// Returns the manifest of a model on this server; `more` contains further top-level keys.
     pub fn manifest(&self, slug: &str, kind: &str, more: &str) -> String {
         let url = self.url();
         format!(
@@ -125,7 +125,7 @@ impl Upstream {
         self.put(Line::Whole(status, Vec::new(), text.into()));
     }
 
-    /// Answers requests without a queued answer by this rule.
+    /// Answers requests without a queued answer according to this rule.
     pub fn follows(&self, rule: impl Fn(&Value) -> (u16, Value) + Send + Sync + 'static) {
         *self.state.rule.lock().unwrap() = Some(Box::new(rule));
     }
@@ -144,35 +144,35 @@ impl Upstream {
         self.answers(200, answer.to_string());
     }
 
-    /// Queues a stream as an answer.
+    /// Queues a stream as an answer; returns the handle to write it.
     pub fn streams(&self) -> Feed {
         let (sender, pieces) = mpsc::unbounded_channel();
         self.put(Line::Stream(pieces));
         Feed(sender)
     }
 
-    /// Queues a request without an answer.
+    /// Queues silence: the next request receives no answer.
     pub fn is_silent(&self) {
         self.put(Line::Silence);
     }
 
-    /// The requests so far.
+    /// Returns the requests received so far.
     pub fn requests(&self) -> Vec<Whole> {
         self.state.requests.lock().unwrap().clone()
     }
 
-    /// The JSON of the newest request.
+    /// Returns the JSON of the newest request.
     pub fn newest(&self) -> Value {
         serde_json::from_slice(self.requests().last().unwrap().body()).unwrap()
     }
 
-    /// Waits until that many requests have arrived in total.
+    /// Waits until this many requests have arrived in total.
     pub async fn arrived(&self, count: usize) {
         let mut arrived = self.state.arrived.subscribe();
         within("request", arrived.wait_for(|seen| *seen >= count)).await.unwrap();
     }
 
-    /// Waits until that many clients have disconnected before the end of their answer.
+    /// Waits until this many clients have disconnected before the end of their answer.
     pub async fn hung_up(&self, count: usize) {
         let mut hung_up = self.state.hung_up.subscribe();
         within("hang-up", hung_up.wait_for(|seen| *seen >= count)).await.unwrap();
@@ -225,7 +225,7 @@ impl State {
     }
 }
 
-/// Records if it is dropped before the end of its answer.
+/// An unfinished answer; counts as a hang-up if dropped in that state.
 struct Open {
     state: Arc<State>,
     is_over: bool,

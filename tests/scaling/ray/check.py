@@ -15,9 +15,9 @@ import time
 
 HERE = pathlib.Path(__file__).parent
 CLIENTS = 8
-# Seconds from the start of the load: when a node is killed, when it is started again.
+# Seconds from the start of the load until a node is killed, and until it is started again.
 KILL, BACK = 8, 12
-# How long the load continues after that node answers again.
+# Seconds for which the load continues after that node answers again.
 MORE = 20
 
 
@@ -83,12 +83,12 @@ class Node:
         folder.mkdir()
         with (self.folder / f"{self.port}.log").open("ab") as log:
             command = [sys.executable, HERE / "node.py", str(self.port), folder]
-            # Its token would otherwise be written to the home folder.
+            # Otherwise Ray would write its token to the home folder.
             env = {
                 **os.environ,
                 "RAY_AUTH_MODE": "disabled",
                 "RAY_USAGE_STATS_ENABLED": "0",
-                # Slow on a busy machine.
+                # The start takes long on a busy machine.
                 "RAY_raylet_start_wait_time_s": "240",
             }
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env=env)
@@ -102,7 +102,7 @@ class Load(threading.Thread):
         super().__init__()
         self.number, self.port, self.key, self.begin = number, port, key, begin
         self.is_over = threading.Event()
-        # Request time, duration, node, response.
+        # A tuple per request: start time, duration, node, and response.
         self.answers = []
 
     def run(self):

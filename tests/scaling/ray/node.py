@@ -15,7 +15,7 @@ class Reverse:
 
     async def __call__(self, request: Request) -> dict:
         text = (await request.json())["text"]
-        # The duration of a small model.
+        # The duration of a run of a small model.
         time.sleep(0.01)
         return {"output": {"text": text[::-1], "node": self.node}}
 
