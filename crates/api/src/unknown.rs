@@ -45,7 +45,7 @@ fn key_of(route: &Route) -> (Option<Role>, &'static str, &'static str) {
 /// append parameters to links.
 ///
 /// # Errors
-/// 400 with a similar name, or with the repeated parameter.
+/// 400; the message suggests a similar known name, or names the repeated parameter.
 pub fn check_query(route: &Route, query: &Query, is_by_link: bool) -> Result<(), crate::Error> {
     // The operator's routes are called only by this program, and pages parse their own parameters.
     let is_page = route.access == Access::Public && route.hosts == [Role::Dashboard];

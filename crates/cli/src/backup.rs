@@ -248,7 +248,7 @@ impl<W> Checked<W> {
         let Self { out, copy, checking } = self;
         drop(copy);
         let Some(checking) = checking else { return Ok((out, None)) };
-        let summary = checking.await.context("the check was interrupted")??;
+        let summary = checking.await.context("the check panicked")??;
         Ok((out, Some(summary)))
     }
 }

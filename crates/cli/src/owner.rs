@@ -62,7 +62,7 @@ impl Owner {
                     .with_context(|| format!("files cannot be checked as user {}", self.name))?;
                 Ok(work())
             });
-            looking.join().map_err(|_panic| anyhow::anyhow!("the check was interrupted"))?
+            looking.join().map_err(|_panic| anyhow::anyhow!("the check panicked"))?
         })
     }
 }

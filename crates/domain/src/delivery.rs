@@ -253,9 +253,9 @@ pub const fn judge(status: u16) -> Verdict {
     }
 }
 
-/// Whether a status shows that the receiver is in trouble, like a missing response: such failures
-/// open its circuit. Any other response comes from a working receiver, even if it rejects this
-/// delivery.
+/// Whether a status indicates a failing receiver. Such a status counts toward opening the
+/// receiver's circuit breaker, as a missing response does. Any other response comes from a working
+/// receiver, even if it rejects this delivery.
 #[must_use]
 pub const fn tells_of_trouble(status: u16) -> bool {
     matches!(status, 429 | 500..=599)

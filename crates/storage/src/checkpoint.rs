@@ -96,7 +96,7 @@ impl Default for Limits {
 /// Progress of the tree, shared with the writer.
 #[derive(Debug, Default)]
 pub struct Progress {
-    /// The last record that is durably in the tree.
+    /// The last record that is durable in the tree.
     applied: AtomicU64,
     /// The last record with rows, and whether a seal follows it.
     written: AtomicU64,

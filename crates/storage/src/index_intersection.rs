@@ -198,7 +198,8 @@ impl Run<'_> {
         Ok(found)
     }
 
-    /// Returns the furthest of the groups' first keys at or after `wanted`.
+    /// Seeks each group in turn to the furthest key reached so far, starting at `wanted`; returns
+    /// the last key reached.
     fn first_in_all(&mut self, wanted: IdKey) -> Result<Seek, Error> {
         let mut furthest = wanted;
         for group in &mut self.groups {

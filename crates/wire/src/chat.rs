@@ -188,7 +188,7 @@ pub enum ModelSource {
     Upstream,
 }
 
-/// What a model is for.
+/// The kind of a model.
 #[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "RouterModelKind")]

@@ -250,7 +250,7 @@ pub struct TestDelivery {
 }
 
 impl TestDelivery {
-    /// Returns the result of sending the payload `request` to the receiver at `url`.
+    /// Builds the result from an attempt that sent the payload `request` to `url`.
     #[must_use]
     pub fn new(
         url: String,

@@ -72,7 +72,7 @@ impl Ask {
         self
     }
 
-    /// Marks a request that the service accepts only with a special setting.
+    /// Exempts the request body from the OpenAPI conformance check.
     pub fn undocumented(mut self) -> Self {
         self.is_documented = false;
         self

@@ -87,7 +87,7 @@ impl Provider {
         within("hang-up", hung_up.wait_for(|seen| *seen >= count)).await.unwrap();
     }
 
-    /// Returns the server's address as lists of endpoints show it.
+    /// Returns the server's address in the form used in endpoint lists and metric labels.
     pub fn authority(&self) -> String {
         self.address.to_string()
     }

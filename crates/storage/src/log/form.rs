@@ -39,7 +39,7 @@ pub struct Header {
     pub nonce: u32,
     /// The number of the segment's first record.
     pub first: u64,
-    /// The last record that was durably in the tree when the segment began.
+    /// The last record that was durable in the tree when the segment began.
     pub checkpoint: u64,
 }
 

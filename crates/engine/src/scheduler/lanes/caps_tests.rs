@@ -567,7 +567,8 @@ fn organization_new_after_a_start_does_not_wait_behind_backlog() {
     assert!(fixture.rows_read < WINDOW + 4 * runs, "{} rows for {runs} runs", fixture.rows_read);
 }
 
-/// The other organizations never leave a gap in the window; the rows on disk still run.
+/// The other organizations keep the window full; executions whose rows are only on disk still get
+/// their turns.
 #[test]
 fn organization_with_rows_on_disk_is_not_starved_by_steady_load_of_others() {
     const ROWS: usize = 300;
