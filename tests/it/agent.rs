@@ -577,7 +577,7 @@ async fn agent_exchange_with_endless_growth_is_stopped() {
         .collect();
     script(&up, vec![raw_calls(json!(calls))]);
     let answer = prompt(&service, "s", "go").send().await.expect(502);
-    assert_eq!(answer["error"]["message"], "the exchange has grown past 4194304 bytes");
+    assert_eq!(answer["error"]["message"], "the exchange is larger than 4194304 bytes");
     assert!(up.requests().len() < 8, "{}", up.requests().len());
 }
 

@@ -447,7 +447,7 @@ async fn chat_stream_broken_by_model_ends_with_error_event() {
     let service = Service::configured(&up.config(PRICE)).await;
     type Break = (&'static str, fn(upstream::Feed));
     let breaks: [Break; 4] = [
-        ("its stream ended before the answer did", drop),
+        ("its stream ended before the answer was complete", drop),
         ("its stream broke", upstream::Feed::cut),
         ("not valid JSON", |feed| feed.raw("data: <html>\n\n")),
         ("overloaded", |feed| feed.event(&json!({"error": {"message": "overloaded"}}))),

@@ -117,7 +117,7 @@ async fn command_worker_errors_fail_only_their_run() {
         (
             json!({"do": "stranger"}),
             "provider_error",
-            "its worker answered an id that it did not receive",
+            "its worker returned a result for an id that it was not sent",
         ),
         (
             json!({"do": "die"}),

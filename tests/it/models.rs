@@ -266,7 +266,7 @@ async fn model_unknown_to_openai_clients_is_404_in_their_form() {
     let service = Service::start().await;
     for (id, message) in [
         ("gpt-nowhere", "the model 'gpt-nowhere' does not exist"),
-        ("text-summary", "answers predictions (POST /v1/prediction/run), not chat completions"),
+        ("text-summary", "supports predictions (POST /v1/prediction/run), not chat completions"),
         ("orrery/beta", "is the agent"),
     ] {
         let answer = by_bearer(&service, &format!("/v1/models/{id}")).send().await;

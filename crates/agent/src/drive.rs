@@ -211,7 +211,7 @@ impl Inner {
         };
         let length = fields.text().map_or(0, |text| text.len());
         if length > PROMPT_MAX {
-            let message = format!("the exchange has grown past {PROMPT_MAX} bytes");
+            let message = format!("the exchange is larger than {PROMPT_MAX} bytes");
             let failure = Failure::new(502, ErrorClass::ProviderError, message);
             return Ok(Some(Stop::Failed(failure)));
         }

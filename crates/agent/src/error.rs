@@ -15,7 +15,8 @@ pub enum Error {
     NoModel,
     /// The session's queue of exchanges is full.
     #[error(
-        "an exchange of this session is running and {waiting} wait; try again when one has ended"
+        "this session already has one exchange running and {waiting} waiting; try again when one \
+         has ended"
     )]
     SessionBusy { waiting: usize },
     /// The organization has no exchange with this id.

@@ -32,12 +32,12 @@ pub enum Error {
     )]
     Unserved { model: String, file: String },
     /// The key has used up its daily tokens. No model was called.
-    #[error("the API key has used its {limit} tokens of today")]
+    #[error("the API key has used its {limit} tokens for today")]
     TokensUsedUp { limit: u64, retry_after: Duration },
     /// The key's calls in flight reserve the rest of its daily tokens. No model was called.
     #[error(
-        "the calls in flight of the API key reserve the rest of its {limit} tokens of today; try again when \
-         they have ended, or set max_tokens"
+        "calls in flight have reserved the rest of the API key's {limit} tokens for today; try \
+         again when they have ended, or set max_tokens"
     )]
     TokensReserved { limit: u64, retry_after: Duration },
     /// The model failed. The call is recorded under this id.

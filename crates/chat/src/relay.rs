@@ -268,7 +268,7 @@ impl Relay {
         if self.is_done || self.meter.is_finished() {
             return self.done();
         }
-        End::Failed(broken(&self.name, "its stream ended before the answer did"))
+        End::Failed(broken(&self.name, "its stream ended before the answer was complete"))
     }
 
     /// Returns the result of a stream that the model reports as complete.
@@ -437,9 +437,10 @@ mod tests {
 
     #[test]
     fn relay_error_event_has_the_error_body() {
-        let event = error_event(&broken("m", "its stream ended before the answer did"));
+        let event = error_event(&broken("m", "its stream ended before the answer was complete"));
         let expected = "data: {\"error\":{\"message\":\"the model 'm': its stream ended before the \
-                        answer did\",\"type\":\"upstream_error\",\"param\":null,\"code\":null}}\n\n";
+                        answer was complete\",\
+                        \"type\":\"upstream_error\",\"param\":null,\"code\":null}}\n\n";
         assert_eq!(String::from_utf8(event.to_vec()).unwrap(), expected);
     }
 

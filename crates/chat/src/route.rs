@@ -350,8 +350,8 @@ fn wrong_kind(slug: &str, served: Option<Operation>, wanted: Operation) -> Error
         Operation::Embeddings => "embeddings",
     };
     let message = format!(
-        "the model '{slug}' answers {serves}, not {wanted}; GET /v1/llm-router/model-catalog lists \
-         the models that do"
+        "the model '{slug}' supports {serves}, not {wanted}; GET /v1/llm-router/model-catalog \
+         lists the models that support each"
     );
     InvalidRequest::field("model", message).into()
 }

@@ -51,7 +51,7 @@ pub fn set_limit(bytes: usize) {
 
 /// Parsing the response would take too much memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the answer holds more than {0} JSON values")]
+#[error("the response contains more than {0} JSON values")]
 pub struct TooManyValues(usize);
 
 /// Waits until a response of up to `bytes` may arrive. Returns `None` for a short response, which
@@ -171,7 +171,10 @@ mod tests {
         drop(held);
         assert!(ask(greedy, &large).is_some());
         let most = turns::on_behalf_of(greedy, room(large.as_bytes(), 100)).await;
-        assert_eq!(most.unwrap_err().to_string(), "the answer holds more than 100 JSON values");
+        assert_eq!(
+            most.unwrap_err().to_string(),
+            "the response contains more than 100 JSON values"
+        );
         assert!(!ask(greedy, "[]").unwrap().unwrap().is_counted());
     }
 

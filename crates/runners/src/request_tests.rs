@@ -470,7 +470,8 @@ async fn http_step_rejects_response_with_too_many_values_before_parsing() {
         let (answered, _) = exchange(json!({}), json!({}), answer(200, "", &body)).await;
         let failure = answered.unwrap_err();
         assert_eq!(failure.class, ErrorClass::ProviderError);
-        let expect = "the response of '127.0.0.1' is too large: the answer holds more than 1000000 JSON values";
+        let expect = "the response of '127.0.0.1' is too large: the response contains more \
+                      than 1000000 JSON values";
         assert_eq!(failure.message, expect);
     }
     // A string counts as one value, regardless of how many commas it contains.

@@ -134,8 +134,8 @@ pub async fn answer(
     let incoming = match serde_json::from_value::<Incoming>(message) {
         Ok(incoming) if incoming.jsonrpc == "2.0" && !has_null => incoming,
         Ok(_) | Err(_) => {
-            let message = "the body must be one JSON-RPC 2.0 message: an object with jsonrpc, method \
-                and, where it asks for an answer, an id that is a string or an integer";
+            let message = "the body must be one JSON-RPC 2.0 message: an object with jsonrpc, \
+                method and, if it expects a response, an id that is a string or an integer";
             return bad(id, ErrorData::invalid_request(message, None));
         }
     };

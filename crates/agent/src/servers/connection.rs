@@ -46,7 +46,7 @@ const NAME_MAX: usize = 128;
 const DESCRIPTION_MAX: usize = 1024;
 const SCHEMA_MAX: usize = 16 * 1024;
 /// The failure of a call that returned no valid result.
-const NO_RESULT: &str = "its answer is not the result of a call";
+const NO_RESULT: &str = "its response is not a valid tool result";
 /// The `_meta` key with the id of a call, by which a server can recognize a repeated call.
 const KEY: &str = "orrery/idempotency_key";
 

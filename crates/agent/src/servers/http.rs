@@ -142,7 +142,7 @@ impl Sender {
             Err(_) => {
                 let shown: String =
                     String::from_utf8_lossy(&bytes).chars().take(SHOWN_MAX).collect();
-                Err(failed(format!("it answers {}: {shown}", head.status)))
+                Err(failed(format!("it returned {}: {shown}", head.status)))
             }
         }
     }
@@ -155,7 +155,7 @@ fn too_large() -> Error {
 /// Rejects a message that would take far more memory when parsed than its text does.
 fn check_values(message: &[u8]) -> Result<(), Error> {
     match count_values(message) > VALUES_MAX {
-        true => Err(failed(format!("it answers more than {VALUES_MAX} JSON values"))),
+        true => Err(failed(format!("its response contains more than {VALUES_MAX} JSON values"))),
         false => Ok(()),
     }
 }

@@ -306,7 +306,7 @@ impl Use<'_> {
 
 fn parse_arguments(text: &str) -> Result<Map<String, Value>, String> {
     if count_values(text.as_bytes()) > ARGUMENT_VALUES_MAX {
-        return Err(format!("the arguments hold more than {ARGUMENT_VALUES_MAX} JSON values"));
+        return Err(format!("the arguments contain more than {ARGUMENT_VALUES_MAX} JSON values"));
     }
     serde_json::from_str(text).map_err(|_other| "the arguments are not a JSON object".to_owned())
 }

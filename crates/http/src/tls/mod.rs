@@ -66,8 +66,8 @@ pub enum Error {
     #[error("the certificate in {} cannot be served: {reason}", path.display())]
     Certificate { path: PathBuf, reason: String },
     #[error(
-        "the private key in {} cannot be used: {reason}; RSA from 2048 bits, ECDSA on P-256 or \
-         P-384, and Ed25519 can",
+        "the private key in {} cannot be used: {reason}; supported are RSA with at least 2048 \
+         bits, ECDSA on P-256 or P-384, and Ed25519",
         path.display()
     )]
     Key { path: PathBuf, reason: String },

@@ -76,7 +76,8 @@ pub fn parse(line: &[u8], id: Option<&str>, cost_report: &str) -> Result<Option<
         return Ok(is_of_job.then_some(Said::Log(text)));
     }
     if !is_of_job {
-        return Err(format!("answered an id that it did not receive: {}", super::excerpt(line)));
+        let shown = super::excerpt(line);
+        return Err(format!("returned a result for an id that it was not sent: {shown}"));
     }
     if let Some(part) = fields.remove("part") {
         return Ok(Some(Said::Part(part)));
@@ -168,8 +169,8 @@ mod tests {
         for (line, says) in [
             ("loading…", "wrote a line that is not valid JSON: loading…"),
             ("[1]", "wrote a line that is not an object: [1]"),
-            (r#"{"id":"b","output":1}"#, "answered an id that it did not receive"),
-            (r#"{"output":1}"#, "answered an id that it did not receive"),
+            (r#"{"id":"b","output":1}"#, "returned a result for an id that it was not sent"),
+            (r#"{"output":1}"#, "returned a result for an id that it was not sent"),
             (r#"{"id":"a"}"#, "wrote a line without output, error, part or log"),
         ] {
             assert!(of(line).unwrap_err().starts_with(says), "{line}");

@@ -276,7 +276,7 @@ impl Exchange<'_> {
             return Err(misunderstood(name, "its stream has no answer"));
         }
         if !stream.finished && !stream.is_done {
-            return Err(broken(name, "its stream ended before the answer did"));
+            return Err(broken(name, "its stream ended before the answer was complete"));
         }
         let usage = used(job, stream.counts, stream.messages.bytes());
         Ok((stream.messages.output(), usage))

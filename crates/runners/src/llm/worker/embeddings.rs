@@ -187,7 +187,7 @@ pub fn read(
 ) -> Result<(Vec<Vec<LlamaToken>>, bool), Refusal> {
     let fields: Map<String, Value> = serde_json::from_slice(body)
         .map_err(|error| Refusal::because(400, format!("the body is not JSON: {error}")))?;
-    let wrong = || Refusal::of("input", "input must be a text, a list of texts, or tokens");
+    let wrong = || Refusal::of("input", "input must be a string, a list of strings, or tokens");
     let input = fields.get("input").ok_or_else(wrong)?;
     let texts = input.as_array().filter(|list| !list.first().is_some_and(Value::is_number));
     let inputs: Vec<&Value> = texts.map_or_else(|| vec![input], |texts| texts.iter().collect());

@@ -65,7 +65,7 @@ fn plain_one(index: usize, mut message: Value) -> Result<Value, Refusal> {
 
 /// Returns the text of a message, with its parts joined.
 fn text_of(content: Option<&Value>, param: &str) -> Result<String, Refusal> {
-    let wrong = || Refusal::of(param, "content must be a text or a list of parts");
+    let wrong = || Refusal::of(param, "content must be a string or a list of parts");
     let parts = match content {
         None => return Ok(String::new()),
         Some(Value::String(text)) => return Ok(text.clone()),

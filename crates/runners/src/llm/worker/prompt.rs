@@ -181,8 +181,8 @@ impl Sizes {
         let is_long = |word: &str| word.len() > WORD_MAX;
         if self.nests && text.split(|letter: char| letter.is_ascii_whitespace()).any(is_long) {
             let message = format!(
-                "a word has more than {WORD_MAX} bytes without a blank, which this model's \
-                 vocabulary cannot take apart: break it into lines"
+                "a word has more than {WORD_MAX} bytes without whitespace, which is too long for \
+                 this model's tokenizer: break it into lines"
             );
             return Err(Refusal::of(param, message));
         }

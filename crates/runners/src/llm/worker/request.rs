@@ -355,9 +355,10 @@ fn stops(fields: &Fields<'_>) -> Result<Vec<String>, Refusal> {
         Some(Value::Array(list)) => {
             let texts: Option<Vec<String>> =
                 list.iter().map(|stop| stop.as_str().map(str::to_owned)).collect();
-            texts.ok_or_else(|| Refusal::of("stop", "stop must be a text or a list of texts"))?
+            texts
+                .ok_or_else(|| Refusal::of("stop", "stop must be a string or a list of strings"))?
         }
-        Some(_) => return Err(Refusal::of("stop", "stop must be a text or a list of texts")),
+        Some(_) => return Err(Refusal::of("stop", "stop must be a string or a list of strings")),
     };
     if stops.len() > STOPS_MAX || stops.iter().any(|stop| stop.len() > STOP_BYTES_MAX) {
         let message = format!(
