@@ -130,7 +130,7 @@ async fn password_reset_and_change_end_sessions() {
         let body = json!({"current": current, "password": "a third long password"});
         service.asks(&again, Method::POST, "/session/password").json(&body).send().await
     };
-    change("wrong horse battery").await.expect_error(422, "the present password is wrong");
+    change("wrong horse battery").await.expect_error(422, "the current password is wrong");
     let changed = change("another long password").await;
     assert_eq!(changed.status, 204);
     service.asks(&again, Method::GET, "/keys").send().await.expect(401);

@@ -76,10 +76,9 @@ async fn refusal_of_a_key_says_in_a_header_what_was_wrong() {
     let api_key = format!("the header api-key is not read: {forms}");
     let scheme = "the value of Authorization must be Bearer, a space and the key";
     let no_form = "this is not a key: keys are smk_ and 32 letters and digits";
-    let administers = "this is an admin key, which opens only /admin/v1 of the dashboard's host: \
-                       make an API key with orrery key create";
-    let absent = "there is no such key here: it has a typing error, was deleted, or belongs to \
-                  another installation";
+    let administers = "this is an admin key, which is valid only for /admin/v1 on the \
+                       dashboard's host: create an API key with orrery key create";
+    let absent = "unknown key: it is mistyped, was deleted, or belongs to another installation";
     let logged = format!("the parameter api_key is not read, since addresses are logged: {forms}");
     for (ask, hint) in [
         (balance(), no_key.as_str()),
@@ -92,7 +91,7 @@ async fn refusal_of_a_key_says_in_a_header_what_was_wrong() {
         (balance().key(&unknown), absent),
         (balance().key(&expired), "the key has expired"),
         (balance().key(&admin), administers),
-        (linked, "the link has ended, or opens something else: get a new one"),
+        (linked, "the link has expired or is for another resource: request a new one"),
         (in_query, &logged),
         (in_body, no_form),
     ] {

@@ -222,10 +222,10 @@ async fn workflow_with_taken_name_is_a_warning() {
     assert_eq!(create("Mood").await["warnings"], Value::Null);
     let second = create("Mood").await;
     assert_eq!(second["slug"], "mood-2");
-    let said = "a workflow mood exists already, so this one is mood-2; PUT workflows/mood/versions/v2 \
-                changes the first";
+    let said = "the slug mood is taken, so this workflow has the slug mood-2; PUT \
+                workflows/mood/versions/v2 changes the existing workflow";
     assert_eq!(second["warnings"], json!([said]));
     let of_base = service.post("/v1/workflows", &new("mood")).send().await.expect(201);
-    assert!(of_base["warnings"][0].as_str().unwrap().contains("this one is mood-3"), "{of_base}");
+    assert!(of_base["warnings"][0].as_str().unwrap().contains("has the slug mood-3"), "{of_base}");
     assert_eq!(create("Mood 7").await["warnings"], Value::Null, "a number of its own");
 }

@@ -288,7 +288,7 @@ fn key_in(text: &[u8]) -> Option<String> {
     let mut found = None;
     let ended = serde_json::Deserializer::from_slice(text).deserialize_map(Finder(&mut found));
     if let Err(error) = ended {
-        tracing::trace!(%error, "the body is not a whole JSON object");
+        tracing::trace!(%error, "the body is not a complete JSON object");
     }
     found
 }

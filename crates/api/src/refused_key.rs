@@ -86,7 +86,7 @@ fn without_key(request: &Request, taken: Taken) -> String {
     }
     let query = &request.query;
     if query.get(signed_urls::PARAMETER).is_some() {
-        return "the link has ended, or opens something else: get a new one".to_owned();
+        return "the link has expired or is for another resource: request a new one".to_owned();
     }
     if let Some(name) = PARAMETERS.into_iter().find(|name| query.get(name).is_some()) {
         return format!(
@@ -104,14 +104,13 @@ fn with_key(fault: KeyFault, taken: Taken, prefix: &str) -> String {
             format!("this is the API key of an organization, and admin keys begin with {prefix}")
         }
         KeyFault::OtherKind => {
-            "this is an admin key, which opens only /admin/v1 of the dashboard's \
-                                host: make an API key with orrery key create"
+            "this is an admin key, which is valid only for /admin/v1 on the dashboard's \
+                host: create an API key with orrery key create"
                 .to_owned()
         }
         KeyFault::Expired => "the key has expired".to_owned(),
         KeyFault::Unknown => {
-            "there is no such key here: it has a typing error, was deleted, or belongs \
-                              to another installation"
+            "unknown key: it is mistyped, was deleted, or belongs to another installation"
                 .to_owned()
         }
     }

@@ -160,7 +160,7 @@ pub async fn change_password(mut context: Context) -> Result<Response, crate::Er
     // A 401 would mean that the member is not logged in.
     let token = changed.map_err(|error| {
         if matches!(error, members::Error::WrongPassword) {
-            return crate::Error::unprocessable("the present password is wrong");
+            return crate::Error::unprocessable("the current password is wrong");
         }
         error.into()
     })?;

@@ -258,8 +258,8 @@ fn pieces(
                 Err(std::io::ErrorKind::InvalidData.into())
             }
             Ok(Some(piece)) if !bare.is_empty() && piece.starts_with(&bare) => {
-                let message =
-                    "the lines of the form must end in CR LF (RFC 2046): its first ends in LF";
+                let message = "the lines of the form must end in CRLF (RFC 2046), but the first \
+                     one ends in LF";
                 failure.set(crate::Error::bad_request(message));
                 Err(std::io::ErrorKind::InvalidData.into())
             }

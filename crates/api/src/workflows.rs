@@ -99,8 +99,8 @@ async fn other_of_the_name(context: &Context, workflow: &Workflow) -> Option<Str
     let first = context.services.workflows.find(workflow.organization, &plain).await.ok()?;
     let version = first.versions.len().saturating_add(1);
     Some(format!(
-        "a workflow {plain} exists already, so this one is {}; PUT workflows/{plain}/versions/v{version} \
-         changes the first",
+        "the slug {plain} is taken, so this workflow has the slug {}; PUT \
+         workflows/{plain}/versions/v{version} changes the existing workflow",
         workflow.slug
     ))
 }
