@@ -70,7 +70,7 @@ fn backup_under_load_restores_a_complete_service() {
     // once it has stopped.
     for command in ["verify", "compact"] {
         let refused = setup.fail(&[command]);
-        assert!(refused.contains("a service runs in"), "{command}: {refused}");
+        assert!(refused.contains("a service is running on"), "{command}: {refused}");
     }
     service.kill();
     println!("{}", setup.run(&["compact"]));

@@ -74,7 +74,10 @@ fn verify_with_running_service_suggests_backup() {
     let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
     let _service = setup.start();
     let said = setup.fail(&["verify"]);
-    assert!(said.contains("a service runs in ") && said.contains("orrery backup FILE"), "{said}");
+    assert!(
+        said.contains("a service is running on ") && said.contains("orrery backup FILE"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -161,7 +164,7 @@ fn backup_commands_explain_invalid_files() {
     std::fs::write(folder.path().join("notes.txt"), "not a backup").unwrap();
     for arguments in [&["verify", "notes.txt"][..], &["restore", "notes.txt", "--into", "new"]] {
         let said = setup.fail(arguments);
-        assert!(said.contains("is it another file?"), "{said}");
+        assert!(said.contains("is it the right file?"), "{said}");
     }
 }
 

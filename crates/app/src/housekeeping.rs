@@ -209,7 +209,7 @@ fn report_startup_sweep(what: &'static str, swept: anyhow::Result<Swept>) -> Opt
     gauge.set(u32::try_from(held_back).unwrap_or(u32::MAX));
     if refused {
         let sentence = format!(
-            "nothing refers to {unused} of {total} files in {what}: too many to remove without \
+            "{unused} of {total} files in {what} are unreferenced: too many to remove without \
              your confirmation. If the store is complete, start once with `orrery serve \
              --accept-loss`; otherwise restore the store from a backup"
         );

@@ -49,9 +49,10 @@ impl Inherited {
     pub(super) fn nothing_left(self) -> anyhow::Result<()> {
         let Some((address, _)) = self.sockets.first() else { return Ok(()) };
         bail!(
-            "systemd holds {address} for this service, and no host listens there: make ListenStream= in \
-             orrery.socket like `listen` in the configuration (`orrery service install` writes it so), \
-             then `systemctl daemon-reload` and `systemctl restart orrery.socket`"
+            "orrery.socket listens on {address}, but no host is configured for it: make \
+             ListenStream= in orrery.socket match `listen` in the configuration (`orrery service \
+             install` does that), then `systemctl daemon-reload` and `systemctl restart \
+             orrery.socket`"
         )
     }
 }
@@ -86,7 +87,7 @@ mod tests {
         assert!(held.take("[::]:90".parse().unwrap()).is_none(), "an IPv4 socket takes no IPv6");
         assert!(held.take("127.0.0.1:80".parse().unwrap()).is_some());
         let error = held.nothing_left().unwrap_err().to_string();
-        assert!(error.starts_with("systemd holds 0.0.0.0:90"), "{error}");
+        assert!(error.starts_with("orrery.socket listens on 0.0.0.0:90"), "{error}");
         assert!(inherited(&[]).nothing_left().is_ok());
     }
 }

@@ -117,8 +117,8 @@ fn take_up(store: &Store, kept: &ArchivePosition, listed: &Listed) -> Result<u64
 
 fn other_history(file: &Named) -> Error {
     Error::Chain(format!(
-        "{} holds commits that this store does not have: an older copy of the store was put in its \
-         place",
+        "{} contains commits that are missing from this store: the store was replaced by an older \
+         copy",
         file.path.display()
     ))
 }

@@ -468,7 +468,7 @@ async fn restore_refuses_log_with_gap_damage_or_foreign_file() {
     assert!(early.contains("the backup itself was taken at"), "{early}");
     // A file of the log archive is not a backup.
     let alone = restored(&files[0].path, Replay::default()).await.err().unwrap().to_string();
-    assert!(alone.contains("give the backup that it follows"), "{alone}");
+    assert!(alone.contains("specify the backup that it follows"), "{alone}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -549,7 +549,7 @@ async fn log_archive_ends_on_rollback_and_is_pruned_with_backups() {
     fixture.put(5, b"another history").await;
     let error = fixture.archive().await.unwrap_err();
     assert!(matches!(error, Error::Chain(_)), "{error}");
-    assert!(error.to_string().contains("older copy of the store"), "{error}");
+    assert!(error.to_string().contains("the store was replaced by an older copy"), "{error}");
     fixture.place.store.stop_archiving(None);
     // The next chain has a new id; the other chain is kept with its backup.
     fixture.backup("3.backup").await;

@@ -104,7 +104,7 @@ pub fn verify(from: impl Read, progress: &mut dyn FnMut(u64)) -> Result<Summary,
 
 /// Returns the error for a file of the log archive that was given instead of a backup.
 pub(super) fn not_alone() -> io::Error {
-    io::Error::other("it is a file of the log archive: give the backup that it follows instead")
+    io::Error::other("it is a log archive file: specify the backup that it follows instead")
 }
 
 /// Returns the length of file contents, and whether the bytes match their digest.
@@ -133,7 +133,7 @@ pub fn read(
     let mut head = Vec::new();
     from.by_ref().take(ZSTD.len() as u64).read_to_end(&mut head).map_err(unreadable)?;
     if head.len() == ZSTD.len() && head != ZSTD {
-        return Err(damaged("it does not begin as a backup does; is it another file?".to_owned()));
+        return Err(damaged("it has no backup header: is it the right file?".to_owned()));
     }
     let decoder = zstd::Decoder::new(Cursor::new(head).chain(from)).map_err(unreadable)?;
     let mut archive = tar::Archive::new(decoder);
@@ -178,8 +178,8 @@ fn check_head(head: &Head) -> Result<(), Error> {
     if head.format > FORMAT || head.store_format > storage::FORMAT {
         let version = &head.version;
         let message = format!(
-            "this backup was written by release {version}, in a form that this release ({}) does not \
-             know: use release {version} or a newer one",
+            "this backup was written by release {version} in a format that this release ({}) does \
+             not support: use release {version} or a newer one",
             env!("CARGO_PKG_VERSION")
         );
         return Err(Error::Damaged(message));

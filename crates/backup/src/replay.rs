@@ -126,8 +126,8 @@ impl Replay {
                 return Ok(Plan::nothing(None));
             }
             return Err(Error::Refused(
-                "this backup does not say where in the log it was taken: an earlier release wrote \
-                 it, and no log can be applied to it"
+                "this backup does not record its position in the log because an earlier release \
+                 wrote it, so no log can be applied to it"
                     .to_owned(),
             ));
         };

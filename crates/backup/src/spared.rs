@@ -33,8 +33,8 @@ impl<W: Write> Spared<W> {
         let spare = self.disk_space.spare();
         if spare <= expected {
             let message = format!(
-                "the disk has room for only {spare} more bytes besides its reserve: free some \
-                 space, or write the backup to another disk"
+                "the disk has only {spare} free bytes above its reserve: free some space, or write \
+                 the backup to another disk"
             );
             return Err(io::Error::new(io::ErrorKind::StorageFull, message));
         }

@@ -156,7 +156,8 @@ fn backup_with_path_traversal_or_newer_format_is_refused() {
     let newer = br#"{"format":2,"store_format":1,"version":"9.0.0","created_at":"now"}"#;
     let error = verify(&forged(&[(HEAD, newer)])[..], &mut |_| {}).unwrap_err().to_string();
     let own = env!("CARGO_PKG_VERSION");
-    let expect = format!("in a form that this release ({own}) does not know: use release 9.0.0");
+    let expect =
+        format!("in a format that this release ({own}) does not support: use release 9.0.0");
     assert!(error.contains(&expect), "{error}");
     let content = format!("{FILES}{}", "0".repeat(64));
     let other = forged(&[(HEAD, head), (&content, b"x")]);

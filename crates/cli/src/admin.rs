@@ -391,7 +391,8 @@ pub(super) fn refuse_running(data_dir: &Path) -> anyhow::Result<()> {
         return Ok(());
     }
     bail!(
-        "a service runs in {}, and this needs its data alone: stop the service first",
+        "a service is running on {}, and this command needs exclusive access to its data: stop the \
+         service first",
         data_dir.display()
     );
 }

@@ -93,9 +93,9 @@ pub(super) fn check_numbers(text: &str) -> anyhow::Result<()> {
                 }
                 if !is_key && is_ambiguous(&text) {
                     bail!(
-                        "line {line} column {column}: {text} is another number, or a text, to \
-                         other readers of YAML: write \"{text}\" for the text, or the number in \
-                         decimal digits"
+                        "line {line} column {column}: other YAML parsers read {text} as a \
+                         different number or as a string: write \"{text}\" for the string, or \
+                         the number in decimal digits"
                     );
                 }
             }
@@ -161,7 +161,8 @@ mod tests {
                 [format!("a:\n  b: {number}\n"), format!("a: [1, {number}]"), number.to_owned()]
             {
                 let error = format!("{:#}", yaml(&text).unwrap_err());
-                assert!(error.contains(&format!("{number} is another number")), "{text}: {error}");
+                let says = format!("parsers read {number} as a different number");
+                assert!(error.contains(&says), "{text}: {error}");
                 assert!(error.starts_with("line "), "{error}");
             }
             for text in
@@ -171,7 +172,7 @@ mod tests {
             }
         }
         let error = format!("{:#}", yaml("a: 1\nb: {c: 017}\n").unwrap_err());
-        assert!(error.starts_with("line 2 column 8: 017"), "{error}");
+        assert!(error.starts_with("line 2 column 8: other YAML parsers read 017 "), "{error}");
         for number in ["18446744073709551615", "-9223372036854775808"] {
             assert!(yaml(&format!("a: {number}")).is_ok(), "{number}");
         }

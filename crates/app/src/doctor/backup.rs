@@ -56,7 +56,8 @@ pub(super) fn age(config: &config::Backup, now: Timestamp) -> Finding {
         return late("there is none yet".to_owned());
     };
     let age = now.since(Timestamp::from_micros(0).plus(written));
-    let detail = format!("the newest is {} old; one is made every {}", words(age), words(every));
+    let detail =
+        format!("the newest is {} old; backups are scheduled every {}", words(age), words(every));
     if age > every.saturating_mul(LATE) { late(detail) } else { Finding::good("backups", detail) }
 }
 
@@ -155,7 +156,8 @@ mod tests {
         assert_eq!(look(now).as_deref(), Some("there is none yet"));
         fs::write(folder.path().join("orrery-2026-11-20T09-30-00.123Z.backup"), "").unwrap();
         let found = age(&config, now.plus(Duration::from_secs(60)));
-        assert!(!found.concern && found.detail.ends_with("one is made every 1 hour"), "{found:?}");
+        let scheduled = "backups are scheduled every 1 hour";
+        assert!(!found.concern && found.detail.ends_with(scheduled), "{found:?}");
         let late = age(&config, now.plus(Duration::from_secs(3 * 3600 + 60)));
         assert!(late.concern && late.detail.starts_with("the newest is 3 hours old"), "{late:?}");
     }

@@ -23,7 +23,7 @@ pub(super) fn findings(folder: &Path) -> Option<Finding> {
     if !folder.is_dir() {
         return None;
     }
-    let mend = "move the data folder to a disk that stores what it acknowledges";
+    let mend = "move the data folder to a disk that stores data before it acknowledges a flush";
     if is_in_memory(folder) {
         let detail = "the data folder is in memory: a restart of the machine loses everything";
         return Some(Finding::fault("fsync", detail).mended_by(mend));
@@ -42,7 +42,8 @@ fn judge(time: Duration) -> Result<Finding, String> {
     let shown = format!("{:.2} ms", time.as_secs_f64() * 1000.0);
     if time < TOO_FAST {
         return Err(format!(
-            "a flush takes {shown}: no disk is that fast, it may acknowledge data that it has not stored"
+            "a flush takes {shown}, which is implausibly fast: the disk may acknowledge writes \
+             before it has stored them"
         ));
     }
     if time > SLOW {
@@ -96,7 +97,7 @@ mod tests {
 
     #[test]
     fn flush_time_has_verdict() {
-        assert!(judge(Duration::from_micros(1)).unwrap_err().contains("no disk is that fast"));
+        assert!(judge(Duration::from_micros(1)).unwrap_err().contains("implausibly fast"));
         assert!(
             judge(Duration::from_millis(80)).unwrap_err().starts_with("a flush takes 80.00 ms")
         );

@@ -52,7 +52,7 @@ fn disk(folder: &Path, reserve: Option<u64>) -> Option<Finding> {
     let there = folder.ancestors().find(|folder| folder.is_dir())?;
     let monitor = storage::DiskSpaceMonitor::with_reserve(there.to_path_buf(), reserve);
     let (free, reserve) = (monitor.free(), monitor.reserve());
-    let mend = "orrery compact frees what the store does not use; shorten [retention]";
+    let mend = "run `orrery compact` to release unused space of the store, or shorten [retention]";
     if free < reserve {
         return Some(Finding::fault("disk", storage::shortage(free, reserve)).mended_by(mend));
     }
@@ -102,7 +102,8 @@ fn data(folder: &Path) -> Finding {
     if found.verdict == Verdict::Good && mode & 0o077 != 0 {
         let shown = folder.display();
         let detail = format!(
-            "{shown} has mode {mode:04o}: other users can reach it; the next start closes it"
+            "{shown} has mode {mode:04o}: other users can access it; the next start removes their \
+             access"
         );
         return Finding::new("data", Verdict::Warning, detail);
     }

@@ -145,8 +145,9 @@ fn referred(fields: &Map<String, Value>) -> anyhow::Result<Option<&str>> {
 impl Source {
     fn value(self, folder: &Path) -> anyhow::Result<Secret> {
         let mut value = match self {
-            Self::Env(name) => std::env::var(&name)
-                .with_context(|| format!("the environment variable {name} is not set to a text"))?,
+            Self::Env(name) => std::env::var(&name).with_context(|| {
+                format!("the environment variable {name} is not set, or is not valid UTF-8")
+            })?,
             Self::File(path) => {
                 file::read_text(&folder.join(path), (VALUE_BYTES_MAX as u64).saturating_add(2))?
             }
