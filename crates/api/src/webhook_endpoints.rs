@@ -348,7 +348,7 @@ impl Change {
 fn event(word: &str) -> Result<Event, crate::Error> {
     Event::ALL.into_iter().find(|event| event.as_str() == word).ok_or_else(|| {
         let words = Event::ALL.map(Event::as_str).join(", ");
-        crate::Error::bad_request(format!("events must be some of {words}"))
+        crate::Error::bad_request(format!("each of events must be one of {words}"))
     })
 }
 
