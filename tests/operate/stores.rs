@@ -315,6 +315,10 @@ fn open(folder: &Path, known: &Value) {
     subject.setup.shift_clock(known["made_at"].as_i64().unwrap() + 60 - seconds());
     assert_whole(&subject.setup);
     let service = subject.setup.start();
+    let running = text(&known["running"]);
+    eventually("the prediction that ran runs again", || {
+        (subject.prediction(&running)["status"] == "processing").then_some(())
+    });
     assert_settled(&subject, known);
     assert_waiting(&subject, known);
     gate.open();
