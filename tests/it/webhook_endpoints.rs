@@ -211,7 +211,12 @@ async fn endpoint_with_invalid_fields_is_rejected() {
         ("url", json!(null), 400, "url is required"),
         ("url", json!("nowhere"), 400, "url must be"),
         ("url", json!("http://169.254.169.254/"), 400, "url must not point to a forbidden address"),
-        ("events", json!(["prediction.done"]), 400, "each of events must be one of prediction.started, "),
+        (
+            "events",
+            json!(["prediction.done"]),
+            400,
+            "each of events must be one of prediction.started, ",
+        ),
         ("models", json!("m"), 400, "models must be an array of strings"),
         ("models", json!([""]), 400, "models must have items of 1 to 200 characters"),
         ("workflow_ids", json!(["w"]), 400, "workflow_ids must be an array of UUIDs"),

@@ -107,7 +107,7 @@ impl Inner {
             Some(closing) => Some(closing),
             None => self.tree_to_close(&loaded.execution).await?,
         };
-        let mut commit = Commit::new();
+        let mut commit = Commit::of_cancellation();
         if let Some(closing) = closing {
             closing.record(&mut commit);
         }

@@ -64,6 +64,7 @@ pub struct Commit {
     pub(super) writes: Vec<Write>,
     pub(super) hooks: Vec<Hook>,
     pub(super) is_new_work: bool,
+    pub(super) stops_work: bool,
 }
 
 impl Commit {
@@ -131,10 +132,18 @@ impl Commit {
         self
     }
 
+    /// Creates a commit that stops work. It does not wait for the memory that the organization's own
+    /// commits use up, so that a cancellation is never queued behind the work that it stops.
+    #[must_use]
+    pub fn of_cancellation() -> Self {
+        Self { stops_work: true, ..Self::default() }
+    }
+
     /// Adds the preconditions, writes and hooks of another commit.
     pub fn extend(&mut self, other: Self) -> &mut Self {
         self.hooks.extend(other.hooks);
         self.is_new_work |= other.is_new_work;
+        self.stops_work |= other.stops_work;
         self.expects.extend(other.expects);
         self.writes.extend(other.writes);
         self

@@ -438,7 +438,11 @@ impl Store {
         self.shared.crash_point.before().await;
         let (done, written) = oneshot::channel();
         let closed = || Error::Unavailable { reason: "it is closed".to_owned() };
-        let turn = self.room_for(commit.bytes()).await;
+        let turn = if commit.stops_work {
+            self.shared.memory.none()
+        } else {
+            self.room_for(commit.bytes()).await
+        };
         let message = Message::Commit { commit, turn, done };
         self.shared.writer_tx.send(message).await.map_err(|_closed| closed())?;
         let outcome = written.await.unwrap_or_else(|_dropped| Err(closed()));

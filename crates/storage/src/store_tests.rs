@@ -393,6 +393,11 @@ async fn commits_of_organization_with_many_rows_in_memory_wait_while_others_pass
         assert!(futures_util::poll!(large.as_mut()).is_pending());
         assert!(store.shared.memory.used() < 5 * MIB);
     }
+    // A cancellation does not wait behind the work that it stops.
+    let mut cancellation = Commit::of_cancellation();
+    cancellation.put_bytes(Key::table(Table::Workflow).text("cancelled"), b"1".to_vec());
+    turns::on_behalf_of(first, store.commit(cancellation)).await.unwrap();
+    assert!(futures_util::poll!(large.as_mut()).is_pending());
     is_held.store(false, Ordering::SeqCst);
     large.await;
     assert_eq!(store.get(&key("large39")).await.unwrap().as_deref(), Some(&*values[39]));
