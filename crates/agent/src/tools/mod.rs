@@ -346,8 +346,11 @@ mod tests {
         let of = |count: usize| format!("{{\"input\": [{}0]}}", "0,".repeat(count));
         assert!(parse_arguments(&of(ARGUMENT_VALUES_MAX / 2)).is_ok());
         for (text, reason) in [
-            (of(ARGUMENT_VALUES_MAX), "hold more than 10000 JSON values"),
-            (format!("{{\"a\": {}}}", of(ARGUMENT_VALUES_MAX)), "hold more than 10000 JSON values"),
+            (of(ARGUMENT_VALUES_MAX), "contain more than 10000 JSON values"),
+            (
+                format!("{{\"a\": {}}}", of(ARGUMENT_VALUES_MAX)),
+                "contain more than 10000 JSON values",
+            ),
             ("[1]".to_owned(), "are not a JSON object"),
             (String::new(), "are not a JSON object"),
         ] {
