@@ -146,7 +146,7 @@ pub(super) fn byte_bar(what: &str) -> ProgressBar {
     progress_bar(what, "{bytes} in {elapsed}, {bytes_per_sec}")
 }
 
-/// Creates a spinner with another unit. `shown` is an `indicatif` template.
+/// Creates a spinner. `shown` is an `indicatif` template for the progress beside the message.
 pub(super) fn progress_bar(what: &str, shown: &str) -> ProgressBar {
     let bar = ProgressBar::new_spinner().with_message(what.to_owned());
     let style = ProgressStyle::with_template(&format!("{{spinner}} {{msg}} {shown}"));

@@ -79,7 +79,7 @@ impl Pool {
     /// shortage of this machine is over.
     ///
     /// # Errors
-    /// [`Error`]; a request that may have been sent is not retried.
+    /// Returns [`Error`] if the exchange fails. A request that may have been sent is not retried.
     pub(super) async fn exchange(
         self: &Arc<Self>,
         authority: &Authority,
