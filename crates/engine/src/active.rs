@@ -42,6 +42,9 @@ pub struct ActiveExecution {
     pub state: tokio::sync::Mutex<Option<LoadedExecution>>,
     /// Cancelled to stop the run.
     pub stop: CancellationToken,
+    /// Cancelled when a cancellation waits for the lock. The task that holds the lock then drops
+    /// its changes, or, if it has begun to commit them, no longer waits for memory.
+    pub cancellation_waits: CancellationToken,
     /// Notified when an event is sent to the execution or one of its children ends.
     pub event: tokio::sync::Notify,
     /// Ended children that the execution's steps may be waiting for.

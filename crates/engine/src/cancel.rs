@@ -7,7 +7,7 @@ use crate::query::events::RunProgress;
 use crate::query::lists::Query;
 use crate::rows::Standing;
 use crate::trees::Tree;
-use crate::{Engine, Error, Inner};
+use crate::{Engine, Error, Inner, rows};
 use orrery_domain::execution::{Execution, Kind, Status, Work};
 use orrery_domain::ids::{ExecutionId, OrganizationId, WorkflowId};
 use orrery_domain::machine;
@@ -94,7 +94,16 @@ impl Inner {
         // can saturate the disk.
         let closing = self.trees.find(organization, id).map(Tree::close);
         let active = self.active.get_or_insert(id);
-        let mut state = active.state.lock().await;
+        let mut state = match active.state.try_lock() {
+            Ok(state) => state,
+            Err(_locked) => {
+                let own = rows::execution(organization, id);
+                if self.store.read::<Execution>(&own).await?.is_some() {
+                    active.cancellation_waits.cancel();
+                }
+                active.state.lock().await
+            }
+        };
         let loaded = self.loaded(&mut state, organization, id).await?;
         match loaded.execution.status {
             Status::Cancelled => return Ok(loaded.execution.clone()),

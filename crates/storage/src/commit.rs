@@ -5,6 +5,8 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use tokio_util::sync::CancellationToken;
+
 use super::key::Key;
 use super::record::{Malformed, Record, encode};
 
@@ -64,7 +66,8 @@ pub struct Commit {
     pub(super) writes: Vec<Write>,
     pub(super) hooks: Vec<Hook>,
     pub(super) is_new_work: bool,
-    pub(super) stops_work: bool,
+    /// Once this is cancelled, the commit does not wait for its organization's memory.
+    pub(super) urgent: Option<CancellationToken>,
 }
 
 impl Commit {
@@ -136,14 +139,23 @@ impl Commit {
     /// commits use up, so that a cancellation is never queued behind the work that it stops.
     #[must_use]
     pub fn of_cancellation() -> Self {
-        Self { stops_work: true, ..Self::default() }
+        let urgent = CancellationToken::new();
+        urgent.cancel();
+        Self { urgent: Some(urgent), ..Self::default() }
+    }
+
+    /// Stops waiting for the organization's memory once `token` is cancelled, because a
+    /// cancellation waits for this commit.
+    pub fn urgent_once(&mut self, token: CancellationToken) -> &mut Self {
+        self.urgent.get_or_insert(token);
+        self
     }
 
     /// Adds the preconditions, writes and hooks of another commit.
     pub fn extend(&mut self, other: Self) -> &mut Self {
         self.hooks.extend(other.hooks);
         self.is_new_work |= other.is_new_work;
-        self.stops_work |= other.stops_work;
+        self.urgent = self.urgent.take().or(other.urgent);
         self.expects.extend(other.expects);
         self.writes.extend(other.writes);
         self

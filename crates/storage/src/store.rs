@@ -438,10 +438,13 @@ impl Store {
         self.shared.crash_point.before().await;
         let (done, written) = oneshot::channel();
         let closed = || Error::Unavailable { reason: "it is closed".to_owned() };
-        let turn = if commit.stops_work {
-            self.shared.memory.none()
-        } else {
-            self.room_for(commit.bytes()).await
+        let turn = match &commit.urgent {
+            Some(urgent) => tokio::select! {
+                biased;
+                () = urgent.cancelled() => self.shared.memory.none(),
+                turn = self.room_for(commit.bytes()) => turn,
+            },
+            None => self.room_for(commit.bytes()).await,
         };
         let message = Message::Commit { commit, turn, done };
         self.shared.writer_tx.send(message).await.map_err(|_closed| closed())?;

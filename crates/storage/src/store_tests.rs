@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use proptest::prelude::*;
 use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::Table;
@@ -413,5 +414,20 @@ async fn commit_waiting_for_memory_proceeds_once_available() {
     let mut waiting = std::pin::pin!(waiting);
     assert!(futures_util::poll!(waiting.as_mut()).is_pending());
     drop(all);
+    waiting.await.unwrap();
+}
+
+#[tokio::test]
+async fn commit_stops_waiting_for_memory_once_urgent() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open_without_checkpoints(&options(&folder)).unwrap();
+    let other: OrganizationId = runtime::new_id();
+    let _all = store.shared.memory.force(other, usize::MAX / 2);
+    let urgent = CancellationToken::new();
+    let mut commit = put("a", b"1");
+    commit.urgent_once(urgent.clone());
+    let mut waiting = std::pin::pin!(turns::on_behalf_of(other, store.commit(commit)));
+    assert!(futures_util::poll!(waiting.as_mut()).is_pending());
+    urgent.cancel();
     waiting.await.unwrap();
 }

@@ -14,7 +14,7 @@ use crate::scheduler::admission::Entry;
 use crate::{Error, Inner};
 use orrery_domain::delivery::Delivery;
 use orrery_domain::execution::Execution;
-use orrery_domain::ids::DeliveryId;
+use orrery_domain::ids::{DeliveryId, ExecutionId};
 use orrery_domain::machine::{Effect, is_final};
 use orrery_records::billing;
 use orrery_runtime::new_id;
@@ -59,12 +59,24 @@ impl Inner {
         if let Some(output) = &execution.output {
             self.store.claim(&mut commit, output);
         }
-        self.store.commit(commit).await?;
+        self.commit_change(execution.id, commit).await?;
         for delivery in deliveries {
             (self.on_delivery)(delivery);
         }
         self.apply_volatile(execution, effects);
         Ok(())
+    }
+
+    /// Commits a change to an execution. A cancellation that waits for this change makes it urgent.
+    pub(crate) async fn commit_change(
+        &self,
+        id: ExecutionId,
+        mut commit: Commit,
+    ) -> Result<(), orrery_storage::Error> {
+        if let Some(active) = self.active.find(id) {
+            commit.urgent_once(active.cancellation_waits.clone());
+        }
+        self.store.commit(commit).await
     }
 
     /// Adds one effect to the commit; volatile effects are skipped. Also creates the ticket of work

@@ -129,7 +129,7 @@ impl Inner {
         indexes::update(&mut commit, execution);
         let key = rows::execution(execution.organization, execution.id);
         let written = match commit.put(key, execution) {
-            Ok(_) => self.store.commit(commit).await,
+            Ok(_) => self.commit_change(execution.id, commit).await,
             Err(error) => Err(error.into()),
         };
         if let Err(error) = written {

@@ -31,6 +31,7 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use serde_json::Value;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use self::children::{Begun, NewChild};
 use self::memory::Memory;
@@ -127,6 +128,8 @@ enum NextStep {
     Wait,
     /// Release the execution, which has ended or was suspended.
     Release,
+    /// Drop the changes and leave the execution to a cancellation that waits for its lock.
+    Yield,
 }
 
 /// The event that woke the run loop.
@@ -166,7 +169,10 @@ impl Actor {
                 // Otherwise an execution that is about to be suspended would miss it.
                 self.ended_children.extend(active.take_ended_children());
                 let is_first = events.contains(&Event::Dispatched);
-                let next = self.advance(&mut loaded, events).await?;
+                let next = self.advance(&mut loaded, events, &active.cancellation_waits).await?;
+                if next == NextStep::Yield {
+                    return Ok(());
+                }
                 if is_first {
                     self.inner.tell_status(&loaded.execution);
                 }
@@ -263,11 +269,12 @@ impl Actor {
     }
 
     /// Applies the events and everything that follows from them, commits the changes, and starts
-    /// new runs.
+    /// new runs. Stops before the commit once `cancellation` is cancelled.
     async fn advance(
         &mut self,
         loaded: &mut LoadedExecution,
         events: Vec<Event>,
+        cancellation: &CancellationToken,
     ) -> Result<NextStep, Error> {
         let LoadedExecution { execution, progress: Some(progress), .. } = loaded else {
             return Ok(NextStep::Release);
@@ -275,36 +282,11 @@ impl Actor {
         let paused_before = execution.paused().cloned();
         let mut written = PendingEffects::default();
         let mut jobs = Vec::new();
-        let events = self.with_sent_events(execution, progress, events).await?;
-        let has_news = !events.is_empty() || !self.granted.is_empty();
-        let starts_children =
-            events.iter().any(|event| matches!(event, Event::ChildStarted { .. }));
-        let starts: Vec<Instance> = events.iter().filter_map(started).collect();
-        for event in events {
-            self.apply_event(execution, progress, event, &mut written, &mut jobs).await?;
-        }
-        self.begin_granted(execution, progress, &mut written, &mut jobs).await?;
-        if starts_children {
-            // A step that has ended in the meantime starts nothing.
-            self.new_children.clear();
-        }
-        // Checked before the permit is released, under the lock that senders of events also take.
-        self.may_have_events |= jobs.is_empty() && self.running.is_empty();
-        if !written.is_final() {
-            for event in self.take_answers(progress).await? {
-                self.apply_event(execution, progress, event, &mut written, &mut jobs).await?;
-            }
-        }
-        let is_idle = jobs.is_empty() && self.running.is_empty() && self.new_children.is_empty();
-        if !is_idle || has_news {
-            self.waits_since = None;
-        }
-        if !written.is_final()
-            && is_idle
-            && let Some(event) = self.idle(execution).or_else(|| self.standstill(execution))
-        {
-            self.apply_event(execution, progress, event, &mut written, &mut jobs).await?;
-        }
+        let starts = tokio::select! {
+            biased;
+            () = cancellation.cancelled() => return Ok(NextStep::Yield),
+            starts = self.apply(execution, progress, events, &mut written, &mut jobs) => starts?,
+        };
         let inner = Arc::clone(&self.inner);
         let is_news = execution.paused() != paused_before.as_ref();
         if progress.must_commit() || !written.is_empty() {
@@ -331,6 +313,48 @@ impl Actor {
             self.start(execution, progress, job);
         }
         Ok(NextStep::Wait)
+    }
+
+    /// Applies the events and everything that follows from them. Returns the steps that start.
+    async fn apply(
+        &mut self,
+        execution: &mut Execution,
+        progress: &mut StepProgress,
+        events: Vec<Event>,
+        written: &mut PendingEffects,
+        jobs: &mut Vec<Job>,
+    ) -> Result<Vec<Instance>, Error> {
+        let events = self.with_sent_events(execution, progress, events).await?;
+        let has_news = !events.is_empty() || !self.granted.is_empty();
+        let starts_children =
+            events.iter().any(|event| matches!(event, Event::ChildStarted { .. }));
+        let starts: Vec<Instance> = events.iter().filter_map(started).collect();
+        for event in events {
+            self.apply_event(execution, progress, event, written, jobs).await?;
+        }
+        self.begin_granted(execution, progress, written, jobs).await?;
+        if starts_children {
+            // A step that has ended in the meantime starts nothing.
+            self.new_children.clear();
+        }
+        // Checked before the permit is released, under the lock that senders of events also take.
+        self.may_have_events |= jobs.is_empty() && self.running.is_empty();
+        if !written.is_final() {
+            for event in self.take_answers(progress).await? {
+                self.apply_event(execution, progress, event, written, jobs).await?;
+            }
+        }
+        let is_idle = jobs.is_empty() && self.running.is_empty() && self.new_children.is_empty();
+        if !is_idle || has_news {
+            self.waits_since = None;
+        }
+        if !written.is_final()
+            && is_idle
+            && let Some(event) = self.idle(execution).or_else(|| self.standstill(execution))
+        {
+            self.apply_event(execution, progress, event, written, jobs).await?;
+        }
+        Ok(starts)
     }
 
     /// Starts the attempts whose inputs have a memory share, unless their steps have ended in the

@@ -167,7 +167,7 @@ impl Inner {
         for effect in &written.effects {
             self.write_effect(&mut commit, execution, effect)?;
         }
-        self.store.commit(commit).await?;
+        self.commit_change(execution.id, commit).await?;
         self.step_waiters.wake(execution.id);
         Ok(())
     }
