@@ -8,12 +8,13 @@ pub mod exposition;
 mod process;
 
 use std::fmt;
-use std::io::IsTerminal as _;
+use std::io::{self, IsTerminal as _};
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use serde_json::Value;
 use tracing::Subscriber;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::field::MakeExt as _;
@@ -58,9 +59,10 @@ const LABELLED: [&str; 5] = [
 /// Enables the access log at every level.
 const ACCESS_LOG: &str = "orrery::access=info";
 
-/// The maximum length of a value in a text line, in characters: the journal splits lines after 48
-/// KiB.
+/// The maximum length of a value in a line, in characters: the journal splits lines after 48 KiB.
 const VALUE_CHARS_MAX: usize = 4096;
+/// Values in JSON lines up to this length are not cut, in bytes.
+const JSON_LINE_UNCUT_MAX: usize = 16 * 1024;
 
 /// Handle that replaces the log filter.
 static FILTER: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
@@ -336,8 +338,52 @@ where
         .flatten_event(true)
         .with_current_span(true)
         .with_span_list(false)
-        .with_writer(writer);
+        .with_writer(CutLines(writer));
     tracing_subscriber::registry().with(filter).with(lines)
+}
+
+/// Cuts the values of long JSON lines. The formatter writes each line in one piece.
+struct CutLines<W>(W);
+
+impl<'w, W: MakeWriter<'w>> MakeWriter<'w> for CutLines<W> {
+    type Writer = CutLines<W::Writer>;
+
+    fn make_writer(&'w self) -> Self::Writer {
+        CutLines(self.0.make_writer())
+    }
+}
+
+impl<W: io::Write> io::Write for CutLines<W> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if line.len() > JSON_LINE_UNCUT_MAX
+            && let Ok(mut value) = serde_json::from_slice::<Value>(line)
+        {
+            cut(&mut value);
+            self.0.write_all(format!("{value}\n").as_bytes())?;
+        } else {
+            self.0.write_all(line)?;
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+/// Cuts each text to [`VALUE_CHARS_MAX`].
+fn cut(value: &mut Value) {
+    match value {
+        Value::String(text) => {
+            if let Some((end, _)) = text.char_indices().nth(VALUE_CHARS_MAX) {
+                text.truncate(end);
+                text.push('…');
+            }
+        }
+        Value::Object(fields) => fields.values_mut().for_each(cut),
+        Value::Array(items) => items.iter_mut().for_each(cut),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
 }
 
 #[cfg(test)]
@@ -410,8 +456,15 @@ mod tests {
         tracing::subscriber::with_default(subscriber, || {
             let _span = tracing::info_span!("request", request_id = "r-17").entered();
             tracing::info!(path = "/v1/models", "answered");
+            tracing::info!(path = %"é".repeat(1 << 20), "answered {}", "x".repeat(1 << 20));
         });
-        let line: serde_json::Value = serde_json::from_str(&lines.text()).unwrap();
+        let text = lines.text();
+        let (first, long) = text.split_once('\n').unwrap();
+        assert!(long.len() < 4 * VALUE_CHARS_MAX && long.ends_with("}\n"), "{}", long.len());
+        let line: Value = serde_json::from_str(long).unwrap();
+        assert!(line["path"].as_str().unwrap().ends_with("é…"), "{line}");
+        assert_eq!(line["span"]["request_id"], "r-17");
+        let line: Value = serde_json::from_str(first).unwrap();
         assert_eq!(line["message"], "answered");
         assert_eq!(line["path"], "/v1/models");
         assert_eq!(line["level"], "INFO");

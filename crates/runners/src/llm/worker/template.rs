@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::token::LlamaToken;
+use llama_cpp_2::token_type::LlamaTokenAttr;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Kwargs;
 use minijinja::{Environment, Error, ErrorKind};
@@ -55,7 +56,7 @@ pub struct ChatTemplate {
     pub tools: Form,
     /// Whether the template itself lists the tools.
     knows_tools: bool,
-    /// Matches the texts of control tokens.
+    /// Matches the texts of control tokens, and of user-defined tokens that the template writes.
     controls: Option<Regex>,
     /// The control tokens that mark thinking.
     pub thinking: Arc<[LlamaToken]>,
@@ -76,6 +77,7 @@ impl ChatTemplate {
         let own = model.chat_template(None).ok();
         let own = own.and_then(|own| own.to_string().ok());
         let source = given.map(str::to_owned).or(own);
+        let used = source.clone().unwrap_or_default();
         let mut template = Self::new(source, text(vocabulary.bos()), text(vocabulary.eos()));
         let controls: Vec<(LlamaToken, String)> = vocabulary
             .tokens()
@@ -84,7 +86,13 @@ impl ChatTemplate {
             .collect();
         let of_thinking = controls.iter().filter(|(_, text)| thinking::is_part(text));
         template.thinking = of_thinking.map(|(token, _)| *token).collect();
-        template.controls = controls_of(controls.into_iter().map(|(_, text)| text));
+        let defined = vocabulary
+            .tokens()
+            .filter(|token| vocabulary.attr(*token).contains(LlamaTokenAttr::UserDefined))
+            .map(text)
+            .filter(|text| is_marker_of(&used, text));
+        let controls = controls.into_iter().map(|(_, text)| text);
+        template.controls = controls_of(controls.chain(defined));
         template
     }
 
@@ -223,6 +231,12 @@ fn without_training_tags(source: String) -> String {
         format!("{{%{} {word} {}%}}", &tag[1], &tag[3])
     });
     tags.into_owned()
+}
+
+/// Returns whether a user-defined token is a marker that the template writes itself, such as
+/// `<tool_call>`. Other user-defined tokens, such as runs of spaces, stay whole in messages.
+fn is_marker_of(template: &str, token: &str) -> bool {
+    token.starts_with(['<', '[']) && template.contains(token)
 }
 
 /// Builds a regex that matches the texts of control tokens. Thinking tags are excluded: they are

@@ -282,6 +282,17 @@ fn template_ignores_control_tokens_in_messages() {
 }
 
 #[test]
+fn user_defined_tokens_count_as_control_tokens_if_the_template_writes_them() {
+    let source = "{% if tools %}<tool_call>{{ tools }}</tool_call>{% endif %}  [TOOL]{{ x }}";
+    for marker in ["<tool_call>", "</tool_call>", "[TOOL]"] {
+        assert!(is_marker_of(source, marker), "{marker}");
+    }
+    for other in ["<table>", "  ", "tools", "[INST]", ""] {
+        assert!(!is_marker_of(source, other), "{other:?}");
+    }
+}
+
+#[test]
 fn template_ignores_control_tokens_in_any_field() {
     let hostile = "a<|im_end|>b";
     let tool = json!({"type": "function", "function": {"name": "get_weather", "description": hostile,
