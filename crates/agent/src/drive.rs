@@ -464,11 +464,7 @@ fn internal(message: &str) -> Failure {
 
 /// Serializes a record as JSON. Every record can be serialized.
 pub fn text<T: serde::Serialize>(value: &T) -> Result<Box<RawValue>, engine::Error> {
-    to_raw_value(value).map_err(|error| {
-        let malformed =
-            orrery_storage::record::Malformed { record: "step", reason: error.to_string() };
-        engine::Error::Storage(malformed.into())
-    })
+    Ok(to_raw_value(value).map_err(|error| orrery_storage::Error::malformed("step", error))?)
 }
 
 #[cfg(test)]

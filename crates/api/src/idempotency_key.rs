@@ -8,8 +8,7 @@ use serde_json::Value;
 use super::Context;
 use orrery_domain::ids::{Id, Invalid, OrganizationId};
 use orrery_records::idempotency::{self, Begin, Claim, StoredResponse};
-use orrery_storage::Commit;
-use orrery_storage::record::Malformed;
+use orrery_storage::{self as storage, Commit};
 
 /// The decision about a create request.
 #[derive(Debug)]
@@ -40,8 +39,12 @@ impl OptionalClaim {
     /// Records `answered` in an existing commit.
     ///
     /// # Errors
-    /// [`Malformed`] when the response is too large to be recorded.
-    pub fn record(&self, commit: &mut Commit, answered: StoredResponse) -> Result<(), Malformed> {
+    /// [`storage::Error::Malformed`] when the response is too large to be recorded.
+    pub fn record(
+        &self,
+        commit: &mut Commit,
+        answered: StoredResponse,
+    ) -> Result<(), storage::Error> {
         self.0.as_ref().map_or(Ok(()), |claim| claim.record(commit, answered))
     }
 }

@@ -18,7 +18,6 @@ use orrery_records::chains::{self, Chains};
 use orrery_records::schedules::{DoneFuture, Fault, RunningFuture, Schedules, StartFuture, Work};
 use orrery_runtime::Clock;
 use orrery_schema::{Patience, ValidationError};
-use orrery_storage::record::Malformed;
 use orrery_storage::{self as storage, Commit, Store};
 use orrery_workflows::{self as workflows, Workflows, count_trigger};
 
@@ -90,10 +89,8 @@ impl Work for Scheduled {
     ) -> StartFuture<'a> {
         Box::pin(async move {
             let Ready { work, input } = self.prepare(schedule, &mut beside).await?;
-            let input = to_raw_value(&input).map_err(|error| {
-                let malformed = Malformed { record: "input", reason: error.to_string() };
-                Fault::Storage(malformed.into())
-            })?;
+            let input = to_raw_value(&input)
+                .map_err(|error| Fault::Storage(storage::Error::malformed("input", error)))?;
             let submission = Submission {
                 id,
                 organization: schedule.organization,

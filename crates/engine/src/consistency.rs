@@ -22,12 +22,8 @@ use orrery_storage::{Commit, Key, Page, Table};
 const INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum number of unfinished executions per check.
 const EXECUTIONS_MAX: usize = 10_000;
-/// Page size.
-const PAGE: usize = 500;
 /// The kinds of executions that are stored before they end.
 const KINDS: [Kind; 3] = [Kind::Agent, Kind::Prediction, Kind::Workflow];
-/// Key suffix that sorts after every key with a given prefix.
-const AFTER_EVERY_KEY: [u8; 64] = [0xff; 64];
 
 /// The number of mismatches that a check found and repaired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -132,16 +128,10 @@ impl Inner {
     /// Finds lanes whose in-memory window should be complete but is not.
     async fn check_lanes(&self) -> Result<usize, Error> {
         let mut found = 0;
-        let mut after = None;
-        loop {
-            let page = Page { prefix: rows::queues(), after, before: None, limit: 1 };
-            let first = self.store.page(page).await?;
-            let Some((key, _)) = first.first() else { return Ok(found) };
-            let Some((lane, ..)) = rows::parse_queued(key) else {
-                after = Some(key.clone());
-                continue;
-            };
-            after = Some(rows::queue(&lane).raw(&AFTER_EVERY_KEY));
+        let mut lanes = self.store.scan(Page::of(rows::queues(), 1));
+        while let Some((key, _)) = lanes.next().await? {
+            let Some((lane, ..)) = rows::parse_queued(&key) else { continue };
+            lanes.skip_prefix(&rows::queue(&lane));
             self.open_lane(&lane);
             let whole = self.lanes().complete_len(&lane);
             if let Some(known) = whole
@@ -156,6 +146,7 @@ impl Inner {
                 self.scheduler.wake();
             }
         }
+        Ok(found)
     }
 
     /// Returns a row that is unknown to a lane with a complete window, after confirming it with a
@@ -165,8 +156,7 @@ impl Inner {
         lane: &str,
         known: usize,
     ) -> Result<Option<(OrganizationId, ExecutionId)>, Error> {
-        let limit = known.saturating_add(lanes::WINDOW);
-        let page = Page { prefix: rows::queue(lane), after: None, before: None, limit };
+        let page = Page::of(rows::queue(lane), known.saturating_add(lanes::WINDOW));
         for (key, _) in self.store.page(page).await? {
             let Some((_, organization, id)) = rows::parse_queued(&key) else { continue };
             let is_held = self.quarantined().contains(&id);
@@ -204,14 +194,12 @@ impl Inner {
         let prefix = Key::table(Table::Standing);
         let mut resumed = rounds.at.take();
         let first = resumed.as_ref().and_then(organization_of);
-        let mut after = first.map(|organization| prefix.clone().id(organization));
-        loop {
-            let page = Page { prefix: prefix.clone(), after, before: None, limit: 1 };
-            let first = self.store.page(page).await?;
-            let Some(organization) = first.first().and_then(|(key, _)| organization_of(key)) else {
-                return Ok(walk.found);
-            };
-            after = Some(prefix.clone().id(organization).raw(&AFTER_EVERY_KEY));
+        let after = first.map(|organization| prefix.clone().id(organization));
+        let mut organizations = self.store.scan(Page { after, ..Page::of(prefix.clone(), 1) });
+        while let Some((key, _)) = organizations.next().await?
+            && let Some(organization) = organization_of(&key)
+        {
+            organizations.skip_prefix(&prefix.clone().id(organization));
             let resumed = resumed.take().filter(|key| organization_of(key) == Some(organization));
             let before = match &resumed {
                 None => self.unfinished_ids(organization, walk.left).await?,
@@ -231,6 +219,7 @@ impl Inner {
                     .await?;
             }
         }
+        Ok(walk.found)
     }
 
     /// Returns the unfinished executions of an organization, or `None` if there are more than
@@ -242,21 +231,12 @@ impl Inner {
     ) -> Result<Option<BTreeSet<ExecutionId>>, Error> {
         let mut ids = BTreeSet::new();
         for kind in KINDS {
-            let prefix = rows::standing(organization, kind, Status::Created);
-            let mut after = None;
-            loop {
-                let page = Page { prefix: prefix.clone(), after, before: None, limit: PAGE };
-                let page = self.store.page(page).await?;
-                ids.extend(
-                    page.iter().filter_map(|(key, _)| key.last_id_inverted::<ExecutionId>()),
-                );
+            let mut scan = self.store.scan(rows::standing(organization, kind, Status::Created));
+            while let Some((key, _)) = scan.next().await? {
+                ids.extend(key.last_id_inverted::<ExecutionId>());
                 if ids.len() > most {
                     return Ok(None);
                 }
-                if page.len() < PAGE {
-                    break;
-                }
-                after = page.last().map(|(key, _)| key.clone());
             }
         }
         Ok(Some(ids))
@@ -291,38 +271,43 @@ impl Inner {
     async fn check_index(
         self: &Arc<Self>,
         index: Key,
-        mut after: Option<Key>,
+        after: Option<Key>,
         organization: OrganizationId,
         walk: &mut Walk,
     ) -> Result<Option<Key>, Error> {
-        loop {
-            let limit = PAGE.min(walk.left.max(1));
-            let page = Page { prefix: index.clone(), after: after.clone(), before: None, limit };
-            let page = self.store.page(page).await?;
-            let Some((last, _)) = page.last() else { return Ok(None) };
+        let mut stopped = after.clone().unwrap_or_else(|| index.clone());
+        let mut scan = self.store.scan(Page { after, ..index.into() });
+        while let Some((key, _)) = scan.next().await? {
             if walk.left == 0 {
-                return Ok(Some(after.unwrap_or(index)));
+                return Ok(Some(stopped));
             }
-            after = Some(last.clone());
-            walk.left = walk.left.saturating_sub(page.len());
-            for id in page.iter().filter_map(|(key, _)| key.last_id_inverted()) {
+            walk.left -= 1;
+            if let Some(id) = key.last_id_inverted() {
                 walk.met += 1;
-                let key = rows::execution(organization, id);
-                // An execution that cannot be read is reported when the scheduler tries to run it.
-                let Ok(Some(execution)) = self.store.read::<Execution>(&key).await else {
-                    continue;
-                };
-                if execution.status.is_final() {
-                    continue;
-                }
-                walk.sum = walk.sum.plus(execution.reserved);
-                if !self.has_owner(&execution).await?
-                    && self.requeue_orphan(organization, id).await?
-                {
-                    walk.found.executions += 1;
-                }
+                self.check_execution(organization, id, walk).await?;
             }
+            stopped = key;
         }
+        Ok(None)
+    }
+
+    async fn check_execution(
+        self: &Arc<Self>,
+        organization: OrganizationId,
+        id: ExecutionId,
+        walk: &mut Walk,
+    ) -> Result<(), Error> {
+        let key = rows::execution(organization, id);
+        // An execution that cannot be read is reported when the scheduler tries to run it.
+        let Ok(Some(execution)) = self.store.read::<Execution>(&key).await else { return Ok(()) };
+        if execution.status.is_final() {
+            return Ok(());
+        }
+        walk.sum = walk.sum.plus(execution.reserved);
+        if !self.has_owner(&execution).await? && self.requeue_orphan(organization, id).await? {
+            walk.found.executions += 1;
+        }
+        Ok(())
     }
 
     /// Whether the execution is in its lane or in the timers.

@@ -74,9 +74,3 @@ impl From<Unreserved> for Error {
         }
     }
 }
-
-impl From<storage::record::Malformed> for Error {
-    fn from(error: storage::record::Malformed) -> Self {
-        Self::Storage(error.into())
-    }
-}

@@ -11,7 +11,6 @@ use orrery_domain::definition::{Plan, STEPS_MAX};
 use orrery_domain::ids::{ExecutionId, OrganizationId};
 use orrery_domain::machine;
 use orrery_domain::step::{EventSource, Instance, Step};
-use orrery_storage::commit::Expect;
 use orrery_storage::{Commit, Page};
 
 /// Maximum number of stored events per execution that match no step of its plan.
@@ -82,13 +81,12 @@ impl Inner {
         if self.store.get(&key).await?.is_some() {
             return Err(answered());
         }
-        let page = Page { prefix: rows::events(id), after: None, before: None, limit: ROWS_MAX };
+        let page = Page::of(rows::events(id), ROWS_MAX);
         if waits.is_none() && self.store.page(page).await?.len() >= EVENTS_MAX {
             return Err(Error::TooManyEvents(EVENTS_MAX));
         }
         let mut commit = Commit::of_new_work();
-        commit.expect(Expect::Absent(key.clone()));
-        commit.put(key, &event)?;
+        commit.create(key, &event)?;
         let mut next = loaded.execution.clone();
         let aside = next.workflow().and_then(|run| run.aside_until);
         let effects = aside.map_or_else(Vec::new, |due| machine::wake(&mut next, due));

@@ -69,9 +69,7 @@ impl Inner {
         let _one_at_a_time = self.resuming.lock().await;
         let mut resumed = Resumed::default();
         loop {
-            let page =
-                Page { prefix: held_back::all(), after: None, before: None, limit: BATCH_MAX };
-            let found = self.store.page(page).await?;
+            let found = self.store.page(Page::of(held_back::all(), BATCH_MAX)).await?;
             if found.is_empty() {
                 break;
             }

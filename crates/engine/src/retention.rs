@@ -158,26 +158,19 @@ impl Inner {
     ) -> Result<usize, Error> {
         let mut count = 0;
         let at = |time| lane.clone().id_newest_first(first_id_after(time));
-        let mut after = Some(at(cutoff));
-        let before = since.map(at);
-        loop {
-            let prefix = lane.clone();
-            let before = before.clone();
-            let page = Page { prefix, after, before, limit: BATCH_MAX };
-            let found: Vec<Key> =
-                self.store.page(page).await?.into_iter().map(|(key, _)| key).collect();
-            after = found.last().cloned();
-            let ids = found.iter().filter_map(Key::last_id_inverted::<ExecutionId>);
+        let (after, before) = (Some(at(cutoff)), since.map(at));
+        let page = Page { prefix: lane.clone(), after, before, limit: BATCH_MAX };
+        let mut scan = self.store.scan(page);
+        while let Some(found) = scan.next_page().await? {
+            let ids = found.iter().filter_map(|(key, _)| key.last_id_inverted::<ExecutionId>());
             let ids: Vec<ExecutionId> = ids.collect();
             let ended = self.ended_before(organization, &ids, cutoff).await?;
             let swept = self.sweep_ended(organization, ended, going, Commit::new()).await?;
             count += swept;
-            if found.len() < BATCH_MAX {
-                return Ok(count);
-            }
             // Executions that are retained were only read, so they do not count.
             pace.pause(swept).await;
         }
+        Ok(count)
     }
 
     /// Sweeps ended executions; `beside` is written in the same commit as the first of them.
@@ -262,9 +255,8 @@ impl Inner {
     /// Reads the first steps of each execution, and all of its events.
     async fn parts(&self, executions: &[Execution]) -> Result<Vec<Parts>, Error> {
         let pages_of = |execution: &Execution| {
-            let page = |prefix, limit| Page { prefix, after: None, before: None, limit };
-            let steps = page(rows::steps(execution.id), BATCH_MAX);
-            [steps, page(rows::events(execution.id), ROWS_MAX)]
+            let steps = Page::of(rows::steps(execution.id), BATCH_MAX);
+            [steps, Page::of(rows::events(execution.id), ROWS_MAX)]
         };
         let with_steps = executions.iter().filter(|execution| execution.has_steps());
         let pages: Vec<Page> = with_steps.flat_map(pages_of).collect();
@@ -334,22 +326,16 @@ impl Inner {
     /// Sweeps the steps of an execution with many steps in several commits, before the execution
     /// itself.
     async fn sweep_all_steps(&self, execution: &Execution, going: PurgeScope) -> Result<(), Error> {
-        let prefix = rows::steps(execution.id);
         let pace = SweepPace::begin();
-        let mut after = None;
-        loop {
-            let page = Page { prefix: prefix.clone(), after, before: None, limit: BATCH_MAX };
-            let found = self.store.page(page).await?;
+        let mut scan = self.store.scan(Page::of(rows::steps(execution.id), BATCH_MAX));
+        while let Some(found) = scan.next_page().await? {
             let count = found.len();
-            after = found.last().map(|(key, _)| key.clone());
             let mut batch = Batch::default();
             self.sweep_steps(&mut batch, execution, found, going).await?;
             self.finish(batch).await?;
-            if count < BATCH_MAX {
-                return Ok(());
-            }
             pace.pause(count).await;
         }
+        Ok(())
     }
 
     /// Sweeps steps of an execution and the predictions that ran as these steps, which share their

@@ -30,8 +30,8 @@ const CLOSED: i64 = 1 << 40;
 /// Average size of the rows of an execution, excluding its inputs and outputs.
 const ROWS_BYTES: u64 = 4096;
 
-/// Page size when cancelling descendants.
-const PAGE: usize = 100;
+/// Maximum number of descendants that are cancelled concurrently.
+const CANCELS_MAX: usize = 100;
 
 /// The limit that prevents a tree from growing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -353,10 +353,8 @@ impl Inner {
     async fn cancel_descendants(self: &Arc<Self>, tree: &Tree) -> Result<(), Error> {
         let organization = tree.organization;
         let prefix = rows::standing(organization, Kind::Workflow, Status::Created);
-        let mut after = None;
-        loop {
-            let page = Page { prefix: prefix.clone(), after, before: None, limit: PAGE };
-            let found = self.store.page(page).await?;
+        let mut scan = self.store.scan(Page::of(prefix, CANCELS_MAX));
+        while let Some(found) = scan.next_page().await? {
             let ids: Vec<ExecutionId> =
                 found.iter().filter_map(|(key, _)| key.last_id_inverted()).collect();
             let keys: Vec<Key> = ids.iter().map(|id| rows::execution(organization, *id)).collect();
@@ -372,11 +370,11 @@ impl Inner {
             while let Some(cancelled) = cancels.next().await {
                 cancelled?;
             }
-            match found.into_iter().last() {
-                Some((key, _)) if !self.tasks.is_stopping() => after = Some(key),
-                _ => return Ok(()),
+            if self.tasks.is_stopping() {
+                break;
             }
         }
+        Ok(())
     }
 
     /// Returns the counters of trees whose roots are about to be deleted, or were deleted before

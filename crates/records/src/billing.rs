@@ -13,7 +13,6 @@ use orrery_domain::ids::{EntryId, ExecutionId, OrganizationId};
 use orrery_domain::money::Usd;
 use orrery_domain::time::Timestamp;
 use orrery_runtime::{Clock, new_id, turns};
-use orrery_storage::record::{Malformed, decode};
 use orrery_storage::{self as storage, Commit, Key, Page, Store, Table};
 
 /// Maximum top-up: a billion dollars, far below the point where additions would saturate.
@@ -26,12 +25,6 @@ pub enum Error {
     Amount,
     #[error(transparent)]
     Storage(#[from] storage::Error),
-}
-
-impl From<Malformed> for Error {
-    fn from(error: Malformed) -> Self {
-        Self::Storage(error.into())
-    }
 }
 
 /// The ledgers of a store. Clones share the pending reservations.
@@ -120,7 +113,7 @@ pub fn release(commit: &mut Commit, organization: OrganizationId, amount: Usd) {
 /// the charge happens only once.
 ///
 /// # Errors
-/// [`Malformed`] never in practice: an entry always serializes.
+/// [`storage::Error`] never in practice: an entry always serializes.
 pub fn charge(
     commit: &mut Commit,
     organization: OrganizationId,
@@ -128,7 +121,7 @@ pub fn charge(
     execution: ExecutionId,
     entry: EntryId,
     now: Timestamp,
-) -> Result<(), Malformed> {
+) -> Result<(), storage::Error> {
     let entry = LedgerEntry {
         id: entry,
         kind: EntryKind::Charge,
@@ -143,7 +136,7 @@ fn write(
     commit: &mut Commit,
     organization: OrganizationId,
     entry: &LedgerEntry,
-) -> Result<(), Malformed> {
+) -> Result<(), storage::Error> {
     commit.put(ledger_key(organization).id_newest_first(entry.id), entry)?;
     commit.add(balance_key(organization), entry.amount.micros());
     Ok(())
@@ -244,8 +237,7 @@ impl Billing {
     ) -> Result<Vec<LedgerEntry>, storage::Error> {
         let prefix = ledger_key(organization);
         let after = after.map(|id| prefix.clone().id_newest_first(id));
-        let rows = self.store.page(Page { prefix, after, before: None, limit }).await?;
-        rows.iter().map(|(_, bytes)| Ok(decode(bytes)?)).collect()
+        self.store.records(Page { after, ..Page::of(prefix, limit) }).await
     }
 }
 

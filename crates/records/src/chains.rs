@@ -13,7 +13,7 @@ use orrery_domain::input_template::InputTemplate;
 use orrery_runtime::Clock;
 use orrery_schema::{self as schema, Schema, Unavailable};
 use orrery_storage::commit::Expect;
-use orrery_storage::record::{Malformed, decode, encode};
+use orrery_storage::record::{decode, encode};
 use orrery_storage::{self as storage, Commit, Key, Page, Store, Table};
 
 /// Maximum number of chains of one organization; a list contains all of them.
@@ -40,12 +40,6 @@ pub enum Error {
     ValidationUnavailable(#[from] Unavailable),
     #[error(transparent)]
     Storage(#[from] storage::Error),
-}
-
-impl From<Malformed> for Error {
-    fn from(error: Malformed) -> Self {
-        Self::Storage(error.into())
-    }
 }
 
 /// Changes to a chain. Omitted fields keep their value.

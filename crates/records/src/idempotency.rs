@@ -331,12 +331,16 @@ impl Claim {
     /// [`storage::Error::Conflict`].
     ///
     /// # Errors
-    /// [`Malformed`] when the response body is longer than [`BODY_MAX`].
-    pub fn record(&self, commit: &mut Commit, answered: StoredResponse) -> Result<(), Malformed> {
+    /// [`storage::Error::Malformed`] when the response body is longer than [`BODY_MAX`].
+    pub fn record(
+        &self,
+        commit: &mut Commit,
+        answered: StoredResponse,
+    ) -> Result<(), storage::Error> {
         let body = answered.answer.as_ref().map_or(0, |answer| answer.body.to_string().len());
         if body > BODY_MAX {
             let reason = format!("its body has {body} bytes, more than {BODY_MAX}");
-            return Err(Malformed { record: Remembered::NAME, reason });
+            return Err(Malformed { record: Remembered::NAME, reason }.into());
         }
         let remembered = Remembered { body: self.body.clone(), answered, at: self.now };
         commit.put(self.row.clone(), &remembered)?;

@@ -9,7 +9,7 @@ use orrery_domain::ids::OrganizationId;
 use orrery_domain::secret::{NAME_MAX, Secret, VALUE_BYTES_MAX, Values, is_name};
 use orrery_runtime::Clock;
 use orrery_storage::commit::Expect;
-use orrery_storage::record::{Malformed, decode, encode};
+use orrery_storage::record::{decode, encode};
 use orrery_storage::rotation::{Rotation, Watch};
 use orrery_storage::{self as storage, Commit, Key, Page, Sealer, Store, Table};
 
@@ -31,12 +31,6 @@ pub enum Error {
     TooMany,
     #[error(transparent)]
     Storage(#[from] storage::Error),
-}
-
-impl From<Malformed> for Error {
-    fn from(error: Malformed) -> Self {
-        Self::Storage(error.into())
-    }
 }
 
 /// The secrets of a store.

@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
+use super::error::Error;
 use super::key::Key;
-use super::record::{Malformed, Record, encode};
+use super::record::{Record, encode};
 
 /// A precondition of a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,6 +20,17 @@ pub enum Expect {
     Present(Key),
     /// The row under the key has exactly these bytes.
     Equal(Key, Vec<u8>),
+}
+
+impl Expect {
+    /// The row under the key is still as it was read.
+    #[must_use]
+    pub fn unchanged(key: Key, row: Option<Vec<u8>>) -> Self {
+        match row {
+            None => Self::Absent(key),
+            Some(bytes) => Self::Equal(key, bytes),
+        }
+    }
 }
 
 /// One write.
@@ -93,10 +105,18 @@ impl Commit {
     /// Puts a record.
     ///
     /// # Errors
-    /// [`Malformed`] if the record cannot be expressed in JSON.
-    pub fn put<T: Record>(&mut self, key: Key, record: &T) -> Result<&mut Self, Malformed> {
+    /// [`Error::Malformed`] if the record cannot be expressed in JSON.
+    pub fn put<T: Record>(&mut self, key: Key, record: &T) -> Result<&mut Self, Error> {
         let bytes = encode(record)?;
         Ok(self.put_bytes(key, bytes))
+    }
+
+    /// Puts a record, on the condition that the key has no row.
+    ///
+    /// # Errors
+    /// As [`Commit::put`].
+    pub fn create<T: Record>(&mut self, key: Key, record: &T) -> Result<&mut Self, Error> {
+        self.expect(Expect::Absent(key.clone())).put(key, record)
     }
 
     /// Puts raw bytes, such as an index row.
@@ -109,6 +129,11 @@ impl Commit {
     pub fn delete(&mut self, key: Key) -> &mut Self {
         self.writes.push(Write::Delete(key));
         self
+    }
+
+    /// Deletes a row, on the condition that it exists.
+    pub fn delete_existing(&mut self, key: Key) -> &mut Self {
+        self.expect(Expect::Present(key.clone())).delete(key)
     }
 
     /// Adds to a counter.

@@ -99,6 +99,12 @@ impl Error {
         matches!(self.kind(), Kind::Gone | Kind::Damaged)
     }
 
+    /// The error for stored bytes that are not a `record`, or for a value that cannot be stored as
+    /// one.
+    pub fn malformed(record: &'static str, reason: impl std::fmt::Display) -> Self {
+        Self::Malformed(Malformed { record, reason: reason.to_string() })
+    }
+
     /// Creates the error for a failed operation on a file or folder.
     pub(super) fn folder(path: &Path, error: &io::Error) -> Self {
         Self::Folder { path: path.to_path_buf(), reason: error.to_string() }

@@ -18,7 +18,8 @@ use super::deferred_deletions::DeferredDeletions;
 use super::key::Key;
 use super::memtable::Rows;
 use super::payloads::path_of;
-use super::store::{PAGE_MAX, Page, Store, read_page};
+use super::scan::{Page, read_rows};
+use super::store::Store;
 use super::tree;
 use super::writer::{ChangeStream, Message};
 use orrery_domain::ids::PayloadId;
@@ -28,8 +29,6 @@ use orrery_runtime::Clock;
 /// Maximum groups of the writer, a mebibyte each, that may wait to be written to the spool. Beyond
 /// that, the export fails.
 const BATCHES_MAX: usize = 128;
-/// Rows per page.
-const PAGE: usize = if PAGE_MAX < 1000 { PAGE_MAX } else { 1000 };
 /// The maximum length of a key, and of a value, in an import.
 const KEY_MAX: u32 = 64 * 1024;
 const VALUE_MAX: u32 = 256 * 1024 * 1024;
@@ -135,12 +134,11 @@ impl Store {
     }
 
     fn read_through(&self, give: &mut dyn FnMut(Change) -> io::Result<()>) -> io::Result<()> {
-        let mut after = None;
+        let mut page = Page::from(Key::from_bytes(&[]));
         loop {
-            let page = Page { prefix: Key::from_bytes(&[]), after, before: None, limit: PAGE };
-            let rows = read_page(&self.shared.view.moment(), &page).map_err(io::Error::other)?;
-            after = rows.last().map(|(key, _)| key.clone());
-            let is_last = rows.len() < PAGE;
+            let (rows, is_last) = read_rows(&self.shared.view.moment(), &page, usize::MAX)
+                .map_err(io::Error::other)?;
+            page.after = rows.last().map(|(key, _)| key.clone());
             for (key, value) in rows.into_iter().filter(|(key, _)| !tree::is_own(key)) {
                 give((key, Some(value)))?;
             }

@@ -1,7 +1,7 @@
 //! The embedded store: the only crate that depends on the storage engine.
 //!
-//! Its interface consists of a few operations: `get`, `get_many`, `page`, `list`, `search`,
-//! `commit`, `write_payload`, `read_payload`, `stats`. A write is durable when `commit` returns,
+//! Its interface consists of a few operations: `get`, `get_many`, `page`, `scan`, `list`, `search`,
+//! `commit`, `update`, `write_payload`, `read_payload`, `stats`. A write is durable when `commit` returns,
 //! not earlier, and callers act on it only after that.
 //!
 //! The path of a commit, with the module responsible for each step:
@@ -55,10 +55,12 @@ mod pace;
 mod pack;
 mod payloads;
 mod row_cache;
+mod scan;
 mod store;
 mod sweep;
 mod tree;
 mod tree_file;
+mod update;
 mod usage;
 mod view;
 mod watches;
@@ -79,9 +81,11 @@ pub use log_archive::{
 pub use marker::exchange;
 pub use payloads::{Claim, Prepared};
 pub use record::Record;
-pub use store::{FORMAT, Options, Page, Row, Stats, Store};
+pub use scan::{Page, Row, Scan};
+pub use store::{FORMAT, Options, Stats, Store};
 pub use sweep::Shards;
 pub use trash::{SweepOptions, Swept};
+pub use update::{Change, TRIES_MAX};
 pub use usage::RECORDED_FROM;
 pub use watches::Watch;
 

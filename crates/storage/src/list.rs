@@ -9,7 +9,8 @@ use std::ops::Range;
 use super::commit::Commit;
 use super::error::Error;
 use super::key::Key;
-use super::store::{PAGE_MAX, Store};
+use super::scan::PAGE_MAX;
+use super::store::Store;
 use super::view::Moment;
 use super::writer;
 

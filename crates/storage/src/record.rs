@@ -6,6 +6,8 @@
 
 use std::cell::RefCell;
 
+use super::error::Error;
+
 pub use orrery_domain::record::{Malformed, Record};
 
 /// Maximum bytes of the encoding buffer that a thread keeps for its next record.
@@ -18,8 +20,8 @@ thread_local! {
 /// Encodes `record`.
 ///
 /// # Errors
-/// [`Malformed`] if the record cannot be expressed in JSON (a map whose keys are not strings).
-pub fn encode<T: Record>(record: &T) -> Result<Vec<u8>, Malformed> {
+/// [`Error::Malformed`] if the record cannot be expressed in JSON (a map whose keys are not strings).
+pub fn encode<T: Record>(record: &T) -> Result<Vec<u8>, Error> {
     BUFFER.with_borrow_mut(|buffer| {
         buffer.clear();
         buffer.push(T::VERSION);
@@ -35,14 +37,17 @@ pub fn encode<T: Record>(record: &T) -> Result<Vec<u8>, Malformed> {
 /// Decodes a record.
 ///
 /// # Errors
-/// [`Malformed`] if the bytes are empty, of an unknown version, or not valid JSON for the type.
-pub fn decode<T: Record>(bytes: &[u8]) -> Result<T, Malformed> {
-    match bytes.split_first() {
-        None => Err(Malformed { record: T::NAME, reason: "it is empty".to_owned() }),
-        Some((version, json)) if *version == T::VERSION => serde_json::from_slice(json)
-            .map_err(|error| Malformed { record: T::NAME, reason: error.to_string() }),
-        Some((version, json)) => T::upgrade(*version, json),
-    }
+/// [`Error::Malformed`] if the bytes are empty, of an unknown version, or not valid JSON for the
+/// type.
+pub fn decode<T: Record>(bytes: &[u8]) -> Result<T, Error> {
+    let malformed = |reason: String| Malformed { record: T::NAME, reason };
+    Ok(match bytes.split_first() {
+        None => return Err(malformed("it is empty".to_owned()).into()),
+        Some((version, json)) if *version == T::VERSION => {
+            serde_json::from_slice(json).map_err(|error| malformed(error.to_string()))?
+        }
+        Some((version, json)) => T::upgrade(*version, json)?,
+    })
 }
 
 #[cfg(test)]

@@ -16,11 +16,8 @@ use super::encryption::{self, KEY_FILE, NEXT_FILE, Opener, SealError};
 use super::error::Error;
 use super::key::Key;
 use super::record::{Record, decode, encode};
-use super::store::{Page, Store};
+use super::store::Store;
 use orrery_runtime::random_bytes;
-
-/// Rows per page and commit. An execution has up to two inline payloads.
-const BATCH_MAX: usize = 64;
 
 /// The progress of a rotation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -95,12 +92,8 @@ impl Rotation {
         secret: fn(&mut R) -> Option<&mut String>,
         watch: &mut Watch<'_>,
     ) -> Result<(), Error> {
-        let mut after = None;
-        loop {
-            let page = Page { prefix: prefix.clone(), after, before: None, limit: BATCH_MAX };
-            let rows = store.page(page).await?;
-            let Some((last, _)) = rows.last() else { return Ok(()) };
-            after = Some(last.clone());
+        let mut scan = store.scan(prefix);
+        while let Some(rows) = scan.next_page().await? {
             let mut commit = Commit::new();
             for (key, bytes) in rows {
                 self.resealed.rows += 1;
@@ -117,6 +110,7 @@ impl Rotation {
             store.commit(commit).await?;
             watch(self.resealed)?;
         }
+        Ok(())
     }
 
     /// Completes the rotation by replacing the old key with the new one.

@@ -37,6 +37,7 @@ use super::payloads::{PAYLOADS, Recent};
 use super::record::{Record, decode};
 use super::root_folder::RootFolder;
 use super::row_cache::RowCache;
+use super::scan::{Page, read_page};
 use super::view::{Moment, View};
 use super::watches::{Watch, Watches};
 use super::writer::{self, Held, Message, Metrics, Writer};
@@ -55,8 +56,6 @@ const ROOM_LOOK: Duration = Duration::from_millis(20);
 /// delays the end.
 const CLOSING_LOOKS: u32 = 10_000;
 const CLOSING_PAUSE: Duration = Duration::from_millis(1);
-/// Maximum rows per page.
-pub const PAGE_MAX: usize = 10_000;
 
 /// Options for opening a store.
 #[derive(Debug, Clone)]
@@ -66,22 +65,6 @@ pub struct Options {
     /// Maximum bytes of payload text that are stored in the payload's record.
     pub inline_bytes: usize,
 }
-
-/// A range of rows to read, in key order.
-#[derive(Debug, Clone)]
-pub struct Page {
-    /// The prefix of the keys.
-    pub prefix: Key,
-    /// Include only rows after this key.
-    pub after: Option<Key>,
-    /// Include only rows before this key.
-    pub before: Option<Key>,
-    /// The maximum number of rows, capped at [`PAGE_MAX`].
-    pub limit: usize,
-}
-
-/// A key and its value.
-pub type Row = (Key, Vec<u8>);
 
 /// Metrics of the store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -349,7 +332,7 @@ impl Store {
     /// # Errors
     /// As [`Store::get`]; [`Error::Malformed`] if the bytes are not a `T`.
     pub async fn read<T: Record>(&self, key: &Key) -> Result<Option<T>, Error> {
-        self.get(key).await?.map(|bytes| decode(&bytes)).transpose().map_err(Error::from)
+        self.get(key).await?.map(|bytes| decode(&bytes)).transpose()
     }
 
     /// Returns the bytes under each of `keys`, in order, in one consistent read.
@@ -381,10 +364,9 @@ impl Store {
     ) -> Result<Vec<(Option<Vec<u8>>, bool)>, Error> {
         self.reading(move |moment| {
             let look = |(key, prefix): (Key, Option<Key>)| {
-                let first = |prefix| Page { prefix, after: None, before: None, limit: 1 };
-                let parts =
-                    prefix.map(first).map_or(Ok(Vec::new()), |first| read_page(moment, &first));
-                Ok((moment.get(&key)?, !parts?.is_empty()))
+                let parts = prefix.map(|prefix| read_page(moment, &Page::of(prefix, 1)));
+                let parts = parts.transpose()?.unwrap_or_default();
+                Ok((moment.get(&key)?, !parts.is_empty()))
             };
             wanted.into_iter().map(look).collect()
         })
@@ -406,22 +388,6 @@ impl Store {
     pub async fn counters(&self, keys: &[Key]) -> Result<Vec<i64>, Error> {
         let rows = self.get_many(keys).await?;
         rows.iter().map(|row| Ok(writer::counter(row.as_deref())?)).collect()
-    }
-
-    /// Returns a consistent page of rows. Rows written later may appear in the next page.
-    ///
-    /// # Errors
-    /// As [`Store::get`].
-    pub async fn page(&self, page: Page) -> Result<Vec<Row>, Error> {
-        self.reading(move |moment| read_page(moment, &page)).await
-    }
-
-    /// Returns several pages, in order, in one consistent read.
-    ///
-    /// # Errors
-    /// As [`Store::get`].
-    pub async fn pages(&self, pages: Vec<Page>) -> Result<Vec<Vec<Row>>, Error> {
-        self.reading(move |moment| pages.iter().map(|page| read_page(moment, page)).collect()).await
     }
 
     /// Makes the writes durable, all or none. When this returns `Ok`, they are on disk. Dropping
@@ -452,6 +418,17 @@ impl Store {
         #[cfg(any(test, feature = "test-support"))]
         self.shared.crash_point.after().await;
         outcome
+    }
+
+    /// Like [`Store::commit`]; returns `conflict` if a precondition does not hold.
+    ///
+    /// # Errors
+    /// `conflict`; other errors as [`Store::commit`].
+    pub async fn commit_or<E: From<Error>>(&self, commit: Commit, conflict: E) -> Result<(), E> {
+        match self.commit(commit).await {
+            Err(Error::Conflict { .. }) => Err(conflict),
+            written => Ok(written?),
+        }
     }
 
     /// Takes a permit for memory for rows that are not in the tree. An organization that holds much
@@ -552,26 +529,6 @@ impl Store {
 
 fn readers() -> Arc<Turns> {
     Turns::without_reserve(READERS)
-}
-
-pub(super) fn read_page(moment: &Moment, page: &Page) -> Result<Vec<Row>, Error> {
-    use std::ops::Bound::{Excluded, Included};
-    let prefix = page.prefix.as_bytes();
-    let from = match &page.after {
-        Some(after) if after.as_bytes() >= prefix => Excluded(after.as_bytes()),
-        Some(_) | None => Included(prefix),
-    };
-    let limit = page.limit.min(PAGE_MAX);
-    let mut rows = Vec::with_capacity(limit.min(256));
-    for row in moment.range(from).take(limit) {
-        let (key, value) = row?;
-        let is_behind = page.before.as_ref().is_some_and(|before| key >= *before);
-        if is_behind || !key.as_bytes().starts_with(prefix) {
-            break;
-        }
-        rows.push((key, value));
-    }
-    Ok(rows)
 }
 
 /// Starts a thread of the store. A panic in the thread ends the process, because the state in

@@ -8,10 +8,10 @@ use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::Table;
 use crate::commit::{Expect, Write};
 use crate::faults::Point;
 use crate::marker::Marker;
+use crate::{Row, Table};
 use orrery_domain::ids::OrganizationId;
 use orrery_runtime::turns;
 

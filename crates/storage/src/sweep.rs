@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use super::error::Error;
 use super::key::{Key, Table};
 use super::payloads::{PART, PAYLOADS, blocking, claim_key, path_of};
-use super::store::{Page, Store};
+use super::store::Store;
 use super::trash::{self, LOST, SweepOptions, Swept};
 use orrery_domain::ids::{Id, PayloadId};
 
@@ -153,15 +153,11 @@ impl Store {
     /// # Errors
     /// [`Error::Folder`], which says what to do.
     pub async fn check_payload_folder(&self) -> Result<(), Error> {
-        if self.shared.payloads.has_shards() {
+        let payloads = &self.shared.payloads;
+        if payloads.has_shards() || !self.has_any(Key::table(Table::PayloadFile)).await? {
             return Ok(());
         }
-        let page =
-            Page { prefix: Key::table(Table::PayloadFile), after: None, before: None, limit: 1 };
-        if self.page(page).await?.is_empty() {
-            return Ok(());
-        }
-        Err(Error::missing_folder(self.shared.payloads.path()))
+        Err(Error::missing_folder(payloads.path()))
     }
 }
 

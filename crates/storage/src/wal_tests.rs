@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use super::checkpoint::Limits;
 use super::faults::{Faults, Point, copy_folder};
-use super::store::Page;
+use super::scan::Page;
 use super::*;
 use orrery_runtime::Tasks;
 

@@ -233,13 +233,13 @@ fn outcome_of(item: &Item, delivery: &Delivery) -> Result<Commit, Error> {
     let mut commit = Commit::new();
     commit.expect(Expect::Present(item.key())).delete(item.key());
     let progress = rows::progress(organization, execution);
-    commit.put(progress, &delivery.progress).map_err(storage::Error::from)?;
+    commit.put(progress, &delivery.progress)?;
     // Only pending deliveries are attempted.
     rows::move_status_row(&mut commit, delivery, Some(delivery::Status::Pending));
     if let Some(next) = delivery.progress.next_attempt_at {
         let row = Due { receiver: item.receiver.to_string() };
         let key = rows::due(next, organization, execution);
-        commit.put(key, &row).map_err(storage::Error::from)?;
+        commit.put(key, &row)?;
     }
     Ok(commit)
 }

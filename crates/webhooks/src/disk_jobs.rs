@@ -17,7 +17,7 @@ use super::rows::{self, Circuit, Due, RowIndex};
 use orrery_domain::delivery::{Attempt, Status};
 use orrery_domain::time::Timestamp;
 use orrery_storage::record::decode;
-use orrery_storage::{self as storage, Commit, Key, Page, Row, Store, Table};
+use orrery_storage::{Commit, Key, Page, Row, Store, Table};
 
 /// Number of rows per page of the due index.
 const PAGE_ROWS: usize = 512;
@@ -184,7 +184,7 @@ async fn park(store: &Store, items: &[Item]) -> Result<(), Error> {
     for item in items {
         let row = Due { receiver: item.receiver.to_string() };
         let key = rows::parked(&item.receiver, item.due, item.organization, item.execution);
-        commit.put(key, &row).map_err(storage::Error::from)?;
+        commit.put(key, &row)?;
         commit.delete(item.key());
     }
     Ok(store.commit(commit).await?)
@@ -224,7 +224,7 @@ async fn keep_circuits(store: &Store, changes: &[CircuitChange]) -> Result<JobOu
         match change {
             CircuitChange::Opened(receiver, circuit) => {
                 let key = rows::circuit(receiver);
-                commit.put(key, circuit).map_err(storage::Error::from)?;
+                commit.put(key, circuit)?;
             }
             CircuitChange::Closed(receiver) => {
                 commit.delete(rows::circuit(receiver));
@@ -315,7 +315,7 @@ async fn expire(context: &Context, items: &[Item], now: Timestamp) -> Result<(),
             endpoints.judge(&mut commit, &delivery, options.disable_endpoint_after).await?;
         }
         let key = rows::progress(item.organization, item.execution);
-        commit.put(key, &delivery.progress).map_err(storage::Error::from)?;
+        commit.put(key, &delivery.progress)?;
         metrics::counter!("orrery_webhook_deliveries_total", "outcome" => "failed").increment(1);
     }
     Ok(store.commit(commit).await?)

@@ -21,7 +21,7 @@ use orrery_domain::webhook_endpoint::{
 use orrery_records::audit::{self, Actor, Entry, Recorder};
 use orrery_runtime::{self as runtime, Clock};
 use orrery_storage::commit::Expect;
-use orrery_storage::record::{Malformed, decode, encode};
+use orrery_storage::record::{decode, encode};
 use orrery_storage::{self as storage, Commit, Key, Page, Sealer, Store};
 
 /// Number of attempts at a change when there are conflicting changes.
@@ -44,12 +44,6 @@ pub enum Error {
     Secret(String),
     #[error(transparent)]
     Storage(#[from] storage::Error),
-}
-
-impl From<Malformed> for Error {
-    fn from(error: Malformed) -> Self {
-        Self::Storage(error.into())
-    }
 }
 
 /// A secret that is shown once; `None` if the receiver needs only the public key.

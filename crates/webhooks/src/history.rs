@@ -401,7 +401,7 @@ impl Outbox {
             commit.expect(Expect::Present(row.clone())).delete(row);
         }
         delivery.progress.redeliver(now);
-        rows::make_due(commit, delivery).map_err(storage::Error::from)?;
+        rows::make_due(commit, delivery)?;
         rows::move_status_row(commit, delivery, Some(before));
         Ok(())
     }

@@ -30,7 +30,7 @@ use orrery_domain::payload::Payload;
 use orrery_domain::time::Timestamp;
 use orrery_domain::trace;
 use orrery_domain::webhook_endpoint::Event;
-use orrery_storage::record::{Malformed, decode};
+use orrery_storage::record::decode;
 use orrery_storage::rotation::{Rotation, Watch};
 use orrery_storage::{self as storage, Commit, Key, Record, Store, Table};
 
@@ -214,8 +214,8 @@ pub(super) fn moment_and_ids(key: &Key) -> Option<(Timestamp, OrganizationId, Ex
 /// The caller must claim a body in a payload file (`Store::claim`) in the same commit.
 ///
 /// # Errors
-/// [`Malformed`] if a record cannot be serialized.
-pub fn enqueue(commit: &mut Commit, delivery: &Delivery) -> Result<(), Malformed> {
+/// [`storage::Error`] if a record cannot be serialized.
+pub fn enqueue(commit: &mut Commit, delivery: &Delivery) -> Result<(), storage::Error> {
     let Delivery {
         id,
         organization,
@@ -254,7 +254,7 @@ pub fn enqueue(commit: &mut Commit, delivery: &Delivery) -> Result<(), Malformed
 }
 
 /// Adds the progress of a delivery that becomes due again, and its row in the due index.
-pub(super) fn make_due(commit: &mut Commit, delivery: &Delivery) -> Result<(), Malformed> {
+pub(super) fn make_due(commit: &mut Commit, delivery: &Delivery) -> Result<(), storage::Error> {
     let Delivery { organization, webhook, progress: state, .. } = delivery;
     let row = delivery.row();
     commit.put(progress(*organization, row), state)?;

@@ -14,7 +14,6 @@ use orrery_domain::ids::{OrganizationId, RevisionId, WorkflowId};
 use orrery_domain::json_pointer::JsonPointer;
 use orrery_engine::{Call, CalleeFuture, OwnerFuture, PlanFuture, Plans, SecretsFuture};
 use orrery_schema::{self as schema, Schema, Unavailable};
-use orrery_storage::record::Malformed;
 use orrery_storage::{self as storage, Commit};
 
 /// Limits of the cache of compiled definitions; when a limit is exceeded, the cache is cleared.
@@ -202,8 +201,8 @@ impl Workflows {
         if is_whole {
             return Ok(definition);
         }
-        let reason = "its credentials cannot be read with this data folder's seal.key".to_owned();
-        Err(Malformed { record: "definition", reason }.into())
+        let reason = "its credentials cannot be read with this data folder's seal.key";
+        Err(storage::Error::malformed("definition", reason).into())
     }
 
     fn unseal(&self, definition: Value) -> (Value, bool) {
@@ -301,8 +300,8 @@ fn parse(text: &RawValue) -> Result<Value, Error> {
     Ok(serde_json::from_str(text.get()).map_err(malformed)?)
 }
 
-fn malformed(error: serde_json::Error) -> Malformed {
-    Malformed { record: "definition", reason: error.to_string() }
+pub(super) fn malformed(error: serde_json::Error) -> storage::Error {
+    storage::Error::malformed("definition", error)
 }
 
 impl Plans for Workflows {

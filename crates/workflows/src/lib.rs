@@ -37,7 +37,7 @@ use orrery_records::secrets::Secrets;
 use orrery_runtime::{Clock, new_id};
 use orrery_schema::Unavailable;
 use orrery_storage::commit::Expect;
-use orrery_storage::record::{Malformed, decode, encode};
+use orrery_storage::record::{decode, encode};
 use orrery_storage::{self as storage, Commit, Sealer, Store};
 
 /// Maximum number of workflows per organization, including deleted ones.
@@ -69,12 +69,6 @@ pub enum Error {
     ValidationUnavailable(#[from] Unavailable),
     #[error(transparent)]
     Storage(#[from] storage::Error),
-}
-
-impl From<Malformed> for Error {
-    fn from(error: Malformed) -> Self {
-        Self::Storage(error.into())
-    }
 }
 
 impl Error {

@@ -3,15 +3,13 @@
 use serde_json::Value;
 use serde_json::value::to_raw_value;
 
+use super::definitions::malformed;
 use super::rows::Definition;
 use orrery_domain::definition::secrets;
 use orrery_domain::ids::RevisionId;
-use orrery_storage::record::{Malformed, decode};
+use orrery_storage::record::decode;
 use orrery_storage::rotation::{Rotation, Watch};
-use orrery_storage::{self as storage, Commit, Key, Page, Row, Store, Table};
-
-/// Rows read per batch; the definitions are read one by one.
-const BATCH_MAX: usize = 64;
+use orrery_storage::{self as storage, Commit, Key, Row, Store, Table};
 
 /// Re-encrypts the credentials of all definitions.
 ///
@@ -23,22 +21,17 @@ pub async fn reseal(
     rotation: &mut Rotation,
     watch: &mut Watch<'_>,
 ) -> Result<(), storage::Error> {
-    let mut after = None;
-    loop {
-        let prefix = Key::table(Table::Definition);
-        let rows = store.page(Page { prefix, after, before: None, limit: BATCH_MAX }).await?;
-        let Some((last, _)) = rows.last() else { return Ok(()) };
-        after = Some(last.clone());
-        for row in rows {
-            rotation.resealed.rows += 1;
-            match reseal_one(store, rotation, row).await {
-                // Deleted or damaged definitions are unreadable with either key.
-                Err(error) if error.is_final() => rotation.resealed.unreadable += 1,
-                done => done?,
-            }
-            watch(rotation.resealed)?;
+    let mut scan = store.scan(Key::table(Table::Definition));
+    while let Some(row) = scan.next().await? {
+        rotation.resealed.rows += 1;
+        match reseal_one(store, rotation, row).await {
+            // Deleted or damaged definitions are unreadable with either key.
+            Err(error) if error.is_final() => rotation.resealed.unreadable += 1,
+            done => done?,
         }
+        watch(rotation.resealed)?;
     }
+    Ok(())
 }
 
 async fn reseal_one(
@@ -46,13 +39,9 @@ async fn reseal_one(
     rotation: &mut Rotation,
     (key, bytes): Row,
 ) -> Result<(), storage::Error> {
-    let malformed =
-        |error: serde_json::Error| Malformed { record: "definition", reason: error.to_string() };
     let Definition { workflow, definition: old } = decode(&bytes)?;
-    let revision = key.last_id::<RevisionId>().ok_or_else(|| Malformed {
-        record: "definition",
-        reason: "its key contains no revision".to_owned(),
-    })?;
+    let missing = || storage::Error::malformed("definition", "its key contains no revision");
+    let revision = key.last_id::<RevisionId>().ok_or_else(missing)?;
     let text = store.read_payload(&old).await?;
     let mut value: Value = serde_json::from_str(text.get()).map_err(malformed)?;
     if !secrets::reseal(&mut value, &mut |sealed: &str| rotation.reseal(sealed))? {

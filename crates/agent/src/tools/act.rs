@@ -17,8 +17,7 @@ use orrery_domain::workflow::{DESCRIPTION_MAX, NAME_MAX, Workflow, is_version_id
 use orrery_engine::{self as engine, Submission};
 use orrery_runtime::new_id;
 use orrery_runtime::turns::Turn;
-use orrery_storage::Commit;
-use orrery_storage::record::Malformed;
+use orrery_storage::{self as storage, Commit};
 use orrery_workflows::{self as workflows, New, Put};
 
 /// Maximum number of URLs of an output that an event lists, and maximum characters of each URL.
@@ -275,10 +274,8 @@ impl Use<'_> {
         // `begin` has committed the step.
         let place = self.run.steps().len().saturating_sub(1);
         let call = execution.trace().call(&execution.exchange_step_key(place));
-        let input = to_raw_value(&input).map_err(|error| {
-            let malformed = Malformed { record: "input", reason: error.to_string() };
-            engine::Error::Storage(malformed.into())
-        })?;
+        let input =
+            to_raw_value(&input).map_err(|error| storage::Error::malformed("input", error))?;
         let submission = Submission {
             id: child,
             organization: execution.organization,

@@ -8,15 +8,13 @@ use crate::{Engine, Error, Inner};
 use orrery_domain::bulk::{Job, Status};
 use orrery_domain::ids::{Id, JobId, OrganizationId};
 use orrery_storage::commit::Expect;
-use orrery_storage::record::{Malformed, decode, encode};
-use orrery_storage::{self as storage, Commit, Key, Page, Table};
+use orrery_storage::record::{decode, encode};
+use orrery_storage::{self as storage, Change, Commit, Key, Page, Table};
 
 /// Maximum number of running jobs per organization.
 pub const RUNNING_MAX: usize = 4;
 /// Maximum number of ended jobs retained per organization.
 const KEPT_MAX: usize = 100;
-/// Maximum attempts to update a job whose row is being changed concurrently.
-const TRIES: usize = 100;
 
 /// Key prefix of an organization's jobs, newest first.
 fn jobs_of(organization: OrganizationId) -> Key {
@@ -37,7 +35,7 @@ fn open_job(id: JobId) -> Key {
 }
 
 /// Writes a job's new state, on the condition that its row is unchanged.
-fn put(commit: &mut Commit, before: Vec<u8>, next: &Job) -> Result<(), Malformed> {
+fn put(commit: &mut Commit, before: Vec<u8>, next: &Job) -> Result<(), storage::Error> {
     let key = job(next.organization, next.id);
     commit.expect(Expect::Equal(key.clone(), before));
     commit.put_bytes(key, encode(next)?);
@@ -59,8 +57,7 @@ impl Engine {
         }
         let organization = made.organization;
         let _one_at_a_time = inner.starting_jobs.lock().await;
-        let limit = RUNNING_MAX + KEPT_MAX + 1;
-        let page = Page { prefix: jobs_of(organization), after: None, before: None, limit };
+        let page = Page::of(jobs_of(organization), RUNNING_MAX + KEPT_MAX + 1);
         let mut ended = Vec::new();
         let mut running = 0;
         for (key, row) in inner.store.page(page).await? {
@@ -101,24 +98,18 @@ impl Engine {
     /// As [`Engine::job`].
     pub async fn cancel_job(&self, organization: OrganizationId, id: JobId) -> Result<Job, Error> {
         let inner = &self.inner;
-        let key = job(organization, id);
-        for _ in 0..TRIES {
-            let before = inner.store.get(&key).await?.ok_or(Error::NotFound)?;
-            let mut next: Job = decode(&before)?;
-            if next.status != Status::Running {
-                return Ok(next);
+        let cancel = |job: Option<Job>| async move {
+            let mut job = job.ok_or(Error::NotFound)?;
+            if job.status != Status::Running {
+                return Ok(Change::Keep(job));
             }
-            next.status = Status::Cancelled;
-            next.completed_at = Some(inner.clock.now().max(next.started_at));
+            job.status = Status::Cancelled;
+            job.completed_at = Some(inner.clock.now().max(job.started_at));
             let mut commit = Commit::new();
-            put(&mut commit, before, &next)?;
-            match inner.store.commit(commit).await {
-                Ok(()) => return Ok(next),
-                Err(storage::Error::Conflict { .. }) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Err(storage::Error::Conflict { key }.into())
+            commit.delete(open_job(id));
+            Ok(Change::Put(job, commit))
+        };
+        inner.store.update(&job(organization, id), cancel).await
     }
 }
 
@@ -126,21 +117,14 @@ impl Inner {
     /// Returns the running jobs, oldest first.
     async fn open_jobs(&self) -> Result<Vec<(OrganizationId, JobId)>, Error> {
         let mut open = Vec::new();
-        let mut after = None;
-        loop {
-            let page = Page { prefix: open_jobs(), after, before: None, limit: 1000 };
-            let found = self.store.page(page).await?;
-            for (key, value) in &found {
-                let organization: Option<[u8; 16]> = value.as_slice().try_into().ok();
-                if let (Some(organization), Some(id)) = (organization, key.last_id::<JobId>()) {
-                    open.push((organization.into(), id));
-                }
-            }
-            match found.into_iter().last() {
-                Some((key, _)) => after = Some(key),
-                None => return Ok(open),
+        let mut scan = self.store.scan(open_jobs());
+        while let Some((key, value)) = scan.next().await? {
+            let organization: Option<[u8; 16]> = value.try_into().ok();
+            if let (Some(organization), Some(id)) = (organization, key.last_id::<JobId>()) {
+                open.push((organization.into(), id));
             }
         }
+        Ok(open)
     }
 }
 

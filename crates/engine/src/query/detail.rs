@@ -4,11 +4,11 @@
 //! The steps inside a map are not listed; the map reports how many of its items have ended.
 //! Payloads are included exactly as stored.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::run::commit::not_serializable;
 use crate::scheduler::retries::Delay;
 use crate::{Engine, Error, Inner, rows};
 use orrery_domain::definition::{EventWait, Kind, Plan, Step as Planned, Wait};
@@ -52,19 +52,29 @@ impl Engine {
         id: ExecutionId,
     ) -> Result<Detail, Error> {
         let inner = &self.inner;
-        let (execution, live) = inner.read_state(organization, id).await?;
-        let run = execution.workflow().ok_or(Error::NotFound)?;
-        let plan = inner.plans.plan(run.revision).await?;
-        let steps = match live {
-            Some(steps) => steps,
-            None => inner.read_outer_steps(id).await?,
-        };
+        let (execution, plan, steps) = inner.read_workflow(organization, id).await?;
         let view = inner.view(&execution, plan.as_deref(), steps).await?;
         Ok(Detail { execution, view })
     }
 }
 
 impl Inner {
+    /// Returns a workflow execution with its plan, if that is still stored, and its outer steps.
+    pub(super) async fn read_workflow(
+        &self,
+        organization: OrganizationId,
+        id: ExecutionId,
+    ) -> Result<(Execution, Option<Arc<Plan>>, Steps), Error> {
+        let (execution, live) = self.read_state(organization, id).await?;
+        let run = execution.workflow().ok_or(Error::NotFound)?;
+        let plan = self.plans.plan(run.revision).await?;
+        let steps = match live {
+            Some(steps) => steps,
+            None => self.read_outer_steps(id).await?,
+        };
+        Ok((execution, plan, steps))
+    }
+
     /// Returns the execution, and its steps if they are in memory. Never waits for a run to finish,
     /// only for a commit in progress.
     pub(super) async fn read_state(
@@ -90,8 +100,7 @@ impl Inner {
     }
 
     pub(super) async fn read_outer_steps(&self, id: ExecutionId) -> Result<Steps, Error> {
-        let limit = orrery_domain::definition::STEPS_MAX;
-        let page = Page { prefix: rows::outer_steps(id), after: None, before: None, limit };
+        let page = Page::of(rows::outer_steps(id), orrery_domain::definition::STEPS_MAX);
         let found = self.store.page(page).await?;
         let steps = found.iter().filter_map(|(key, value)| {
             let instance = rows::parse_step(key)?;
@@ -108,7 +117,8 @@ impl Inner {
         steps: Steps,
     ) -> Result<Box<RawValue>, Error> {
         let view = self.view(execution, plan, steps).await?;
-        to_raw_value(&view).map_err(|error| not_serializable("execution detail", &error).into())
+        to_raw_value(&view)
+            .map_err(|error| orrery_storage::Error::malformed("execution detail", error).into())
     }
 
     /// Builds the detail.

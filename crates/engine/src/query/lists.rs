@@ -12,9 +12,6 @@ use orrery_domain::ids::{BulkId, ExecutionId, OrganizationId, WorkflowId};
 use orrery_storage::record::decode;
 use orrery_storage::{Key, Page};
 
-/// Page size.
-const PAGE: usize = 1000;
-
 /// Selects executions of a workflow.
 #[derive(Debug, Clone, Copy)]
 pub struct Query {
@@ -73,17 +70,16 @@ impl Engine {
     async fn newest(&self, index: &Key, query: Query) -> Result<Vec<ExecutionId>, Error> {
         let mut skip = usize::try_from(query.offset).unwrap_or(usize::MAX);
         let mut ids = Vec::new();
-        let mut after = None;
-        while ids.len() < query.limit {
-            let wanted = skip.saturating_add(query.limit.saturating_sub(ids.len())).min(PAGE);
-            let page = Page { prefix: index.clone(), after, before: None, limit: wanted };
-            let found = self.inner.store.page(page).await?;
-            let Some((last, _)) = found.last() else { break };
-            after = Some(last.clone());
-            let skipped = skip.min(found.len());
-            skip -= skipped;
-            let behind = found.iter().skip(skipped);
-            ids.extend(behind.filter_map(|(key, _)| key.last_id_inverted::<ExecutionId>()));
+        let page = Page::of(index.clone(), skip.saturating_add(query.limit));
+        let mut scan = self.inner.store.scan(page);
+        while ids.len() < query.limit
+            && let Some((key, _)) = scan.next().await?
+        {
+            if skip == 0 {
+                ids.extend(key.last_id_inverted::<ExecutionId>());
+            } else {
+                skip -= 1;
+            }
         }
         Ok(ids)
     }
@@ -95,9 +91,7 @@ impl Engine {
         bulk: BulkId,
         query: Query,
     ) -> Result<(Vec<Execution>, u64), Error> {
-        let prefix = rows::bulk(bulk);
-        let page = Page { prefix, after: None, before: None, limit: TOGETHER_MAX };
-        let found = self.inner.store.page(page).await?;
+        let found = self.inner.store.page(Page::of(rows::bulk(bulk), TOGETHER_MAX)).await?;
         let ids: Vec<ExecutionId> = found.iter().filter_map(|(key, _)| key.last_id()).collect();
         let matches = |execution: &Execution| {
             execution.workflow().is_some_and(|run| run.workflow == workflow)

@@ -9,11 +9,8 @@ use orrery_domain::execution::{Execution, Work};
 use orrery_domain::ids::{ExecutionId, OrganizationId};
 use orrery_domain::payload::Payload;
 use orrery_domain::step::{Instance, Step};
-use orrery_storage::Page;
 use orrery_storage::record::decode;
 
-/// Page size; each row may contain 64 KiB of payload.
-const PAGE: usize = 32;
 /// Maximum size of an agent step's input that is retained, since it names the tool.
 const TASK_BYTES_MAX: u64 = 64 * 1024;
 
@@ -74,21 +71,16 @@ impl Inner {
         has_tasks: bool,
     ) -> Result<Vec<(Instance, Step)>, Error> {
         let mut steps = Vec::new();
-        let mut after = None;
-        while steps.len() < most {
-            let limit = PAGE.min(most - steps.len());
-            let page = Page { prefix: rows::steps(id), after, before: None, limit };
-            let found = self.store.page(page).await?;
-            for (key, value) in &found {
-                let Some(instance) = rows::parse_step(key) else { continue };
-                let mut step: Step = decode(value)?;
-                let is_task = |input: &Payload| has_tasks && input.len() <= TASK_BYTES_MAX;
-                step.input = step.input.filter(is_task);
-                (step.output, step.logs) = (None, None);
-                steps.push((instance, step));
-            }
-            let Some((last, _)) = found.into_iter().last() else { break };
-            after = Some(last);
+        let mut scan = self.store.scan(rows::steps(id));
+        while steps.len() < most
+            && let Some((key, value)) = scan.next().await?
+        {
+            let Some(instance) = rows::parse_step(&key) else { continue };
+            let mut step: Step = decode(&value)?;
+            let is_task = |input: &Payload| has_tasks && input.len() <= TASK_BYTES_MAX;
+            step.input = step.input.filter(is_task);
+            (step.output, step.logs) = (None, None);
+            steps.push((instance, step));
         }
         Ok(steps)
     }

@@ -41,14 +41,7 @@ impl Engine {
         organization: OrganizationId,
         id: ExecutionId,
     ) -> Result<Progress, Error> {
-        let inner = &self.inner;
-        let (execution, live) = inner.read_state(organization, id).await?;
-        let run = execution.workflow().ok_or(Error::NotFound)?;
-        let plan = inner.plans.plan(run.revision).await?;
-        let steps = match live {
-            Some(steps) => steps,
-            None => inner.read_outer_steps(id).await?,
-        };
+        let (execution, plan, steps) = self.inner.read_workflow(organization, id).await?;
         let plan = plan.as_deref();
         let planned = plan.into_iter().flat_map(Plan::steps).filter(|one| !is_in_map(plan, one));
         let mut progress = Progress { execution, total: 0, ended: Vec::new() };

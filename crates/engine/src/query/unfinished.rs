@@ -8,8 +8,6 @@ use orrery_domain::waits_for::WaitsFor;
 use orrery_storage::record::decode;
 use orrery_storage::{Key, Page, Row, Table, held_back};
 
-/// Page size.
-const PAGE: usize = 1000;
 /// Maximum number of unfinished executions of each kind that are checked for suspension.
 const SUSPENDED_MAX: usize = 5_000;
 
@@ -26,10 +24,10 @@ impl Engine {
     ) -> Result<Vec<Execution>, Error> {
         let mut found = Vec::new();
         for prefix in [rows::queues(), rows::timers(), held_back::all()] {
-            let mut after = None;
-            while found.len() < limit {
-                let page = Page { prefix: prefix.clone(), after, before: None, limit: PAGE };
-                let rows = self.inner.store.page(page).await?;
+            let mut scan = self.inner.store.scan(prefix);
+            while found.len() < limit
+                && let Some(rows) = scan.next_page().await?
+            {
                 let ids = rows.iter().filter_map(ids_of);
                 let ids = ids.filter(|(owner, _)| organization.is_none_or(|one| one == *owner));
                 let room = limit.saturating_sub(found.len());
@@ -41,10 +39,6 @@ impl Engine {
                         Ok(_ended) => {}
                         Err(error) => tracing::error!(%error, "skipped an unreadable execution"),
                     }
-                }
-                match rows.into_iter().last() {
-                    Some((key, _)) => after = Some(key),
-                    None => break,
                 }
             }
         }
@@ -75,8 +69,7 @@ impl Engine {
         let mut aside = Aside::default();
         for kind in [Kind::Workflow, Kind::Prediction] {
             let prefix = rows::standing(organization, kind, Status::Created);
-            let page = Page { prefix, after: None, before: None, limit: SUSPENDED_MAX };
-            let ids = store.page(page).await?;
+            let ids = store.page(Page::of(prefix, SUSPENDED_MAX)).await?;
             aside.is_capped |= ids.len() == SUSPENDED_MAX;
             let ids = ids.iter().filter_map(|(key, _)| key.last_id_inverted::<ExecutionId>());
             let keys: Vec<Key> = ids.map(|id| rows::execution(organization, id)).collect();

@@ -13,7 +13,6 @@ use tokio::sync::mpsc;
 
 use crate::query::events::{RunProgress, RunProgressSink};
 use crate::run::budget::Budget;
-use crate::run::commit::not_serializable;
 use crate::run::outcome::shape_output;
 use crate::{Error, Inner, ModelSpec};
 use orrery_domain::attempt::Failure;
@@ -156,7 +155,8 @@ impl Inner {
         let pricing = work.and_then(|work| work.pricing.as_ref());
         let charged = pricing.map(|pricing| pricing.charge(&success.usage));
         let cost = success.usage.cost.or(charged).unwrap_or(Usd::ZERO);
-        let text = to_raw_value(&output).map_err(|error| not_serializable("output", &error))?;
+        let text = to_raw_value(&output)
+            .map_err(|error| orrery_storage::Error::malformed("output", error))?;
         Ok(match self.store_text(budget, origin.execution, text.clone()).await? {
             Ok(output) => {
                 let text = self.files.render_links(origin.organization, text);

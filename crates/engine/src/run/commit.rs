@@ -18,8 +18,7 @@ use orrery_domain::ids::{DeliveryId, ExecutionId};
 use orrery_domain::machine::{Effect, is_final};
 use orrery_records::billing;
 use orrery_runtime::new_id;
-use orrery_storage::Commit;
-use orrery_storage::record::Malformed;
+use orrery_storage::{self as storage, Commit};
 use orrery_webhooks as webhooks;
 
 impl Inner {
@@ -72,7 +71,7 @@ impl Inner {
         &self,
         id: ExecutionId,
         mut commit: Commit,
-    ) -> Result<(), orrery_storage::Error> {
+    ) -> Result<(), storage::Error> {
         if let Some(active) = self.active.find(id) {
             commit.urgent_once(active.cancellation_waits.clone());
         }
@@ -86,7 +85,7 @@ impl Inner {
         commit: &mut Commit,
         execution: &Execution,
         effect: &Effect,
-    ) -> Result<(), Malformed> {
+    ) -> Result<(), storage::Error> {
         let id = execution.id;
         let organization = execution.organization;
         match effect {
@@ -186,10 +185,4 @@ fn count_end(commit: &mut Commit, execution: &Execution) {
     let standings = rows::standings(execution.organization, run.workflow);
     let ended = rows::ended(&standings, Standing::from(execution.status));
     commit.append(ended, rows::id_value(execution.id));
-}
-
-/// Returns the error of a value that cannot be serialized and therefore not stored. The error does
-/// not occur in practice.
-pub fn not_serializable(record: &'static str, error: &serde_json::Error) -> Malformed {
-    Malformed { record, reason: error.to_string() }
 }

@@ -5,7 +5,6 @@
 
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::run::commit::not_serializable;
 use crate::{Error, Inner};
 use orrery_domain::delivery::{Delivery, Webhook};
 use orrery_domain::execution::Execution;
@@ -48,7 +47,7 @@ impl Inner {
             return Ok(Vec::new());
         }
         let data = to_raw_value(&Started::of(execution));
-        let data = data.map_err(|error| not_serializable("event", &error))?;
+        let data = data.map_err(|error| orrery_storage::Error::malformed("event", error))?;
         self.tell(commit, execution, event, &data).await
     }
 
@@ -67,7 +66,7 @@ impl Inner {
         let Some(first) = ids.first().copied() else { return Ok(deliveries) };
         let now = self.clock.now();
         let body = to_raw_value(&EventBody { kind, timestamp: now.into(), data });
-        let body = body.map_err(|error| not_serializable("event", &error))?;
+        let body = body.map_err(|error| orrery_storage::Error::malformed("event", error))?;
         // All deliveries share the same bytes on disk, which count once.
         let bodies = self.store.write_payload_for(&ids, body).await?;
         let bytes = bodies.first().map_or(0, Payload::len);

@@ -11,7 +11,6 @@ use crate::query::events::RunProgressSink;
 use crate::query::indexes;
 use crate::run::attempt::{StoredOutput, call_runner, model_removed};
 use crate::run::budget::Budget;
-use crate::run::commit::not_serializable;
 use crate::run::outcome::webhook_body;
 use crate::{Error, Inner, ModelSpec, Models, rows};
 use orrery_domain::attempt::Failure;
@@ -65,7 +64,7 @@ impl Inner {
         }
         let body = if self.announces(&next, &effects) {
             let body = webhook_body(&next, output.as_deref());
-            Some(body.map_err(|error| not_serializable("webhook body", &error))?)
+            Some(body.map_err(|error| storage::Error::malformed("webhook body", error))?)
         } else {
             None
         };
@@ -130,7 +129,7 @@ impl Inner {
         let key = rows::execution(execution.organization, execution.id);
         let written = match commit.put(key, execution) {
             Ok(_) => self.commit_change(execution.id, commit).await,
-            Err(error) => Err(error.into()),
+            Err(error) => Err(error),
         };
         if let Err(error) = written {
             tracing::error!(

@@ -191,7 +191,7 @@ impl Inner {
         let body = match &execution.work {
             Work::Prediction(_) | Work::Chat(_) | Work::Decision(_) | Work::Agent(_) => {
                 crate::run::outcome::webhook_body(&execution, None)
-                    .map_err(|error| crate::run::commit::not_serializable("webhook body", &error))?
+                    .map_err(|error| storage::Error::malformed("webhook body", error))?
             }
             Work::Workflow(_) => self.workflow_body(&execution, None, Vec::new()).await?,
         };

@@ -21,8 +21,6 @@ use orrery_domain::ids::OrganizationId;
 use orrery_runtime as runtime;
 use orrery_storage::{Key, Page, Store, Table};
 
-/// Page size for the rows of the lanes.
-const PAGE: usize = 4096;
 /// Delay before a panicked task is restarted.
 const RESTART_DELAY: Duration = Duration::from_secs(1);
 
@@ -34,8 +32,7 @@ impl Engine {
     /// [`Error::Storage`] if the store cannot be read.
     pub async fn awaits_moment(&self) -> Result<bool, Error> {
         for prefix in [rows::timers(), rows::queues_of_workflows()] {
-            let page = Page { prefix, after: None, before: None, limit: 1 };
-            if !self.inner.store.page(page).await?.is_empty() {
+            if self.inner.store.has_any(prefix).await? {
                 return Ok(true);
             }
         }
@@ -78,31 +75,21 @@ impl Inner {
     /// Counts the rows of the lanes per organization.
     async fn count_queued(&self) -> Result<usize, Error> {
         let mut total = 0;
-        let mut after = None;
         let mut newest = None;
-        loop {
-            let page = Page { prefix: rows::queues(), after, before: None, limit: PAGE };
-            let rows = self.store.page(page).await?;
-            for (key, _) in &rows {
-                let Some((lane, organization, id)) = rows::parse_queued(key) else {
-                    tracing::error!(?key, "skipped an unreadable queue row");
-                    continue;
-                };
-                self.open_lane(&lane);
-                self.lanes().count_stored(&lane, (organization, id), 1);
-                total += 1;
-                newest = newest.max(Some(id));
-            }
-            match rows.into_iter().last() {
-                Some((key, _)) => after = Some(key),
-                None => {
-                    // Ids of new work sort after those of queued work, even if the system clock was
-                    // set back.
-                    newest.into_iter().for_each(runtime::ids_follow);
-                    return Ok(total);
-                }
-            }
+        let mut scan = self.store.scan(rows::queues());
+        while let Some((key, _)) = scan.next().await? {
+            let Some((lane, organization, id)) = rows::parse_queued(&key) else {
+                tracing::error!(?key, "skipped an unreadable queue row");
+                continue;
+            };
+            self.open_lane(&lane);
+            self.lanes().count_stored(&lane, (organization, id), 1);
+            total += 1;
+            newest = newest.max(Some(id));
         }
+        // Ids of new work sort after those of queued work, even if the system clock was set back.
+        newest.into_iter().for_each(runtime::ids_follow);
+        Ok(total)
     }
 
     /// Runs a task until the service stops, and restarts it if it panics.
@@ -124,25 +111,19 @@ impl Inner {
 async fn count_unfinished(store: &Store) -> Result<HashMap<OrganizationId, usize>, Error> {
     let mut counts = HashMap::new();
     let all = Key::table(Table::Standing);
-    let mut after = None;
-    loop {
-        let page = Page { prefix: all.clone(), after, before: None, limit: 1 };
-        let first = store.page(page).await?;
-        let found = first.first().and_then(|(key, _)| organization_of(key));
-        let Some(organization) = found else { return Ok(counts) };
+    let mut organizations = store.scan(Page::of(all.clone(), 1));
+    while let Some((key, _)) = organizations.next().await?
+        && let Some(organization) = organization_of(&key)
+    {
         for kind in Kind::ALL {
-            let prefix = rows::standing(organization, kind, Status::Created);
-            let mut last = None;
-            loop {
-                let page = Page { prefix: prefix.clone(), after: last, before: None, limit: PAGE };
-                let rows = store.page(page).await?;
-                let Some((key, _)) = rows.last() else { break };
-                last = Some(key.clone());
+            let mut scan = store.scan(rows::standing(organization, kind, Status::Created));
+            while let Some(rows) = scan.next_page().await? {
                 *counts.entry(organization).or_insert(0) += rows.len();
             }
         }
-        after = Some(all.clone().id(organization).raw(&[0xff; 64]));
+        organizations.skip_prefix(&all.clone().id(organization));
     }
+    Ok(counts)
 }
 
 #[cfg(test)]

@@ -26,13 +26,12 @@ impl Inner {
     ) -> Result<(), Error> {
         let mut tickets = Vec::new();
         let mut more_from = None;
-        let mut after = Some(rows::before(lane, organization, from));
-        while more_from.is_none() {
-            let prefix = rows::queue_of(lane, organization);
-            let limit = most.saturating_add(1);
-            let rows = self.store.page(Page { prefix, after, before: None, limit }).await?;
-            let Some((last, _)) = rows.last() else { break };
-            after = Some(last.clone());
+        let after = Some(rows::before(lane, organization, from));
+        let page = Page::of(rows::queue_of(lane, organization), most.saturating_add(1));
+        let mut scan = self.store.scan(Page { after, ..page });
+        while more_from.is_none()
+            && let Some(rows) = scan.next_page().await?
+        {
             let quarantined = self.quarantined();
             let lanes = self.lanes();
             let ids = rows.iter().filter_map(|(key, _)| key.last_id::<ExecutionId>());

@@ -7,7 +7,7 @@ use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
 use crate::query::indexes;
-use crate::run::commit::{count_start, not_serializable};
+use crate::run::commit::count_start;
 use crate::scheduler::admission::{Admission, LaneReservation};
 use crate::{Engine, Error, Inner, rows};
 use orrery_domain::definition::Kind;
@@ -207,7 +207,8 @@ impl Inner {
         if !self.options.enforce_balance || !self.is_priced(slug) {
             return Ok(None);
         }
-        let text = to_raw_value(input).map_err(|error| not_serializable("input", &error))?;
+        let text = to_raw_value(input)
+            .map_err(|error| orrery_storage::Error::malformed("input", error))?;
         let price = self.price_of_model(slug, most_used(&text));
         let price = Price { known: price.known.plus(spent), ..price };
         Ok(Some(self.billing.hold(organization, price).await?))

@@ -14,8 +14,8 @@ use orrery_domain::machine;
 use orrery_domain::time::Timestamp;
 use orrery_storage::{Commit, Page};
 
-/// Page size.
-const PAGE: usize = 256;
+/// Maximum number of timers that are woken concurrently.
+const WAKING_MAX: usize = 256;
 /// Maximum sleep, so that clock changes are noticed.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(30);
 /// Retry delay after a failure.
@@ -46,13 +46,9 @@ impl Inner {
     /// Wakes all due executions. Returns the time until the next timer is due. An execution that
     /// cannot be woken does not block the others; it is retried after its own delay.
     async fn wake_due(self: &Arc<Self>) -> Result<Duration, Error> {
-        let mut after = None;
         let mut pause = RECHECK_INTERVAL;
-        loop {
-            let page = Page { prefix: rows::timers(), after, before: None, limit: PAGE };
-            let found = self.store.page(page).await?;
-            let Some((last, _)) = found.last() else { return Ok(pause) };
-            after = Some(last.clone());
+        let mut scan = self.store.scan(Page::of(rows::timers(), WAKING_MAX));
+        while let Some(found) = scan.next_page().await? {
             let now = self.clock.steady();
             let timers = found.iter().filter_map(|(key, value)| rows::parse_timer(key, value));
             let mut waking = Vec::new();
@@ -70,6 +66,7 @@ impl Inner {
             }
             self.wake_all(waking, &mut pause).await;
         }
+        Ok(pause)
     }
 
     /// Wakes each of the executions independently; shortens `pause` if one fails.

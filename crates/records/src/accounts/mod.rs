@@ -73,12 +73,6 @@ pub enum Error {
     Storage(#[from] storage::Error),
 }
 
-impl From<storage::record::Malformed> for Error {
-    fn from(error: storage::record::Malformed) -> Self {
-        Self::Storage(error.into())
-    }
-}
-
 /// The first characters of a key (`smk_abcd`), enough to identify a key but not to use it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Prefix([u8; SHOWN]);

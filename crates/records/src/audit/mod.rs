@@ -20,7 +20,7 @@ use orrery_domain::account::box_owner;
 use orrery_domain::ids::{KeyId, OrganizationId};
 use orrery_domain::time::Timestamp;
 use orrery_runtime::{Clock, Tasks};
-use orrery_storage::record::{Malformed, decode, encode};
+use orrery_storage::record::{decode, encode};
 use orrery_storage::{self as storage, Commit, Key, Record, Store, Table};
 use orrery_wire::operator::Act;
 
@@ -198,7 +198,7 @@ impl Recorder {
         action: &str,
         subject: impl Into<String>,
         organization: OrganizationId,
-    ) -> Result<(), Malformed> {
+    ) -> Result<(), storage::Error> {
         let now = self.clock.now();
         // Resources of the box do not belong to an organization.
         let organization = (organization != box_owner()).then_some(organization);
@@ -213,8 +213,8 @@ fn short(text: &str) -> String {
 /// Adds an entry to an action's commit.
 ///
 /// # Errors
-/// [`Malformed`] never in practice: an entry always serializes.
-pub fn add(commit: &mut Commit, entry: &Entry) -> Result<(), Malformed> {
+/// [`storage::Error`] never in practice: an entry always serializes.
+pub fn add(commit: &mut Commit, entry: &Entry) -> Result<(), storage::Error> {
     commit.append(table(), encode(entry)?);
     Ok(())
 }
@@ -440,7 +440,7 @@ impl Audit {
             let found = self.store.list(&table(), behind.saturating_sub(page), limit).await?;
             // Offsets count from the newest entry, so a new entry has shifted them.
             if found.total == total {
-                return found.rows.iter().rev().map(|row| Ok(decode(row)?)).collect();
+                return found.rows.iter().rev().map(|row| decode(row)).collect();
             }
             total = found.total;
         }

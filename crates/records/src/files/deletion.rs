@@ -156,8 +156,7 @@ impl Files {
     /// [`storage::Error::Folder`] with a suggested fix; [`Error::Storage`].
     pub async fn check_folder(&self) -> Result<(), Error> {
         let Shared { blobs, store, .. } = &*self.shared;
-        let page = Page { prefix: rows::blob_references(), after: None, before: None, limit: 1 };
-        if blobs.is_there() || store.page(page).await?.is_empty() {
+        if blobs.is_there() || !store.has_any(rows::blob_references()).await? {
             return Ok(());
         }
         Err(storage::Error::missing_folder(blobs.folder()).into())
@@ -198,8 +197,7 @@ impl Files {
         let mut removed = 0;
         loop {
             let before = Some(rows::expiries().time(now));
-            let page =
-                Page { prefix: rows::expiries(), after: None, before, limit: DELETION_BATCH };
+            let page = Page { before, ..Page::of(rows::expiries(), DELETION_BATCH) };
             let due = store.page(page).await?;
             let mut deletion = Deletion::default();
             for (key, _) in &due {
@@ -338,8 +336,7 @@ impl Files {
     }
 
     async fn is_used(&self, digest: Digest) -> Result<bool, Error> {
-        let page = Page { prefix: rows::references(digest), after: None, before: None, limit: 1 };
-        Ok(!self.shared.store.page(page).await?.is_empty())
+        Ok(self.shared.store.has_any(rows::references(digest)).await?)
     }
 
     /// Deletes a blob if no file references it; returns whether it was deleted.

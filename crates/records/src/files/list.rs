@@ -48,7 +48,7 @@ impl Files {
             let page = Page { prefix, after: after.clone(), before: None, limit: PAGE };
             let found = self.shared.store.page(page).await?;
             for (_, row) in &found {
-                let file: File = decode(row).map_err(orrery_storage::Error::from)?;
+                let file: File = decode(row)?;
                 if file.expires_at <= now {
                     continue;
                 }

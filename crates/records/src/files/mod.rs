@@ -202,7 +202,7 @@ impl Files {
         if let Some(before) = shared.store.read::<File>(&key).await? {
             rows::remove(&mut beside, &before);
         }
-        rows::add(&mut beside, &file).map_err(storage::Error::from)?;
+        rows::add(&mut beside, &file)?;
         // The commit continues if the client disconnects and this future is dropped, so the gate
         // must be held until the commit is durable.
         beside.after_durable(move || drop(referred_to_before_a_sweep_looks));

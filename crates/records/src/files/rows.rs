@@ -4,8 +4,7 @@ use orrery_domain::file::{Digest, File, Upload};
 use orrery_domain::ids::{FileId, OrganizationId};
 use orrery_domain::time::Timestamp;
 use orrery_storage::commit::Expect;
-use orrery_storage::record::Malformed;
-use orrery_storage::{Commit, Key, Table};
+use orrery_storage::{self as storage, Commit, Key, Table};
 
 /// Returns the row of a pending upload.
 pub fn upload(organization: OrganizationId, id: FileId) -> Key {
@@ -42,7 +41,7 @@ pub fn file(organization: OrganizationId, id: FileId) -> Key {
 }
 
 /// Adds a file's rows and updates the organization's totals.
-pub fn add(commit: &mut Commit, file: &File) -> Result<(), Malformed> {
+pub fn add(commit: &mut Commit, file: &File) -> Result<(), storage::Error> {
     commit.put_bytes(reference(file.sha256, file.id), Vec::new());
     commit.put_bytes(expiry(file.expires_at, file.organization, file.id), Vec::new());
     commit.put(self::file(file.organization, file.id), file)?;
@@ -51,7 +50,7 @@ pub fn add(commit: &mut Commit, file: &File) -> Result<(), Malformed> {
 }
 
 /// Adds the rows of a pending upload.
-pub fn add_upload(commit: &mut Commit, upload: &Upload) -> Result<(), Malformed> {
+pub fn add_upload(commit: &mut Commit, upload: &Upload) -> Result<(), storage::Error> {
     let Upload { organization, id, expires_at, .. } = *upload;
     commit.put_bytes(expiry(expires_at, organization, id), Vec::new());
     commit.put(self::upload(organization, id), upload)?;

@@ -107,7 +107,7 @@ impl Files {
             expires_at: shared.clock.steady().plus(ANNOUNCED_FOR),
         };
         let mut commit = Commit::of_new_work();
-        rows::add_upload(&mut commit, &upload).map_err(storage::Error::from)?;
+        rows::add_upload(&mut commit, &upload)?;
         shared.store.commit(commit).await?;
         Ok(upload)
     }

@@ -88,12 +88,6 @@ pub enum Error {
     Storage(#[from] storage::Error),
 }
 
-impl From<storage::record::Malformed> for Error {
-    fn from(error: storage::record::Malformed) -> Self {
-        Self::Storage(error.into())
-    }
-}
-
 /// The lifetime of sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {

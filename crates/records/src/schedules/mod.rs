@@ -25,7 +25,7 @@ use orrery_domain::ids::{OrganizationId, ScheduleId, WorkflowId};
 use orrery_domain::schedule::{Schedule, Target};
 use orrery_runtime::Clock;
 use orrery_storage::commit::Expect;
-use orrery_storage::record::{Malformed, decode, encode};
+use orrery_storage::record::{decode, encode};
 use orrery_storage::{self as storage, Commit, Page, Store};
 
 /// Maximum number of schedules of one organization; a list contains all of them.
@@ -53,12 +53,6 @@ pub enum Error {
     TooMany,
     #[error(transparent)]
     Storage(#[from] storage::Error),
-}
-
-impl From<Malformed> for Error {
-    fn from(error: Malformed) -> Self {
-        Self::Storage(error.into())
-    }
 }
 
 /// The schedules of a store. Clones share them.

@@ -13,7 +13,6 @@ use super::Actor;
 use super::resolve::{StepResult, split_step_error};
 use super::runs::{Job, Report, Running};
 use crate::models::{Call, Callee};
-use crate::run::commit::not_serializable;
 use crate::trees::Tree;
 use crate::{Error, Inner, Submission, rows};
 use orrery_domain::attempt::Failure;
@@ -223,7 +222,8 @@ impl Inner {
         let mut run = WorkflowRun::new(workflow, version, revision, None);
         (run.owner, run.parent, run.root) = (Some(owner), Some(parent), Some(tree.root()));
         let id: ExecutionId = new_id();
-        let input = to_raw_value(&inputs).map_err(|error| not_serializable("input", &error))?;
+        let input = to_raw_value(&inputs)
+            .map_err(|error| orrery_storage::Error::malformed("input", error))?;
         let counted = match tree.reserve(input.get().len() as u64) {
             Ok(counted) => counted,
             Err(over) => return refuse(ErrorClass::InvalidModelConfig, over.to_string()),

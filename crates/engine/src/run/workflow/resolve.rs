@@ -14,7 +14,6 @@ use super::memory::{self, steps_in_maps};
 use super::view::View;
 use crate::Error;
 use crate::rows::SentEvent;
-use crate::run::commit::not_serializable;
 use orrery_domain::classify::ErrorClass;
 use orrery_domain::definition::{Block, Choice, Kind, MapStep, Output, Parallel, Wait, WaitError};
 use orrery_domain::execution::{Execution, Fault};
@@ -189,7 +188,7 @@ impl Actor {
     /// Stores a value as a payload, in a file if it is large.
     pub(super) async fn payload(&mut self, value: &Value) -> StepResult<Payload> {
         let text = serde_json::value::to_raw_value(value);
-        let text = text.map_err(|error| not_serializable("output", &error))?;
+        let text = text.map_err(|error| orrery_storage::Error::malformed("output", error))?;
         self.store_text(text).await
     }
 
@@ -280,8 +279,8 @@ impl Actor {
             }
         }
         text.push(']');
-        let text =
-            RawValue::from_string(text).map_err(|error| not_serializable("output", &error))?;
+        let text = RawValue::from_string(text)
+            .map_err(|error| orrery_storage::Error::malformed("output", error))?;
         self.store_text(text).await
     }
 
@@ -323,7 +322,7 @@ impl Actor {
 
 /// Returns null, which stands for a missing output.
 fn null_output() -> Result<Payload, Error> {
-    Payload::of(&()).map_err(|error| not_serializable("output", &error).into())
+    Payload::of(&()).map_err(|error| orrery_storage::Error::malformed("output", error).into())
 }
 
 /// Returns the output of the last step of a block.

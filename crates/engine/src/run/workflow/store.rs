@@ -8,7 +8,6 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::query::indexes;
-use crate::run::commit::not_serializable;
 use crate::{Error, Inner, rows};
 use orrery_domain::classify::ErrorClass;
 use orrery_domain::definition::{Kind, Plan};
@@ -20,11 +19,8 @@ use orrery_domain::model::VERSION;
 use orrery_domain::money::Usd;
 use orrery_domain::payload::Payload;
 use orrery_domain::step::{self, Instance, Step};
+use orrery_storage::Commit;
 use orrery_storage::record::decode;
-use orrery_storage::{Commit, Page};
-
-/// Page size.
-const PAGE: usize = 1000;
 
 /// The contents of a commit in addition to the changed steps.
 #[derive(Debug, Default)]
@@ -103,19 +99,12 @@ impl Inner {
     /// Reads all stored steps of an execution.
     pub(crate) async fn read_steps(&self, id: ExecutionId) -> Result<Vec<(Instance, Step)>, Error> {
         let mut steps = Vec::new();
-        let mut after = None;
-        loop {
-            let page = Page { prefix: rows::steps(id), after, before: None, limit: PAGE };
-            let found = self.store.page(page).await?;
-            for (key, value) in &found {
-                let Some(instance) = rows::parse_step(key) else { continue };
-                steps.push((instance, decode(value)?));
-            }
-            match found.into_iter().last() {
-                Some((key, _)) => after = Some(key),
-                None => return Ok(steps),
-            }
+        let mut scan = self.store.scan(rows::steps(id));
+        while let Some((key, value)) = scan.next().await? {
+            let Some(instance) = rows::parse_step(&key) else { continue };
+            steps.push((instance, decode(&value)?));
         }
+        Ok(steps)
     }
 
     /// Commits effects that occur while no actor is running, such as a cancellation.
@@ -199,7 +188,8 @@ impl Inner {
             | step::Status::Cancelled
             | step::Status::Skipped => Status::Cancelled,
         };
-        let nothing = || Payload::of(&()).map_err(|error| not_serializable("input", &error));
+        let nothing =
+            || Payload::of(&()).map_err(|error| orrery_storage::Error::malformed("input", error));
         let input = step.input.clone().map_or_else(nothing, Ok)?;
         let prediction = Execution {
             id,

@@ -136,7 +136,7 @@ impl Actor {
         let text = self.inner.store.read_payload(payload).await?;
         let text = self.inner.files.render_links(self.organization, text);
         let value: Value = serde_json::from_str(text.get())
-            .map_err(|error| crate::run::commit::not_serializable("output", &error))?;
+            .map_err(|error| orrery_storage::Error::malformed("output", error))?;
         let value = Arc::new(value);
         let bytes = payload.len();
         if self.values.bytes.saturating_add(bytes) > VALUES_BYTES_MAX {
