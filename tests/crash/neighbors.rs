@@ -276,6 +276,44 @@ fn tree_of_detached_workflows_starves_no_neighbor() {
     tree_of_workflows(false, "a tree of workflows that do not wait");
 }
 
+/// Four workflows, three of which run the next one in each of 100 parallel branches.
+#[test]
+fn tree_of_parallel_branches_starves_no_neighbor() {
+    let near = Neighborhood::text();
+    let mut last = near.workflow("p0", &json!([{"step_id": "a", "type": "pass", "result": 1}]));
+    for level in 1..=4 {
+        let branch = |n: usize| {
+            let step = json!({"step_id": format!("c{n}"), "type": "workflow", "workflow": last,
+                              "inputs": {}, "wait": false});
+            json!({ "steps": [step] })
+        };
+        let branches: Vec<_> = (0..100).map(branch).collect();
+        let steps = json!([{"step_id": "all", "type": "parallel", "branches": branches}]);
+        last = near.workflow(&format!("p{level}"), &steps);
+    }
+    let root = near.trigger(&last, &json!({}));
+    near.look();
+    let took = near.cancel(&root);
+    println!("parallel branches: the cancel of the root took {took} ms");
+    near.assert_well("a tree of parallel branches");
+}
+
+/// Each item of a map builds a result of 2 MB.
+#[test]
+fn large_results_of_maps_starve_no_neighbor() {
+    let near = Neighborhood::text();
+    let pass = json!({"step_id": "a", "type": "pass", "result": vec!["{{inputs.l}}"; 500]});
+    let steps = json!([{"step_id": "m", "type": "map", "items": numbers(1000),
+                        "max_concurrency": 100, "steps": [pass]}]);
+    let workflow = near.workflow("results", &steps);
+    let started: Vec<_> =
+        (0..12).map(|_| near.trigger(&workflow, &json!({"l": numbers(1000)}))).collect();
+    near.look();
+    let took = near.cancel(&started[0]);
+    println!("large results: a cancel took {took} ms");
+    near.assert_well("maps with large results");
+}
+
 #[test]
 fn hanging_steps_leave_descriptors_to_neighbor() {
     const DESCRIPTORS: u32 = 1024;

@@ -26,6 +26,7 @@ mod shared_answers;
 #[cfg(debug_assertions)]
 mod shift;
 mod sweep_pace;
+mod time_slice;
 mod timer;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -47,6 +48,7 @@ use self::poll_turns::PollTurns;
 pub use self::recurring::Recurring;
 pub use self::shared_answers::SharedAnswers;
 pub use self::sweep_pace::SweepPace;
+pub use self::time_slice::TimeSlice;
 pub use self::timer::Timer;
 use orrery_domain::ids::{Id, OrganizationId};
 

@@ -28,6 +28,9 @@ use orrery_wire::{self as wire, Text, Time};
 /// in the order of the definition, and `metadata.omitted` is set.
 const DETAIL_BYTES_MAX: u64 = 16 << 20;
 
+/// How long a reader waits for a change in progress, which itself may wait for memory.
+pub(super) const CHANGE_WAIT_MAX: Duration = Duration::from_millis(500);
+
 /// Validity of a step's link after the latest possible end of the wait.
 const LINK_GRACE: Duration = Duration::from_secs(3600);
 
@@ -75,17 +78,17 @@ impl Inner {
         Ok((execution, plan, steps))
     }
 
-    /// Returns the execution, and its steps if they are in memory. Never waits for a run to finish,
-    /// only for a commit in progress.
+    /// Returns the execution, and its steps if they are in memory. Waits for a change in progress,
+    /// but only for a short time; then returns the last committed state.
     pub(super) async fn read_state(
         &self,
         organization: OrganizationId,
         id: ExecutionId,
     ) -> Result<(Execution, Option<Steps>), Error> {
         if let Some(active) = self.active.find(id) {
-            let state = active.state.lock().await;
-            let loaded =
-                state.as_ref().filter(|loaded| loaded.execution.organization == organization);
+            let state = tokio::time::timeout(CHANGE_WAIT_MAX, active.state.lock()).await;
+            let state = state.as_ref().ok().and_then(|state| state.as_ref());
+            let loaded = state.filter(|loaded| loaded.execution.organization == organization);
             if let Some(loaded) = loaded {
                 let outer = |progress: &StepProgress| {
                     let steps = progress.steps().filter(|(instance, _)| instance.items.is_empty());

@@ -8,6 +8,7 @@
 
 use std::time::Duration;
 
+use crate::query::detail::CHANGE_WAIT_MAX;
 use crate::query::indexes::{self, Attribute};
 use crate::{Engine, Error, Inner, rows};
 use orrery_domain::classify::ErrorClass;
@@ -246,7 +247,8 @@ impl Inner {
             let execution: Execution = decode(row)?;
             if !execution.status.is_final()
                 && let Some(active) = self.active.find(execution.id)
-                && let Some(loaded) = active.state.lock().await.as_ref()
+                && let Ok(state) = tokio::time::timeout(CHANGE_WAIT_MAX, active.state.lock()).await
+                && let Some(loaded) = state.as_ref()
             {
                 executions.push(loaded.execution.clone());
                 continue;

@@ -19,7 +19,7 @@ use orrery_domain::execution::{Execution, Fault, WorkflowRun};
 use orrery_domain::ids::{ExecutionId, OrganizationId};
 use orrery_domain::machine;
 use orrery_domain::machine::workflow::StepProgress;
-use orrery_runtime::{self as runtime, Timer};
+use orrery_runtime::{self as runtime, TimeSlice, Timer};
 use orrery_storage::Commit;
 
 impl Inner {
@@ -94,8 +94,7 @@ impl Inner {
         let is_new = std::mem::take(&mut loaded.is_new);
         let execution = &loaded.execution;
         let Some(run) = execution.workflow() else { return Ok(None) };
-        let found = self.load_plan(execution, run.revision).await?;
-        let (plan, inputs) = match found {
+        let (plan, inputs) = match self.load_plan(execution, run.revision).await? {
             Ok(found) => found,
             Err(fault) => {
                 self.fail_unloaded(loaded, fault).await?;
@@ -157,6 +156,7 @@ impl Inner {
             timers: BTreeSet::new(),
             timer: Timer::default(),
             is_marked,
+            slice: TimeSlice::default(),
             begun: runtime::monotonic_now(),
             running_time: ran,
         }))

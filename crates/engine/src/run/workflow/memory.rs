@@ -3,9 +3,9 @@
 //!
 //! An execution's memory is estimated from its inputs and its plan before it is loaded. A large
 //! execution waits for its share without a permit and without its inputs in memory, and releases
-//! the share when it ends or is suspended. A small execution takes its share without waiting:
-//! `engine.active` bounds the number of small executions, and a parent in memory must never wait
-//! for the memory of a small child. The items of an open map count as soon as they have been
+//! the share when it ends or is suspended. A small execution, with small inputs, few steps and no
+//! map, takes its share without waiting: `engine.active` bounds the number of small executions, and
+//! a parent in memory must never wait for the memory of a small child. The items of an open map count as soon as they have been
 //! resolved.
 //!
 //! Two additional budgets, each half as large, limit resolved templates, which can repeat a small
@@ -50,6 +50,10 @@ const ITEM_BYTES: usize = 256;
 const SHARE_MAX: usize = 4;
 /// Memory of a step's state.
 const STEP_BYTES: usize = 768;
+/// Memory of a step of a plan with parallel branches, whose steps all run at the same time.
+const BRANCH_STEP_BYTES: usize = 2048;
+/// Small executions do not wait for memory; the states of their steps take at most this much.
+const SMALL_PLAN_BYTES: usize = 16 * 1024;
 
 /// The memory share of one execution.
 #[derive(Debug)]
@@ -69,16 +73,36 @@ impl Memory {
     }
 }
 
-/// Estimates the memory of an execution before it is loaded: the total bytes, and the part for map
-/// items. `input` is the number of bytes and `values` the number of values in its inputs.
-fn estimate(plan: Option<&Plan>, (input, values): (usize, usize)) -> (usize, usize) {
+/// The estimated memory of an execution before it is loaded, in bytes.
+#[derive(Debug, Clone, Copy)]
+struct Estimate {
+    inputs: usize,
+    /// The states of the steps outside of maps.
+    steps: usize,
+    /// The items of maps.
+    items: usize,
+}
+
+impl Estimate {
+    const fn total(self) -> usize {
+        BASE_BYTES.saturating_add(self.inputs).saturating_add(self.steps).saturating_add(self.items)
+    }
+}
+
+/// Estimates the memory of an execution. `input` is the number of bytes and `values` the number of
+/// values in its inputs.
+fn estimate(plan: Option<&Plan>, input: usize, values: usize) -> Estimate {
     let maps = plan.filter(|plan| plan.steps().any(|step| matches!(step.kind, Kind::Map(_))));
-    let for_items = maps.map_or(0, |plan| {
+    let items = maps.map_or(0, |plan| {
         let items = values.min(usize::try_from(ITEMS_MAX).unwrap_or(usize::MAX));
         items.saturating_mul(state_of(steps_in_maps(plan))).max(MAP_BYTES)
     });
-    let inputs = input.saturating_mul(BYTES_PER_INPUT);
-    (inputs.saturating_add(for_items).saturating_add(BASE_BYTES), for_items)
+    let steps = plan.map_or(0, |plan| {
+        let branches = plan.steps().any(|step| matches!(step.kind, Kind::Parallel(_)));
+        let each = if branches { BRANCH_STEP_BYTES } else { STEP_BYTES };
+        plan.steps().count().saturating_mul(each)
+    });
+    Estimate { inputs: input.saturating_mul(BYTES_PER_INPUT), steps, items }
 }
 
 /// Counts the steps that run for each item of a map.
@@ -107,8 +131,9 @@ impl Inner {
             Payload::Inline(text) => count_values(text.get().as_bytes()),
             Payload::File(_) => bytes / INPUT_PER_ITEM,
         };
-        let (weight, for_items) = estimate(plan.as_deref(), (bytes, values));
-        if for_items == 0 && input <= KEEP_BYTES_MAX {
+        let estimate = estimate(plan.as_deref(), bytes, values);
+        let (weight, for_items) = (estimate.total(), estimate.items);
+        if for_items == 0 && input <= KEEP_BYTES_MAX && estimate.steps <= SMALL_PLAN_BYTES {
             let turn = self.memory.force(organization, weight);
             return Some(Memory { turn, for_items });
         }
@@ -258,9 +283,25 @@ mod tests {
             .collect();
         let map = json!([{"step_id": "m", "type": "map", "items": "{{inputs.l}}", "steps": steps}]);
         let plan = Plan::compile(Some(&json!({ "steps": map })), &|_| true).unwrap();
-        let (text, for_items) = estimate(Some(&plan), (40_000, 5));
-        assert!(text < 2 << 20 && for_items == MAP_BYTES, "{text}");
-        let (numbers, for_items) = estimate(Some(&plan), (40_000, 10_002));
-        assert!(for_items > 10_000 * 10 * STEP_BYTES && numbers > for_items, "{numbers}");
+        let text = estimate(Some(&plan), 40_000, 5);
+        assert!(text.total() < 2 << 20 && text.items == MAP_BYTES, "{text:?}");
+        let numbers = estimate(Some(&plan), 40_000, 10_002);
+        assert!(numbers.items > 10_000 * 10 * STEP_BYTES, "{numbers:?}");
+    }
+
+    #[test]
+    fn memory_of_steps_outside_of_maps_is_estimated_from_the_plan() {
+        let pass = |n: usize| json!({"step_id": format!("s{n}"), "type": "pass", "result": n});
+        let compiled = |steps: Value| {
+            estimate(Some(&Plan::compile(Some(&steps), &|_| true).unwrap()), 2, 1).steps
+        };
+        let row = |count| (0..count).map(pass).collect::<Vec<_>>();
+        assert!(compiled(json!({ "steps": row(20) })) <= SMALL_PLAN_BYTES);
+        let long = compiled(json!({ "steps": row(400) }));
+        assert!(long > SMALL_PLAN_BYTES, "{long}");
+        let branches: Vec<_> = row(100).into_iter().map(|step| json!({"steps": [step]})).collect();
+        let wide = json!({"step_id": "p", "type": "parallel", "branches": branches});
+        let wide = compiled(json!({ "steps": [wide] }));
+        assert!(wide > 200_000, "{wide}");
     }
 }

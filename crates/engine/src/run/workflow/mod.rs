@@ -53,7 +53,7 @@ use orrery_domain::time::Timestamp;
 use orrery_domain::trace::Trace;
 use orrery_records::billing::Reservation;
 use orrery_runtime::turns::Turn;
-use orrery_runtime::{self as runtime, Timer};
+use orrery_runtime::{self as runtime, TimeSlice, Timer};
 use orrery_storage::Commit;
 
 /// The in-memory state of one running execution.
@@ -112,6 +112,8 @@ struct Actor {
     /// Whether the start of the execution is recorded on disk.
     is_marked: bool,
     begun: Instant,
+    /// Keeps many answers from blocking the thread.
+    slice: TimeSlice,
     /// Total time with at least one run in flight.
     running_time: Duration,
 }
@@ -438,6 +440,7 @@ impl Actor {
     ) -> Result<(), Error> {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
+            self.slice.end().await;
             let now = self.inner.clock.reading();
             for effect in progress.apply(execution, event, now) {
                 match effect {
@@ -463,6 +466,7 @@ impl Actor {
                         }
                     }
                     Effect::Begin { instance, attempt } => {
+                        self.slice.end().await;
                         let role = self.plan.at(instance.step).map(|step| step.kind.role());
                         if role == Some(Role::Starts) {
                             match self.begin_child(progress, instance, attempt).await? {

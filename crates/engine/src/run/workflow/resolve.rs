@@ -170,6 +170,7 @@ impl Actor {
     async fn resolve(&mut self, template: &Template, view: &View) -> StepResult<Payload> {
         let bytes = template.bytes(view, RESOLVED_BYTES_MAX);
         let _room = self.room_to_resolve(bytes).await;
+        self.slice.end().await;
         let value = match template.resolve(view, RESOLVED_BYTES_MAX) {
             Ok(value) => value,
             Err(error) => return Ok(Err(unresolved(&error))),
