@@ -124,7 +124,7 @@ impl Inner {
         let cancelled = loaded.execution.clone();
         active.stop.cancel();
         active.event.notify_one();
-        self.quarantined().remove(&id);
+        self.isolation.quarantined().remove(&id);
         if !was_suspended {
             // Forget the execution while its state is locked: a task that has started it in the
             // meantime keeps its permit until the lock is released.

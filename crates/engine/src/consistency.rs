@@ -6,7 +6,7 @@
 //! confirms a mismatch with a second read before repairing it.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::scheduler::lanes;
@@ -159,7 +159,7 @@ impl Inner {
         let page = Page::of(rows::queue(lane), known.saturating_add(lanes::WINDOW));
         for (key, _) in self.store.page(page).await? {
             let Some((_, organization, id)) = rows::parse_queued(&key) else { continue };
-            let is_held = self.quarantined().contains(&id);
+            let is_held = self.isolation.quarantined().contains(&id);
             if is_held || self.lanes().knows(lane, id) {
                 continue;
             }
@@ -186,7 +186,7 @@ impl Inner {
         rounds: &mut Rounds,
     ) -> Result<Repairs, Error> {
         let mut walk = Walk::of(rounds.most, found);
-        let is_paused = self.paused.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        let is_paused = self.held_back.since().is_some();
         if is_paused {
             // Work held back by a restore is stored in another table.
             return Ok(walk.found);

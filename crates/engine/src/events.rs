@@ -52,7 +52,7 @@ impl Inner {
         name: &str,
         event: SentEvent,
     ) -> Result<(), Error> {
-        if self.paused.lock().unwrap_or_else(std::sync::PoisonError::into_inner).is_some() {
+        if self.held_back.since().is_some() {
             return Err(Error::HeldBack);
         }
         let active = self.active.get_or_insert(id);

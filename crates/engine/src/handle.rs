@@ -1,19 +1,22 @@
 //! The handle to the engine: its dependencies, limits and load.
 
-use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
 use crate::active::ActiveExecutions;
 use crate::activity::Meters;
-use crate::query::events::EventLogs;
+use crate::bulk::Jobs;
+use crate::query::detail::Views;
+use crate::query::news::News;
 use crate::query::waiters::Waiters;
+use crate::resume::HeldBack;
 use crate::run::budget;
+use crate::run::workflow::memory::MemoryBudgets;
 use crate::scheduler::admission::{Entry, Scheduler, StepWaiter};
-use crate::scheduler::in_flight::InFlight;
+use crate::scheduler::isolation::Isolation;
 use crate::scheduler::lanes::{Lanes, Load, OrganizationLoad};
 use crate::scheduler::retries::{Backoff, Retries};
 use crate::trees::{TreeLimits, Trees};
@@ -22,12 +25,10 @@ use orrery_domain::account::Limits;
 use orrery_domain::delivery::Delivery;
 use orrery_domain::execution::{Execution, lane_of_model};
 use orrery_domain::ids::{ExecutionId, OrganizationId};
-use orrery_domain::time::Timestamp;
 use orrery_http::client::Client;
 use orrery_records::billing::Billing;
 use orrery_records::files::Files;
 use orrery_records::limits;
-use orrery_runtime::turns::Turns;
 use orrery_runtime::{Clock, Tasks};
 use orrery_storage::Store;
 use orrery_webhooks::Endpoints;
@@ -120,37 +121,24 @@ pub(super) struct Inner {
     pub(super) limits: limits::Handle,
     pub(super) options: Options,
     pub(super) scheduler: Arc<Scheduler>,
-    pub(super) retries: Retries,
+    pub(super) retries: Arc<Retries>,
     pub(super) active: ActiveExecutions,
     /// Execution trees that are in memory.
     pub(super) trees: Trees,
-    /// Memory budget for running workflows.
-    pub(super) memory: Arc<Turns>,
-    /// Memory budget for inputs of step calls.
-    pub(super) calls: Arc<Turns>,
-    /// Memory budget for results and outputs under construction.
-    pub(super) resolving: Arc<Turns>,
+    pub(super) memory: MemoryBudgets,
     pub(super) meters: Meters,
-    pub(super) event_logs: Arc<EventLogs>,
+    pub(super) views: Views,
+    pub(super) news: News,
     pub(super) waiters: Waiters,
     /// Woken when a step of an exchange begins or ends, and when the exchange ends.
     pub(super) step_waiters: Waiters,
     /// Executes the steps of exchanges.
     pub(super) exchanges: Mutex<Option<Weak<dyn Exchanges>>>,
-    /// Executions in flight, for recovery after a crash.
-    pub(super) in_flight: InFlight,
-    /// Executions held back until each of them can run alone.
-    pub(super) quarantined: Mutex<HashSet<ExecutionId>>,
-    /// The quarantined execution that is running now.
-    pub(super) suspect: Mutex<Option<ExecutionId>>,
+    pub(super) isolation: Isolation,
     /// Whether recovery is complete. Nothing runs until then.
     pub(super) is_recovered: AtomicBool,
-    /// The time of the restore, while restored work is held back; otherwise `None`.
-    pub(super) paused: Mutex<Option<Timestamp>>,
-    pub(super) resuming: tokio::sync::Mutex<()>,
-    /// Notified when a bulk job starts.
-    pub(super) jobs: Notify,
-    pub(super) starting_jobs: tokio::sync::Mutex<()>,
+    pub(super) held_back: HeldBack,
+    pub(super) jobs: Jobs,
     /// Payload usage by organization.
     pub(super) usage: budget::UsageByOrganization,
     /// Notified when an execution is suspended.
@@ -171,10 +159,6 @@ impl std::fmt::Debug for Engine {
 }
 
 impl Inner {
-    pub(super) fn quarantined(&self) -> std::sync::MutexGuard<'_, HashSet<ExecutionId>> {
-        self.quarantined.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn is_recovered(&self) -> bool {
         self.is_recovered.load(Ordering::Acquire)
     }
@@ -209,6 +193,18 @@ impl Engine {
             on_delivery,
         } = dependencies;
         let active = ActiveExecutions::default();
+        let scheduler = Arc::new(Scheduler::new(options.active, active.clone()));
+        let retries = Arc::new(Retries::new(options.pauses));
+        let news = News::new(clock.clone(), files.clone(), active.clone());
+        let views = Views {
+            store: store.clone(),
+            clock: clock.clone(),
+            plans: Arc::clone(&plans),
+            files: files.clone(),
+            retries: Arc::clone(&retries),
+            scheduler: Arc::clone(&scheduler),
+            active: active.clone(),
+        };
         let inner = Inner {
             store,
             clock,
@@ -223,26 +219,21 @@ impl Engine {
             on_delivery,
             on_end: OnceLock::new(),
             options,
-            scheduler: Arc::new(Scheduler::new(options.active, active.clone())),
-            retries: Retries::new(options.pauses),
+            scheduler,
+            retries,
             active,
             trees: Trees::default(),
-            memory: Turns::new(options.workflow_memory),
-            calls: Turns::new(options.workflow_memory / 2),
-            resolving: Turns::new(options.workflow_memory / 2),
+            memory: MemoryBudgets::new(options.workflow_memory),
             meters: Meters::default(),
-            event_logs: Arc::default(),
+            views,
+            news,
             waiters: Waiters::default(),
             step_waiters: Waiters::default(),
             exchanges: Mutex::default(),
-            in_flight: InFlight::default(),
-            quarantined: Mutex::default(),
-            suspect: Mutex::default(),
+            isolation: Isolation::default(),
             is_recovered: AtomicBool::new(false),
-            paused: Mutex::default(),
-            resuming: tokio::sync::Mutex::default(),
-            jobs: Notify::new(),
-            starting_jobs: tokio::sync::Mutex::default(),
+            held_back: HeldBack::default(),
+            jobs: Jobs::default(),
             usage: budget::UsageByOrganization::default(),
             timers: Notify::new(),
         };

@@ -74,12 +74,12 @@ impl Inner {
         let was_suspended = run.aside_until.is_some();
         if is_running {
             self.change_running(loaded, by).await?;
-            self.tell_pause(&loaded.execution);
+            self.news.tell_pause(&loaded.execution);
             active.event.notify_one();
         } else {
             let pauses = by.is_some();
             self.change_waiting(loaded, by).await?;
-            self.tell_pause(&loaded.execution);
+            self.news.tell_pause(&loaded.execution);
             if pauses && !was_suspended {
                 let lane = loaded.execution.lane();
                 self.lanes().forget(&lane, id);

@@ -6,7 +6,7 @@
 //! first stopped.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 
@@ -27,6 +27,25 @@ pub struct Resumed {
     pub deliveries: usize,
 }
 
+/// Whether restored work is held back.
+#[derive(Debug, Default)]
+pub struct HeldBack {
+    /// The time of the restore, while its work is held back; otherwise `None`.
+    since: Mutex<Option<Timestamp>>,
+    /// Held while the work is resumed.
+    resuming: tokio::sync::Mutex<()>,
+}
+
+impl HeldBack {
+    pub fn since(&self) -> Option<Timestamp> {
+        *self.lock()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Timestamp>> {
+        self.since.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// A held-back row and its original key.
 struct HeldRow {
     table: Table,
@@ -40,7 +59,7 @@ impl Engine {
     /// Returns the time of the restore if its work is still held back.
     #[must_use]
     pub fn paused_since(&self) -> Option<Timestamp> {
-        *self.inner.paused.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.held_back.since()
     }
 
     /// Resumes everything that a restore held back. Deliveries are durable on return; the outbox
@@ -61,12 +80,12 @@ impl Inner {
     pub(super) async fn read_pause(&self) -> Result<Option<Timestamp>, Error> {
         let row = self.store.get(&held_back::paused()).await?;
         let since = row.and_then(|bytes| bytes.try_into().ok()).map(Timestamp::from_sortable);
-        *self.paused.lock().unwrap_or_else(PoisonError::into_inner) = since;
+        *self.held_back.lock() = since;
         Ok(since)
     }
 
     async fn resume(self: &Arc<Self>) -> Result<Resumed, Error> {
-        let _one_at_a_time = self.resuming.lock().await;
+        let _one_at_a_time = self.held_back.resuming.lock().await;
         let mut resumed = Resumed::default();
         loop {
             let found = self.store.page(Page::of(held_back::all(), BATCH_MAX)).await?;
@@ -82,7 +101,7 @@ impl Inner {
         let mut commit = Commit::new();
         commit.delete(held_back::paused());
         self.store.commit(commit).await?;
-        *self.paused.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.held_back.lock() = None;
         Ok(resumed)
     }
 

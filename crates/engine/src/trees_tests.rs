@@ -356,7 +356,7 @@ fn workflow_memory_bounds_running_maps() {
         for _ in 0..20 {
             ids.push(submit(&process, 0, &cases[0]).await);
         }
-        let memory = &process.engine.inner.memory;
+        let memory = &process.engine.inner.memory.workflows;
         let last = ids.pop().unwrap();
         let cancelled = process.engine.cancel(ORGANIZATION.into(), last).await.unwrap();
         assert_eq!(cancelled.status, Status::Cancelled);

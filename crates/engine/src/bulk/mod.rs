@@ -4,6 +4,8 @@
 
 mod work;
 
+use tokio::sync::Notify;
+
 use crate::{Engine, Error, Inner};
 use orrery_domain::bulk::{Job, Status};
 use orrery_domain::ids::{Id, JobId, OrganizationId};
@@ -15,6 +17,15 @@ use orrery_storage::{self as storage, Change, Commit, Key, Page, Table};
 pub const RUNNING_MAX: usize = 4;
 /// Maximum number of ended jobs retained per organization.
 const KEPT_MAX: usize = 100;
+
+/// Coordinates the start of jobs.
+#[derive(Debug, Default)]
+pub struct Jobs {
+    /// Notified when a job starts.
+    started: Notify,
+    /// Held while a job starts, so that [`RUNNING_MAX`] holds.
+    starting: tokio::sync::Mutex<()>,
+}
 
 /// Key prefix of an organization's jobs, newest first.
 fn jobs_of(organization: OrganizationId) -> Key {
@@ -56,7 +67,7 @@ impl Engine {
             return Err(Error::HeldBack);
         }
         let organization = made.organization;
-        let _one_at_a_time = inner.starting_jobs.lock().await;
+        let _one_at_a_time = inner.jobs.starting.lock().await;
         let page = Page::of(jobs_of(organization), RUNNING_MAX + KEPT_MAX + 1);
         let mut ended = Vec::new();
         let mut running = 0;
@@ -78,7 +89,7 @@ impl Engine {
         commit.put(job(organization, made.id), made)?;
         commit.put_bytes(open_job(made.id), organization.bytes().to_vec());
         inner.store.commit(commit).await?;
-        inner.jobs.notify_one();
+        inner.jobs.started.notify_one();
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! The bulk job worker: performs a few acts of each job in turn, one act at a time.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::{job, put};
@@ -62,7 +62,7 @@ impl Inner {
                 Turn::More => {}
                 Turn::Ended => tokio::select! {
                     () = self.tasks.stopping() => return,
-                    () = self.jobs.notified() => {}
+                    () = self.jobs.started.notified() => {}
                 },
                 Turn::Later => tokio::select! {
                     () = self.tasks.stopping() => return,
@@ -238,7 +238,7 @@ impl Inner {
 
 /// Whether the store was restored and has not been resumed yet.
 fn is_held_back(inner: &Inner) -> bool {
-    inner.paused.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    inner.held_back.since().is_some()
 }
 
 /// Converts the result of an act. Transient errors are retried.

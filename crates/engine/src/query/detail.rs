@@ -9,8 +9,10 @@ use std::time::Duration;
 
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::scheduler::retries::Delay;
-use crate::{Engine, Error, Inner, rows};
+use crate::active::ActiveExecutions;
+use crate::scheduler::admission::Scheduler;
+use crate::scheduler::retries::{Delay, Retries};
+use crate::{Engine, Error, Plans, rows};
 use orrery_domain::definition::{EventWait, Kind, Plan, Step as Planned, Wait};
 use orrery_domain::execution::{Execution, Pause};
 use orrery_domain::ids::{ExecutionId, KeyId, OrganizationId};
@@ -18,9 +20,11 @@ use orrery_domain::machine::workflow::StepProgress;
 use orrery_domain::payload::Payload;
 use orrery_domain::step::{Instance, Status, Step};
 use orrery_domain::time::Timestamp;
+use orrery_records::files::Files;
 use orrery_records::signed_urls::Link;
-use orrery_storage::Page;
+use orrery_runtime::Clock;
 use orrery_storage::record::decode;
+use orrery_storage::{Page, Store};
 use orrery_wire::execution::{Shown, Waiting};
 use orrery_wire::{self as wire, Text, Time};
 
@@ -54,14 +58,25 @@ impl Engine {
         organization: OrganizationId,
         id: ExecutionId,
     ) -> Result<Detail, Error> {
-        let inner = &self.inner;
-        let (execution, plan, steps) = inner.read_workflow(organization, id).await?;
-        let view = inner.view(&execution, plan.as_deref(), steps).await?;
+        let views = &self.inner.views;
+        let (execution, plan, steps) = views.read_workflow(organization, id).await?;
+        let view = views.view(&execution, plan.as_deref(), steps).await?;
         Ok(Detail { execution, view })
     }
 }
 
-impl Inner {
+/// Reads executions as clients see them.
+pub(crate) struct Views {
+    pub(crate) store: Store,
+    pub(crate) clock: Clock,
+    pub(crate) plans: Arc<dyn Plans>,
+    pub(crate) files: Files,
+    pub(crate) retries: Arc<Retries>,
+    pub(crate) scheduler: Arc<Scheduler>,
+    pub(crate) active: ActiveExecutions,
+}
+
+impl Views {
     /// Returns a workflow execution with its plan, if that is still stored, and its outer steps.
     pub(super) async fn read_workflow(
         &self,
@@ -261,6 +276,14 @@ impl Inner {
         self.clock.reading().shown(due).into()
     }
 
+    /// Returns the execution's position in its lane, starting at 1, or `None` if it is beyond the
+    /// window, and the number of running executions.
+    pub(super) fn lane_position(&self, execution: &Execution) -> (Option<usize>, usize) {
+        let lane = execution.lane();
+        let lanes = self.scheduler.lanes();
+        (lanes.position(&lane, execution.id), lanes.load(&lane).running)
+    }
+
     fn step_waits(&self, execution: &Execution, planned: &Planned, step: &Step) -> Option<Waiting> {
         let step_id = planned.id.clone();
         let attempt = step.attempts.last().map_or(0, |last| last.number);
@@ -283,7 +306,8 @@ impl Inner {
             }
             (Kind::Model(_), _, Some(running)) if step.status == Status::Queued => {
                 let model = running.model.clone();
-                let load = self.lanes().load(&orrery_domain::execution::lane_of_model(&model));
+                let load =
+                    self.scheduler.lanes().load(&orrery_domain::execution::lane_of_model(&model));
                 let running = load.running;
                 let queued = load.queued;
                 Some(Waiting::Model { step_id, model, running, queued })

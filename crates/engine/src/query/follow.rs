@@ -52,6 +52,7 @@ impl Engine {
         id: ExecutionId,
     ) -> Result<Follower, Error> {
         let inner = &self.inner;
+        let logs = inner.news.event_logs();
         let active = inner.active.get_or_insert(id);
         // Read under the state's lock, because state changes add their events under the same lock.
         let mut state = active.state.lock().await;
@@ -60,11 +61,10 @@ impl Engine {
             return Err(Error::NotFound);
         }
         if execution.status.is_final() {
-            let log =
-                inner.event_logs.recent(id).unwrap_or_else(|| inner.event_logs.create(execution));
+            let log = logs.recent(id).unwrap_or_else(|| logs.create(execution));
             return Ok(Follower { log, _active: None });
         }
-        let log = active.run_progress.open_event_log(|| inner.event_logs.create(execution));
+        let log = active.run_progress.open_event_log(|| logs.create(execution));
         drop(state);
         Ok(Follower { log, _active: Some(active) })
     }

@@ -3,7 +3,7 @@
 pub mod history;
 pub mod indexes;
 pub mod lists;
-mod news;
+pub(super) mod news;
 pub mod progress;
 
 pub(super) mod detail;

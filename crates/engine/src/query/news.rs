@@ -3,14 +3,17 @@
 
 use std::sync::Arc;
 
-use crate::query::events::EventLog;
+use crate::active::ActiveExecutions;
+use crate::query::events::{EventLog, EventLogs};
 use crate::query::follow::Follower;
-use crate::{Engine, Error, Inner};
+use crate::{Engine, Error};
 use orrery_domain::definition::{Kind, Plan};
 use orrery_domain::execution::Execution;
 use orrery_domain::ids::{ExecutionId, OrganizationId};
 use orrery_domain::payload::Payload;
 use orrery_domain::step::{Instance, Step};
+use orrery_records::files::Files;
+use orrery_runtime::Clock;
 use orrery_storage::Commit;
 use orrery_wire::event::{Event, StepEvent};
 
@@ -30,6 +33,7 @@ impl Engine {
         id: ExecutionId,
     ) -> Result<Follower, Error> {
         let inner = &self.inner;
+        let news = &inner.news;
         let active = inner.active.get_or_insert(id);
         // Read under the state's lock, because state changes add their events under the same lock.
         let mut state = active.state.lock().await;
@@ -37,7 +41,7 @@ impl Engine {
         let run = loaded.execution.workflow().ok_or(Error::NotFound)?;
         let is_final = loaded.execution.status.is_final();
         let known =
-            if is_final { inner.event_logs.recent(id) } else { active.run_progress.event_log() };
+            if is_final { news.event_logs.recent(id) } else { active.run_progress.event_log() };
         let log = match known {
             Some(log) => log,
             None => {
@@ -47,11 +51,11 @@ impl Engine {
                         let steps = progress.steps();
                         steps.map(|(at, step)| (at.clone(), step.clone())).collect()
                     }
-                    None => inner.read_outer_steps(id).await?,
+                    None => inner.views.read_outer_steps(id).await?,
                 };
                 steps.sort_by_key(|(_, step)| step.started_at);
-                let made = inner.event_logs.create(&loaded.execution);
-                inner.replay_steps(&made, &loaded.execution, plan.as_deref(), &steps);
+                let made = news.event_logs.create(&loaded.execution);
+                news.replay_steps(&made, &loaded.execution, plan.as_deref(), &steps);
                 if is_final {
                     made.close();
                     made
@@ -65,7 +69,24 @@ impl Engine {
     }
 }
 
-impl Inner {
+/// Publishes changes of executions to the clients that follow them.
+pub(crate) struct News {
+    clock: Clock,
+    files: Files,
+    active: ActiveExecutions,
+    event_logs: Arc<EventLogs>,
+}
+
+impl News {
+    pub(crate) fn new(clock: Clock, files: Files, active: ActiveExecutions) -> Self {
+        Self { clock, files, active, event_logs: Arc::default() }
+    }
+
+    /// The event logs of followed executions.
+    pub(crate) const fn event_logs(&self) -> &Arc<EventLogs> {
+        &self.event_logs
+    }
+
     fn replay_steps(
         &self,
         log: &EventLog,

@@ -41,7 +41,7 @@ impl Engine {
         organization: OrganizationId,
         id: ExecutionId,
     ) -> Result<Progress, Error> {
-        let (execution, plan, steps) = self.inner.read_workflow(organization, id).await?;
+        let (execution, plan, steps) = self.inner.views.read_workflow(organization, id).await?;
         let plan = plan.as_deref();
         let planned = plan.into_iter().flat_map(Plan::steps).filter(|one| !is_in_map(plan, one));
         let mut progress = Progress { execution, total: 0, ended: Vec::new() };

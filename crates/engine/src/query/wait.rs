@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::scheduler::lanes;
 use crate::scheduler::retries::Delay;
-use crate::{Engine, Error, Inner};
+use crate::{Engine, Error};
 use orrery_domain::execution::Execution;
 use orrery_domain::ids::{ExecutionId, OrganizationId};
 use orrery_domain::waits_for::WaitsFor;
@@ -52,7 +52,7 @@ impl Engine {
         if execution.status.is_final() || prediction.running().is_some() {
             return None;
         }
-        if self.inner.quarantined().contains(&execution.id) {
+        if self.inner.isolation.quarantined().contains(&execution.id) {
             return Some(
                 "held: it was running when the service crashed, and will be retried alone".into(),
             );
@@ -64,21 +64,11 @@ impl Engine {
             let attempt = prediction.attempts.len().saturating_add(1);
             return Some(format!("waiting for attempt {attempt}, which begins at {at}"));
         }
-        let (place, running) = self.inner.lane_position(execution);
+        let (place, running) = self.inner.views.lane_position(execution);
         let place = place.map_or_else(
             || format!("behind the first {}", lanes::WINDOW),
             |position| format!("position {position}"),
         );
         Some(format!("queued: {place} in lane {}, {running} running", prediction.model()))
-    }
-}
-
-impl Inner {
-    /// Returns the execution's position in its lane, starting at 1, or `None` if it is beyond the
-    /// window, and the number of running executions.
-    pub(super) fn lane_position(&self, execution: &Execution) -> (Option<usize>, usize) {
-        let lane = execution.lane();
-        let lanes = self.lanes();
-        (lanes.position(&lane, execution.id), lanes.load(&lane).running)
     }
 }

@@ -149,11 +149,11 @@ impl Inner {
         if is_final(effects) {
             self.waiters.wake(execution.id);
             self.step_waiters.wake(execution.id);
-            if !self.event_logs.is_empty()
+            if !self.news.event_logs().is_empty()
                 && let Some(active) = self.active.find(execution.id)
                 && let Some(log) = active.run_progress.event_log()
             {
-                self.event_logs.close(execution.id, log);
+                self.news.event_logs().close(execution.id, log);
             }
             self.count_ended(execution);
             let kind = execution.kind();

@@ -7,4 +7,4 @@ pub(super) mod budget;
 pub(super) mod commit;
 mod endpoints;
 mod prediction;
-mod workflow;
+pub(super) mod workflow;

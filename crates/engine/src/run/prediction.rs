@@ -100,7 +100,7 @@ impl Inner {
         work: Option<&ModelSpec>,
         input: &RawValue,
     ) -> Result<runners::Success, runners::Error> {
-        let logs = Some((Arc::clone(&self.event_logs), Arc::clone(execution)));
+        let logs = Some((Arc::clone(self.news.event_logs()), Arc::clone(execution)));
         let progress = Arc::new(RunProgressSink {
             run_progress: Arc::clone(&active.run_progress),
             event_logs: logs,

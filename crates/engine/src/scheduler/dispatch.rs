@@ -216,7 +216,7 @@ impl ExecutionPermit {
         let id = self.id;
         let Entry { organization, active } = entry;
         let active = active.unwrap_or_else(|| inner.active.get_or_insert(id));
-        let mark = inner.in_flight.begin(Run::whole(organization, id));
+        let mark = inner.isolation.in_flight.begin(Run::whole(organization, id));
         let run = AssertUnwindSafe(inner.run_active(&active, &self.lane, (organization, id)));
         let ran = run.catch_unwind().await;
         drop(mark);

@@ -13,8 +13,8 @@
 //!
 //! [`Options::isolation`]: crate::Options::isolation
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, PoisonError};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::scheduler::admission::Entry;
@@ -36,6 +36,32 @@ const QUARANTINE_AFTER: u32 = 2;
 const GROWTH_INTERVAL: Duration = Duration::from_millis(50);
 /// Minimum memory growth for which an OOM kill is blamed on the suspect that ran alone.
 const GROWTH_MIN: u64 = 64 << 20;
+
+/// Tracks the executions that may have killed the process.
+#[derive(Debug, Default)]
+pub struct Isolation {
+    /// Executions in flight, for recovery after a crash.
+    pub(crate) in_flight: InFlight,
+    /// Executions held back until each of them can run alone.
+    quarantined: Mutex<HashSet<ExecutionId>>,
+    /// The quarantined execution that is running now.
+    suspect: Mutex<Option<ExecutionId>>,
+}
+
+impl Isolation {
+    pub(crate) fn quarantined(&self) -> MutexGuard<'_, HashSet<ExecutionId>> {
+        self.quarantined.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_suspect(&self, id: Option<ExecutionId>) {
+        *self.suspect.lock().unwrap_or_else(PoisonError::into_inner) = id;
+    }
+
+    /// Whether this execution was quarantined and is running now.
+    pub(crate) fn runs_as_suspect(&self, id: ExecutionId) -> bool {
+        *self.suspect.lock().unwrap_or_else(PoisonError::into_inner) == Some(id)
+    }
+}
 
 /// The verdict on the executions that were running at a crash.
 #[derive(Default)]
@@ -74,7 +100,7 @@ impl Engine {
 
     /// Records an orderly stop: the executions still running are not suspects.
     pub fn stopped(&self) {
-        self.inner.in_flight.close();
+        self.inner.isolation.in_flight.close();
     }
 }
 
@@ -91,14 +117,14 @@ impl Inner {
         }
         // Open the new record last: if the process is killed before this point, the next start
         // finds the old record.
-        if let Err(error) = self.in_flight.open(folder, &judged.suspects) {
+        if let Err(error) = self.isolation.in_flight.open(folder, &judged.suspects) {
             tracing::error!(%error, "cannot record running executions");
         }
         let quarantined =
             judged.suspects.iter().filter(|suspect| suspect.deaths >= QUARANTINE_AFTER);
         let quarantined: BTreeSet<_> =
             quarantined.map(|one| (one.run.id, one.run.organization)).collect();
-        self.quarantined().extend(quarantined.iter().map(|(id, _)| *id));
+        self.isolation.quarantined().extend(quarantined.iter().map(|(id, _)| *id));
         let mut quarantined: Vec<_> = quarantined.into_iter().collect();
         quarantined.sort_by_key(|(id, _)| !judged.ran.contains(id));
         Ok(quarantined)
@@ -193,7 +219,7 @@ impl Inner {
                 crate::run::outcome::webhook_body(&execution, None)
                     .map_err(|error| storage::Error::malformed("webhook body", error))?
             }
-            Work::Workflow(_) => self.workflow_body(&execution, None, Vec::new()).await?,
+            Work::Workflow(_) => self.views.workflow_body(&execution, None, Vec::new()).await?,
         };
         self.write(commit, &execution, &effects, Some(body)).await?;
         metrics::counter!("orrery_executions_abandoned_total").increment(1);
@@ -241,7 +267,7 @@ impl Inner {
             let growth = memory::resident().saturating_sub(base) as u64;
             if growth > most {
                 most = growth;
-                self.in_flight.note_growth(growth);
+                self.isolation.in_flight.note_growth(growth);
             }
         }
     }
@@ -260,7 +286,7 @@ impl Inner {
             }
         };
         // The execution may have been cancelled.
-        if !self.quarantined().remove(&id) {
+        if !self.isolation.quarantined().remove(&id) {
             return;
         }
         let Some((execution, _)) = execution else { return };
@@ -269,18 +295,9 @@ impl Inner {
         let started = self.lanes().start_quarantined(&lane, organization, id);
         let Some(task) = started else { return };
         let permit = ExecutionPermit::new(Arc::clone(self), Arc::from(lane), id, task);
-        self.set_suspect(Some(id));
+        self.isolation.set_suspect(Some(id));
         permit.run(Entry { organization, active: None }).await;
-        self.set_suspect(None);
-    }
-
-    fn set_suspect(&self, id: Option<ExecutionId>) {
-        *self.suspect.lock().unwrap_or_else(PoisonError::into_inner) = id;
-    }
-
-    /// Whether this execution was quarantined and is running now.
-    pub(crate) fn runs_as_suspect(&self, id: ExecutionId) -> bool {
-        *self.suspect.lock().unwrap_or_else(PoisonError::into_inner) == Some(id)
+        self.isolation.set_suspect(None);
     }
 }
 

@@ -68,7 +68,7 @@ fn life_until<T>(
         let process = Process::start_with(folder, i64::MAX, script, options);
         process.engine.recover().await.unwrap();
         let lived = live(&process).await;
-        process.engine.inner.in_flight.die(note);
+        process.engine.inner.isolation.in_flight.die(note);
         process.engine.inner.tasks.stop();
         process.store.clone().close().await;
         lived
@@ -273,7 +273,7 @@ fn isolation_lets_others_start_and_still_finds_culprit() {
         let beside = submit(&process, "stalls").await;
         let running = called(&process, 2).await;
         assert!(running.contains(&id) && running.contains(&beside), "{running:?}");
-        process.engine.inner.in_flight.die(FAULT);
+        process.engine.inner.isolation.in_flight.die(FAULT);
         process.engine.inner.tasks.stop();
         process.store.clone().close().await;
         beside

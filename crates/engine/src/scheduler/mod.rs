@@ -4,7 +4,7 @@
 pub(super) mod admission;
 mod dispatch;
 pub(super) mod in_flight;
-mod isolation;
+pub(super) mod isolation;
 pub(super) mod lanes;
 pub(super) mod permit;
 mod recovery;

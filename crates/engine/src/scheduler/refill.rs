@@ -32,7 +32,7 @@ impl Inner {
         while more_from.is_none()
             && let Some(rows) = scan.next_page().await?
         {
-            let quarantined = self.quarantined();
+            let quarantined = self.isolation.quarantined();
             let lanes = self.lanes();
             let ids = rows.iter().filter_map(|(key, _)| key.last_id::<ExecutionId>());
             let mut ids = ids.filter(|id| !lanes.knows(lane, *id) && !quarantined.contains(id));

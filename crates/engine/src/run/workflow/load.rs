@@ -101,7 +101,7 @@ impl Inner {
                 return Ok(None);
             }
         };
-        let owner = self.owner_of(execution).await?;
+        let owner = self.views.owner_of(execution).await?;
         let is_foreign = owner != Some(execution.organization);
         let ran = Duration::from_millis(run.ran_ms);
         let depth = run.parent.as_ref().map_or(0, |parent| parent.depth);
@@ -192,7 +192,7 @@ impl Inner {
             }
         };
         effects.extend(machine::fail(&mut next, fault, self.clock.now()));
-        let body = self.workflow_body(&next, None, Vec::new()).await?;
+        let body = self.views.workflow_body(&next, None, Vec::new()).await?;
         self.write(Commit::new(), &next, &effects, Some(body)).await?;
         loaded.execution = next;
         Ok(())

@@ -55,6 +55,28 @@ const BRANCH_STEP_BYTES: usize = 2048;
 /// Small executions do not wait for memory; the states of their steps take at most this much.
 const SMALL_PLAN_BYTES: usize = 16 * 1024;
 
+/// The memory budgets of all running workflows.
+#[derive(Debug)]
+pub struct MemoryBudgets {
+    /// For executions in memory.
+    pub(crate) workflows: Arc<Turns>,
+    /// For inputs of step calls.
+    pub(super) calls: Arc<Turns>,
+    /// For results and outputs under construction.
+    pub(super) resolving: Arc<Turns>,
+}
+
+impl MemoryBudgets {
+    /// Creates the budgets for `bytes` of executions.
+    pub fn new(bytes: usize) -> Self {
+        Self {
+            workflows: Turns::new(bytes),
+            calls: Turns::new(bytes / 2),
+            resolving: Turns::new(bytes / 2),
+        }
+    }
+}
+
 /// The memory share of one execution.
 #[derive(Debug)]
 pub struct Memory {
@@ -134,12 +156,12 @@ impl Inner {
         let estimate = estimate(plan.as_deref(), bytes, values);
         let (weight, for_items) = (estimate.total(), estimate.items);
         if for_items == 0 && input <= KEEP_BYTES_MAX && estimate.steps <= SMALL_PLAN_BYTES {
-            let turn = self.memory.force(organization, weight);
+            let turn = self.memory.workflows.force(organization, weight);
             return Some(Memory { turn, for_items });
         }
         let most = self.options.workflow_memory / SHARE_MAX;
         let (weight, for_items) = (weight.min(most), for_items.min(most));
-        let taking = turns::on_behalf_of(organization, self.memory.take(weight));
+        let taking = turns::on_behalf_of(organization, self.memory.workflows.take(weight));
         let mut taking = std::pin::pin!(taking);
         if let Some(turn) = taking.as_mut().now_or_never() {
             return Some(Memory { turn, for_items });
@@ -169,7 +191,7 @@ impl Engine {
     /// Waits for a share of memory for a value that is built from `bytes` of text and stored at
     /// once. The holder of the share waits only for the disk.
     pub async fn room_to_make(&self, organization: OrganizationId, bytes: usize) -> Option<Turn> {
-        OptionFuture::from(room(&self.inner.resolving, organization, bytes)).await
+        OptionFuture::from(room(&self.inner.memory.resolving, organization, bytes)).await
     }
 }
 
@@ -230,7 +252,7 @@ mod tests {
                 let script = script(&cases);
                 let process = Process::start_with(&folder, i64::MAX, script, Options::default());
                 process.engine.recover().await.unwrap();
-                let turns = Arc::clone(&process.engine.inner.resolving);
+                let turns = Arc::clone(&process.engine.inner.memory.resolving);
                 let all = turns.force(ORGANIZATION.into(), 1 << 40);
                 let asked = vec![submission(0, &cases[0])];
                 let id = process.engine.submit(asked, Commit::new()).await.unwrap()[0].id;

@@ -16,7 +16,7 @@
 mod alarms;
 mod children;
 mod load;
-mod memory;
+pub(crate) mod memory;
 mod resolve;
 mod runs;
 mod store;
@@ -176,7 +176,7 @@ impl Actor {
                     return Ok(());
                 }
                 if is_first {
-                    self.inner.tell_status(&loaded.execution);
+                    self.inner.news.tell_status(&loaded.execution);
                 }
                 *state = Some(loaded);
                 if next == NextStep::Release {
@@ -300,7 +300,7 @@ impl Actor {
             self.is_marked |= is_news;
         }
         if is_news {
-            self.inner.tell_pause(execution);
+            self.inner.news.tell_pause(execution);
         }
         self.is_paused = execution.paused().is_some();
         if written.is_final() || execution.workflow().is_some_and(|run| run.aside_until.is_some()) {
@@ -308,7 +308,7 @@ impl Actor {
         }
         for instance in starts {
             if let Some(step) = progress.step(&instance).filter(|step| !step.status.is_final()) {
-                self.inner.tell_begun(execution, &self.plan, &instance, step);
+                self.inner.news.tell_begun(execution, &self.plan, &instance, step);
             }
         }
         for job in jobs {
@@ -540,7 +540,7 @@ impl Actor {
             let _no_effects = progress.apply(execution, started, now);
         }
         if let Some(step) = progress.step(&instance) {
-            self.inner.tell_begun(execution, &self.plan, &instance, step);
+            self.inner.news.tell_begun(execution, &self.plan, &instance, step);
         }
     }
 

@@ -183,7 +183,7 @@ impl Actor {
         &self,
         bytes: usize,
     ) -> OptionFuture<impl Future<Output = Turn> + Send + use<>> {
-        memory::room(&self.inner.resolving, self.organization, bytes).into()
+        memory::room(&self.inner.memory.resolving, self.organization, bytes).into()
     }
 
     /// Stores a value as a payload, in a file if it is large.

@@ -206,7 +206,7 @@ impl Actor {
             self.push(instance, run);
             return true;
         };
-        let permit = inner.acquire_permit(slug, inner.runs_as_suspect(self.id));
+        let permit = inner.acquire_permit(slug, inner.isolation.runs_as_suspect(self.id));
         let has_permit = permit.is_granted();
         let run = if has_permit {
             self.admitted.insert(instance.clone());
@@ -364,7 +364,7 @@ impl Actor {
             Kind::Parallel(_) | Kind::Choice(_) | Kind::Map(_) | Kind::Wait(_) | Kind::Pass(_) => 0,
         };
         let bytes = bytes.min(RESOLVED_BYTES_MAX);
-        let taking = memory::room(&self.inner.calls, self.organization, bytes)?;
+        let taking = memory::room(&self.inner.memory.calls, self.organization, bytes)?;
         Some(Box::pin(taking))
     }
 }
@@ -458,7 +458,7 @@ impl Inner {
         } = job;
         Box::pin(async move {
             let _room = room;
-            let _mark = self.in_flight.begin(Run::attempt(organization, execution, &key));
+            let _mark = self.isolation.in_flight.begin(Run::attempt(organization, execution, &key));
             let Call::Http { request, fail_when } = call else {
                 let outcome = Box::new(Ok(Err(no_such_step().into())));
                 return Report::Ended { instance, attempt, outcome, reservation: None };
@@ -492,7 +492,7 @@ impl Inner {
         } = job;
         Box::pin(async move {
             let _room = room;
-            let mark = inner.in_flight.begin(Run::attempt(organization, execution, &key));
+            let mark = inner.isolation.in_flight.begin(Run::attempt(organization, execution, &key));
             let mut reservation = None;
             let outcome = match call {
                 Call::Model { slug, input, may_fall_back, spent } => {

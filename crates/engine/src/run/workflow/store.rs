@@ -135,12 +135,12 @@ impl Inner {
         }
         let announcement = if self.announces(execution, &written.effects) {
             let steps = progress.steps().map(|(instance, step)| (instance.clone(), step.clone()));
-            Some(self.workflow_body(execution, Some(progress.plan()), steps.collect()).await?)
+            Some(self.views.workflow_body(execution, Some(progress.plan()), steps.collect()).await?)
         } else {
             None
         };
         let changed: Vec<_> = progress.changed().collect();
-        self.tell_steps(&mut commit, execution, progress.plan(), &changed);
+        self.news.tell_steps(&mut commit, execution, progress.plan(), &changed);
         for (instance, step) in changed {
             commit.put(rows::step(execution.id, instance), step)?;
             for payload in step.input.iter().chain(&step.output) {

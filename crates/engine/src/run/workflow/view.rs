@@ -67,7 +67,8 @@ impl Actor {
         for position in uses {
             let Some(planned) = plan.at(*position) else { continue };
             if let Some(event) = planned.kind.event() {
-                let url = self.inner.resume_url((self.organization, self.api_key), self.id, event);
+                let url =
+                    self.inner.views.resume_url((self.organization, self.api_key), self.id, event);
                 resume_urls.insert(planned.id.clone(), Value::String(url));
             }
             let depth = plan.maps_around(*position).len();
