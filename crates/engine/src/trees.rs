@@ -21,6 +21,7 @@ use futures_util::stream::FuturesUnordered;
 use crate::{Error, Inner, rows};
 use orrery_domain::execution::{Execution, Kind, Status, WorkflowRun};
 use orrery_domain::ids::{ExecutionId, OrganizationId};
+use orrery_storage::commit::Expect;
 use orrery_storage::record::decode;
 use orrery_storage::{Commit, Key, Page};
 
@@ -112,6 +113,15 @@ impl Tree {
         self.is_cancelled.load(Ordering::Acquire)
     }
 
+    /// Checks that the root has not been cancelled, right before reserved descendants are created.
+    ///
+    /// # Errors
+    /// [`TreeExceeded::Cancelled`].
+    pub fn check_open(&self) -> Result<(), TreeExceeded> {
+        let is_closed = self.descendants.load(Ordering::Acquire) >= CLOSED;
+        if is_closed { Err(TreeExceeded::Cancelled { root: self.root }) } else { Ok(()) }
+    }
+
     /// Counts one more descendant, with an input of `input` bytes.
     ///
     /// # Errors
@@ -164,9 +174,11 @@ impl Drop for Tree {
 }
 
 impl NewDescendant {
-    /// Adds the count to the commit that creates the descendant.
+    /// Adds the count to the commit that creates the descendant, which fails if the tree has been
+    /// closed by then.
     pub fn record(self, commit: &mut Commit) {
         let [descendants, bytes, _ended] = rows::tree(self.tree.root);
+        commit.expect(Expect::Below(descendants.clone(), CLOSED));
         commit.add(descendants, 1);
         commit.add(bytes, self.bytes);
         commit.after_durable(move || self.keep());

@@ -20,6 +20,8 @@ pub enum Expect {
     Present(Key),
     /// The row under the key has exactly these bytes.
     Equal(Key, Vec<u8>),
+    /// The counter under the key is below this number.
+    Below(Key, i64),
 }
 
 impl Expect {

@@ -200,11 +200,15 @@ async fn store_open_refuses_newer_format() {
 async fn commit_conflict_writes_nothing_and_spares_its_group() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(&options(&folder)).unwrap();
-    store.commit(put("held", b"1")).await.unwrap();
+    let mut held = put("held", b"1");
+    held.add(key("three"), 3);
+    store.commit(held).await.unwrap();
     for expect in [
         Expect::Absent(key("held")),
         Expect::Present(key("missing")),
         Expect::Equal(key("held"), b"2".to_vec()),
+        Expect::Below(key("three"), 3),
+        Expect::Below(key("no counter"), 0),
     ] {
         let mut refused = put("new", b"x");
         refused.expect(expect);
@@ -213,6 +217,9 @@ async fn commit_conflict_writes_nothing_and_spares_its_group() {
         other.unwrap();
         assert_eq!(store.get(&key("new")).await.unwrap(), None);
     }
+    let mut below = put("new", b"x");
+    below.expect(Expect::Below(key("three"), 4)).expect(Expect::Below(key("no counter"), 1));
+    store.commit(below).await.unwrap();
 }
 
 #[tokio::test]

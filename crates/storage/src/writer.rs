@@ -216,6 +216,9 @@ impl Writer {
                 Expect::Equal(key, bytes) => {
                     (key, self.current(key, overlay)?.as_deref() == Some(bytes))
                 }
+                Expect::Below(key, limit) => {
+                    (key, counter(self.current(key, overlay)?.as_deref())? < *limit)
+                }
             };
             if !holds {
                 return Err(Error::Conflict { key: key.clone() });

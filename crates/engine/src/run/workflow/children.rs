@@ -122,6 +122,17 @@ impl Actor {
         })
     }
 
+    /// Replaces the start of a child whose tree was closed while the child was prepared.
+    pub(super) fn unless_tree_closed(&mut self, event: Event) -> Result<Event, Error> {
+        let Event::ChildStarted { instance, attempt, .. } = &event else { return Ok(event) };
+        let Some(Err(closed)) = self.tree.as_ref().map(|tree| tree.check_open()) else {
+            return Ok(event);
+        };
+        self.new_children.remove(instance);
+        let failure = Failure::new(ErrorClass::InvalidModelConfig, closed.to_string());
+        self.child_event(instance.clone(), *attempt, Ok(Err(failure)))
+    }
+
     /// Converts ended children into events of the steps that wait for them.
     pub(super) async fn take_ended_children(&mut self) -> Result<Vec<Event>, Error> {
         let mut events = Vec::new();

@@ -332,6 +332,7 @@ impl Actor {
             events.iter().any(|event| matches!(event, Event::ChildStarted { .. }));
         let starts: Vec<Instance> = events.iter().filter_map(started).collect();
         for event in events {
+            let event = self.unless_tree_closed(event)?;
             self.apply_event(execution, progress, event, written, jobs).await?;
         }
         self.begin_granted(execution, progress, written, jobs).await?;
