@@ -18,6 +18,7 @@ use super::idempotency_key::{self, Creation};
 use super::{Context, Role};
 use orrery_domain::delivery::Webhook;
 use orrery_domain::execution::{self, Execution, Work, WorkflowRun};
+use orrery_domain::hex::hex;
 use orrery_domain::ids::{BulkId, ExecutionId, Id as _, WorkflowId};
 use orrery_domain::json_object::JsonObject;
 use orrery_domain::workflow::{Status, Version, Workflow};
@@ -505,8 +506,7 @@ pub async fn get(context: Context) -> Result<Response, crate::Error> {
 fn tagged(detail: &engine::Detail) -> Result<(Response, String), crate::Error> {
     let text = serde_json::to_vec(&detail.view).map_err(crate::Error::internal)?;
     let hash = ring::digest::digest(&ring::digest::SHA256, &text);
-    let digits: String = hash.as_ref().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-    let tag = format!("\"{digits}\"");
+    let tag = format!("\"{}\"", hex(hash.as_ref().iter().take(16)));
     let mut answer = response::json_text(StatusCode::OK, text.into());
     answer.headers_mut().insert(ETAG, value_of(&tag)?);
     Ok((answer, tag))

@@ -20,6 +20,7 @@ use hyper::header::{
 };
 use rust_embed::RustEmbed;
 
+use orrery_domain::hex::hex;
 use orrery_http::{Response, response};
 
 /// The content security policy of the dashboard: only content from this origin, and connections
@@ -121,8 +122,7 @@ fn compressed(path: &str, bytes: &Bytes) -> Option<Bytes> {
 /// Returns half of the SHA-256 of the contents in quoted hexadecimal, as a strong `ETag` (RFC 9110,
 /// section 8.8.3).
 fn tag(hash: &[u8; 32]) -> String {
-    let digits: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-    format!("\"{digits}\"")
+    format!("\"{}\"", hex(hash.iter().take(16)))
 }
 
 /// Returns whether `known`, an `If-None-Match` header, matches `tag` (RFC 9110, section 13.1.2:

@@ -2,7 +2,6 @@
 //! of the data folder can read. A model's program runs as the same user but is sandboxed: it cannot
 //! read that file, so it cannot use the socket.
 
-use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -11,6 +10,7 @@ use std::path::Path;
 use anyhow::Context as _;
 
 use orrery_config::secret::Secret;
+use orrery_domain::hex::hex;
 use orrery_runtime::random_bytes;
 
 /// Number of random bytes in a token.
@@ -21,11 +21,7 @@ const BYTES: usize = 32;
 /// # Errors
 /// Returns an error if the operating system provides no random bytes.
 pub fn token() -> anyhow::Result<Secret> {
-    let mut text = String::new();
-    for byte in random_bytes::<BYTES>()? {
-        write!(text, "{byte:02x}")?;
-    }
-    Ok(Secret::from(text))
+    Ok(Secret::from(hex(&random_bytes::<BYTES>()?)))
 }
 
 /// Writes the token to a file for the command line, replacing an earlier token.

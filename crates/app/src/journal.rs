@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 
 use orrery_api::Services;
 use orrery_config::{self as config, Config};
+use orrery_domain::hex::hex;
 use orrery_records::audit::{Actor, ShipOptions, Shipper};
 use orrery_runtime::Tasks;
 
@@ -24,7 +25,7 @@ const DENIED_EVERY: u32 = 60;
 /// Returns an error if the store cannot be written.
 pub async fn note_start(services: &Services, config: &Config) -> anyhow::Result<()> {
     let digest = Sha256::digest(format!("{config:?}").as_bytes());
-    let digest: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    let digest = hex(digest.iter().take(8));
     let subject = format!("version {}, configuration {digest}", env!("CARGO_PKG_VERSION"));
     let entry = services.audit.entry(&Actor::service(), "service.start", subject);
     Ok(services.audit.write(&entry).await?)

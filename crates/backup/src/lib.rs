@@ -51,6 +51,7 @@ pub use self::restore::{compact, restore, restore_until};
 pub use self::salvage::{check_damaged, salvage};
 pub use self::spared::Spared;
 pub use self::write::{Progress, Source, write};
+use orrery_domain::hex::hex;
 use orrery_domain::time::Timestamp;
 
 /// The format that this release writes.
@@ -179,7 +180,7 @@ impl Sum {
     }
 
     fn hex(&self) -> String {
-        self.hash.clone().finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+        hex(&self.hash.clone().finalize())
     }
 }
 

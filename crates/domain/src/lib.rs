@@ -24,6 +24,7 @@ pub mod delivery;
 pub mod execution;
 pub mod fault;
 pub mod file;
+pub mod hex;
 pub mod histogram;
 pub mod ids;
 pub mod input_template;

@@ -5,14 +5,14 @@
 //! Pure: computes the header value from the secret, the time and the bytes. Stores no secret and
 //! reads no clock; receivers decide whether a timestamp is recent enough.
 
-use std::fmt::Write;
-
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, Mac};
 use ring::signature::{Ed25519KeyPair, KeyPair};
 use sha2::Sha256;
 use subtle::ConstantTimeEq;
+
+use crate::hex::hex;
 
 /// Maximum length of a `webhook_secret`, in bytes.
 pub const SECRET_BYTES_MAX: usize = 256;
@@ -51,13 +51,7 @@ pub fn check_secret(secret: &str) -> Result<(), BadSecret> {
 #[must_use]
 pub fn sign(secret: &str, timestamp: i64, body: &[u8]) -> String {
     let digest = digest(secret.as_bytes(), &[timestamp.to_string().as_bytes(), b".", body]);
-    let mut text = String::with_capacity(7 + 64);
-    text.push_str("sha256=");
-    for byte in digest {
-        // Writing to a String cannot fail.
-        let _infallible = write!(text, "{byte:02x}");
-    }
-    text
+    format!("sha256={}", hex(&digest))
 }
 
 /// The value of `webhook-signature`: `v1,` and the base64 HMAC-SHA256 of `<id>.<timestamp>.<body>`.

@@ -15,6 +15,7 @@ use sha2::{Digest, Sha256};
 use crate::service::Inner;
 use crate::tools::unreadable;
 use orrery_catalog::Model;
+use orrery_domain::hex::hex;
 use orrery_domain::ids::OrganizationId;
 use orrery_domain::spelling;
 use orrery_domain::workflow::{Status, Workflow};
@@ -51,11 +52,7 @@ pub fn name_of(prefix: &str, slug: &str) -> String {
     if name.chars().all(is_plain) && name.len() <= NAME_MAX {
         return name;
     }
-    let digest: String = Sha256::digest(slug)
-        .iter()
-        .take(DIGEST_CHARS / 2)
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let digest = hex(Sha256::digest(slug).iter().take(DIGEST_CHARS / 2));
     let plain = name.chars().map(|c| if is_plain(c) { c } else { '_' });
     let kept: String = plain.take(NAME_MAX - DIGEST_CHARS - 1).collect();
     format!("{kept}_{digest}")

@@ -19,6 +19,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use super::definition::secrets;
+use super::hex::hex;
 
 pub use self::read::{Error, Fields, definition, typed};
 
@@ -49,7 +50,7 @@ pub fn print_of(steps: &Value) -> String {
     let seen = secrets::mask(Value::Object(definition));
     let steps = seen.get("steps").unwrap_or(steps);
     let hash = Sha256::digest(steps.to_string().as_bytes());
-    hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    hex(hash.iter().take(8))
 }
 
 /// A workflow in the legacy shape, for tests.

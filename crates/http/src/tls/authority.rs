@@ -27,6 +27,7 @@ use x509_parser::time::ASN1Time;
 
 use super::pair::{self, Pair};
 use super::{Error, constraints};
+use orrery_domain::hex::hex;
 use orrery_domain::time::Timestamp;
 use orrery_runtime as runtime;
 
@@ -329,8 +330,7 @@ pub(super) fn authority_name(key: &KeyPair) -> DistinguishedName {
 
 fn mark(key: &KeyPair) -> String {
     let digest = Sha256::digest(key.public_key_raw());
-    let digest: String = digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
-    format!("Orrery authority {digest}")
+    format!("Orrery authority {}", hex(digest.iter().take(4)))
 }
 
 /// Returns a random number, because clients may reject two certificates of one authority with the

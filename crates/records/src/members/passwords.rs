@@ -16,6 +16,7 @@ use tokio::sync::{AcquireError, OnceCell, Semaphore};
 
 use super::Error;
 use super::throttle::Network;
+use orrery_domain::hex::hex;
 use orrery_runtime::random_bytes;
 
 /// Minimum length of a password, in bytes.
@@ -89,11 +90,8 @@ impl Passwords {
         password: &str,
         network: Network,
     ) -> Result<bool, Error> {
-        let dummy = self.dummy.get_or_try_init(|| async {
-            let secret: String =
-                random_bytes::<16>()?.iter().map(|byte| format!("{byte:02x}")).collect();
-            self.hash(&secret).await
-        });
+        let dummy =
+            self.dummy.get_or_try_init(|| async { self.hash(&hex(&random_bytes::<16>()?)).await });
         let dummy = dummy.await?;
         let is_known = hash.is_some() && password.len() <= PASSWORD_MAX;
         let hash = hash.filter(|_| is_known).unwrap_or(dummy).to_owned();
