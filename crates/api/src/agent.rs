@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::stream;
 use hyper::StatusCode;
-use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::header::{HeaderName, HeaderValue};
 use serde_json::{Value, json};
 
 use super::doc::{Doc, ErrorForm, Kind, Param, RequestDoc, ResponseDoc};
@@ -15,8 +15,8 @@ use orrery_agent::{Feed, Request, Started, TaskEvent, check_session_name};
 use orrery_chat::Caller;
 use orrery_domain::execution::{Execution, Source};
 use orrery_domain::ids::{ExecutionId, OrganizationId};
-use orrery_http::sse::HEARTBEAT;
-use orrery_http::{Response, body, response};
+use orrery_http::sse::{self, HEARTBEAT};
+use orrery_http::{Response, response};
 use orrery_wire::agent::{
     Choice, Cleared, Completion, CompletionRequest, Exchange, Memory, Message, MessageRequest,
     Model, Models, Reply, Sessions, TaskCancelled, Usage,
@@ -473,15 +473,8 @@ impl Watch {
 }
 
 fn stream_of(watch: Watch) -> Response {
-    let pieces = stream::unfold(watch, |mut watch| async move {
+    sse::stream(stream::unfold(watch, |mut watch| async move {
         let piece = watch.next().await?;
-        Some((Ok(piece), watch))
-    });
-    let mut answer = hyper::Response::new(body::stream(pieces));
-    let headers = answer.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    // Tells proxies such as nginx not to buffer the events.
-    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-    answer
+        Some((piece, watch))
+    }))
 }

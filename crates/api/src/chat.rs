@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use futures_util::stream;
 use hyper::StatusCode;
-use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::header::{HeaderName, HeaderValue};
 use serde::Deserialize;
 
 use super::doc::{Doc, ErrorForm, RequestDoc, ResponseDoc};
@@ -17,7 +17,7 @@ use orrery_domain::execution::Source;
 use orrery_domain::ids::{ExecutionId, KeyId};
 use orrery_domain::model::Pricing;
 use orrery_http::error::OpenAi;
-use orrery_http::{Response, body, response};
+use orrery_http::{Response, response, sse};
 use orrery_wire::chat::{
     self, CompletionRequest, EmbeddingsRequest, Model, ModelCatalog, ModelKind, ModelPricing,
     ModelSource, Models, Upstream,
@@ -111,15 +111,9 @@ async fn answer(
         Answer::Stream { execution, pieces } => {
             let pieces = stream::unfold(pieces, |mut pieces| async move {
                 let piece: Bytes = pieces.recv().await?;
-                Some((Ok(piece), pieces))
+                Some((piece, pieces))
             });
-            let mut answer = hyper::Response::new(body::stream(pieces));
-            let headers = answer.headers_mut();
-            headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-            headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-            // Tells proxies such as nginx not to buffer the events.
-            headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-            identified(execution, answer)
+            identified(execution, sse::stream(pieces))
         }
     })
 }

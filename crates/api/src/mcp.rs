@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::stream;
 use hyper::StatusCode;
-use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue, ORIGIN};
+use hyper::header::{ACCEPT, HeaderMap, ORIGIN};
 use serde_json::Value;
 use url::{Host, Url};
 
@@ -19,8 +19,8 @@ use orrery_agent::mcp::{Call, Headers, Next, Reply, not_json};
 use orrery_chat::Caller;
 use orrery_domain::ids::{KeyId, OrganizationId};
 use orrery_http::request::parse_value;
-use orrery_http::sse::HEARTBEAT;
-use orrery_http::{Response, body, response, trace_context};
+use orrery_http::sse::{self, HEARTBEAT};
+use orrery_http::{Response, response, trace_context};
 use orrery_wire::mcp;
 
 const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
@@ -158,17 +158,10 @@ async fn follow(
     let of_key = Arc::clone(services);
     let over = Box::pin(async move { of_key.accounts.ended(organization, key).await });
     let watch = Watch { services: Arc::clone(services), call, over, is_done: false };
-    let pieces = stream::unfold(watch, |mut watch| async move {
+    Ok(sse::stream(stream::unfold(watch, |mut watch| async move {
         let piece = watch.next().await?;
-        Some((Ok(piece), watch))
-    });
-    let mut answer = hyper::Response::new(body::stream(pieces));
-    let headers = answer.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    // Tells proxies such as nginx not to buffer the events.
-    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-    Ok(answer)
+        Some((piece, watch))
+    })))
 }
 
 /// A client that follows a call.
@@ -216,6 +209,8 @@ fn event(message: &Value) -> Bytes {
 
 #[cfg(test)]
 mod tests {
+    use hyper::header::HeaderValue;
+
     use super::*;
 
     #[test]

@@ -54,7 +54,12 @@ pub fn response(events: impl Stream<Item = Vec<Event>> + Send + 'static) -> Resp
         Some((Bytes::from(text), events))
     });
     let first = futures_util::stream::iter([Bytes::from(format!("retry: {RETRY_MS}\n\n"))]);
-    let mut response = hyper::Response::new(body::stream(first.chain(beating).map(Ok)));
+    stream(first.chain(beating))
+}
+
+/// Returns a response that streams events that are already in the format.
+pub fn stream(pieces: impl Stream<Item = Bytes> + Send + 'static) -> Response {
+    let mut response = hyper::Response::new(body::stream(pieces.map(Ok)));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
