@@ -25,8 +25,7 @@ use orrery_domain::classify::ErrorClass;
 use orrery_domain::file;
 use orrery_domain::input_template::InputTemplate;
 use orrery_domain::model::Usage;
-use orrery_domain::money::Usd;
-use orrery_http::client::{self, Client, Limits, Overflow, Response};
+use orrery_http::client::{self, Client, Response};
 use orrery_http::{connector, content, trace_context};
 use orrery_runtime as runtime;
 
@@ -177,7 +176,7 @@ impl HttpRunner {
                 format!("the model '{model}' answered {status}: {}", excerpt(&answer.body));
             let body = content::json(&answer.headers, &answer.body).await.unwrap_or_default();
             let failure = Failure::new(class, sentence);
-            return Err(super::Error { failure, cost: self.cost(&body) });
+            return Err(super::Error { failure, cost: self.model.reported_cost(&body) });
         }
         let unexpected_response = |what: &str| {
             let sentence = format!("the model '{model}' {what}: {}", excerpt(&answer.body));
@@ -190,7 +189,7 @@ impl HttpRunner {
         let body: Value = content::json(&answer.headers, &answer.body)
             .await
             .map_err(|error| unexpected_response(&unreadable(&error)))?;
-        let cost = self.cost(&body);
+        let cost = self.model.reported_cost(&body);
         let output = match &self.options.output {
             None => body,
             Some(pointer) => body
@@ -201,12 +200,6 @@ impl HttpRunner {
         let usage = Usage { run_time, cost, ..Usage::default() };
         Ok(Success::new(output, usage))
     }
-
-    /// Returns the cost that the response reports.
-    fn cost(&self, body: &Value) -> Option<Usd> {
-        let dollars = body.pointer(&self.model.cost_report)?.as_f64()?;
-        Usd::from_dollars(dollars).filter(|cost| *cost >= Usd::ZERO)
-    }
 }
 
 impl Runner for HttpRunner {
@@ -214,16 +207,9 @@ impl Runner for HttpRunner {
         Box::pin(async move {
             let body = self.body(&job)?;
             let request = |url: &str| self.request(url, &job, &body);
-            let limits = Limits {
-                total: self.model.timeout,
-                answer_bytes: ANSWER_MAX,
-                overflow: Overflow::Fail,
-            };
             let started = runtime::monotonic_now();
-            let answer = self.servers.send(&self.client, &limits, request).await;
-            let (answer, mut lease) =
-                answer.map_err(|error| unanswered(&self.model.name, error))?;
-            lease.note(None);
+            let answer =
+                self.model.exchange(&self.servers, &self.client, ANSWER_MAX, request).await?;
             self.read(&answer, started.elapsed()).await
         })
     }

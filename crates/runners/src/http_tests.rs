@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::RecordingProgress;
+use orrery_domain::money::Usd;
 use orrery_runtime::Tasks;
 
 /// Starts a server that responds to one request with `answer`. Returns the port, the text of the

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use hyper::Request;
 use hyper::header::HeaderValue;
 use serde_json::Value;
 
@@ -19,7 +21,10 @@ use super::llm::Room;
 use super::{Runner, builtin, cog, command, http, llm, oip, openai};
 use orrery_config::reader::{Parsed, Section};
 use orrery_config::values::{self, one_of, problem};
-use orrery_http::client::Client;
+use orrery_domain::attempt::Failure;
+use orrery_domain::classify::ErrorClass;
+use orrery_domain::money::Usd;
+use orrery_http::client::{Client, Limits, Overflow, Response};
 use orrery_http::egress::Policy;
 use orrery_runtime::Tasks;
 
@@ -107,6 +112,32 @@ impl Model {
         let settings =
             Settings { model, addresses, patience: self.timeout, is_probed, starts_unknown };
         Pool::new(&settings, &dependencies.endpoints)
+    }
+
+    /// Sends the request of a run to one of the model's endpoints and returns the response.
+    pub(super) async fn exchange(
+        &self,
+        servers: &Pool,
+        client: &Client,
+        answer_bytes: usize,
+        request: impl Fn(&str) -> Result<Request<Bytes>, Failure>,
+    ) -> Result<Response, Failure> {
+        let limits = Limits { total: self.timeout, answer_bytes, overflow: Overflow::Fail };
+        let answer = servers.send(client, &limits, request).await;
+        let (answer, mut lease) = answer.map_err(|error| http::unanswered(&self.name, error))?;
+        lease.note(None);
+        Ok(answer)
+    }
+
+    /// Returns the failure of a run. `what` completes a sentence about the model.
+    pub(super) fn failure(&self, class: ErrorClass, what: &str) -> Failure {
+        Failure::new(class, format!("the model '{}': {what}", self.name))
+    }
+
+    /// Returns the cost that a response reports.
+    pub(super) fn reported_cost(&self, body: &Value) -> Option<Usd> {
+        let dollars = body.pointer(&self.cost_report)?.as_f64()?;
+        Usd::from_dollars(dollars).filter(|cost| *cost >= Usd::ZERO)
     }
 }
 

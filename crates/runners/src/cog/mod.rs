@@ -27,7 +27,6 @@ use orrery_config::reader::Section;
 use orrery_domain::attempt::Failure;
 use orrery_domain::classify::ErrorClass;
 use orrery_domain::model::Usage;
-use orrery_domain::money::Usd;
 use orrery_http::client::{Client, Limits, Overflow, Response};
 use orrery_http::{content, trace_context};
 use orrery_runtime::{self as runtime, Tasks};
@@ -102,10 +101,6 @@ impl CogRunner {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn failure(&self, class: ErrorClass, what: &str) -> Failure {
-        Failure::new(class, format!("the model '{}': {what}", self.model.name))
-    }
-
     /// Repeats the request until a container accepts it, and returns the response of the run.
     async fn ask(&self, run: &CancelOnDrop<'_>, job: &Job) -> Result<Response, Failure> {
         let id = run.id;
@@ -124,7 +119,7 @@ impl CogRunner {
                 .body(body.clone());
             let mut request = request.map_err(|error| {
                 let what = format!("the request cannot be made: {error}");
-                self.failure(ErrorClass::InvalidModelConfig, &what)
+                self.model.failure(ErrorClass::InvalidModelConfig, &what)
             })?;
             trace_context::pass_on(request.headers_mut(), &job.trace);
             Ok(request)
@@ -172,11 +167,11 @@ impl CogRunner {
         let status = answer.status.as_u16();
         if let Some(class) = ErrorClass::of_http_status(status) {
             let what = format!("it answered {status}: {}", excerpt(&answer.body));
-            return Err(self.failure(class, &what).into());
+            return Err(self.model.failure(class, &what).into());
         }
         let body: Value = content::json(&answer.headers, &answer.body).await.map_err(|error| {
             let what = format!("{}: {}", unreadable(&error), excerpt(&answer.body));
-            self.failure(ErrorClass::ProviderError, &what)
+            self.model.failure(ErrorClass::ProviderError, &what)
         })?;
         let text = |name: &str| body.get(name).and_then(Value::as_str).unwrap_or_default();
         job.progress.log(text("logs"));
@@ -184,8 +179,7 @@ impl CogRunner {
         let count = |name: &str| metric(name).and_then(Value::as_u64);
         let seconds = metric("predict_time").and_then(Value::as_f64);
         let seconds = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-        let cost = body.pointer(&self.model.cost_report).and_then(Value::as_f64);
-        let cost = cost.and_then(Usd::from_dollars).filter(|cost| *cost >= Usd::ZERO);
+        let cost = self.model.reported_cost(&body);
         let usage = Usage {
             run_time: seconds.unwrap_or(waited),
             input_tokens: count("input_token_count"),
@@ -201,7 +195,7 @@ impl CogRunner {
             "canceled" => "its run was cancelled by something other than this service".to_owned(),
             _ => format!("gave an answer without a known status: {}", excerpt(&answer.body)),
         };
-        Err(super::Error { failure: self.failure(ErrorClass::ProviderError, &what), cost })
+        Err(super::Error { failure: self.model.failure(ErrorClass::ProviderError, &what), cost })
     }
 
     /// Queries the health of a container.

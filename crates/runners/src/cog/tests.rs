@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 use crate::{RecordingProgress, stand_in};
+use orrery_domain::money::Usd;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 

@@ -207,16 +207,12 @@ impl CommandRunner {
         &self.pool.model
     }
 
-    fn failure(&self, class: ErrorClass, what: &str) -> Failure {
-        Failure::new(class, format!("the model '{}': {what}", self.model().name))
-    }
-
     async fn run_in_pool(&self, job: &Job) -> Result<(Ended, Option<Folder>), Failure> {
         let taken = self.pool.take(!job.may_fall_back).await;
-        let mut taken =
-            taken.map_err(|reason| self.failure(ErrorClass::ProviderUnavailable, &reason))?;
+        let mut taken = taken
+            .map_err(|reason| self.model().failure(ErrorClass::ProviderUnavailable, &reason))?;
         let Some(worker) = &mut taken.worker else {
-            return Err(self.failure(ErrorClass::InternalError, "it has no worker"));
+            return Err(self.model().failure(ErrorClass::InternalError, "it has no worker"));
         };
         let folder = self.folder(worker)?;
         let path = folder.as_ref().map(|folder| folder.path().display().to_string());
@@ -230,7 +226,7 @@ impl CommandRunner {
                     worker::Error::Ended => taken.reap().await,
                     worker::Error::Nonsense(what) => format!("its worker {what}"),
                 };
-                Err(self.failure(ErrorClass::ProviderError, &reason))
+                Err(self.model().failure(ErrorClass::ProviderError, &reason))
             }
         }
     }
@@ -241,7 +237,7 @@ impl CommandRunner {
         let worker = when_able(STARTING_MAX, || Worker::start(pool)).await;
         let mut worker = worker.map_err(|error| {
             let what = format!("its process cannot be started: {error}");
-            self.failure(ErrorClass::ProviderUnavailable, &what)
+            self.model().failure(ErrorClass::ProviderUnavailable, &what)
         })?;
         let folder = self.folder(&worker)?;
         let path = folder.as_ref().map(|folder| folder.path().display().to_string());
@@ -253,12 +249,12 @@ impl CommandRunner {
             }
             Err(worker::Error::Nonsense(what)) => {
                 let reason = format!("its process {what}");
-                (Health::Good, Err(self.failure(ErrorClass::ProviderError, &reason)))
+                (Health::Good, Err(self.model().failure(ErrorClass::ProviderError, &reason)))
             }
             Err(worker::Error::Ended) => {
                 let status = worker.end().await;
                 let reason = describe(status, tail);
-                let failure = self.failure(ErrorClass::ProviderError, &reason);
+                let failure = self.model().failure(ErrorClass::ProviderError, &reason);
                 (Health::Failing(reason), Err(failure))
             }
         };
@@ -273,7 +269,7 @@ impl CommandRunner {
         }
         worker.folder().map(Some).map_err(|error| {
             let what = format!("a folder for its files cannot be created: {error}");
-            self.failure(ErrorClass::InternalError, &what)
+            self.model().failure(ErrorClass::InternalError, &what)
         })
     }
 }
@@ -290,7 +286,7 @@ impl Runner for CommandRunner {
             match result {
                 Ok(output) => Ok(Success { output, usage, folder }),
                 Err(failure) => Err(Error {
-                    failure: self.failure(failure.class, &failure.message),
+                    failure: self.model().failure(failure.class, &failure.message),
                     cost: usage.cost,
                 }),
             }

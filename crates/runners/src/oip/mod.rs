@@ -32,7 +32,6 @@ use orrery_config::values::{self, problem, text};
 use orrery_domain::attempt::Failure;
 use orrery_domain::classify::ErrorClass;
 use orrery_domain::model::Usage;
-use orrery_domain::money::Usd;
 use orrery_http::client::{Client, Limits, Overflow, Response};
 use orrery_http::{content, trace_context};
 use orrery_runtime as runtime;
@@ -124,10 +123,6 @@ impl OipRunner {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn failure(&self, class: ErrorClass, what: &str) -> Failure {
-        Failure::new(class, format!("the model '{}': {what}", self.model.name))
-    }
-
     /// Queries a server for whether the model is ready.
     async fn probe(&self, url: String) -> Readiness {
         let request = Request::get(format!("{url}{}/ready", self.options.path));
@@ -203,7 +198,7 @@ impl OipRunner {
                 let wrong = self.known().wrong.clone().unwrap_or_default();
                 let status = answer.status.as_u16();
                 let class = ErrorClass::of_http_status(status).unwrap_or(ErrorClass::ProviderError);
-                self.failure(class, &format!("its metadata {wrong}"))
+                self.model.failure(class, &format!("its metadata {wrong}"))
             }
             Err(error) => unanswered(&self.model.name, error),
         };
@@ -220,30 +215,26 @@ impl OipRunner {
         let request = request.uri(format!("{url}{}{route}", self.options.path)).body(body);
         request.map_err(|error| {
             let what = format!("the request cannot be made: {error}");
-            self.failure(ErrorClass::InvalidModelConfig, &what)
+            self.model.failure(ErrorClass::InvalidModelConfig, &what)
         })
     }
 
     async fn read(&self, answer: &Response, run_time: Duration) -> Result<Success, super::Error> {
         let status = answer.status.as_u16();
         let body: Result<Value, _> = content::json(&answer.headers, &answer.body).await;
-        let cost = |body: &Value| {
-            let dollars = body.pointer(&self.model.cost_report).and_then(Value::as_f64);
-            dollars.and_then(Usd::from_dollars).filter(|cost| *cost >= Usd::ZERO)
-        };
         if let Some(class) = ErrorClass::of_http_status(status) {
             let body = body.unwrap_or_default();
             let error = body.get("error").and_then(Value::as_str);
             let said = excerpt(error.map_or(&answer.body, str::as_bytes));
-            let failure = self.failure(class, &format!("it answered {status}: {said}"));
-            return Err(super::Error { failure, cost: cost(&body) });
+            let failure = self.model.failure(class, &format!("it answered {status}: {said}"));
+            return Err(super::Error { failure, cost: self.model.reported_cost(&body) });
         }
-        let garbage = |what: &str| self.failure(ErrorClass::ProviderError, what);
+        let garbage = |what: &str| self.model.failure(ErrorClass::ProviderError, what);
         let mut body = body.map_err(|error| {
             let said = excerpt(&answer.body);
             garbage(&format!("{}: {said}", unreadable(&error)))
         })?;
-        let cost = cost(&body);
+        let cost = self.model.reported_cost(&body);
         let output = tensors::outputs(&mut body);
         let output = output.map_err(|what| garbage(&format!("its answer {what}")))?;
         Ok(Success::new(output, Usage { run_time, cost, ..Usage::default() }))
@@ -256,7 +247,8 @@ impl Runner for OipRunner {
             let started = runtime::monotonic_now();
             let metadata = self.metadata(&job.input).await?;
             let body = tensors::request(&job.input, metadata.as_deref(), &job.attempt_key);
-            let body = body.map_err(|what| self.failure(ErrorClass::InvalidUserInput, &what))?;
+            let body =
+                body.map_err(|what| self.model.failure(ErrorClass::InvalidUserInput, &what))?;
             let body = Bytes::from(body.to_string());
             let request = |url: &str| {
                 let request = Request::post(url)
@@ -266,16 +258,8 @@ impl Runner for OipRunner {
                 trace_context::pass_on(request.headers_mut(), &job.trace);
                 Ok(request)
             };
-            let limits = Limits {
-                total: self.model.timeout,
-                answer_bytes: ANSWER_MAX,
-                overflow: Overflow::Fail,
-            };
-            let answer = self.servers.send(&self.client, &limits, request).await;
-            let (answer, mut lease) =
-                answer.map_err(|error| unanswered(&self.model.name, error))?;
-            lease.note(None);
-            drop(lease);
+            let answer =
+                self.model.exchange(&self.servers, &self.client, ANSWER_MAX, request).await?;
             self.read(&answer, started.elapsed()).await
         })
     }

@@ -7,6 +7,7 @@ use serde_json::json;
 use super::*;
 use crate::RecordingProgress;
 use crate::stand_in::server;
+use orrery_domain::money::Usd;
 
 fn of(urls: &[&str]) -> OipRunner {
     let addresses: Vec<Address> = urls.iter().map(|url| Address::of((*url).to_owned())).collect();

@@ -81,7 +81,7 @@ impl Exchange<'_> {
     /// Creates a failure that includes the name of the model.
     #[must_use]
     pub fn failure(&self, class: ErrorClass, what: &str) -> Failure {
-        Failure::new(class, format!("the model '{}': {what}", self.model.name))
+        self.model.failure(class, what)
     }
 
     /// Adds the model's name to a failure, as shown in predictions.
