@@ -34,8 +34,6 @@ use orrery_workflows::Workflows;
 const ECO_DIVISOR: u32 = 4;
 /// Maximum number of model answers in memory, each of a few MiB at most.
 const ANSWERS_MAX: usize = 64;
-/// Maximum attempts to start an exchange if its session changes concurrently.
-const TRIES: usize = 5;
 
 /// The settings of the agent.
 #[derive(Debug, Clone)]
@@ -191,7 +189,7 @@ impl Agent {
         let name = request.session.unwrap_or_else(|| task.to_string());
         let question = to_raw_value(&request.question)
             .map_err(|error| InvalidRequest::field("message", error.to_string()))?;
-        for _ in 1..TRIES {
+        for _ in 0..storage::TRIES_MAX {
             let mut beside = Commit::of_new_work();
             let Caller { organization, key, source } = caller;
             let prompt = &request.question.prompt;

@@ -16,8 +16,8 @@ use orrery_domain::time::Timestamp;
 use orrery_engine::{self as engine, Engine};
 use orrery_runtime::{Clock, new_id};
 use orrery_storage::commit::Expect;
-use orrery_storage::record::{Malformed, Record, decode};
-use orrery_storage::{self as storage, Commit, Key, Page, Row, Store, Table};
+use orrery_storage::record::{Record, decode};
+use orrery_storage::{self as storage, Commit, Key, Store, Table};
 
 /// Maximum exchanges that a session retains and that a model receives.
 pub const KEPT_MAX: usize = 50;
@@ -25,8 +25,6 @@ pub const KEPT_MAX: usize = 50;
 const READ_MAX: usize = KEPT_MAX + 16;
 /// Maximum number of sessions in a list.
 const LISTED_MAX: usize = 10_000;
-/// Number of sessions read per page.
-const PAGE: usize = 500;
 
 /// A stored session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -301,19 +299,13 @@ impl Sessions {
 
     /// Returns the names of the organization's sessions, sorted.
     pub async fn names(&self, organization: OrganizationId) -> Result<Vec<String>, storage::Error> {
-        let (mut names, mut after) = (Vec::new(), None);
-        while names.len() < LISTED_MAX {
-            let page = Page { prefix: sessions_of(organization), after, before: None, limit: PAGE };
-            let found = self.store.page(page).await?;
-            for (_, bytes) in &found {
-                names.push(decode::<Session>(bytes)?.name);
-            }
-            match found.into_iter().last() {
-                Some((key, _)) => after = Some(key),
-                None => break,
-            }
+        let mut names = Vec::new();
+        let mut scan = self.store.scan(sessions_of(organization));
+        while names.len() < LISTED_MAX
+            && let Some((_, bytes)) = scan.next().await?
+        {
+            names.push(decode::<Session>(&bytes)?.name);
         }
-        names.truncate(LISTED_MAX);
         Ok(names)
     }
 
@@ -351,26 +343,20 @@ impl Sessions {
         keep: Duration,
     ) -> Result<usize, storage::Error> {
         let Some(cutoff) = self.clock.now().before(keep) else { return Ok(0) };
-        let (mut count, mut after) = (0, None);
-        loop {
-            let page = Page { prefix: sessions_of(organization), after, before: None, limit: PAGE };
-            let found = self.store.page(page).await?;
-            for (_, bytes) in &found {
-                let session: Session = decode(bytes)?;
-                if session.used_at < cutoff && self.clear(organization, &session.name).await? {
-                    count += 1;
-                }
-            }
-            match found.into_iter().last() {
-                Some((key, _)) => after = Some(key),
-                None => return Ok(count),
+        let mut count = 0;
+        let mut scan = self.store.scan(sessions_of(organization));
+        while let Some((_, bytes)) = scan.next().await? {
+            let session: Session = decode(&bytes)?;
+            if session.used_at < cutoff && self.clear(organization, &session.name).await? {
+                count += 1;
             }
         }
+        Ok(count)
     }
 
     async fn keep(&self, commit: &mut Commit, text: &str) -> Result<Payload, storage::Error> {
-        let text = to_raw_value(text)
-            .map_err(|error| Malformed { record: Entry::NAME, reason: error.to_string() })?;
+        let text =
+            to_raw_value(text).map_err(|error| storage::Error::malformed(Entry::NAME, error))?;
         let owner: SessionId = new_id();
         let payload = self.store.write_payload(owner, text).await?;
         self.store.claim(commit, &payload);
@@ -396,18 +382,12 @@ impl Sessions {
     }
 
     async fn all_entries(&self, session: SessionId) -> Result<Vec<(Key, Entry)>, storage::Error> {
-        let (mut all, mut after) = (Vec::new(), None);
-        loop {
-            let page = Page { prefix: entries(session), after, before: None, limit: READ_MAX };
-            let found: Vec<Row> = self.store.page(page).await?;
-            for (key, bytes) in &found {
-                all.push((key.clone(), decode(bytes)?));
-            }
-            match found.into_iter().last() {
-                Some((key, _)) => after = Some(key),
-                None => return Ok(all),
-            }
+        let mut all = Vec::new();
+        let mut scan = self.store.scan(entries(session));
+        while let Some((key, bytes)) = scan.next().await? {
+            all.push((key, decode(&bytes)?));
         }
+        Ok(all)
     }
 }
 

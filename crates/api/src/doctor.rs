@@ -99,8 +99,7 @@ async fn store(services: &Services) -> Finding {
     let pin = place.store.pin_payloads();
     let mut rows = Vec::new();
     for table in SPOT_TABLES {
-        let page = Page { prefix: Key::table(table), after: None, before: None, limit: SPOT_ROWS };
-        match services.store.page(page).await {
+        match services.store.page(Page::of(Key::table(table), SPOT_ROWS)).await {
             Ok(page) => rows.extend(page),
             Err(error) => {
                 return Finding::fault("store", format!("cannot be read: {error}"))

@@ -21,10 +21,8 @@ use orrery_domain::step::Step;
 use orrery_domain::workflow::Workflow;
 use orrery_runtime::monotonic_now;
 use orrery_storage::record::{Record, decode};
-use orrery_storage::{self as storage, Key, Page, Row, Table, held_back};
+use orrery_storage::{self as storage, Key, Table, held_back};
 
-/// Number of rows per read.
-const PAGE: usize = 500;
 /// Maximum number of errors that a rehearsal reports.
 const FAULTS_MAX: usize = 100;
 
@@ -127,12 +125,14 @@ async fn look(running: &Running, found: &mut Rehearsed) -> anyhow::Result<()> {
     let report = services.catalog.reload_off_thread().await?;
     found.models = report.loaded;
     found.manifests = report.errors.iter().map(ToString::to_string).collect();
-    rows(services, held_back::all(), &mut |(key, _)| match held_back::original(key) {
-        Some((Table::Lane | Table::Timer, _)) => found.executions += 1,
-        Some((Table::Due | Table::Parked, _)) => found.deliveries += 1,
-        Some(_) | None => {}
-    })
-    .await?;
+    let mut scan = services.store.scan(held_back::all());
+    while let Some((key, _)) = scan.next().await? {
+        match held_back::original(&key) {
+            Some((Table::Lane | Table::Timer, _)) => found.executions += 1,
+            Some((Table::Due | Table::Parked, _)) => found.deliveries += 1,
+            Some(_) | None => {}
+        }
+    }
     read::<Organization>(services, Table::Organization, found).await?;
     read::<ApiKey>(services, Table::ApiKey, found).await?;
     read::<Member>(services, Table::Member, found).await?;
@@ -171,36 +171,19 @@ async fn read<T: Record + Send>(
 ) -> Result<Vec<T>, storage::Error> {
     let mut kept = Vec::new();
     let is_kept = matches!(table, Table::Workflow);
-    rows(services, Key::table(table), &mut |(key, value)| {
+    let mut scan = services.store.scan(Key::table(table));
+    while let Some((key, value)) = scan.next().await? {
         // Some tables also contain counters and references, which are not JSON.
         if value.get(1) != Some(&b'{') {
-            return;
+            continue;
         }
-        match decode::<T>(value) {
+        match decode::<T>(&value) {
             Ok(record) if is_kept => kept.push(record),
             Ok(_) => {}
             Err(error) => fault(found, format!("the row {key:?}: {error}")),
         }
-    })
-    .await?;
-    Ok(kept)
-}
-
-async fn rows(
-    services: &Services,
-    prefix: Key,
-    visit: &mut (dyn FnMut(&Row) + Send),
-) -> Result<(), storage::Error> {
-    let mut after = None;
-    loop {
-        let page = Page { prefix: prefix.clone(), after, before: None, limit: PAGE };
-        let listed = services.store.page(page).await?;
-        listed.iter().for_each(&mut *visit);
-        match listed.into_iter().last() {
-            Some((last, _)) => after = Some(last),
-            None => return Ok(()),
-        }
     }
+    Ok(kept)
 }
 
 fn fault(found: &mut Rehearsed, sentence: String) {

@@ -21,7 +21,7 @@ use orrery_domain::ids::PayloadId;
 use orrery_domain::time::Timestamp;
 use orrery_records::files;
 use orrery_runtime::regular_file;
-use orrery_storage::{Group, Page, claimed_by, payload_in, read_live_log};
+use orrery_storage::{Group, claimed_by, payload_in, read_live_log};
 
 /// The log to apply on top of a backup; by default none.
 #[derive(Debug, Clone, Default)]
@@ -395,10 +395,8 @@ impl Applying<'_, '_> {
     fn drop_contents(&mut self) -> io::Result<()> {
         let runtime = tokio::runtime::Handle::current();
         for digest in std::mem::take(&mut self.dropped) {
-            let page =
-                Page { prefix: files::references(digest), after: None, before: None, limit: 1 };
-            let left = runtime.block_on(self.rows.store.page(page)).map_err(io::Error::other)?;
-            if left.is_empty() {
+            let is_used = self.rows.store.has_any(files::references(digest));
+            if !runtime.block_on(is_used).map_err(io::Error::other)? {
                 remove(&content_path(self.data, digest))?;
             }
         }

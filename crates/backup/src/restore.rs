@@ -13,7 +13,7 @@ use orrery_domain::file::Digest;
 use orrery_domain::time::Timestamp;
 use orrery_records::audit::{self, Actor};
 use orrery_storage::export::{Change, is_own, read_change};
-use orrery_storage::{self as storage, Commit, Key, Options, Page, Store, Table, held_back};
+use orrery_storage::{self as storage, Commit, Key, Options, Store, Table, held_back};
 
 /// The temporary folder of a restore, inside its target.
 const PART: &str = "restore.part";
@@ -266,9 +266,8 @@ fn note(store: &Store, summary: &Summary, now: Timestamp) -> io::Result<()> {
     let operator = Actor::operator("command line");
     let entry = audit::Entry::done(&operator, now, audit::RESTORE, subject, None);
     let noting = async {
-        let page = Page { prefix: held_back::all(), after: None, before: None, limit: 1 };
         let mut commit = Commit::new();
-        if !store.page(page).await?.is_empty() {
+        if store.has_any(held_back::all()).await? {
             commit.put_bytes(held_back::paused(), now.sortable().to_vec());
         }
         audit::add(&mut commit, &entry)?;

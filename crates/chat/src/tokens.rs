@@ -104,12 +104,10 @@ impl TokenBudgets {
     /// [`storage::Error`]; rows deleted before the error stay deleted.
     pub async fn forget_past_days(&self) -> Result<usize, storage::Error> {
         let today = self.today().to_be_bytes();
-        let mut after = None;
         let mut count = 0;
+        let mut scan = self.store.scan(Page::of(Key::table(Table::TokenUse), BATCH_MAX));
         for _ in 0..BATCHES_MAX {
-            let prefix = Key::table(Table::TokenUse);
-            let page = Page { prefix, after, before: None, limit: BATCH_MAX };
-            let rows = self.store.page(page).await?;
+            let Some(rows) = scan.next_page().await? else { break };
             let mut commit = Commit::new();
             for (key, _) in rows.iter().filter(|(key, _)| !key.as_bytes().ends_with(&today)) {
                 commit.delete(key.clone());
@@ -117,10 +115,6 @@ impl TokenBudgets {
             }
             if !commit.is_empty() {
                 self.store.commit(commit).await?;
-            }
-            after = rows.last().map(|(key, _)| key.clone());
-            if rows.len() < BATCH_MAX {
-                break;
             }
         }
         Ok(count)

@@ -7,7 +7,7 @@ use super::*;
 use orrery_domain::ids::Id;
 use orrery_storage::Options;
 use orrery_storage::commit::Expect;
-use orrery_storage::record::encode;
+use orrery_storage::record::{decode, encode};
 
 const MINE: [u8; 16] = [1; 16];
 const OTHER: [u8; 16] = [2; 16];

@@ -12,8 +12,7 @@ use orrery_domain::ids::OrganizationId;
 use orrery_domain::input_template::InputTemplate;
 use orrery_runtime::Clock;
 use orrery_schema::{self as schema, Schema, Unavailable};
-use orrery_storage::commit::Expect;
-use orrery_storage::record::{decode, encode};
+use orrery_storage::record::decode;
 use orrery_storage::{self as storage, Commit, Key, Page, Store, Table};
 
 /// Maximum number of chains of one organization; a list contains all of them.
@@ -101,17 +100,12 @@ impl Chains {
             created_at: now,
             updated_at: now,
         };
-        let key = key(organization, model, name);
         let mut commit = Commit::of_new_work();
-        commit.expect(Expect::Absent(key.clone()));
-        commit.put(key, &chain)?;
+        commit.create(key(organization, model, name), &chain)?;
         self.recorder.add(&mut commit, "chain.create", subject(model, name), organization)?;
-        match self.store.commit(commit).await {
-            Err(storage::Error::Conflict { .. }) => {
-                Err(Error::Exists { model: model.to_owned(), name: name.to_owned() })
-            }
-            written => Ok(written.map(|()| chain)?),
-        }
+        let exists = Error::Exists { model: model.to_owned(), name: name.to_owned() };
+        self.store.commit_or(commit, exists).await?;
+        Ok(chain)
     }
 
     /// Returns the first enabled chain of a model by name, if any.
@@ -124,14 +118,8 @@ impl Chains {
         model: &str,
     ) -> Result<Option<Chain>, Error> {
         let prefix = Key::table(Table::Chain).id(organization).text(model);
-        let page = Page { prefix, after: None, before: None, limit: CHAINS_MAX };
-        for (_, row) in self.store.page(page).await? {
-            let chain: Chain = decode(&row)?;
-            if chain.enabled {
-                return Ok(Some(chain));
-            }
-        }
-        Ok(None)
+        let chains: Vec<Chain> = self.store.records(Page::of(prefix, CHAINS_MAX)).await?;
+        Ok(chains.into_iter().find(|chain| chain.enabled))
     }
 
     /// Changes a chain for predictions created from then on.
@@ -146,21 +134,20 @@ impl Chains {
         change: Change,
         schema_of: SchemaOf<'_>,
     ) -> Result<Chain, Error> {
-        let key = key(organization, model, name);
-        let before = self.store.get(&key).await?.ok_or_else(|| missing(model, name))?;
-        let mut chain: Chain = decode(&before)?;
-        if let Some(entries) = change.entries {
-            check(model, &entries, schema_of).await?;
-            chain.entries = entries;
-        }
-        chain.enabled = change.enabled.unwrap_or(chain.enabled);
-        chain.updated_at = self.clock.now();
-        let mut commit = Commit::of_new_work();
-        commit.expect(Expect::Equal(key.clone(), before));
-        commit.put_bytes(key, encode(&chain)?);
-        self.recorder.add(&mut commit, "chain.change", subject(model, name), organization)?;
-        self.store.commit(commit).await?;
-        Ok(chain)
+        let change = &change;
+        let edit = |chain: Option<Chain>| async move {
+            let mut chain = chain.ok_or_else(|| missing(model, name))?;
+            if let Some(entries) = &change.entries {
+                check(model, entries, schema_of).await?;
+                chain.entries.clone_from(entries);
+            }
+            chain.enabled = change.enabled.unwrap_or(chain.enabled);
+            chain.updated_at = self.clock.now();
+            let mut commit = Commit::of_new_work();
+            self.recorder.add(&mut commit, "chain.change", subject(model, name), organization)?;
+            Ok(storage::Change::Put(chain, commit))
+        };
+        self.store.update(&key(organization, model, name), edit).await
     }
 
     /// Deletes a chain. Predictions that have a copy of the chain keep it.
@@ -173,14 +160,10 @@ impl Chains {
         model: &str,
         name: &str,
     ) -> Result<(), Error> {
-        let key = key(organization, model, name);
         let mut commit = Commit::new();
-        commit.expect(Expect::Present(key.clone())).delete(key);
+        commit.delete_existing(key(organization, model, name));
         self.recorder.add(&mut commit, "chain.delete", subject(model, name), organization)?;
-        match self.store.commit(commit).await {
-            Err(storage::Error::Conflict { .. }) => Err(missing(model, name)),
-            deleted => Ok(deleted?),
-        }
+        self.store.commit_or(commit, missing(model, name)).await
     }
 
     /// Returns the chain that a prediction selects. Disabled chains are not found.
@@ -206,10 +189,8 @@ impl Chains {
     /// # Errors
     /// [`Error::Storage`].
     pub async fn list(&self, organization: OrganizationId) -> Result<Vec<Chain>, Error> {
-        let prefix = Key::table(Table::Chain).id(organization);
-        let page = Page { prefix, after: None, before: None, limit: CHAINS_MAX };
-        let rows = self.store.page(page).await?;
-        rows.iter().map(|(_, bytes)| Ok(decode(bytes)?)).collect()
+        let page = Page::of(Key::table(Table::Chain).id(organization), CHAINS_MAX);
+        Ok(self.store.records(page).await?)
     }
 }
 

@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::*;
 use orrery_storage::Options;
+use orrery_storage::record::encode;
 
 fn schema(slug: &str) -> Option<Value> {
     Some(match slug {

@@ -19,11 +19,12 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 
+use orrery_domain::hex::hex;
 use orrery_domain::ids::OrganizationId;
 use orrery_domain::time::Timestamp;
 use orrery_runtime::{self as runtime, Clock};
 use orrery_storage::commit::Expect;
-use orrery_storage::record::{Malformed, decode};
+use orrery_storage::record::decode;
 use orrery_storage::{self as storage, Commit, Key, Page, Record, Store, Table};
 
 /// Retention of a key.
@@ -223,18 +224,12 @@ impl Idempotency {
         let mut swept = self.index(now).await?;
         let Some(last) = now.before(REMEMBERED) else { return Ok(swept) };
         let before = Some(expiries().time(last.plus(Duration::from_micros(1))));
-        let mut after = None;
-        loop {
-            let prefix = expiries();
-            let before = before.clone();
-            let page = Page { prefix, after, before, limit: SWEEP_BATCH };
-            let due: Vec<Key> =
-                self.store.page(page).await?.into_iter().map(|(key, _)| key).collect();
-            let Some(end) = due.last() else { return Ok(swept) };
-            after = Some(end.clone());
-            let rows: Vec<Key> = due.iter().map(row_of_expiry).collect();
+        let mut scan = self.store.scan(Page { before, ..Page::of(expiries(), SWEEP_BATCH) });
+        while let Some(due) = scan.next_page().await? {
+            let rows: Vec<Key> = due.iter().map(|(expiry, _)| row_of_expiry(expiry)).collect();
             let found = self.store.get_many(&rows).await?;
-            let deletions = due.into_iter().zip(rows).zip(found).map(|((expiry, row), bytes)| {
+            let deletions = due.into_iter().zip(rows).zip(found);
+            let deletions = deletions.map(|(((expiry, _), row), bytes)| {
                 let is_past = |bytes: &Vec<u8>| {
                     // An unreadable record is useless, so delete it.
                     decode(bytes).map_or(true, |row: Remembered| row.is_past(now))
@@ -245,6 +240,7 @@ impl Idempotency {
                 swept += usize::from(deleted?);
             }
         }
+        Ok(swept)
     }
 
     /// Adds keys from releases up to 0.1.0 to the index by time, once, and deletes expired keys.
@@ -254,13 +250,8 @@ impl Idempotency {
             return Ok(0);
         }
         let mut swept = 0;
-        let mut after = None;
-        loop {
-            let prefix = Key::table(Table::Idempotency);
-            let page = Page { prefix, after, before: None, limit: SWEEP_BATCH };
-            let rows = self.store.page(page).await?;
-            let Some((last, _)) = rows.last() else { break };
-            after = Some(last.clone());
+        let mut scan = self.store.scan(Page::of(Key::table(Table::Idempotency), SWEEP_BATCH));
+        while let Some(rows) = scan.next_page().await? {
             let mut expiries = Commit::new();
             let mut deletions = Vec::new();
             for (key, bytes) in rows {
@@ -300,12 +291,8 @@ impl Idempotency {
         if let Some(expiry) = expiry {
             commit.delete(expiry);
         }
-        match self.store.commit(commit).await {
-            Ok(()) => Ok(is_there),
-            // A new response with a new time has replaced the row.
-            Err(storage::Error::Conflict { .. }) => Ok(false),
-            Err(error) => Err(error),
-        }
+        // On a conflict, a new response with a new time has replaced the row.
+        Ok(self.store.try_commit(commit).await? && is_there)
     }
 }
 
@@ -340,7 +327,7 @@ impl Claim {
         let body = answered.answer.as_ref().map_or(0, |answer| answer.body.to_string().len());
         if body > BODY_MAX {
             let reason = format!("its body has {body} bytes, more than {BODY_MAX}");
-            return Err(Malformed { record: Remembered::NAME, reason }.into());
+            return Err(storage::Error::malformed(Remembered::NAME, reason));
         }
         let remembered = Remembered { body: self.body.clone(), answered, at: self.now };
         commit.put(self.row.clone(), &remembered)?;
@@ -365,10 +352,6 @@ fn key_hash(organization: OrganizationId, route: &str, key: &str) -> KeyHash {
     hasher.update([0]);
     hasher.update(key.as_bytes());
     hasher.finalize().into()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -8,15 +8,11 @@ use crate::audit::{Actor, Recorder};
 use orrery_domain::ids::OrganizationId;
 use orrery_domain::secret::{NAME_MAX, Secret, VALUE_BYTES_MAX, Values, is_name};
 use orrery_runtime::Clock;
-use orrery_storage::commit::Expect;
-use orrery_storage::record::{decode, encode};
 use orrery_storage::rotation::{Rotation, Watch};
-use orrery_storage::{self as storage, Commit, Key, Page, Sealer, Store, Table};
+use orrery_storage::{self as storage, Change, Commit, Key, Page, Sealer, Store, Table};
 
 /// Maximum number of secrets of one organization; a list contains all of them.
 const SECRETS_MAX: usize = 1_000;
-/// Number of attempts at a change when there are conflicting changes.
-const TRIES: usize = 10;
 
 /// Errors of secret operations.
 #[derive(Debug, thiserror::Error)]
@@ -76,40 +72,24 @@ impl Secrets {
         let sealed = self.sealer.seal(value).map_err(|error| storage::Error::Unavailable {
             reason: format!("a secret cannot be sealed: {error}"),
         })?;
-        let key = key(organization, name);
-        for _ in 0..TRIES {
-            let now = self.clock.now();
-            let before = self.store.get(&key).await?;
-            let mut secret = Secret {
-                organization,
-                name: name.to_owned(),
-                sealed: sealed.clone(),
-                created_at: now,
-                updated_at: now,
-            };
-            let mut commit = Commit::of_new_work();
-            let is_new = match before {
-                Some(before) => {
-                    secret.created_at = decode::<Secret>(&before)?.created_at;
-                    commit.expect(Expect::Equal(key.clone(), before));
-                    false
-                }
-                None if self.list(organization).await?.len() >= SECRETS_MAX => {
+        let (sealed, mut is_new) = (&sealed, false);
+        let set = |before: Option<Secret>| {
+            is_new = before.is_none();
+            async move {
+                if before.is_none() && self.list(organization).await?.len() >= SECRETS_MAX {
                     return Err(Error::TooMany);
                 }
-                None => {
-                    commit.expect(Expect::Absent(key.clone()));
-                    true
-                }
-            };
-            commit.put_bytes(key.clone(), encode(&secret)?);
-            self.recorder.add(&mut commit, "secret.set", name, organization)?;
-            match self.store.commit(commit).await {
-                Err(storage::Error::Conflict { .. }) => {}
-                written => return Ok(written.map(|()| (secret, is_new))?),
+                let now = self.clock.now();
+                let created_at = before.map_or(now, |before| before.created_at);
+                let (name, sealed) = (name.to_owned(), sealed.clone());
+                let mut commit = Commit::of_new_work();
+                self.recorder.add(&mut commit, "secret.set", &name, organization)?;
+                let secret = Secret { organization, name, sealed, created_at, updated_at: now };
+                Ok::<_, Error>(Change::Put(secret, commit))
             }
-        }
-        Err(storage::Error::Conflict { key }.into())
+        };
+        let secret = self.store.update(&key(organization, name), set).await?;
+        Ok((secret, is_new))
     }
 
     /// Returns whether a secret with this name exists and has this value.
@@ -135,14 +115,10 @@ impl Secrets {
         if !is_name(name) {
             return Err(missing());
         }
-        let key = key(organization, name);
         let mut commit = Commit::new();
-        commit.expect(Expect::Present(key.clone())).delete(key);
+        commit.delete_existing(key(organization, name));
         self.recorder.add(&mut commit, "secret.delete", name, organization)?;
-        match self.store.commit(commit).await {
-            Err(storage::Error::Conflict { .. }) => Err(missing()),
-            deleted => Ok(deleted?),
-        }
+        self.store.commit_or(commit, missing()).await
     }
 
     /// Lists an organization's secrets by name, with sealed values.
@@ -150,10 +126,8 @@ impl Secrets {
     /// # Errors
     /// [`Error::Storage`].
     pub async fn list(&self, organization: OrganizationId) -> Result<Vec<Secret>, Error> {
-        let prefix = Key::table(Table::Secret).id(organization);
-        let page = Page { prefix, after: None, before: None, limit: SECRETS_MAX };
-        let rows = self.store.page(page).await?;
-        rows.iter().map(|(_, bytes)| Ok(decode(bytes)?)).collect()
+        let page = Page::of(Key::table(Table::Secret).id(organization), SECRETS_MAX);
+        Ok(self.store.records(page).await?)
     }
 
     /// Returns the `names` that the organization does not have, in the given order.
@@ -223,6 +197,7 @@ fn key(organization: OrganizationId, name: &str) -> Key {
 mod tests {
     use super::*;
     use orrery_storage::Options;
+    use orrery_storage::record::{decode, encode};
 
     const OURS: [u8; 16] = [1; 16];
     const THEIRS: [u8; 16] = [2; 16];

@@ -1,8 +1,8 @@
 //! The embedded store: the only crate that depends on the storage engine.
 //!
 //! Its interface consists of a few operations: `get`, `get_many`, `page`, `scan`, `list`, `search`,
-//! `commit`, `update`, `write_payload`, `read_payload`, `stats`. A write is durable when `commit` returns,
-//! not earlier, and callers act on it only after that.
+//! `commit`, `update`, `write_payload`, `read_payload`, `stats`. A write is durable when `commit`
+//! returns, not earlier, and callers act on it only after that.
 //!
 //! The path of a commit, with the module responsible for each step:
 //!

@@ -20,7 +20,8 @@ thread_local! {
 /// Encodes `record`.
 ///
 /// # Errors
-/// [`Error::Malformed`] if the record cannot be expressed in JSON (a map whose keys are not strings).
+/// [`Error::Malformed`] if the record cannot be expressed in JSON (a map whose keys are not
+/// strings).
 pub fn encode<T: Record>(record: &T) -> Result<Vec<u8>, Error> {
     BUFFER.with_borrow_mut(|buffer| {
         buffer.clear();

@@ -15,7 +15,7 @@ use super::data_dir;
 use super::encryption::{self, KEY_FILE, NEXT_FILE, Opener, SealError};
 use super::error::Error;
 use super::key::Key;
-use super::record::{Record, decode, encode};
+use super::record::{Record, decode};
 use super::store::Store;
 use orrery_runtime::random_bytes;
 
@@ -104,7 +104,7 @@ impl Rotation {
                 let Some(secret) = secret(&mut record) else { continue };
                 if let Some(resealed) = self.reseal(secret)? {
                     *secret = resealed;
-                    commit.put_bytes(key, encode(&record)?);
+                    commit.put(key, &record)?;
                 }
             }
             store.commit(commit).await?;

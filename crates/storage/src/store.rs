@@ -420,15 +420,23 @@ impl Store {
         outcome
     }
 
-    /// Like [`Store::commit`]; returns `conflict` if a precondition does not hold.
+    /// Like [`Store::commit`], but returns false if a precondition does not hold.
+    ///
+    /// # Errors
+    /// Other errors of [`Store::commit`].
+    pub async fn try_commit(&self, commit: Commit) -> Result<bool, Error> {
+        match self.commit(commit).await {
+            Err(Error::Conflict { .. }) => Ok(false),
+            written => written.map(|()| true),
+        }
+    }
+
+    /// Like [`Store::commit`], but returns `conflict` if a precondition does not hold.
     ///
     /// # Errors
     /// `conflict`; other errors as [`Store::commit`].
     pub async fn commit_or<E: From<Error>>(&self, commit: Commit, conflict: E) -> Result<(), E> {
-        match self.commit(commit).await {
-            Err(Error::Conflict { .. }) => Err(conflict),
-            written => Ok(written?),
-        }
+        if self.try_commit(commit).await? { Ok(()) } else { Err(conflict) }
     }
 
     /// Takes a permit for memory for rows that are not in the tree. An organization that holds much

@@ -132,7 +132,7 @@ async fn read_circuits(store: &Store) -> Result<Vec<(EndpointName, Circuit)>, Er
     let prefix = Key::table(Table::Circuit);
     // Restored circuits may take half of the receivers in memory; the other half is for working
     // receivers.
-    let page = Page { prefix, after: None, before: None, limit: ENDPOINTS_MAX / 2 };
+    let page = Page::of(prefix, ENDPOINTS_MAX / 2);
     let mut circuits = Vec::new();
     for (key, bytes) in store.page(page).await? {
         if let (Some(receiver), Ok(circuit)) = (rows::receiver_of_circuit(&key), decode(&bytes)) {
@@ -144,7 +144,7 @@ async fn read_circuits(store: &Store) -> Result<Vec<(EndpointName, Circuit)>, Er
 
 async fn scan(store: &Store, after: Option<Key>, now: Timestamp) -> Result<Scanned, Error> {
     let prefix = Key::table(Table::Due);
-    let rows = store.page(Page { prefix, after, before: None, limit: PAGE_ROWS }).await?;
+    let rows = store.page(Page { after, ..Page::of(prefix, PAGE_ROWS) }).await?;
     let mut scanned = Scanned { items: Vec::new(), ended: rows.len() < PAGE_ROWS, next_due: None };
     for row in rows {
         let Some(item) = item_of(store, row, RowIndex::Due).await? else { continue };
@@ -193,7 +193,7 @@ async fn park(store: &Store, items: &[Item]) -> Result<(), Error> {
 async fn load_parked(store: &Store, refill: Refill) -> Result<JobOutput, Error> {
     let Refill { receiver, after, limit } = refill;
     let prefix = rows::parked_at(&receiver);
-    let rows = store.page(Page { prefix, after, before: None, limit }).await?;
+    let rows = store.page(Page { after, ..Page::of(prefix, limit) }).await?;
     let complete = rows.len() < limit;
     let mut items = Vec::with_capacity(rows.len());
     for row in rows {
@@ -243,7 +243,7 @@ async fn find_parked(
     let mut found = Vec::new();
     while found.len() < PARKED_ENDPOINTS_MAX {
         let prefix = Key::table(Table::Parked);
-        let rows = store.page(Page { prefix, after, before: None, limit: 1 }).await?;
+        let rows = store.page(Page { after, ..Page::of(prefix, 1) }).await?;
         let Some(row) = rows.into_iter().next() else {
             return Ok(ParkedPage { found, after: None });
         };
@@ -254,8 +254,7 @@ async fn find_parked(
         let circuit = store.read(&rows::circuit(&receiver)).await?;
         let mut overdue = Vec::new();
         if is_overdue(&first, now) {
-            let prefix = rows::parked_at(&receiver);
-            let page = Page { prefix, after: None, before: None, limit: EXPIRED_ROWS_MAX };
+            let page = Page::of(rows::parked_at(&receiver), EXPIRED_ROWS_MAX);
             for row in store.page(page).await? {
                 let item = item_of(store, row, RowIndex::Parked).await?;
                 overdue.extend(item.filter(|item| is_overdue(item, now)));
@@ -273,8 +272,7 @@ impl Outbox {
     /// [`Error::Store`] if the store cannot be read.
     pub async fn awaits_moment(&self) -> Result<bool, Error> {
         for table in [Table::Due, Table::Parked, Table::Circuit] {
-            let page = Page { prefix: Key::table(table), after: None, before: None, limit: 1 };
-            if !self.context.store.page(page).await?.is_empty() {
+            if self.context.store.has_any(Key::table(table)).await? {
                 return Ok(true);
             }
         }

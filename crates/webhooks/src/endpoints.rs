@@ -21,13 +21,8 @@ use orrery_domain::webhook_endpoint::{
 use orrery_records::audit::{self, Actor, Entry, Recorder};
 use orrery_runtime::{self as runtime, Clock};
 use orrery_storage::commit::Expect;
-use orrery_storage::record::{decode, encode};
-use orrery_storage::{self as storage, Commit, Key, Page, Sealer, Store};
-
-/// Number of attempts at a change when there are conflicting changes.
-const TRIES: usize = 10;
-/// Number of rows read per page when the cache is loaded.
-const PAGE_ROWS: usize = 256;
+use orrery_storage::record::decode;
+use orrery_storage::{self as storage, Change, Commit, Page, Sealer, Store};
 
 /// The reason why an endpoint cannot be created, changed or found.
 #[derive(Debug, thiserror::Error)]
@@ -86,25 +81,17 @@ impl Endpoints {
     /// # Errors
     /// If the store cannot be read.
     pub async fn load(&self) -> Result<(), storage::Error> {
-        let mut after = None;
-        loop {
-            let prefix = rows::all_endpoints();
-            let page = Page { prefix, after, before: None, limit: PAGE_ROWS };
-            let found = self.store.page(page).await?;
-            for (key, bytes) in &found {
-                if !rows::is_endpoint(key) {
-                    continue;
-                }
-                match decode::<Endpoint>(bytes) {
-                    Ok(endpoint) => remember(&self.known, endpoint),
-                    Err(error) => tracing::error!(?key, %error, "unreadable webhook endpoint"),
-                }
+        let mut scan = self.store.scan(rows::all_endpoints());
+        while let Some((key, bytes)) = scan.next().await? {
+            if !rows::is_endpoint(&key) {
+                continue;
             }
-            match found.into_iter().last() {
-                Some((key, _)) => after = Some(key),
-                None => return Ok(()),
+            match decode::<Endpoint>(&bytes) {
+                Ok(endpoint) => remember(&self.known, endpoint),
+                Err(error) => tracing::error!(?key, %error, "unreadable webhook endpoint"),
             }
         }
+        Ok(())
     }
 
     /// Returns the endpoints to notify of this event of this execution. Reads only the cache.
@@ -131,7 +118,7 @@ impl Endpoints {
     pub async fn create(&self, mut endpoint: Endpoint) -> Result<(Endpoint, Shown), Error> {
         let organization = endpoint.organization;
         let shown = self.make_secret(&mut endpoint)?;
-        for _ in 0..TRIES {
+        for _ in 0..storage::TRIES_MAX {
             let mut commit = Commit::of_new_work();
             let others = self.claim_list(&mut commit, organization).await?;
             if others.len() >= ENDPOINTS_MAX {
@@ -140,9 +127,8 @@ impl Endpoints {
             is_free(&others, &endpoint)?;
             commit.put(rows::endpoint(organization, endpoint.id), &endpoint)?;
             self.note(&mut commit, "webhook_endpoint.create", &endpoint)?;
-            match self.store.commit(commit).await {
-                Err(storage::Error::Conflict { .. }) => {}
-                written => return Ok(written.map(|()| (endpoint, shown))?),
+            if self.store.try_commit(commit).await? {
+                return Ok((endpoint, shown));
             }
         }
         Err(storage::Error::Conflict { key: rows::endpoint_changes(organization) }.into())
@@ -199,27 +185,25 @@ impl Endpoints {
         action: &str,
         mut edit: impl FnMut(&mut Endpoint) -> Result<(), Error>,
     ) -> Result<Endpoint, Error> {
-        let key = rows::endpoint(organization, id);
-        for _ in 0..TRIES {
-            let before = self.store.get(&key).await?.ok_or(Error::NotFound)?;
-            let old: Endpoint = decode(&before)?;
-            let mut endpoint = old.clone();
-            edit(&mut endpoint)?;
-            endpoint.updated_at = self.clock.now();
-            let mut commit = Commit::of_new_work();
-            if endpoint.name != old.name {
-                let others = self.claim_list(&mut commit, organization).await?;
-                is_free(&others, &endpoint)?;
+        let edit = |old: Option<Endpoint>| {
+            let edited = old.ok_or(Error::NotFound).and_then(|old| {
+                let mut endpoint = old.clone();
+                edit(&mut endpoint)?;
+                endpoint.updated_at = self.clock.now();
+                Ok((endpoint, old.name))
+            });
+            async move {
+                let (endpoint, old_name) = edited?;
+                let mut commit = Commit::of_new_work();
+                if endpoint.name != old_name {
+                    let others = self.claim_list(&mut commit, organization).await?;
+                    is_free(&others, &endpoint)?;
+                }
+                self.note(&mut commit, action, &endpoint)?;
+                Ok(Change::Put(endpoint, commit))
             }
-            commit.expect(Expect::Equal(key.clone(), before));
-            commit.put_bytes(key.clone(), encode(&endpoint)?);
-            self.note(&mut commit, action, &endpoint)?;
-            match self.store.commit(commit).await {
-                Err(storage::Error::Conflict { .. }) => {}
-                written => return Ok(written.map(|()| endpoint)?),
-            }
-        }
-        Err(storage::Error::Conflict { key }.into())
+        };
+        self.store.update(&rows::endpoint(organization, id), edit).await
     }
 
     /// Deletes an endpoint. Its deliveries stay in the history; unfinished ones fail.
@@ -230,15 +214,12 @@ impl Endpoints {
         let key = rows::endpoint(organization, id);
         let endpoint: Endpoint = self.store.read(&key).await?.ok_or(Error::NotFound)?;
         let mut commit = Commit::new();
-        commit.expect(Expect::Present(key.clone())).delete(key);
+        commit.delete_existing(key);
         let subject = subject(&endpoint);
         self.recorder.add(&mut commit, "webhook_endpoint.delete", subject, organization)?;
         let known = Arc::clone(&self.known);
         commit.after_durable(move || forget(&known, organization, id));
-        match self.store.commit(commit).await {
-            Err(storage::Error::Conflict { .. }) => Err(Error::NotFound),
-            deleted => Ok(deleted?),
-        }
+        self.store.commit_or(commit, Error::NotFound).await
     }
 
     /// Returns an endpoint of an organization.
@@ -258,10 +239,8 @@ impl Endpoints {
     /// # Errors
     /// [`Error::Storage`].
     pub async fn list(&self, organization: OrganizationId) -> Result<Vec<Endpoint>, Error> {
-        let prefix = rows::endpoints(organization);
-        let page = Page { prefix, after: None, before: None, limit: ENDPOINTS_MAX };
-        let rows = self.store.page(page).await?;
-        rows.iter().map(|(_, bytes)| Ok(decode(bytes)?)).collect()
+        let page = Page::of(rows::endpoints(organization), ENDPOINTS_MAX);
+        Ok(self.store.records(page).await?)
     }
 
     /// Makes `commit` conditional on the list of endpoints being unchanged, and returns the list.
@@ -271,10 +250,7 @@ impl Endpoints {
         organization: OrganizationId,
     ) -> Result<Vec<Endpoint>, Error> {
         let changes = rows::endpoint_changes(organization);
-        commit.expect(match self.store.get(&changes).await? {
-            None => Expect::Absent(changes.clone()),
-            Some(count) => Expect::Equal(changes.clone(), count),
-        });
+        commit.expect(Expect::unchanged(changes.clone(), self.store.get(&changes).await?));
         commit.add(changes, 1);
         self.list(organization).await
     }
@@ -367,7 +343,7 @@ impl Endpoints {
             });
         }
         commit.expect(Expect::Equal(key.clone(), before));
-        commit.put_bytes(key, encode(&endpoint)?);
+        commit.put(key, &endpoint)?;
         self.publish(commit, &endpoint);
         Ok(true)
     }
@@ -456,12 +432,12 @@ pub(super) async fn reseal(
 /// Returns the organizations that have endpoints.
 async fn organizations(store: &Store) -> Result<Vec<OrganizationId>, storage::Error> {
     let mut found = Vec::new();
-    let mut after: Option<Key> = None;
-    loop {
-        let page = Page { prefix: rows::all_endpoints(), after, before: None, limit: 1 };
-        let Some((key, _)) = store.page(page).await?.into_iter().next() else { return Ok(found) };
-        let Some(organization) = rows::organization_of_endpoint(&key) else { return Ok(found) };
+    let mut scan = store.scan(Page::of(rows::all_endpoints(), 1));
+    while let Some((key, _)) = scan.next().await?
+        && let Some(organization) = rows::organization_of_endpoint(&key)
+    {
         found.push(organization);
-        after = Some(rows::after_endpoints(organization));
+        scan.skip_prefix(&rows::all_endpoints().id(organization));
     }
+    Ok(found)
 }

@@ -6,7 +6,6 @@
 //! some eighty bytes for each delivery; deliveries that are not returned are not read. A body never
 //! changes: a redelivery sends the same bytes.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,10 +21,8 @@ use orrery_domain::time::Timestamp;
 use orrery_domain::webhook_endpoint::{ENDPOINTS_MAX, Event};
 use orrery_runtime::new_id;
 use orrery_storage::commit::Expect;
-use orrery_storage::{self as storage, Commit, Key, Page, Store};
+use orrery_storage::{self as storage, Commit, Key, Page, Scan, Store};
 
-/// Number of index rows read per page.
-const PAGE_ROWS: usize = 1000;
 /// Maximum number of deliveries of one replay; a window with more deliveries must be replayed
 /// again.
 pub const REPLAYED_MAX: usize = 100_000;
@@ -160,48 +157,31 @@ impl Filter {
     }
 }
 
-/// The index rows of one status, newest first, read page by page.
+/// The index rows of one status, newest first.
 struct Rows {
-    prefix: Key,
-    after: Option<Key>,
-    before: Option<Key>,
-    read: VecDeque<(Timestamp, ExecutionId, String)>,
-    is_complete: bool,
+    scan: Scan,
+    next: Option<(Timestamp, ExecutionId, String)>,
 }
 
 impl Rows {
-    fn of(organization: OrganizationId, status: Status, filter: &Filter) -> Self {
+    fn of(store: &Store, organization: OrganizationId, status: Status, filter: &Filter) -> Self {
         let prefix = rows::status_rows(organization, status);
         // The order is inverted: rows newer than the window precede it. `to` is exclusive, `from`
         // is inclusive.
         let behind = |time: Timestamp| prefix.clone().time_newest_first(time).raw(&[0xff; 17]);
-        Self {
-            after: filter.to.map(behind),
-            before: filter.from.map(behind),
-            prefix,
-            read: VecDeque::new(),
-            is_complete: false,
-        }
+        let (after, before) = (filter.to.map(behind), filter.from.map(behind));
+        Self { scan: store.scan(Page { after, before, ..prefix.into() }), next: None }
     }
 
     /// Returns the creation time of the next row.
-    async fn peek(&mut self, store: &Store) -> Result<Option<Timestamp>, Error> {
-        if self.read.is_empty() && !self.is_complete {
-            let page = Page {
-                prefix: self.prefix.clone(),
-                after: self.after.clone(),
-                before: self.before.clone(),
-                limit: PAGE_ROWS,
-            };
-            let found = store.page(page).await?;
-            self.is_complete = found.len() < PAGE_ROWS;
-            self.after = found.last().map(|(key, _)| key.clone()).or_else(|| self.after.take());
-            self.read.extend(found.into_iter().filter_map(|(key, receiver)| {
-                let (created, execution) = rows::created_and_execution(&key)?;
-                Some((created, execution, String::from_utf8(receiver).ok()?))
-            }));
+    async fn peek(&mut self) -> Result<Option<Timestamp>, Error> {
+        while self.next.is_none()
+            && let Some((key, receiver)) = self.scan.next().await?
+        {
+            let ids = rows::created_and_execution(&key).zip(String::from_utf8(receiver).ok());
+            self.next = ids.map(|((created, execution), receiver)| (created, execution, receiver));
         }
-        Ok(self.read.front().map(|(created, ..)| *created))
+        Ok(self.next.as_ref().map(|(created, ..)| *created))
     }
 }
 
@@ -243,8 +223,7 @@ impl Outbox {
         let mut found: Vec<Recorded> =
             self.find(organization, execution).await?.into_iter().collect();
         let prefix = rows::of_execution(organization, execution);
-        let page = Page { prefix, after: None, before: None, limit: OF_EXECUTION_MAX };
-        for (key, _) in self.context.store.page(page).await? {
+        for (key, _) in self.context.store.page(Page::of(prefix, OF_EXECUTION_MAX)).await? {
             let Some(row) = key.last_id::<ExecutionId>() else { continue };
             found.extend(self.find(organization, row).await?);
         }
@@ -271,10 +250,10 @@ impl Outbox {
             _ => Some(count(store, organization, &statuses).await?),
         };
         let mut sources: Vec<Rows> =
-            statuses.iter().map(|status| Rows::of(organization, *status, filter)).collect();
+            statuses.iter().map(|status| Rows::of(store, organization, *status, filter)).collect();
         let mut found = Vec::new();
         let mut matched = 0_u64;
-        while let Some((execution, receiver)) = newest(&mut sources, store).await? {
+        while let Some((execution, receiver)) = newest(&mut sources).await? {
             let has_status = match filter.state {
                 Some(DeliveryState::Pending) => !flying.contains(&execution),
                 Some(DeliveryState::Delivering) => flying.contains(&execution),
@@ -369,11 +348,9 @@ impl Outbox {
         let mut commit = Commit::of_new_work();
         self.take_up(&mut commit, &mut delivery)?;
         self.wake_after(&mut commit, vec![delivery.clone()], one_at_a_time);
-        match self.context.store.commit(commit).await {
-            // The next attempt has started in the meantime.
-            Err(storage::Error::Conflict { .. }) => Err(Refusal::InFlight),
-            written => Ok(written.map(|()| delivery)?),
-        }
+        // On a conflict, the next attempt has started in the meantime.
+        self.context.store.commit_or(commit, Refusal::InFlight).await?;
+        Ok(delivery)
     }
 
     /// Hands the deliveries over once the commit is durable, even if its caller has disconnected by
@@ -420,14 +397,14 @@ impl Outbox {
         let one_at_a_time = Arc::new(Arc::clone(&self.context.taking_up).lock_owned().await);
         let store = &self.context.store;
         let filter = Filter { from: Some(from), to: Some(to), ..Filter::default() };
-        let mut failed = vec![Rows::of(organization, Status::Failed, &filter)];
+        let mut failed = [Rows::of(store, organization, Status::Failed, &filter)];
         let mut replayed = 0;
         loop {
             let mut commit = Commit::of_new_work();
             let mut taken = Vec::new();
             let mut is_complete = false;
             while taken.len() < REPLAY_BATCH_MAX && !is_complete {
-                let Some((execution, _receiver)) = newest(&mut failed, store).await? else {
+                let Some((execution, _receiver)) = newest(&mut failed).await? else {
                     is_complete = true;
                     continue;
                 };
@@ -500,20 +477,17 @@ fn is_within(one: &Recorded, filter: &Filter) -> bool {
 }
 
 /// Takes the newest row from all sources.
-async fn newest(
-    sources: &mut [Rows],
-    store: &Store,
-) -> Result<Option<(ExecutionId, String)>, Error> {
+async fn newest(sources: &mut [Rows]) -> Result<Option<(ExecutionId, String)>, Error> {
     let mut newest: Option<(Timestamp, usize)> = None;
     for (index, source) in sources.iter_mut().enumerate() {
-        if let Some(created) = source.peek(store).await?
+        if let Some(created) = source.peek().await?
             && newest.is_none_or(|(known, _)| created > known)
         {
             newest = Some((created, index));
         }
     }
     let source = newest.and_then(|(_, index)| sources.get_mut(index));
-    let taken = source.and_then(|source| source.read.pop_front());
+    let taken = source.and_then(|source| source.next.take());
     Ok(taken.map(|(_, execution, receiver)| (execution, receiver)))
 }
 

@@ -51,8 +51,7 @@ impl Outbox {
         let mut is_capped = false;
         for status in [Status::Pending, Status::Failed, Status::Delivered] {
             let prefix = rows::status_rows(organization, status);
-            let page = Page { prefix, after: None, before: None, limit: DELIVERIES_MAX };
-            let rows = store.page(page).await?;
+            let rows = store.page(Page::of(prefix, DELIVERIES_MAX)).await?;
             is_capped |= rows.len() == DELIVERIES_MAX;
             for (key, name) in rows {
                 let Some((created, _)) = rows::created_and_execution(&key) else { continue };

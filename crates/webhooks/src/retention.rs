@@ -33,9 +33,8 @@ impl Outbox {
                 // The lock is held for one batch: a redelivery finds either the whole delivery or
                 // nothing.
                 let one_at_a_time = self.context.taking_up.lock().await;
-                let prefix = prefix.clone();
                 let after = Some(older.clone());
-                let page = Page { prefix, after, before: None, limit: BATCH_MAX };
+                let page = Page { after, ..Page::of(prefix.clone(), BATCH_MAX) };
                 let found: Vec<Key> =
                     self.context.store.page(page).await?.into_iter().map(|(key, _)| key).collect();
                 self.purge(organization, status, &found).await?;

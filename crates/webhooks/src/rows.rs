@@ -350,11 +350,6 @@ pub(super) fn endpoint_changes(organization: OrganizationId) -> Key {
     all_endpoints().id(organization).raw(&[0])
 }
 
-/// Returns a key after all rows of an organization's endpoints.
-pub(super) fn after_endpoints(organization: OrganizationId) -> Key {
-    all_endpoints().id(organization).raw(&[2])
-}
-
 /// Returns the key of an endpoint.
 pub(super) fn endpoint(organization: OrganizationId, id: EndpointId) -> Key {
     endpoints(organization).id(id)
@@ -509,7 +504,6 @@ mod tests {
         assert_eq!(key.as_bytes(), [b"5".as_slice(), &[2; 16], &[1], &[7; 16]].concat());
         assert!(is_endpoint(&key) && !is_endpoint(&endpoint_changes(organization)));
         assert_eq!(organization_of_endpoint(&key), Some(organization));
-        assert!(after_endpoints(organization) > key);
         let of = of_execution(organization, execution).id(DeliveryId::from([1; 16]));
         assert_eq!(of.as_bytes(), [b"6".as_slice(), &ids, &[1; 16]].concat());
         let receiver = receiver_of_circuit(&circuit("http://a:80"));

@@ -41,10 +41,9 @@ impl Outbox {
         let store = &self.context.store;
         let now = Key::table(Table::Due).time(self.context.clock.steady());
         let page = |table, after, before| Page {
-            prefix: Key::table(table),
             after,
             before,
-            limit: COUNTED_MAX,
+            ..Page::of(Key::table(table), COUNTED_MAX)
         };
         let due = store.page(page(Table::Due, None, Some(now.clone()))).await?.len();
         let retrying = store.page(page(Table::Due, Some(now), None)).await?.len();

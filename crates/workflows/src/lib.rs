@@ -37,13 +37,11 @@ use orrery_records::secrets::Secrets;
 use orrery_runtime::{Clock, new_id};
 use orrery_schema::Unavailable;
 use orrery_storage::commit::Expect;
-use orrery_storage::record::{decode, encode};
+use orrery_storage::record::decode;
 use orrery_storage::{self as storage, Commit, Sealer, Store};
 
 /// Maximum number of workflows per organization, including deleted ones.
 pub const WORKFLOWS_MAX: usize = 10_000;
-/// Maximum attempts to make a change after conflicts.
-const TRIES: usize = 10;
 
 /// An error from creating, changing or finding a workflow.
 #[derive(Debug, thiserror::Error)]
@@ -230,7 +228,7 @@ impl Workflows {
         let mut written = Commit::of_new_work();
         let revision = workflow.versions.first().map_or_else(new_id, |version| version.revision);
         self.write_definition(&mut written, id, revision, &checked).await?;
-        for _ in 0..TRIES {
+        for _ in 0..storage::TRIES_MAX {
             workflow.slug = self.free_slug(organization, &slug).await?;
             let mut commit = beside.clone();
             commit.extend(written.clone());
@@ -460,33 +458,23 @@ impl Workflows {
         &self,
         id: WorkflowId,
         beside: Commit,
-        change: impl Fn(&mut Workflow) -> Result<(), Error>,
+        change: impl Fn(&mut Workflow) -> Result<(), Error> + Sync,
     ) -> Result<Workflow, Error> {
-        let key = rows::workflow(id);
-        for _ in 0..TRIES {
-            let before = self.store.get(&key).await?.ok_or(Error::NotFound)?;
-            let mut workflow: Workflow = decode(&before)?;
-            let was_deleted = workflow.status == Status::Deleted;
-            if was_deleted {
-                return Err(Error::NotFound);
-            }
+        let (beside, change) = (&beside, &change);
+        let edit = |workflow: Option<Workflow>| async move {
+            let exists = |workflow: &Workflow| workflow.status != Status::Deleted;
+            let mut workflow = workflow.filter(exists).ok_or(Error::NotFound)?;
             change(&mut workflow)?;
             let mut commit = beside.clone();
-            commit.expect(Expect::Equal(key.clone(), before));
-            commit.put_bytes(key.clone(), encode(&workflow)?);
             let known = Arc::clone(&self.known);
             commit.after_durable(move || known.forget(id));
             if workflow.status == Status::Deleted {
                 // The workflow's slug becomes free again.
                 commit.delete(rows::slug(workflow.organization, &workflow.slug));
             }
-            match self.store.commit(commit).await {
-                Ok(()) => return Ok(workflow),
-                Err(storage::Error::Conflict { key: held }) if held == key => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Err(storage::Error::Conflict { key }.into())
+            Ok(storage::Change::Put(workflow, commit))
+        };
+        self.store.update(&rows::workflow(id), edit).await
     }
 
     /// Returns a free slug of the organization: `slug`, `slug-2`, …

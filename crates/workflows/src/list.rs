@@ -8,9 +8,6 @@ use orrery_domain::workflow::{Status, Workflow};
 use orrery_storage::Page;
 use orrery_storage::record::decode;
 
-/// Rows read per page.
-const PAGE: usize = 500;
-
 /// The filter and sort order of a list.
 #[derive(Debug, Clone)]
 pub struct Filter {
@@ -108,11 +105,10 @@ impl Workflows {
     ) -> Result<Vec<Workflow>, Error> {
         let prefix = rows::of_organization(organization);
         // The counter has the prefix itself as its key.
-        let mut after = Some(prefix.clone());
+        let after = Some(prefix.clone());
         let mut found = Vec::new();
-        loop {
-            let page = Page { prefix: prefix.clone(), after, before: None, limit: PAGE };
-            let listed = self.store.page(page).await?;
+        let mut scan = self.store.scan(Page { after, ..prefix.into() });
+        while let Some(listed) = scan.next_page().await? {
             let ids = listed.iter().filter_map(|(key, _)| key.last_id_inverted::<WorkflowId>());
             let keys: Vec<_> = ids.map(rows::workflow).collect();
             for row in self.store.get_many(&keys).await?.into_iter().flatten() {
@@ -121,10 +117,7 @@ impl Workflows {
                     found.push(workflow);
                 }
             }
-            match listed.into_iter().last() {
-                Some((last, _)) => after = Some(last),
-                None => return Ok(found),
-            }
         }
+        Ok(found)
     }
 }

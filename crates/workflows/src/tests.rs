@@ -5,7 +5,7 @@ use tempfile::TempDir;
 
 use super::*;
 use orrery_storage::Options;
-use orrery_storage::record::decode;
+use orrery_storage::record::{decode, encode};
 
 const OWNER: [u8; 16] = [1; 16];
 const OTHER: [u8; 16] = [9; 16];

@@ -10,7 +10,7 @@ use crate::{Engine, Error, Inner};
 use orrery_domain::bulk::{Job, Status};
 use orrery_domain::ids::{Id, JobId, OrganizationId};
 use orrery_storage::commit::Expect;
-use orrery_storage::record::{decode, encode};
+use orrery_storage::record::decode;
 use orrery_storage::{self as storage, Change, Commit, Key, Page, Table};
 
 /// Maximum number of running jobs per organization.
@@ -49,7 +49,7 @@ fn open_job(id: JobId) -> Key {
 fn put(commit: &mut Commit, before: Vec<u8>, next: &Job) -> Result<(), storage::Error> {
     let key = job(next.organization, next.id);
     commit.expect(Expect::Equal(key.clone(), before));
-    commit.put_bytes(key, encode(next)?);
+    commit.put(key, next)?;
     if next.status != Status::Running {
         commit.delete(open_job(next.id));
     }

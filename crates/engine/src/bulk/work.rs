@@ -10,8 +10,8 @@ use orrery_domain::bulk::{Action, Job, Status};
 use orrery_domain::execution::{Execution, Kind};
 use orrery_domain::ids::{ExecutionId, JobId, OrganizationId};
 use orrery_runtime::{Recurring, new_id};
-use orrery_storage::record::decode;
-use orrery_storage::{self as storage, Commit};
+use orrery_storage::Commit;
+use orrery_storage::record::{decode, encode};
 
 /// Maximum acts of one job per turn.
 const TURN: usize = 50;
@@ -109,7 +109,7 @@ impl Inner {
         let filter = filter_of(&job);
         if job.total.is_none() {
             job.total = Some(self.count(&engine, &job, &filter).await?);
-            let Some(written) = self.write_job(row, &job, Commit::new()).await? else {
+            let Some(written) = self.write_job(row, &job).await? else {
                 return Ok(Turn::More);
             };
             row = written;
@@ -125,14 +125,14 @@ impl Inner {
             match act {
                 Act::Later => return Ok(Turn::Later),
                 Act::Committed(committed) => {
-                    row = orrery_storage::record::encode(&*committed)?;
+                    row = encode(&*committed)?;
                     job = *committed;
                     continue;
                 }
                 Act::Done => next.note(execution.id, true),
                 Act::Failed => next.note(execution.id, false),
             }
-            match self.write_job(row, &next, Commit::new()).await? {
+            match self.write_job(row, &next).await? {
                 Some(written) => (row, job) = (written, next),
                 // The job was cancelled.
                 None => return Ok(Turn::More),
@@ -142,30 +142,23 @@ impl Inner {
             if found.executions.is_empty() {
                 // A long stretch of the history had no match, so save the position.
                 job.cursor = found.more_after;
-                let _written_or_cancelled = self.write_job(row, &job, Commit::new()).await?;
+                let _written_or_cancelled = self.write_job(row, &job).await?;
             }
             return Ok(Turn::More);
         }
         job.status = Status::Completed;
         job.completed_at = Some(self.clock.now().max(job.started_at));
-        let _written_or_cancelled = self.write_job(row, &job, Commit::new()).await?;
+        let _written_or_cancelled = self.write_job(row, &job).await?;
         Ok(Turn::Ended)
     }
 
-    /// Writes the job's row in the same commit as `commit` and returns the row's bytes. Returns
-    /// `None`, and writes nothing, if the row was changed concurrently.
-    async fn write_job(
-        &self,
-        before: Vec<u8>,
-        next: &Job,
-        mut commit: Commit,
-    ) -> Result<Option<Vec<u8>>, Error> {
+    /// Writes the job's row and returns its bytes. Returns `None`, and writes nothing, if the row
+    /// was changed concurrently.
+    async fn write_job(&self, before: Vec<u8>, next: &Job) -> Result<Option<Vec<u8>>, Error> {
+        let mut commit = Commit::new();
         put(&mut commit, before, next)?;
-        match self.store.commit(commit).await {
-            Ok(()) => Ok(Some(orrery_storage::record::encode(next)?)),
-            Err(storage::Error::Conflict { .. }) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        let is_written = self.store.try_commit(commit).await?;
+        Ok(if is_written { Some(encode(next)?) } else { None })
     }
 
     /// Counts the executions that the job will act on.

@@ -11,7 +11,7 @@ use orrery_domain::account::{ApiKey, box_owner};
 use orrery_domain::ids::{KeyId, OrganizationId};
 use orrery_domain::time::Timestamp;
 use orrery_storage::commit::Expect;
-use orrery_storage::record::{decode, encode};
+use orrery_storage::record::decode;
 use orrery_storage::{self as storage, Commit};
 
 /// The prefix of every admin key. It has the same length as the prefix of API keys.
@@ -116,7 +116,7 @@ impl Accounts {
         key.expires_at = expires_at;
         let mut commit = Commit::new();
         commit.expect(Expect::Equal(row.clone(), before));
-        commit.put_bytes(row, encode(&key)?);
+        commit.put(row, &key)?;
         let until = expires_at.map_or("no end".to_owned(), |end| end.to_string());
         let subject = format!("{id} {}: valid until {until}", key.name);
         self.recorder.add(&mut commit, "key.change", subject, organization)?;

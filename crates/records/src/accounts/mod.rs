@@ -203,10 +203,8 @@ impl Accounts {
         commit.put_bytes(by_name, organization.id.bytes().to_vec());
         commit.put(organization_key(organization.id), &organization)?;
         self.recorder.add(&mut commit, "organization.create", name, organization.id)?;
-        match self.store.commit(commit).await {
-            Err(storage::Error::Conflict { .. }) => Err(Error::Exists(name.to_owned())),
-            written => Ok(written.map(|()| organization)?),
-        }
+        self.store.commit_or(commit, Error::Exists(name.to_owned())).await?;
+        Ok(organization)
     }
 
     /// Returns the organization called `name`.
@@ -252,8 +250,8 @@ impl Accounts {
     /// # Errors
     /// [`Error::Storage`].
     pub async fn organizations(&self) -> Result<Vec<Organization>, Error> {
-        let rows = self.rows(Key::table(Table::Organization)).await?;
-        rows.iter().map(|(_, bytes)| Ok(decode(bytes)?)).collect()
+        let page = Page::of(Key::table(Table::Organization), LISTED);
+        Ok(self.store.records(page).await?)
     }
 
     /// Returns an organization by ID.
@@ -316,10 +314,8 @@ impl Accounts {
         commit.put(hash_key(&hash), &key)?;
         commit.put_bytes(id_key(owner, key.id), hash.to_vec());
         self.recorder.add(&mut commit, "key.create", subject(&key), owner)?;
-        match self.store.commit(commit).await {
-            Err(storage::Error::Conflict { .. }) => Err(Error::NoOrganization(owner.to_string())),
-            written => Ok(written.map(|()| (key, full))?),
-        }
+        self.store.commit_or(commit, Error::NoOrganization(owner.to_string())).await?;
+        Ok((key, full))
     }
 
     /// Lists the keys of an organization, oldest first, up to [`LISTED`].
@@ -327,7 +323,8 @@ impl Accounts {
     /// # Errors
     /// [`Error::Storage`].
     pub async fn keys(&self, organization: OrganizationId) -> Result<Vec<ApiKey>, Error> {
-        let rows = self.rows(Key::table(Table::ApiKeyId).id(organization)).await?;
+        let page = Page::of(Key::table(Table::ApiKeyId).id(organization), LISTED);
+        let rows = self.store.page(page).await?;
         let hashes: Vec<Key> =
             rows.iter().map(|(_, hash)| Key::table(Table::ApiKey).raw(hash)).collect();
         let found = self.store.get_many(&hashes).await?;
@@ -367,15 +364,10 @@ impl Accounts {
         let key: Option<ApiKey> = self.store.read(&Key::table(Table::ApiKey).raw(&hash)).await?;
         let subject = key.map_or_else(|| id.to_string(), |key| subject(&key));
         let mut commit = Commit::new();
-        commit.expect(Expect::Present(by_id.clone()));
-        commit.delete(by_id).delete(Key::table(Table::ApiKey).raw(&hash));
+        commit.delete_existing(by_id).delete(Key::table(Table::ApiKey).raw(&hash));
         commit.delete(usage::key_use(organization, id));
         self.recorder.add(&mut commit, "key.delete", subject, organization)?;
-        match self.store.commit(commit).await {
-            Ok(()) => {}
-            Err(storage::Error::Conflict { .. }) => return Err(Error::NoKey),
-            Err(error) => return Err(error.into()),
-        }
+        self.store.commit_or(commit, Error::NoKey).await?;
         match Hash::try_from(hash.as_slice()) {
             Ok(hash) => self.forget(&hash, id),
             Err(_damaged) => self.forget(&Hash::default(), id),
@@ -513,11 +505,6 @@ impl Accounts {
         let caller = known.caller;
         self.used(caller.organization, caller.key, &known.noted);
         Some(caller)
-    }
-
-    async fn rows(&self, prefix: Key) -> Result<Vec<storage::Row>, Error> {
-        let page = Page { prefix, after: None, before: None, limit: LISTED };
-        Ok(self.store.page(page).await?)
     }
 }
 

@@ -104,7 +104,7 @@ async fn api_key_secret_is_not_stored() {
     let (_, full) = accounts.create_key(organization, "ci", "root", None).await.unwrap();
     let secret = &full.as_bytes()[SHOWN..];
     for table in [Table::ApiKey, Table::ApiKeyId] {
-        for (key, value) in accounts.rows(Key::table(table)).await.unwrap() {
+        for (key, value) in accounts.store.page(Key::table(table).into()).await.unwrap() {
             for bytes in [key.as_bytes(), &value] {
                 assert!(!bytes.windows(secret.len()).any(|window| window == secret));
             }

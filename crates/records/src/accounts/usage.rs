@@ -98,28 +98,22 @@ impl Accounts {
     }
 
     async fn write_some_uses(&self, uses: &[(Of, Timestamp)]) -> Result<(), storage::Error> {
-        match self.commit_uses(uses).await {
+        if !self.commit_uses(uses).await? {
             // One of the keys was deleted: write each use in its own commit.
-            Err(storage::Error::Conflict { .. }) => {
-                for one in uses.chunks(1) {
-                    match self.commit_uses(one).await {
-                        Ok(()) | Err(storage::Error::Conflict { .. }) => {}
-                        Err(error) => return Err(error),
-                    }
-                }
-                Ok(())
+            for one in uses.chunks(1) {
+                self.commit_uses(one).await?;
             }
-            written => written,
         }
+        Ok(())
     }
 
-    async fn commit_uses(&self, uses: &[(Of, Timestamp)]) -> Result<(), storage::Error> {
+    async fn commit_uses(&self, uses: &[(Of, Timestamp)]) -> Result<bool, storage::Error> {
         let mut commit = Commit::new();
         for ((organization, id), at) in uses {
             commit.expect(Expect::Present(id_key(*organization, *id)));
             commit.put_bytes(key_use(*organization, *id), at.sortable().to_vec());
         }
-        self.store.commit(commit).await
+        self.store.try_commit(commit).await
     }
 
     /// Returns when each of these keys was last used, according to the store.

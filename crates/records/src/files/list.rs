@@ -7,11 +7,9 @@ use orrery_domain::ids::{FileId, OrganizationId};
 use orrery_storage::Page;
 use orrery_storage::record::decode;
 
-/// Number of files read at a time.
-const PAGE: usize = 100;
-/// Maximum number of pages of expired files, over all organizations, that are subtracted from the
-/// totals. The sweep deletes expired files every minute.
-const EXPIRED_PAGES_MAX: usize = 100;
+/// Maximum number of expired files, over all organizations, that are subtracted from the totals.
+/// The sweep deletes expired files every minute.
+const EXPIRED_MAX: usize = 10_000;
 
 /// A page of an organization's files, newest first.
 #[derive(Debug)]
@@ -41,28 +39,22 @@ impl Files {
         limit: usize,
     ) -> Result<Listed, Error> {
         let now = self.shared.clock.believed();
-        let mut after = after.map(|id| rows::file(organization, id));
+        let after = after.map(|id| rows::file(organization, id));
+        let page = Page::of(rows::files_of(organization), limit.saturating_add(1));
+        let mut scan = self.shared.store.scan(Page { after, ..page });
         let mut files: Vec<File> = Vec::new();
-        loop {
-            let prefix = rows::files_of(organization);
-            let page = Page { prefix, after: after.clone(), before: None, limit: PAGE };
-            let found = self.shared.store.page(page).await?;
-            for (_, row) in &found {
-                let file: File = decode(row)?;
-                if file.expires_at <= now {
-                    continue;
-                }
-                if files.len() == limit {
-                    let more_after = files.last().map(|last| last.id);
-                    return Ok(Listed { files, more_after });
-                }
-                files.push(file);
+        while let Some((_, row)) = scan.next().await? {
+            let file: File = decode(&row)?;
+            if file.expires_at <= now {
+                continue;
             }
-            if found.len() < PAGE {
-                return Ok(Listed { files, more_after: None });
+            if files.len() == limit {
+                let more_after = files.last().map(|last| last.id);
+                return Ok(Listed { files, more_after });
             }
-            after = found.last().map(|(key, _)| key.clone());
+            files.push(file);
         }
+        Ok(Listed { files, more_after: None })
     }
 
     /// Returns a pending upload; `None` if there is none.
@@ -101,26 +93,19 @@ impl Files {
         let store = &self.shared.store;
         let now = self.shared.clock.believed();
         let mut expired = Usage { files: 0, bytes: 0 };
-        let mut after = None;
-        for _page in 0..EXPIRED_PAGES_MAX {
-            let before = Some(rows::expiries().time(now));
-            let page = Page { prefix: rows::expiries(), after, before, limit: PAGE };
-            let due = store.page(page).await?;
-            for (key, _) in &due {
-                let Some((owner, id)) = rows::of_expiry(key) else { continue };
-                if owner != organization {
-                    continue;
-                }
-                let file = store.read::<File>(&rows::file(owner, id)).await?;
-                if let Some(file) = file.filter(|file| file.expires_at <= now) {
-                    expired.files += 1;
-                    expired.bytes = expired.bytes.saturating_add(file.size);
-                }
+        let before = Some(rows::expiries().time(now));
+        let mut scan = store.scan(Page { before, ..rows::expiries().into() });
+        for _ in 0..EXPIRED_MAX {
+            let Some((key, _)) = scan.next().await? else { break };
+            let Some((owner, id)) = rows::of_expiry(&key) else { continue };
+            if owner != organization {
+                continue;
             }
-            if due.len() < PAGE {
-                break;
+            let file = store.read::<File>(&rows::file(owner, id)).await?;
+            if let Some(file) = file.filter(|file| file.expires_at <= now) {
+                expired.files += 1;
+                expired.bytes = expired.bytes.saturating_add(file.size);
             }
-            after = due.last().map(|(key, _)| key.clone());
         }
         Ok(expired)
     }

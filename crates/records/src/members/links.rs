@@ -22,10 +22,6 @@ const VALID: Duration = Duration::from_secs(24 * 3600);
 const KEPT: Duration = Duration::from_secs(24 * 3600);
 /// Maximum number of open invitations of an organization.
 pub const INVITATIONS_MAX: usize = 100;
-/// Number of attempts to create a link when other links are created concurrently.
-const ISSUE_ATTEMPTS: usize = 5;
-/// Number of rows that the sweep reads at a time.
-const SWEEP_PAGE: usize = 1000;
 
 /// A new link. The token is stored only here and in the link's URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -126,17 +122,13 @@ impl Members {
     async fn issue(&self, link: Link) -> Result<Issued, Error> {
         let (token, hash) = rows::new_token()?;
         let place = rows::link_of(&link);
-        for _ in 0..ISSUE_ATTEMPTS {
+        for _ in 0..storage::TRIES_MAX {
             let mut commit = Commit::new();
-            match self.store.get(&place).await? {
-                None => {
-                    commit.expect(Expect::Absent(place.clone()));
-                }
-                Some(earlier) => {
-                    self.withdraw_at(&mut commit, &earlier).await?;
-                    commit.expect(Expect::Equal(place.clone(), earlier));
-                }
+            let earlier = self.store.get(&place).await?;
+            if let Some(earlier) = &earlier {
+                self.withdraw_at(&mut commit, earlier).await?;
             }
+            commit.expect(Expect::unchanged(place.clone(), earlier));
             commit.put(rows::link(&hash), &link)?;
             commit.put_bytes(place.clone(), hash.to_vec());
             let subject = match &link.email {
@@ -144,10 +136,8 @@ impl Members {
                 None => link.kind.page().to_owned(),
             };
             self.recorder.add(&mut commit, "link.create", subject, link.organization)?;
-            match self.store.commit(commit).await {
-                Ok(()) => return Ok(Issued { link, token }),
-                Err(storage::Error::Conflict { .. }) => {}
-                Err(error) => return Err(error.into()),
+            if self.store.try_commit(commit).await? {
+                return Ok(Issued { link, token });
             }
         }
         Err(Error::Busy)
@@ -170,8 +160,7 @@ impl Members {
     /// [`Error::Storage`].
     pub async fn invitations(&self, organization: OrganizationId) -> Result<Vec<Link>, Error> {
         let prefix = rows::links_of(organization, LinkKind::Invitation);
-        let page = Page { prefix, after: None, before: None, limit: 2 * INVITATIONS_MAX };
-        let hashes = self.store.page(page).await?;
+        let hashes = self.store.page(Page::of(prefix, 2 * INVITATIONS_MAX)).await?;
         let links: Vec<Key> = hashes.iter().map(|(_, hash)| rows::link(hash)).collect();
         let now = self.clock.now();
         let mut open = Vec::new();
@@ -202,10 +191,7 @@ impl Members {
         commit.expect(Expect::Equal(place.clone(), hash)).delete(place);
         let subject = format!("{id} {email}");
         self.recorder.add(&mut commit, "link.delete", subject.trim_end(), organization)?;
-        match self.store.commit(commit).await {
-            Err(storage::Error::Conflict { .. }) => Err(Error::NoInvitation),
-            written => Ok(written?),
-        }
+        self.store.commit_or(commit, Error::NoInvitation).await
     }
 
     /// Returns the link with this token, if it is still valid.
@@ -242,33 +228,23 @@ impl Members {
     }
 
     pub(super) async fn sweep_links(&self) -> Result<usize, Error> {
-        let mut after = None;
         let mut swept = 0;
-        loop {
-            let prefix = Key::table(Table::Link);
-            let page = Page { prefix, after, before: None, limit: SWEEP_PAGE };
-            let found = self.store.page(page).await?;
-            let Some((last, _)) = found.last() else { return Ok(swept) };
-            after = Some(last.clone());
-            for (key, bytes) in found {
-                let link: Link = decode(&bytes)?;
-                if self.clock.now() < expiry_of_record(&link) {
-                    continue;
-                }
-                let place = rows::link_of(&link);
-                let hash = super::sessions::hash_of(&key).to_vec();
-                let mut commit = Commit::new();
-                if self.store.get(&place).await?.as_ref() == Some(&hash) {
-                    commit.expect(Expect::Equal(place.clone(), hash)).delete(place);
-                }
-                commit.expect(Expect::Equal(key.clone(), bytes)).delete(key);
-                match self.store.commit(commit).await {
-                    Ok(()) => swept += 1,
-                    Err(storage::Error::Conflict { .. }) => {}
-                    Err(error) => return Err(error.into()),
-                }
+        let mut scan = self.store.scan(Key::table(Table::Link));
+        while let Some((key, bytes)) = scan.next().await? {
+            let link: Link = decode(&bytes)?;
+            if self.clock.now() < expiry_of_record(&link) {
+                continue;
             }
+            let place = rows::link_of(&link);
+            let hash = super::sessions::hash_of(&key).to_vec();
+            let mut commit = Commit::new();
+            if self.store.get(&place).await?.as_ref() == Some(&hash) {
+                commit.expect(Expect::Equal(place.clone(), hash)).delete(place);
+            }
+            commit.expect(Expect::Equal(key.clone(), bytes)).delete(key);
+            swept += usize::from(self.store.try_commit(commit).await?);
         }
+        Ok(swept)
     }
 
     /// Revokes all links for this member's password in `commit`.

@@ -26,11 +26,10 @@ pub use self::sessions::{By, Visit};
 use self::throttle::Throttle;
 use crate::audit::{Actor, Recorder};
 use orrery_domain::ids::{MemberId, OrganizationId};
-use orrery_domain::member::{LinkKind, Member, MemberRole};
+use orrery_domain::member::{Link, LinkKind, Member, MemberRole};
 use orrery_runtime::{Clock, new_id};
 use orrery_storage::commit::Expect;
-use orrery_storage::record::decode;
-use orrery_storage::{self as storage, Commit, Key, Page, Store, Table};
+use orrery_storage::{self as storage, Change, Commit, Key, Page, Store, Table};
 
 /// Maximum length of a name, in characters.
 const NAME_MAX: usize = 64;
@@ -38,8 +37,6 @@ const NAME_MAX: usize = 64;
 const EMAIL_MAX: usize = 254;
 /// Maximum number of members of an organization.
 const MEMBERS_MAX: usize = 1000;
-/// Number of attempts to change a member when there are concurrent changes.
-const CHANGE_ATTEMPTS: usize = 5;
 
 /// Errors of member operations.
 #[derive(Debug, thiserror::Error)]
@@ -149,8 +146,7 @@ impl Members {
     /// # Errors
     /// [`Error::Storage`].
     pub async fn is_set_up(&self) -> Result<bool, Error> {
-        let page = Page { prefix: Key::table(Table::Owner), after: None, before: None, limit: 1 };
-        Ok(!self.store.page(page).await?.is_empty())
+        Ok(self.store.has_any(Key::table(Table::Owner)).await?)
     }
 
     /// Returns the organization's Owner.
@@ -226,14 +222,10 @@ impl Members {
         opened.used_up(&mut commit)?;
         let recorder = self.recorder.by(Actor::member(&member.email, None));
         recorder.add(&mut commit, "member.create", &member.email, organization)?;
-        match self.store.commit(commit).await {
-            Ok(()) => {}
-            Err(storage::Error::Conflict { .. }) => {
-                // The link or the email address was used concurrently.
-                self.opened(token, Some(kind)).await?;
-                return Err(Error::EmailTaken);
-            }
-            Err(error) => return Err(error.into()),
+        if !self.store.try_commit(commit).await? {
+            // The link or the email address was used concurrently.
+            self.opened(token, Some(kind)).await?;
+            return Err(Error::EmailTaken);
         }
         let token = self.by(Actor::member(&member.email, None)).open_session(&member).await?;
         Ok((member, token))
@@ -246,36 +238,26 @@ impl Members {
     /// # Errors
     /// [`Error::PasswordLength`], or an error about the link or from the store.
     pub async fn reset(&self, token: &str, password: &str) -> Result<(Member, String), Error> {
-        self.opened(token, Some(LinkKind::Reset)).await?;
-        let hash = self.passwords.hash(password).await?;
-        for _ in 0..CHANGE_ATTEMPTS {
+        let Link { organization, member, .. } =
+            self.opened(token, Some(LinkKind::Reset)).await?.link;
+        let key = rows::member(organization, member.ok_or(Error::LinkUnknown)?);
+        let password = &self.passwords.hash(password).await?;
+        let reset = |member: Option<Member>| async move {
+            // Hashing takes a while, and the link must be valid when it is used.
             let opened = self.opened(token, Some(LinkKind::Reset)).await?;
-            let organization = opened.link.organization;
-            let id = opened.link.member.ok_or(Error::LinkUnknown)?;
-            let key = rows::member(organization, id);
-            let bytes = self.store.get(&key).await?.ok_or(Error::LinkWithdrawn)?;
-            let member: Member = decode(&bytes)?;
+            let member = member.ok_or(Error::LinkWithdrawn)?;
             let epoch = member.epoch.saturating_add(1);
-            let member = Member { password: hash.clone(), epoch, ..member };
+            let member = Member { password: password.clone(), epoch, ..member };
             let mut commit = Commit::new();
-            commit.expect(Expect::Equal(key.clone(), bytes));
-            commit.put(key, &member)?;
             opened.used_up(&mut commit)?;
             let recorder = self.recorder.by(Actor::member(&member.email, None));
             recorder.add(&mut commit, "member.password", &member.email, organization)?;
-            match self.store.commit(commit).await {
-                Ok(()) => {
-                    self.changed.send_replace(());
-                    let by_member = self.by(Actor::member(&member.email, None));
-                    let session = by_member.open_session(&member).await?;
-                    return Ok((member, session));
-                }
-                // The link was used, or a request by the member was recorded, at the same time.
-                Err(storage::Error::Conflict { .. }) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Err(Error::Busy)
+            Ok::<_, Error>(Change::Put(member, commit))
+        };
+        let member = self.store.update(&key, reset).await?;
+        self.changed.send_replace(());
+        let session = self.by(Actor::member(&member.email, None)).open_session(&member).await?;
+        Ok((member, session))
     }
 
     /// Changes the password of a member who knows the current one. All sessions end, and a new one
@@ -312,10 +294,8 @@ impl Members {
     /// # Errors
     /// [`Error::Storage`].
     pub async fn list(&self, organization: OrganizationId) -> Result<Vec<Member>, Error> {
-        let prefix = Key::table(Table::Member).id(organization);
-        let page = Page { prefix, after: None, before: None, limit: MEMBERS_MAX };
-        let found = self.store.page(page).await?;
-        found.iter().map(|(_, bytes)| Ok(decode(bytes)?)).collect()
+        let page = Page::of(Key::table(Table::Member).id(organization), MEMBERS_MAX);
+        Ok(self.store.records(page).await?)
     }
 
     async fn count(&self, organization: OrganizationId) -> Result<usize, Error> {
@@ -369,26 +349,18 @@ impl Members {
         organization: OrganizationId,
         id: MemberId,
         action: &str,
-        changed: impl Fn(Member) -> Result<Member, Error>,
+        changed: impl Fn(Member) -> Result<Member, Error> + Sync,
     ) -> Result<Member, Error> {
-        let key = rows::member(organization, id);
-        for _ in 0..CHANGE_ATTEMPTS {
-            let bytes = self.store.get(&key).await?.ok_or(Error::NoMember)?;
-            let member = changed(decode(&bytes)?)?;
+        let changed = &changed;
+        let change = |member: Option<Member>| async move {
+            let member = changed(member.ok_or(Error::NoMember)?)?;
             let mut commit = Commit::new();
-            commit.expect(Expect::Equal(key.clone(), bytes));
-            commit.put(key.clone(), &member)?;
             self.recorder.add(&mut commit, action, &member.email, organization)?;
-            match self.store.commit(commit).await {
-                Ok(()) => {
-                    self.changed.send_replace(());
-                    return Ok(member);
-                }
-                Err(storage::Error::Conflict { .. }) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Err(Error::Busy)
+            Ok::<_, Error>(Change::Put(member, commit))
+        };
+        let member = self.store.update(&rows::member(organization, id), change).await?;
+        self.changed.send_replace(());
+        Ok(member)
     }
 
     /// Removes a member. The member's sessions end; keys that the member created remain.
@@ -396,29 +368,21 @@ impl Members {
     /// # Errors
     /// [`Error::NoMember`]; [`Error::OwnerStays`]; [`Error::Storage`].
     pub async fn remove(&self, organization: OrganizationId, id: MemberId) -> Result<(), Error> {
-        let key = rows::member(organization, id);
-        for _ in 0..CHANGE_ATTEMPTS {
-            let bytes = self.store.get(&key).await?.ok_or(Error::NoMember)?;
-            let member: Member = decode(&bytes)?;
+        let remove = |member: Option<Member>| async move {
+            let member = member.ok_or(Error::NoMember)?;
             if member.is_owner() {
                 return Err(Error::OwnerStays);
             }
             let mut commit = Commit::new();
-            commit.expect(Expect::Equal(key.clone(), bytes));
             // The sessions are no longer valid without the member; a sweep removes their rows.
-            commit.delete(key.clone()).delete(rows::email(&member.email));
+            commit.delete(rows::email(&member.email));
             self.withdraw_resets(&mut commit, &member).await?;
             self.recorder.add(&mut commit, "member.delete", &member.email, organization)?;
-            match self.store.commit(commit).await {
-                Ok(()) => {
-                    self.changed.send_replace(());
-                    return Ok(());
-                }
-                Err(storage::Error::Conflict { .. }) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Err(Error::Busy)
+            Ok::<_, Error>(Change::Delete(member, commit))
+        };
+        self.store.update(&rows::member(organization, id), remove).await?;
+        self.changed.send_replace(());
+        Ok(())
     }
 }
 

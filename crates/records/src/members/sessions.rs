@@ -8,11 +8,11 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::throttle::Network;
-use super::{CHANGE_ATTEMPTS, Error, Members, rows};
+use super::{Error, Members, rows};
 use orrery_domain::member::{Member, Session};
 use orrery_storage::commit::Expect;
-use orrery_storage::record::{decode, encode};
-use orrery_storage::{self as storage, Commit, Key, Page, Table};
+use orrery_storage::record::decode;
+use orrery_storage::{Change, Commit, Key, Page, Table};
 
 /// Maximum number of sessions of one member. When it is exceeded, the oldest sessions end.
 const SESSIONS_MAX: usize = 32;
@@ -20,8 +20,6 @@ const SESSIONS_MAX: usize = 32;
 const NOTE_EVERY: Duration = Duration::from_secs(300);
 /// How often a stream checks that its session is still valid.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
-/// Number of rows that the sweep reads at a time.
-const SWEEP_PAGE: usize = 1000;
 
 /// A valid session and its member.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,21 +80,24 @@ impl Members {
     ///
     /// # Errors
     /// [`Error::WrongPassword`] if the member has been removed or the password changed;
-    /// [`Error::Busy`].
+    /// [`Error::Storage`].
     pub(super) async fn open_session(&self, member: &Member) -> Result<String, Error> {
         let (token, hash) = rows::new_token()?;
-        for _ in 0..CHANGE_ATTEMPTS {
-            match self.add_session(member, &hash).await {
-                // A permission was changed, or a request by the member was recorded, at the same
-                // time.
-                Err(Error::Storage(storage::Error::Conflict { .. })) => {}
-                added => return added.map(|()| token),
-            }
-        }
-        Err(Error::Busy)
+        let place = rows::member(member.organization, member.id);
+        self.store.update(&place, |stored| self.add_session(stored, member, &hash)).await?;
+        Ok(token)
     }
 
-    async fn add_session(&self, member: &Member, hash: &rows::Hash) -> Result<(), Error> {
+    async fn add_session(
+        &self,
+        stored: Option<Member>,
+        member: &Member,
+        hash: &rows::Hash,
+    ) -> Result<Change<Member>, Error> {
+        let stored = stored.ok_or(Error::WrongPassword)?;
+        if stored.epoch != member.epoch {
+            return Err(Error::WrongPassword);
+        }
         let now = self.clock.now();
         let session = Session {
             organization: member.organization,
@@ -105,14 +106,8 @@ impl Members {
             created_at: now,
             seen_at: now,
         };
-        let place = rows::member(member.organization, member.id);
-        let bytes = self.store.get(&place).await?.ok_or(Error::WrongPassword)?;
-        let seen = Member { last_seen_at: Some(now), ..decode(&bytes)? };
-        if seen.epoch != member.epoch {
-            return Err(Error::WrongPassword);
-        }
         let of = rows::sessions_of(member.id);
-        let page = Page { prefix: of.clone(), after: None, before: None, limit: 2 * SESSIONS_MAX };
+        let page = Page::of(of.clone(), 2 * SESSIONS_MAX);
         let mut present = Vec::new();
         for (key, _) in self.store.page(page).await? {
             let hash = hash_of(&key);
@@ -125,11 +120,10 @@ impl Members {
         for (_, key) in present.into_iter().take(superfluous) {
             commit.delete(rows::session(hash_of(&key))).delete(key);
         }
-        commit.expect(Expect::Equal(place.clone(), bytes)).put(place, &seen)?;
         commit.put(rows::session(hash), &session)?;
         commit.put_bytes(of.raw(hash), Vec::new());
         self.recorder.add(&mut commit, "session.create", &member.email, member.organization)?;
-        Ok(self.store.commit(commit).await?)
+        Ok(Change::Put(Member { last_seen_at: Some(now), ..stored }, commit))
     }
 
     /// Returns the session of a token with its member; `None` if the token is not valid.
@@ -163,11 +157,10 @@ impl Members {
             commit.expect(Expect::Equal(place.clone(), member_bytes));
             commit.put(row, &Session { seen_at: now, ..session })?;
             commit.put(place, &Member { last_seen_at: Some(now), ..member.clone() })?;
-            match self.store.commit(commit).await {
-                // The session or the member was changed concurrently: a later request will record
-                // the use.
-                Ok(()) | Err(storage::Error::Conflict { .. }) => {}
-                Err(error) => tracing::warn!(%error, "failed to record session use"),
+            // If the session or the member was changed concurrently, a later request records the
+            // use.
+            if let Err(error) = self.store.try_commit(commit).await {
+                tracing::warn!(%error, "failed to record session use");
             }
         }
         Ok(Some(Visit { member, session: hash }))
@@ -212,36 +205,25 @@ impl Members {
     }
 
     async fn sweep_sessions(&self) -> Result<usize, Error> {
-        let mut after = None;
         let mut swept = 0;
-        loop {
-            let prefix = Key::table(Table::Session);
-            let page = Page { prefix, after, before: None, limit: SWEEP_PAGE };
-            let found = self.store.page(page).await?;
-            let Some((last, _)) = found.last() else { return Ok(swept) };
-            after = Some(last.clone());
-            for (key, bytes) in &found {
-                let session: Session = decode(bytes)?;
-                let member = rows::member(session.organization, session.member);
-                let member: Option<Member> = self.store.read(&member).await?;
-                let now = self.clock.now();
-                let is_valid = member.is_some_and(|member| member.epoch == session.epoch)
-                    && now.since(session.created_at) < self.options.session_max
-                    && now.since(session.seen_at) < self.options.session_idle;
-                if is_valid {
-                    continue;
-                }
-                let mut commit = Commit::new();
-                commit.expect(Expect::Equal(key.clone(), encode(&session)?));
-                commit.delete(key.clone());
-                commit.delete(rows::sessions_of(session.member).raw(hash_of(key)));
-                match self.store.commit(commit).await {
-                    Ok(()) => swept += 1,
-                    Err(storage::Error::Conflict { .. }) => {}
-                    Err(error) => return Err(error.into()),
-                }
+        let mut scan = self.store.scan(Key::table(Table::Session));
+        while let Some((key, bytes)) = scan.next().await? {
+            let session: Session = decode(&bytes)?;
+            let member = rows::member(session.organization, session.member);
+            let member: Option<Member> = self.store.read(&member).await?;
+            let now = self.clock.now();
+            let is_valid = member.is_some_and(|member| member.epoch == session.epoch)
+                && now.since(session.created_at) < self.options.session_max
+                && now.since(session.seen_at) < self.options.session_idle;
+            if is_valid {
+                continue;
             }
+            let mut commit = Commit::new();
+            commit.delete(rows::sessions_of(session.member).raw(hash_of(&key)));
+            commit.expect(Expect::Equal(key.clone(), bytes)).delete(key);
+            swept += usize::from(self.store.try_commit(commit).await?);
         }
+        Ok(swept)
     }
 }
 

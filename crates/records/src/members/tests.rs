@@ -1,6 +1,7 @@
 //! Tests of members on a store, with a clock that the test controls.
 
 use super::*;
+use orrery_storage::record::decode;
 
 const PASSWORD: &str = "correct horse battery";
 const HOUR: Duration = Duration::from_secs(3600);

@@ -13,25 +13,15 @@ use orrery_domain::schedule::{RunResult, Schedule, Turn};
 use orrery_domain::time::Timestamp;
 use orrery_runtime::{Tasks, new_id};
 use orrery_storage::commit::Expect;
-use orrery_storage::record::{decode, encode};
-use orrery_storage::{self as storage, Commit, Page};
+use orrery_storage::record::decode;
+use orrery_storage::{self as storage, Commit};
 
-/// Number of rows read at a time.
-const PAGE: usize = 256;
 /// Maximum sleep, so that a changed clock is noticed in time.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// Retry delay after a failed read of the timers.
 const REREAD_DELAY: Duration = Duration::from_secs(1);
 /// Smallest backward jump of the clock that is noticed.
 const SET_BACK_MIN: Duration = Duration::from_secs(60);
-
-/// The result of processing a schedule.
-#[derive(Debug, PartialEq, Eq)]
-enum Looked {
-    Decided,
-    /// The schedule was changed concurrently.
-    Again,
-}
 
 impl Schedules {
     /// Fires due schedules until the service stops.
@@ -76,31 +66,26 @@ impl Schedules {
     /// Fires all due schedules, and returns the time until the next firing. A schedule that fails
     /// does not affect the others; it is retried after a pause.
     pub(super) async fn fire_due(&self) -> Result<Duration, Error> {
-        let mut after = None;
         let mut pause = RECHECK_INTERVAL;
-        loop {
-            let page = Page { prefix: rows::timers(), after, before: None, limit: PAGE };
-            let found = self.store.page(page).await?;
-            let Some((last, _)) = found.last() else { return Ok(pause) };
-            after = Some(last.clone());
-            for (key, value) in &found {
-                let Some((due, organization, id)) = rows::parse_timer(key, value) else {
-                    tracing::error!(?key, "invalid schedule timer");
-                    continue;
-                };
-                let now = self.clock.now();
-                if due > now {
-                    return Ok(pause.min(due.since(now)));
-                }
-                if let Err(error) = self.fire(due, organization, id).await {
-                    tracing::error!(schedule = %id, %error, "failed to process a schedule");
-                    pause = REREAD_DELAY;
-                } else {
-                    // The schedule's next timer may already be due, on either side of this page.
-                    pause = pause.min(self.pause_of(organization, id).await?);
-                }
+        let mut scan = self.store.scan(rows::timers());
+        while let Some((key, value)) = scan.next().await? {
+            let Some((due, organization, id)) = rows::parse_timer(&key, &value) else {
+                tracing::error!(?key, "invalid schedule timer");
+                continue;
+            };
+            let now = self.clock.now();
+            if due > now {
+                return Ok(pause.min(due.since(now)));
+            }
+            if let Err(error) = self.fire(due, organization, id).await {
+                tracing::error!(schedule = %id, %error, "failed to process a schedule");
+                pause = REREAD_DELAY;
+            } else {
+                // The schedule's next timer may already be due, before or after the scan.
+                pause = pause.min(self.pause_of(organization, id).await?);
             }
         }
+        Ok(pause)
     }
 
     /// Returns the time until a schedule's next timer.
@@ -122,20 +107,21 @@ impl Schedules {
         organization: OrganizationId,
         id: ScheduleId,
     ) -> Result<(), Error> {
-        for _ in 0..super::TRIES {
-            if self.look(timer, organization, id).await? == Looked::Decided {
+        for _ in 0..storage::TRIES_MAX {
+            if self.decide(timer, organization, id).await? {
                 return Ok(());
             }
         }
         Err(storage::Error::Conflict { key: rows::schedule(organization, id) }.into())
     }
 
-    async fn look(
+    /// Returns false if the schedule was changed concurrently.
+    async fn decide(
         &self,
         timer: Timestamp,
         organization: OrganizationId,
         id: ScheduleId,
-    ) -> Result<Looked, Error> {
+    ) -> Result<bool, Error> {
         let key = rows::schedule(organization, id);
         let before = self.store.get(&key).await?;
         let stored: Option<Schedule> = before.as_deref().map(decode).transpose()?;
@@ -146,7 +132,7 @@ impl Schedules {
             let mut commit = Commit::new();
             commit.delete(rows::timer(timer, id));
             self.store.commit(commit).await?;
-            return Ok(Looked::Decided);
+            return Ok(true);
         };
         let calendar = match Calendar::load(&schedule.cron, &schedule.timezone) {
             Ok(calendar) => calendar,
@@ -176,10 +162,8 @@ impl Schedules {
         started.note(scheduled_for, now, RunResult::Started(execution));
         let beside = Self::commit_of(before.clone(), timer, &started)?;
         match self.work.start(&started, execution, beside).await {
-            Ok(()) => Ok(Looked::Decided),
-            Err(Fault::Storage(storage::Error::Conflict { key: held })) if held == key => {
-                Ok(Looked::Again)
-            }
+            Ok(()) => Ok(true),
+            Err(Fault::Storage(storage::Error::Conflict { key: held })) if held == key => Ok(false),
             Err(Fault::Storage(error)) => Err(error.into()),
             Err(Fault::Busy(pause)) => {
                 // The firing is still undecided: it counts as late until it is missed.
@@ -207,13 +191,9 @@ impl Schedules {
         before: Vec<u8>,
         timer: Timestamp,
         schedule: &Schedule,
-    ) -> Result<Looked, Error> {
+    ) -> Result<bool, Error> {
         let commit = Self::commit_of(before, timer, schedule)?;
-        match self.store.commit(commit).await {
-            Ok(()) => Ok(Looked::Decided),
-            Err(storage::Error::Conflict { .. }) => Ok(Looked::Again),
-            Err(error) => Err(error.into()),
-        }
+        Ok(self.store.try_commit(commit).await?)
     }
 
     /// Returns a commit that writes the schedule and its timer, on the condition that the record
@@ -222,46 +202,38 @@ impl Schedules {
         let mut commit = Commit::of_new_work();
         let key = rows::schedule(schedule.organization, schedule.id);
         commit.expect(Expect::Equal(key.clone(), before));
-        commit.put_bytes(key, encode(schedule)?);
+        commit.put(key, schedule)?;
         rows::set_timer(&mut commit, Some(timer), schedule);
         Ok(commit)
     }
 
     /// Discards decisions that were made while the clock was far ahead.
     pub(super) async fn realign(&self) -> Result<(), Error> {
-        let mut after = None;
-        loop {
-            let page = Page { prefix: rows::all(), after, before: None, limit: PAGE };
-            let found = self.store.page(page).await?;
-            let Some((last, _)) = found.last() else { return Ok(()) };
-            after = Some(last.clone());
-            for (key, before) in found {
-                let mut schedule: Schedule = match decode(&before) {
-                    Ok(schedule) => schedule,
-                    Err(error) => {
-                        // Other schedules must still fire.
-                        tracing::error!(?key, %error, "failed to read a schedule");
-                        continue;
-                    }
-                };
-                let Ok(calendar) = Calendar::load(&schedule.cron, &schedule.timezone) else {
-                    continue;
-                };
-                let due = schedule.due;
-                if !schedule.realign(&calendar, self.clock.now()) {
+        let mut scan = self.store.scan(rows::all());
+        while let Some((key, before)) = scan.next().await? {
+            let mut schedule: Schedule = match decode(&before) {
+                Ok(schedule) => schedule,
+                Err(error) => {
+                    // Other schedules must still fire.
+                    tracing::error!(?key, %error, "failed to read a schedule");
                     continue;
                 }
-                tracing::warn!(schedule = %schedule.id, "clock set back: schedule fires from now on");
-                let mut commit = Commit::new();
-                commit.expect(Expect::Equal(key.clone(), before));
-                commit.put_bytes(key, encode(&schedule)?);
-                rows::set_timer(&mut commit, due, &schedule);
-                match self.store.commit(commit).await {
-                    // A concurrent change has already used the current clock.
-                    Ok(()) | Err(storage::Error::Conflict { .. }) => {}
-                    Err(error) => return Err(error.into()),
-                }
+            };
+            let Ok(calendar) = Calendar::load(&schedule.cron, &schedule.timezone) else {
+                continue;
+            };
+            let due = schedule.due;
+            if !schedule.realign(&calendar, self.clock.now()) {
+                continue;
             }
+            tracing::warn!(schedule = %schedule.id, "clock set back: schedule fires from now on");
+            let mut commit = Commit::new();
+            commit.expect(Expect::Equal(key.clone(), before));
+            commit.put(key, &schedule)?;
+            rows::set_timer(&mut commit, due, &schedule);
+            // On a conflict, the concurrent change has already used the current clock.
+            self.store.try_commit(commit).await?;
         }
+        Ok(())
     }
 }

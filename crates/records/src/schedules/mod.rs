@@ -24,14 +24,10 @@ use orrery_domain::calendar::{self, Calendar};
 use orrery_domain::ids::{OrganizationId, ScheduleId, WorkflowId};
 use orrery_domain::schedule::{Schedule, Target};
 use orrery_runtime::Clock;
-use orrery_storage::commit::Expect;
-use orrery_storage::record::{decode, encode};
-use orrery_storage::{self as storage, Commit, Page, Store};
+use orrery_storage::{self as storage, Change, Commit, Page, Store};
 
 /// Maximum number of schedules of one organization; a list contains all of them.
 pub const SCHEDULES_MAX: usize = 1_000;
-/// Number of attempts at a change when there are conflicting changes.
-const TRIES: usize = 10;
 
 /// Errors of schedule operations.
 #[derive(Debug, thiserror::Error)]
@@ -113,8 +109,7 @@ impl Schedules {
         let key = rows::schedule(schedule.organization, schedule.id);
         let mut commit = Commit::of_new_work();
         commit.extend(beside);
-        commit.expect(Expect::Absent(key.clone()));
-        commit.put(key, &schedule)?;
+        commit.create(key, &schedule)?;
         rows::set_timer(&mut commit, None, &schedule);
         let organization = schedule.organization;
         self.recorder.add(&mut commit, "schedule.create", subject(&schedule), organization)?;
@@ -128,16 +123,15 @@ impl Schedules {
     /// # Errors
     /// [`Error::NotFound`], errors of `change`, [`Error::Calendar`], [`Error::NeverFires`],
     /// [`Error::Storage`]. On error, nothing is changed.
-    pub async fn change<E: From<Error>>(
+    pub async fn change<E: From<Error> + From<storage::Error>>(
         &self,
         organization: OrganizationId,
         id: ScheduleId,
-        change: impl Fn(&mut Schedule) -> Result<(), E>,
+        change: impl Fn(&mut Schedule) -> Result<(), E> + Sync,
     ) -> Result<Schedule, E> {
-        let key = rows::schedule(organization, id);
-        for _ in 0..TRIES {
-            let before = self.store.get(&key).await.map_err(Error::from)?.ok_or(Error::NotFound)?;
-            let old: Schedule = decode(&before).map_err(Error::from)?;
+        let change = &change;
+        let edit = |old: Option<Schedule>| async move {
+            let old = old.ok_or(Error::NotFound)?;
             let mut schedule = old.clone();
             change(&mut schedule)?;
             let calendar =
@@ -148,22 +142,14 @@ impl Schedules {
             self.start_over(&mut schedule, &calendar)?;
             self.check(&schedule).await?;
             let mut commit = Commit::of_new_work();
-            commit.expect(Expect::Equal(key.clone(), before));
-            commit.put_bytes(key.clone(), encode(&schedule).map_err(Error::from)?);
             rows::set_timer(&mut commit, old.due, &schedule);
             let subject = subject(&schedule);
-            let recorded = self.recorder.add(&mut commit, "schedule.change", subject, organization);
-            recorded.map_err(Error::from)?;
-            match self.store.commit(commit).await {
-                Err(storage::Error::Conflict { .. }) => {}
-                Err(error) => return Err(Error::from(error).into()),
-                Ok(()) => {
-                    self.changed.notify_one();
-                    return Ok(schedule);
-                }
-            }
-        }
-        Err(Error::from(storage::Error::Conflict { key }).into())
+            self.recorder.add(&mut commit, "schedule.change", subject, organization)?;
+            Ok::<_, E>(Change::Put(schedule, commit))
+        };
+        let changed = self.store.update(&rows::schedule(organization, id), edit).await?;
+        self.changed.notify_one();
+        Ok(changed)
     }
 
     /// Deletes a schedule. Executions that it started continue.
@@ -171,22 +157,16 @@ impl Schedules {
     /// # Errors
     /// [`Error::NotFound`], [`Error::Storage`].
     pub async fn delete(&self, organization: OrganizationId, id: ScheduleId) -> Result<(), Error> {
-        let key = rows::schedule(organization, id);
-        for _ in 0..TRIES {
-            let before = self.store.get(&key).await?.ok_or(Error::NotFound)?;
-            let schedule: Schedule = decode(&before)?;
+        let delete = |schedule: Option<Schedule>| async move {
+            let schedule = schedule.ok_or(Error::NotFound)?;
             let mut commit = Commit::new();
-            commit.expect(Expect::Equal(key.clone(), before)).delete(key.clone());
             if let Some(due) = schedule.due {
                 commit.delete(rows::timer(due, id));
             }
             self.recorder.add(&mut commit, "schedule.delete", subject(&schedule), organization)?;
-            match self.store.commit(commit).await {
-                Err(storage::Error::Conflict { .. }) => {}
-                deleted => return Ok(deleted?),
-            }
-        }
-        Err(storage::Error::Conflict { key }.into())
+            Ok(Change::Delete(schedule, commit))
+        };
+        self.store.update(&rows::schedule(organization, id), delete).await.map(drop)
     }
 
     /// Returns a schedule of an organization.
@@ -206,10 +186,8 @@ impl Schedules {
     /// # Errors
     /// [`Error::Storage`].
     pub async fn list(&self, organization: OrganizationId) -> Result<Vec<Schedule>, Error> {
-        let prefix = rows::of_organization(organization);
-        let page = Page { prefix, after: None, before: None, limit: SCHEDULES_MAX };
-        let rows = self.store.page(page).await?;
-        rows.iter().map(|(_, bytes)| Ok(decode(bytes)?)).collect()
+        let page = Page::of(rows::of_organization(organization), SCHEDULES_MAX);
+        Ok(self.store.records(page).await?)
     }
 
     /// Lists the schedules of a workflow.

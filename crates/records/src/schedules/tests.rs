@@ -12,6 +12,7 @@ use super::*;
 use orrery_domain::ids::{ExecutionId, KeyId};
 use orrery_domain::schedule::{CATCH_UP_DEFAULT, Overlap, RunResult};
 use orrery_domain::time::Timestamp;
+use orrery_storage::commit::Expect;
 use orrery_storage::{Key, Options, Table};
 
 const ORGANIZATION: [u8; 16] = [1; 16];
