@@ -19,6 +19,7 @@ use toml::de::DeValue;
 use super::reader::{Parsed, Problem};
 use super::secret::{self, Secret};
 use orrery_domain::time::{span, span_text};
+use orrery_domain::url_template::{self, check_target};
 
 /// Maximum length of a list.
 const LIST_MAX: usize = 1024;
@@ -280,14 +281,20 @@ pub fn one_of<T: Copy>(
     }
 }
 
-/// Parses an absolute http or https URL.
+/// Parses an absolute http or https URL, which may have credentials. Returns it in ASCII, as
+/// requests need it.
 pub fn url(value: &Value<'_>) -> Parsed<String> {
-    let is_web = |url: &url::Url| {
-        matches!(url.scheme(), "http" | "https") && url.has_host() && url.port() != Some(0)
-    };
-    let text = value.get_ref().as_str();
-    let text = text.filter(|text| url::Url::parse(text).is_ok_and(|url| is_web(&url)));
-    text.map(str::to_owned).ok_or_else(|| wrong(value, "an absolute http or https URL"))
+    let text = value.get_ref().as_str().unwrap_or_default();
+    if text.contains("{{") {
+        return Err(problem(value, "has a reference where none is resolved".to_owned()));
+    }
+    let url = url::Url::parse(text).map_err(|_invalid| url_template::Error::Url);
+    match url.and_then(|url| check_target(&url).map(|()| url)) {
+        Ok(_) if text.is_ascii() => Ok(text.to_owned()),
+        Ok(url) => Ok(url.into()),
+        Err(url_template::Error::Url) => Err(wrong(value, "an absolute http or https URL")),
+        Err(error) => Err(problem(value, error.to_string())),
+    }
 }
 
 /// Parses a table with keys chosen by the operator; `entry` parses each key with its value.

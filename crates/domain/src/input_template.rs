@@ -1,5 +1,5 @@
-//! Templates over the input of one model: the `body` of an `http` runner, and the `input_map` of a
-//! fallback chain.
+//! Templates over the input of one model: the `url` and `body` of an `http` runner, and the
+//! `input_map` of a fallback chain.
 //!
 //! The syntax is that of step templates, with `input` as the only root. Fields that are missing
 //! from the input are not errors here: they become null, or an empty string inside a longer string.
@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 use super::json_pointer::JsonPointer;
 use super::reference::{Error, ErrorKind, Field, Reference, Root, Scope, Segment};
 use super::template::{Missing, RESOLVED_BYTES_MAX, Template, check_names, json_bytes};
+use super::url_template::{self, UrlTemplate};
 
 /// The root of every reference.
 const ROOT: &str = "input";
@@ -50,6 +51,15 @@ impl InputTemplate {
         self.0.evaluate(&Input(input), Missing::Null, limit_bytes)
     }
 
+    /// The template as a URL; `None` for a constant or a single reference.
+    ///
+    /// # Errors
+    /// [`url_template::Error`] for a reference in the scheme, host or port, and an invalid URL.
+    #[must_use]
+    pub fn url(&self) -> Option<Result<UrlTemplate<'_>, url_template::Error>> {
+        UrlTemplate::of(&self.0)
+    }
+
     /// The value itself if it contains no references.
     #[must_use]
     pub const fn constant(&self) -> Option<&Value> {
@@ -73,6 +83,19 @@ impl InputTemplate {
     #[must_use]
     pub fn sources(&self) -> Vec<&str> {
         self.0.references().into_iter().filter_map(first_key).collect()
+    }
+}
+
+/// Fills the values of `input` into a URL, each into its own component. In contrast to other
+/// templates, the input must have the values.
+///
+/// # Errors
+/// [`url_template::Error`] names the reference.
+pub fn fill_url(url: &str, input: &Value) -> Result<String, url_template::Error> {
+    let template = InputTemplate::parse(&url.into())?;
+    match template.url() {
+        None => Ok(url.to_owned()),
+        Some(url) => Ok(url?.resolve(&Input(input), bytes_max(input))?.into()),
     }
 }
 
@@ -181,6 +204,25 @@ mod tests {
             error.contains("{{input.a}} at /0/{{input.a}} is in the name of a field"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn input_template_url_values_stay_in_their_component() {
+        let input = json!({"id": "../a?x=", "n": 7, "up": ".."});
+        for (url, expect) in [
+            ("http://h/u/{{input.id}}/x", Ok("http://h/u/..%2Fa%3Fx%3D/x")),
+            ("http://h/{{input.n}}?q={{ input.id }}", Ok("http://h/7?q=..%2Fa%3Fx%3D")),
+            ("http://h/plain", Ok("http://h/plain")),
+            ("http://h/{{input.up}}/x", Err("must not get the path segment '..'")),
+            ("http://h/{{input.missing}}/x", Err("{{input.missing}} ")),
+        ] {
+            let filled = fill_url(url, &input).map_err(|error| error.to_string());
+            match (filled, expect) {
+                (Ok(filled), Ok(expect)) => assert_eq!(filled, expect),
+                (Err(error), Err(expect)) => assert!(error.starts_with(expect), "{error}"),
+                (filled, _) => panic!("{url}: {filled:?}"),
+            }
+        }
     }
 
     /// Clients choose the input, so a few references in the operator's template must not multiply

@@ -1,4 +1,4 @@
-//! URL templates: the `url` of an `http` step that contains references.
+//! URL templates: the `url` of an `http` step, or of the runner `http`, that contains references.
 //!
 //! A reference fills the component in which it is written and never changes another component: in
 //! the path it is (part of) one segment, in the query one name or value, and before the `@` a user
@@ -8,7 +8,7 @@
 
 use std::borrow::Cow;
 
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use url::Url;
 
 use super::json_pointer::JsonPointer;
@@ -28,6 +28,8 @@ pub enum Error {
     Url,
     #[error("must not have the port 0: no server listens there")]
     PortZero,
+    #[error("must not have ':' in its user name")]
+    User,
     #[error(
         "must not have {0} in its scheme, host or port: write these out, or make the whole url one \
          reference"
@@ -115,8 +117,8 @@ impl<'t> UrlTemplate<'t> {
             left = left.saturating_sub(text.len());
             Ok(utf8_percent_encode(&text, ENCODED).to_string())
         })?;
-        let url = Url::parse(&text).ok().filter(|url| self.is_target_of(url));
-        url.ok_or(Error::Url)
+        let url = Url::parse(&text).ok().filter(|url| self.is_target_of(url)).ok_or(Error::Url)?;
+        check_target(&url).map(|()| url)
     }
 
     /// Resolves the URL for display, with secrets masked.
@@ -291,12 +293,15 @@ impl<'t> Pieces<'t> {
 /// Rejects a URL to which no HTTP request can be sent.
 ///
 /// # Errors
-/// [`Error::Url`], [`Error::PortZero`].
+/// [`Error::Url`], [`Error::PortZero`], [`Error::User`].
 pub fn check_target(url: &Url) -> Result<(), Error> {
-    match (url.scheme(), url.port()) {
-        (_, Some(0)) => Err(Error::PortZero),
-        ("http" | "https", _) if url.has_host() => Ok(()),
-        _ => Err(Error::Url),
+    if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
+        return Err(Error::Url);
+    }
+    match url.port() {
+        Some(0) => Err(Error::PortZero),
+        _ if percent_decode_str(url.username()).any(|byte| byte == b':') => Err(Error::User),
+        _ => Ok(()),
     }
 }
 

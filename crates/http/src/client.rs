@@ -2,10 +2,10 @@
 //!
 //! [`Client::guarded`] is for URLs supplied by clients, [`Client::trusted`] for URLs in the
 //! operator's manifests. Redirects are never followed, a sent request is never retried, and
-//! responses are limited in size and time. The calling task sends `http://` requests itself, over
-//! connections from `pool`. Hyper's client sends `https://` requests, which may negotiate HTTP/2,
-//! and reads streamed responses. A request first waits for its slot (see `places`); its time limit
-//! starts when it has the slot.
+//! responses are limited in size and time. Credentials in a URL are sent as Basic credentials. The
+//! calling task sends `http://` requests itself, over connections from `pool`. Hyper's client sends
+//! `https://` requests, which may negotiate HTTP/2, and reads streamed responses. A request first
+//! waits for its slot (see `places`); its time limit starts when it has the slot.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
@@ -22,6 +22,7 @@ use rustls::RootCertStore;
 use tokio_rustls::TlsConnector;
 
 use super::answers::{self, SMALL};
+use super::basic_auth;
 use super::connector::{self, Connector, Resolve, SystemResolver};
 use super::content;
 use super::egress::Policy;
@@ -143,6 +144,7 @@ impl Hyper {
             .timer(TokioTimer::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(KEEP_IDLE)
+            .http1_allow_obsolete_multiline_headers_in_responses(true)
             .pool_max_idle_per_host(connector.places.idle_per_host())
             .build(connector.clone())
     }
@@ -209,7 +211,12 @@ impl Client {
     ///
     /// # Errors
     /// [`Error`]; its message is for the user who configured the URL.
-    pub async fn send(&self, request: Request<Bytes>, limits: &Limits) -> Result<Response, Error> {
+    pub async fn send(
+        &self,
+        mut request: Request<Bytes>,
+        limits: &Limits,
+    ) -> Result<Response, Error> {
+        basic_auth::take_from_url(&mut request);
         let _place = self.places.take().await;
         if exchange::is_plain(&request) {
             return self.send_plain(request, limits, None).await;
@@ -225,9 +232,10 @@ impl Client {
     /// As [`Client::send`].
     pub async fn send_when_able(
         &self,
-        request: Request<Bytes>,
+        mut request: Request<Bytes>,
         limits: &Limits,
     ) -> Result<Response, Error> {
+        basic_auth::take_from_url(&mut request);
         let _place = self.places.take().await;
         let mut pauses = Pauses::within(limits.total);
         if exchange::is_plain(&request) {
@@ -283,7 +291,11 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::send`].
-    pub async fn open(&self, request: Request<Bytes>) -> Result<hyper::Response<Arriving>, Error> {
+    pub async fn open(
+        &self,
+        mut request: Request<Bytes>,
+    ) -> Result<hyper::Response<Arriving>, Error> {
+        basic_auth::take_from_url(&mut request);
         let place = self.places.take().await;
         let host = request.uri().host().unwrap_or_default().to_owned();
         let answer = self.inner.get().request(request.map(Full::new)).await;

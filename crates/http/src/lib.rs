@@ -11,6 +11,7 @@
 pub mod access_log;
 pub mod answers;
 pub mod authority;
+pub mod basic_auth;
 pub mod body;
 pub mod budget;
 pub mod client;

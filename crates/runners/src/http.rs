@@ -23,7 +23,7 @@ use orrery_config::values::{self, problem};
 use orrery_domain::attempt::Failure;
 use orrery_domain::classify::ErrorClass;
 use orrery_domain::file;
-use orrery_domain::input_template::InputTemplate;
+use orrery_domain::input_template::{self, InputTemplate};
 use orrery_domain::model::Usage;
 use orrery_http::client::{self, Client, Response};
 use orrery_http::{connector, content, trace_context};
@@ -54,7 +54,7 @@ struct Options {
 
 impl Options {
     fn read(section: &mut Section<'_>, folder: &Path) -> Option<Self> {
-        let addresses = endpoints::read(section, values::url);
+        let addresses = endpoints::read(section, url);
         let health = section.optional("health", path);
         let method = section.get("method", Method::POST, method);
         let header = |name: &str, value: &values::Value<'_>| {
@@ -92,6 +92,18 @@ fn path(value: &values::Value<'_>) -> Parsed<String> {
     let is_path = text.starts_with('/') && !text.starts_with("//");
     let wrong = || values::wrong(value, "a path such as \"/healthz\"");
     if is_path { Ok(text) } else { Err(wrong()) }
+}
+
+/// Parses a URL that may have references to the input, except in its scheme, host and port.
+fn url(value: &values::Value<'_>) -> Parsed<String> {
+    let text = values::string(value)?;
+    let template = InputTemplate::parse(&text.as_str().into());
+    let template = template.map_err(|error| problem(value, error.to_string()))?;
+    match template.url() {
+        None => values::url(value),
+        Some(Ok(_)) => Ok(text),
+        Some(Err(error)) => Err(problem(value, error.to_string())),
+    }
 }
 
 fn template(value: &values::Value<'_>) -> Parsed<InputTemplate> {
@@ -139,6 +151,9 @@ impl HttpRunner {
     }
 
     fn request(&self, url: &str, job: &Job, body: &Bytes) -> Result<Request<Bytes>, Failure> {
+        let url = input_template::fill_url(url, &job.input).map_err(|error| {
+            self.unmade(ErrorClass::InvalidUserInput, &format!("its url {error}"))
+        })?;
         let mut request = Request::builder()
             .method(self.options.method.clone())
             .uri(url)

@@ -78,6 +78,42 @@ async fn http_runner_builds_request_and_reads_output_per_manifest() {
 }
 
 #[tokio::test]
+async fn http_runner_fills_references_and_sends_credentials_of_url() {
+    for (before, path, expect) in [
+        ("al%40ice:p%40ss@", "/predict", "POST /predict HTTP/1.1\r\n"),
+        ("al%40ice:p%40ss@", "/u/{{input.id}}/x", "POST /u/a%2F..%2Fb/x HTTP/1.1\r\n"),
+        ("{{input.user}}:p%40ss@", "/?q={{input.id}}", "POST /?q=a%2F..%2Fb HTTP/1.1\r\n"),
+    ] {
+        let (port, request, _) = server(answer(200, r#"{"caption":"a cat"}"#)).await;
+        let mut runner = runner(port, PATIENT);
+        let addresses = vec![Address::of(format!("http://{before}127.0.0.1:{port}{path}"))];
+        runner.servers = Pool::of_test(&addresses, PATIENT);
+        runner.options = Arc::new(Options {
+            addresses,
+            health: None,
+            method: Method::POST,
+            headers: Vec::new(),
+            body: None,
+            output: None,
+        });
+        let input = json!({"id": "a/../b", "user": "al@ice"});
+        runner.run(Arc::<RecordingProgress>::default().job(input)).await.unwrap();
+        let request = request.await.unwrap();
+        assert!(request.starts_with(expect), "{request}");
+        let header = format!("authorization: Basic {}\r\n", STANDARD.encode("al@ice:p@ss"));
+        assert!(request.contains(&header), "{request}");
+    }
+    let mut runner = runner(1, PATIENT);
+    let addresses = [Address::of("http://127.0.0.1:1/u/{{input.id}}/x".to_owned())];
+    runner.servers = Pool::of_test(&addresses, PATIENT);
+    for (input, says) in [(json!({"id": ".."}), "'..'"), (json!({}), "{{input.id}}")] {
+        let error = runner.run(Arc::<RecordingProgress>::default().job(input)).await.unwrap_err();
+        assert_eq!(error.failure.class, ErrorClass::InvalidUserInput, "{error}");
+        assert!(error.failure.message.contains(says), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn http_runner_maps_statuses_to_error_classes() {
     use ErrorClass::*;
     for (status, body, class, says) in [

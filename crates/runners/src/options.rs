@@ -230,6 +230,10 @@ pub(super) fn secret_header(
     prefix: &str,
     folder: &Path,
 ) -> Parsed<HeaderValue> {
+    if value.get_ref().as_str().is_some_and(|text| text.contains("{{")) {
+        let message = "references are resolved in `url` and `body` only, not in headers".to_owned();
+        return Err(problem(value, message));
+    }
     let secret = values::secret(folder)(value)?;
     let header = HeaderValue::from_str(&format!("{prefix}{}", secret.expose()));
     let mut header = header.map_err(|_hidden| {

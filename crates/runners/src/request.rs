@@ -14,7 +14,6 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
 use hyper::{Method, Request as HyperRequest};
-use percent_encoding::percent_decode_str;
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
@@ -33,7 +32,7 @@ use orrery_domain::url_template::{self, UrlTemplate};
 use orrery_http::answers::{self, Room};
 use orrery_http::client::{self, Client, Limits, Overflow};
 use orrery_http::request::JSON_VALUES_MAX;
-use orrery_http::{content, trace_context};
+use orrery_http::{basic_auth, content, trace_context};
 
 /// Maximum size of a response body, in bytes.
 pub const ANSWER_MAX: usize = 10 * 1024 * 1024;
@@ -135,9 +134,8 @@ struct Shown<'s> {
 pub fn prepare(request: &Request, scope: &dyn Scope) -> Result<Prepared, Error> {
     let mut filler = Filler { left: RESOLVED_BYTES_MAX, scope, hidden: Redaction::default() };
     let (mut url, shown_url) = filler.url(request)?;
+    url_template::check_target(&url)?;
     let mut headers = HeaderMap::with_capacity(HEADERS_USUAL.max(request.headers.len()));
-    take_userinfo(&mut url, &mut headers)?;
-
     let mut shown_headers = Map::new();
     for (name, value) in &request.headers {
         let filled = filler.fill(value)?;
@@ -335,8 +333,7 @@ impl Filler<'_> {
         }
         let written = self.fill(&request.url)?;
         let url = written.sent.as_str().and_then(|text| Url::parse(text).ok());
-        let is_http = |url: &Url| matches!(url.scheme(), "http" | "https") && url.has_host();
-        let url = url.filter(is_http).ok_or(url_template::Error::Url)?;
+        let url = url.ok_or(url_template::Error::Url)?;
         let shown = match written.shown().as_str() {
             // Named secrets are masked by name, and other credentials by their position in the URL.
             Some(text) if request.url.has_secrets() => mask_url(text),
@@ -490,25 +487,6 @@ fn without_userinfo(url: &Url) -> Cow<'_, str> {
     String::from(shown).into()
 }
 
-/// Converts `user:password@` in a URL into an authorization header.
-fn take_userinfo(url: &mut Url, headers: &mut HeaderMap) -> Result<(), Error> {
-    if url.username().is_empty() && url.password().is_none() {
-        return Ok(());
-    }
-    let user: Vec<u8> = percent_decode_str(url.username()).collect();
-    let word: Vec<u8> = percent_decode_str(url.password().unwrap_or_default()).collect();
-    headers.insert(AUTHORIZATION, basic(&user, &word)?);
-    let _had = (url.set_username("").is_ok(), url.set_password(None).is_ok());
-    Ok(())
-}
-
-fn basic(user: &[u8], word: &[u8]) -> Result<HeaderValue, Error> {
-    if user.contains(&b':') {
-        return Err(Error::User);
-    }
-    secret(&format!("Basic {}", STANDARD.encode([user, b":", word].concat())))
-}
-
 fn secret(text: &str) -> Result<HeaderValue, Error> {
     let mut value = HeaderValue::from_str(text).map_err(|_no_value| Error::Credentials)?;
     value.set_sensitive(true);
@@ -529,7 +507,8 @@ fn add_auth(
             if username.has_secrets() || password.has_secrets() {
                 filler.hidden.add(&STANDARD.encode(format!("{user}:{word}")));
             }
-            (AUTHORIZATION, basic(user.as_bytes(), word.as_bytes())?)
+            let header = basic_auth::header(user.as_bytes(), word.as_bytes());
+            (AUTHORIZATION, header.ok_or(Error::User)?)
         }
         Auth::Bearer { token } => {
             (AUTHORIZATION, secret(&format!("Bearer {}", filler.text(token)?))?)

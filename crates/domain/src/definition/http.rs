@@ -173,11 +173,11 @@ impl Request {
         let method = read_method(fields);
         let url = fields.text_template("url").filter(|url| match url_problem(url) {
             // Earlier releases accepted these URLs; the step fails when it runs.
-            Some(url_template::Error::Target(_) | url_template::Error::PortZero)
-                if fields.is_stored() =>
-            {
-                true
-            }
+            Some(
+                url_template::Error::Target(_)
+                | url_template::Error::PortZero
+                | url_template::Error::User,
+            ) if fields.is_stored() => true,
             Some(problem) => {
                 fields.refuse("url", problem.to_string());
                 false
