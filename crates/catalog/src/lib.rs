@@ -265,7 +265,7 @@ impl Catalog {
             |model: &Arc<Model>| files.values().any(|loaded| Arc::ptr_eq(&loaded.model, model));
         let mut sources: BTreeMap<Slug, PathBuf> = BTreeMap::new();
         // Manifests take precedence over model files without a manifest.
-        let is_model_file = |path: &Path| path.extension().is_some_and(|end| end == MODEL_FILE);
+        let is_model_file = |path: &Path| manifest::has_extension(path, MODEL_FILE);
         let (bare, written): (Vec<_>, Vec<_>) =
             found.iter().partition(|(path, _)| is_model_file(path));
         for (path, Loaded { model, .. }) in written.into_iter().chain(bare) {
@@ -312,9 +312,8 @@ impl Catalog {
         };
         self.shared.unreadable.store(None);
         let ends = |ending: &'static str| {
-            let has_ending =
-                move |path: &PathBuf| path.extension().is_some_and(|end| end == ending);
-            paths.iter().filter(move |path| has_ending(path)).take(FILES_MAX).cloned()
+            let has_ending = move |path: &&PathBuf| manifest::has_extension(path, ending);
+            paths.iter().filter(has_ending).take(FILES_MAX).cloned()
         };
         let mut found = Files::new();
         for path in ends(MANIFEST) {
@@ -355,7 +354,7 @@ impl Catalog {
             .values()
             .filter_map(|loaded| loaded.manifest.runner.options.model_file().map(resolved))
             .collect();
-        let is_manifest = |file: &Path| file.extension().is_some_and(|end| end == MANIFEST);
+        let is_manifest = |file: &Path| manifest::has_extension(file, MANIFEST);
         let broken = report.errors.iter().map(|error| &error.file);
         let broken: BTreeSet<PathBuf> = broken
             .filter(|file| is_manifest(file) && !found.contains_key(*file))

@@ -39,6 +39,24 @@ fn catalog_reload_keeps_last_good_version_until_file_is_removed() {
 }
 
 #[test]
+fn catalog_reads_extensions_in_any_case() {
+    let (folder, catalog) = open();
+    for (file, slug) in [("a.TOML", "a"), ("b.Toml", "b"), ("c.toml", "c")] {
+        fs::write(folder.path().join(file), manifest(slug, file)).unwrap();
+    }
+    fs::write(folder.path().join("d.TOML"), "slug = ").unwrap();
+    fs::write(folder.path().join("M.GGUF"), "no model").unwrap();
+    let report = catalog.reload();
+    let broken: Vec<_> =
+        report.errors.iter().map(|error| error.file.file_name().unwrap()).collect();
+    assert!(broken.contains(&"d.TOML".as_ref()), "{broken:?}");
+    for slug in ["a", "b", "c", "m"] {
+        let is_served = catalog.get(slug).is_some();
+        assert!(is_served || broken.contains(&"M.GGUF".as_ref()), "{slug}: {broken:?}");
+    }
+}
+
+#[test]
 fn catalog_keeps_its_models_while_the_folder_cannot_be_read() {
     let (folder, catalog) = open();
     fs::write(folder.path().join("a.toml"), manifest("team/a", "First")).unwrap();

@@ -282,11 +282,13 @@ fn resolved(path: &Path) -> PathBuf {
     }
 }
 
-/// Returns the `.toml` files of a folder.
+/// Returns the `.toml` files of a folder, with the extension in any case.
 fn manifests(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let paths = entries.flatten().map(|entry| entry.path());
-    paths.filter(|path| path.extension().is_some_and(|kind| kind == "toml")).collect()
+    paths
+        .filter(|path| path.extension().is_some_and(|kind| kind.eq_ignore_ascii_case("toml")))
+        .collect()
 }
 
 /// The Landlock rules so far.

@@ -40,7 +40,7 @@ pub(super) fn manifest_files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder)?.take(MANIFESTS_MAX) {
         let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "toml") {
+        if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("toml")) {
             files.push(path);
         }
     }
