@@ -19,7 +19,7 @@ use orrery_domain::secret::is_name;
 use orrery_domain::step::EventSource;
 use orrery_engine as engine;
 use orrery_http::request::parse_value;
-use orrery_http::{Response, fields, media_type, response};
+use orrery_http::{Response, content, fields, media_type, response};
 use orrery_schema::Patience;
 use orrery_wire::answer::{Accepted, Event};
 use orrery_workflows::Compiled;
@@ -235,9 +235,12 @@ fn of_form(schema: Option<&Value>, body: &[u8]) -> Result<Value, crate::Error> {
             ("boolean", Some(text)) => {
                 Some(text.parse().map_or_else(|_no_flag| text.into(), Value::Bool))
             }
-            (_, Some(text)) => {
-                Some(serde_json::from_str(text).unwrap_or_else(|_no_number| text.into()))
-            }
+            (_, Some(text)) => match content::parse(text.as_bytes()) {
+                Err(error @ content::Error::Number(_)) => {
+                    return Err(crate::Error::bad_request(format!("{name}: {error}")));
+                }
+                read => Some(read.unwrap_or_else(|_no_number| text.into())),
+            },
         };
         payload.extend(read.map(|read| (name.clone(), read)));
     }
@@ -377,7 +380,13 @@ mod tests {
         for body in [&b""[..], b"other=1", b"{\"payload\":1}", b"comment=no", b"approved="] {
             assert_eq!(read(None, body), Err(400));
         }
-        for body in [&b""[..], b"other=1", b"many=1"] {
+        for body in [
+            &b""[..],
+            b"other=1",
+            b"many=1",
+            b"count=123456789012345678901234567890",
+            b"amount=-99999999999999999999",
+        ] {
             assert_eq!(read(Some(&schema), body), Err(400));
         }
         let bare = json!({"type": "object"});

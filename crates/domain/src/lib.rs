@@ -59,4 +59,5 @@ pub mod trace;
 pub mod url_template;
 pub mod waits_for;
 pub mod webhook_endpoint;
+pub mod wide_integer;
 pub mod workflow;

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::{KEPT, MODEL_TYPE, Object, names, object, print_of, text};
 use crate::definition::STEPS_MAX;
 use crate::model::VERSION;
+use crate::wide_integer::wide_integer;
 
 /// Maximum inputs, and maximum outputs, of a workflow in the legacy form.
 const LISTED_MAX: usize = 1000;
@@ -174,8 +175,12 @@ fn input_schema(inputs: &[Value], before: Option<&Value>) -> Result<(Value, Obje
             Some(Value::String(text)) if !text.is_empty() || (kind == "string" && !had_none) => {
                 let Some(value) = typed(text, kind) else {
                     let shown: String = text.chars().take(80).collect();
+                    let problem = match wide_integer(text.as_bytes()) {
+                        Some(_) => "has an integer that does not fit into 64 bits".to_owned(),
+                        None => format!("is not of type {kind}"),
+                    };
                     return wrong(format!(
-                        "the default_value '{shown}' of the input '{name}' is not of type {kind}"
+                        "the default_value '{shown}' of the input '{name}' {problem}"
                     ));
                 };
                 property.insert("default".to_owned(), value);
@@ -204,13 +209,17 @@ fn schema_type(word: &str) -> &'static str {
     }
 }
 
-/// Parses a string as a value of a schema type.
+/// Parses a string as a value of a schema type. `None` also for an integer beyond 64 bits, which
+/// would change.
 #[must_use]
 pub fn typed(text: &str, kind: &str) -> Option<Value> {
     if kind == "string" {
         return Some(text.into());
     }
     let value: Value = serde_json::from_str(text.trim()).ok()?;
+    if wide_integer(text.as_bytes()).is_some() {
+        return None;
+    }
     let fits = match kind {
         "number" => value.is_number(),
         "integer" => value.is_i64() || value.is_u64(),

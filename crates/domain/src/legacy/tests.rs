@@ -44,6 +44,20 @@ fn legacy_workflow_with_wrong_shape_is_rejected() {
     assert_eq!(with(&|it| it.inputs = json!([{"type": "string"}])), name);
     let default = "the default_value 'x' of the input 'n' is not of type number";
     assert_eq!(with(&|it| it.inputs[2]["default_value"] = json!("x")), default);
+    let wide = "123456789012345678901234567890";
+    let default = format!(
+        "the default_value '{wide}' of the input 'n' has an integer that does not fit into 64 bits"
+    );
+    assert_eq!(with(&|it| it.inputs[2]["default_value"] = json!(wide)), default);
+    for (text, kind) in [
+        (wide, "number"),
+        ("-9223372036854775809", "integer"),
+        ("[1, 99999999999999999999]", "array"),
+    ] {
+        assert_eq!(typed(text, kind), None, "{text}");
+    }
+    assert_eq!(typed("18446744073709551615", "integer"), Some(json!(u64::MAX)));
+    assert_eq!(typed("1e30", "number"), Some(json!(1e30)));
 }
 
 /// Comparing each reference with each input, and each step with each stored step, would take
