@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use super::{Error, PROBLEMS_MAX, Problem};
 use crate::json_object::{Found, JsonObject};
 use crate::json_pointer::{JsonPointer, brief, brief_pointer};
+use crate::reference;
 use crate::template::{Template, check_names};
 
 /// The problems found so far. Readers of nested objects share the list by reference.
@@ -227,15 +228,19 @@ impl<'a> Fields<'a> {
 
     /// Parses the value of the field `name`.
     pub(super) fn parse(&self, name: &str, written: &Value) -> Option<Template> {
-        let names = if self.is_stored() { Ok(()) } else { check_names(written) };
-        match names.and_then(|()| Template::parse(written)) {
-            Ok(template) => Some(template),
-            Err(error) => {
-                let message = format!("is wrong: {} {}", error.reference, error.kind);
-                self.refuse_at(name, &error.place, message);
-                None
-            }
-        }
+        let checked = self.check_names(written).and_then(|()| Template::parse(written));
+        checked.map_err(|error| self.refuse_reference(name, &error)).ok()
+    }
+
+    /// Rejects references in field names of `written`, which stored definitions may have.
+    pub(super) fn check_names(&self, written: &Value) -> Result<(), reference::Error> {
+        if self.is_stored() { Ok(()) } else { check_names(written) }
+    }
+
+    /// Reports a reference in the field `name`.
+    pub(super) fn refuse_reference(&self, name: &str, error: &reference::Error) {
+        let message = format!("is wrong: {} {}", error.reference, error.kind);
+        self.refuse_at(name, &error.place, message);
     }
 
     /// Reports the fields that were never read. `what` is the kind of object, with its article.

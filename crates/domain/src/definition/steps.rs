@@ -302,6 +302,10 @@ impl Nest<'_, '_> {
             fields.refuse("condition", "is required");
             return None;
         };
+        fields
+            .check_names(&written)
+            .map_err(|error| fields.refuse_reference("condition", &error))
+            .ok()?;
         let condition = Condition::parse(&written)
             .map_err(|error| fields.refuse_at("condition", &error.place, error.message))
             .ok()?;

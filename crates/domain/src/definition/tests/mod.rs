@@ -479,6 +479,10 @@ fn definition_reference_in_field_name_is_rejected() {
         step[field] = value.clone();
         step
     };
+    let choice = |operator: &str, value: &Value| {
+        json!({"step_id": "s", "type": "choice", "condition_met_branch": {"steps": []},
+            "condition": {"expression": "{{inputs.n}}", "operator": operator, "value": value}})
+    };
     let entries = json!({"{{nothere.x}}": 2});
     let api_key = json!({"type": "api_key", "name": "{{secrets.t}}", "value": "v", "in": "query"});
     for (step, path) in [
@@ -498,6 +502,12 @@ fn definition_reference_in_field_name_is_rejected() {
             "/steps/0/fallback/query_params/{{nothere.x}}",
         ),
         (json!({"step_id": "s", "type": "pass", "result": {"a{{": 1}}), "/steps/0/result/a{{"),
+        (choice("equals", &json!({"{{inputs.k}}": 1})), "/steps/0/condition/value/{{inputs.k}}"),
+        (
+            choice("contains", &json!({"a": [{"{{nope.x}}": 1}]})),
+            "/steps/0/condition/value/a/0/{{nope.x}}",
+        ),
+        (choice("in", &json!([{"{{inputs.k}}": 1}])), "/steps/0/condition/value/0/{{inputs.k}}"),
     ] {
         let definition = json!({"steps": [step]});
         let problems = problems(&definition);
