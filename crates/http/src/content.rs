@@ -7,7 +7,7 @@ use std::io::{self, Read};
 use bytes::Bytes;
 use encoding_rs::{Encoding, UTF_8};
 use flate2::read::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
-use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
+use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue};
 use serde::de::DeserializeOwned;
 
 use super::answers::{MODEL_VALUES_MAX, parse_aside};
@@ -58,7 +58,8 @@ pub fn decode(headers: &mut HeaderMap, body: Bytes, limit: usize) -> Result<Byte
     let named = named.map(|value| String::from_utf8_lossy(value.as_bytes()).to_ascii_lowercase());
     let named = named.collect::<Vec<_>>().join(",");
     let codings = named.split(',').map(str::trim);
-    let codings: Vec<_> = codings.filter(|name| !matches!(*name, "" | "identity")).collect();
+    let codings: Vec<_> =
+        codings.filter(|name| !matches!(*name, "" | "identity" | "none")).collect();
     if codings.len() > CODINGS_MAX {
         return Err(Error::Coding(brief(&named)));
     }
@@ -204,6 +205,14 @@ pub fn check_numbers(json: &[u8]) -> Result<(), Error> {
 #[must_use]
 pub fn without_mark(bytes: &[u8]) -> &[u8] {
     bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes)
+}
+
+/// Returns the text of a header value: UTF-8, or else ISO-8859-1, which HTTP/1.0 used.
+#[must_use]
+pub fn header_text(value: &HeaderValue) -> Cow<'_, str> {
+    let bytes = value.as_bytes();
+    let latin = |_not_utf8| Cow::Owned(bytes.iter().map(|byte| char::from(*byte)).collect());
+    std::str::from_utf8(bytes).map_or_else(latin, Cow::Borrowed)
 }
 
 fn content_type(headers: &HeaderMap) -> Option<&str> {

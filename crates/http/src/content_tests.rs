@@ -124,3 +124,15 @@ fn json_claim_follows_media_type() {
         assert_eq!(claims_json(&headers(CONTENT_TYPE, kind)), claims, "{kind}");
     }
 }
+
+#[test]
+fn header_text_is_utf8_or_latin_1() {
+    for (bytes, text) in [
+        (&b"caf\xe9"[..], "caf\u{e9}"),
+        (b"caf\xc3\xa9", "caf\u{e9}"),
+        (b"\xa320", "\u{a3}20"),
+        (b"plain", "plain"),
+    ] {
+        assert_eq!(header_text(&HeaderValue::from_bytes(bytes).unwrap()), text);
+    }
+}

@@ -106,6 +106,7 @@ impl Connection {
         let mut builder = http1::Builder::new();
         // Head and body are sent in one write.
         builder.writev(false);
+        builder.allow_obsolete_multiline_headers_in_responses(true);
         let (sender, driver) =
             builder.handshake(TokioIo::new(stream)).await.map_err(|error| protocol(&error))?;
         Ok(Box::new(Self {

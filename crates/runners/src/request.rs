@@ -267,7 +267,7 @@ fn read(answer: client::Response, room: Room) -> Result<Response, content::Error
     let mut headers: Map<String, Value> = Map::new();
     let mut kept = 0_usize;
     for (name, value) in &answer.headers {
-        let value = String::from_utf8_lossy(value.as_bytes());
+        let value = content::header_text(value);
         kept = kept.saturating_add(name.as_str().len()).saturating_add(value.len());
         if kept > HEADERS_MAX {
             break;
