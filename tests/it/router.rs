@@ -160,6 +160,12 @@ async fn router_converts_whole_answer_to_stream_events() {
                 .to_owned(),
         ),
         (
+            "text/event-stream",
+            "data: {\"choices\":[{\"message\":{\"content\":\"four\"}}]}\n\n\
+             data: {\"choices\":[{\"message\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n"
+                .to_owned(),
+        ),
+        (
             "application/octet-stream",
             ": hi\n\ndata: {\"choices\":[{\"delta\":{\"content\":\"four\"},\
              \"finish_reason\":\"stop\"}]}\n\n"

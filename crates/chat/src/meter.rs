@@ -22,6 +22,8 @@ use orrery_runners::openai::shape::{self, Counts};
 pub enum Seen {
     /// A part of the answer.
     Part,
+    /// A part of the answer in `message`, where clients expect `delta`.
+    Message,
     /// Only the usage, without any output.
     Usage,
     /// The model has failed.
@@ -121,6 +123,17 @@ impl<'a> Choice<'a> {
         serde_json::from_str(self.delta.or(self.message)?.get()).ok()
     }
 
+    /// Returns whether the choice has a part of an answer, or ends an answer that may be empty.
+    fn is_answer(&self) -> bool {
+        let is_finished = self.finish_reason.is_some();
+        match (self.delta.or(self.message), &self.text) {
+            (Some(said), _) => serde_json::from_str(said.get())
+                .is_ok_and(|delta| said::is_answer(&delta, is_finished)),
+            (None, Some(text)) => is_finished || !text.is_empty(),
+            (None, None) => false,
+        }
+    }
+
     /// Returns the number of bytes of text in this choice.
     fn bytes(&self) -> u64 {
         match (self.delta.or(self.message), &self.text) {
@@ -173,7 +186,12 @@ impl Meter {
         let is_usage = chunk.kind.is_none()
             && [chunk.usage, chunk.google, chunk.x_groq].iter().any(|text| is_object(*text));
         self.add(&chunk);
-        Ok(if is_usage && !has_choices { Seen::Usage } else { Seen::Part })
+        let is_message = |choice: &Choice<'_>| choice.delta.is_none() && choice.message.is_some();
+        Ok(match chunk.choices {
+            _ if is_usage && !has_choices => Seen::Usage,
+            Some(choices) if choices.iter().any(is_message) => Seen::Message,
+            _ => Seen::Part,
+        })
     }
 
     /// Reads a non-streamed answer.
@@ -197,7 +215,7 @@ impl Meter {
             self.counted.update(counts);
         }
         for choice in chunk.choices.iter().flatten() {
-            self.has_answer = true;
+            self.has_answer = self.has_answer || choice.is_answer();
             self.bytes = self.bytes.saturating_add(choice.bytes());
             self.is_finished |= choice.finish_reason.is_some();
             if let Some(content) = &mut self.content {

@@ -29,6 +29,7 @@ use orrery_http::sse::HEARTBEAT;
 use orrery_runners::llm::OpenError;
 use orrery_runners::openai::answer::{Body, EVENT_MAX};
 use orrery_runners::openai::failure::{broken, misunderstood, too_late};
+use orrery_runners::openai::shape;
 use orrery_runtime as runtime;
 use orrery_wire::openai;
 
@@ -235,11 +236,12 @@ impl Relay {
             return Ok(());
         }
         match self.meter.event(data).map_err(End::Failed)? {
-            Seen::Part => {
+            seen @ (Seen::Part | Seen::Message) => {
                 if self.wants_usage && self.frame.is_none() {
                     self.frame = frame_of(data);
                 }
-                passed.push(event.raw);
+                let converted = (seen == Seen::Message).then(|| shape::event_of(data)).flatten();
+                passed.push(converted.unwrap_or(event.raw));
             }
             Seen::Usage => self.usage = Some(data.clone()),
             Seen::Failed(failure) => return Err(End::Failed(*failure)),

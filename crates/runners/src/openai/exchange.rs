@@ -11,6 +11,7 @@ use super::Kind;
 use super::answer::{self, Body, begin, is_event_stream, not_json, refusal, refused, utf8};
 use super::failure::{self, broken, misunderstood};
 use super::message::Messages;
+use super::said;
 use super::shape::{self, Counts};
 use super::stream_options::StreamOptions;
 use crate::Job;
@@ -388,15 +389,22 @@ impl ChatStream {
         };
         let mut fits = true;
         for choice in choices.iter_mut().filter_map(Value::as_object_mut) {
-            self.has_answer = true;
             let index = choice.get("index").and_then(Value::as_u64).unwrap_or(0);
-            let mut delta = match choice.shift_remove("delta") {
-                Some(Value::Object(delta)) => delta,
-                _ => Map::new(),
-            };
+            // Some servers send `message` in place of `delta`.
+            let mut delta = ["delta", "message"].into_iter().find_map(|name| {
+                if let Some(Value::Object(delta)) = choice.shift_remove(name) {
+                    Some(delta)
+                } else {
+                    None
+                }
+            });
             if let Some(text) = choice.shift_remove("text").filter(Value::is_string) {
-                delta.insert("content".to_owned(), text);
+                delta.get_or_insert_default().insert("content".to_owned(), text);
             }
+            let is_finished = choice.get("finish_reason").is_some_and(Value::is_string);
+            self.has_answer |=
+                delta.as_ref().is_some_and(|delta| said::is_answer(delta, is_finished));
+            let delta = delta.unwrap_or_default();
             fits &= self.messages.add(usize::try_from(index).unwrap_or(usize::MAX), delta);
             if let Some(reason) = choice.get("finish_reason").and_then(Value::as_str) {
                 self.finished = true;

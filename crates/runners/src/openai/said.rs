@@ -7,6 +7,7 @@
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
 
 /// Returns the bytes of text in a response, an event or a delta of OpenAI's API, or `None` if it is
 /// not valid JSON.
@@ -22,6 +23,33 @@ pub fn text_bytes(json: &[u8]) -> Option<u64> {
 /// The deserializer's error.
 pub fn bytes_of<'de, D: Deserializer<'de>>(reader: D) -> Result<u64, D::Error> {
     Counter(Place::Fields).deserialize(reader)
+}
+
+/// Whether a delta has a part of an answer that clients can read or, with `is_finished`, ends an
+/// answer that may be empty.
+#[must_use]
+pub fn is_answer(delta: &Map<String, Value>, is_finished: bool) -> bool {
+    let is_part = |(name, value): (&String, &Value)| match (name.as_str(), value) {
+        ("content" | "refusal" | "reasoning" | "reasoning_content" | "thinking", value) => {
+            !is_empty(value) && (value.is_string() || value.is_array())
+        }
+        ("tool_calls" | "function_call" | "images" | "audio" | "reasoning_details", value) => {
+            !is_empty(value)
+        }
+        _ => false,
+    };
+    let is_end = || delta.iter().all(|(name, value)| name == "role" || is_empty(value));
+    delta.iter().any(is_part) || (is_finished && is_end())
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        Value::Bool(_) | Value::Number(_) => false,
+    }
 }
 
 /// What is counted at a location in a message.
@@ -169,9 +197,28 @@ impl Visitor<'_> for Name {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn deltas_without_readable_parts_are_no_answer() {
+        for (delta, is_part, is_end) in [
+            (json!({"content": "four"}), true, true),
+            (json!({"content": [{"type": "text", "text": "four"}]}), true, true),
+            (json!({"role": "assistant", "reasoning_content": "hm"}), true, true),
+            (json!({"tool_calls": [{"index": 0}]}), true, true),
+            (json!({"images": [{}]}), true, true),
+            (json!({}), false, true),
+            (json!({"role": "assistant", "content": "", "refusal": null}), false, true),
+            (json!({"content": 4}), false, false),
+            (json!({"text": "four"}), false, false),
+            (json!({"message": {"content": "four"}}), false, false),
+        ] {
+            let delta = delta.as_object().unwrap();
+            assert_eq!((is_answer(delta, false), is_answer(delta, true)), (is_part, is_end));
+        }
+    }
 
     #[test]
     fn text_bytes_count_only_what_the_model_writes() {

@@ -75,6 +75,26 @@ pub fn events_of(text: &[u8]) -> Option<Bytes> {
     Some(events.into())
 }
 
+/// Converts a chunk whose choices have `message` in place of `delta` into an event; returns `None`
+/// if it cannot be read.
+#[must_use]
+pub fn event_of(chunk: &[u8]) -> Option<Bytes> {
+    let mut chunk: RawObject = serde_json::from_slice(chunk).ok()?;
+    let mut choices: Vec<RawObject> = chunk.value("choices")?;
+    for choice in &mut choices {
+        if let Some(message) = choice.value::<Box<RawValue>>("message")
+            && choice.get("delta").is_none()
+        {
+            choice.remove("message");
+            choice.set("delta", &message).ok()?;
+        }
+    }
+    chunk.set("choices", &choices).ok()?;
+    let mut event = Vec::new();
+    add_event(&mut event, &chunk)?;
+    Some(event.into())
+}
+
 fn add_event(events: &mut Vec<u8>, chunk: &RawObject) -> Option<()> {
     let mut text = chunk.text().ok()?;
     // JSON has no line breaks inside strings; other line breaks become spaces.

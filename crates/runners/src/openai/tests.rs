@@ -225,6 +225,32 @@ async fn openai_failures_have_error_class_and_name_the_model() {
 }
 
 #[tokio::test]
+async fn openai_stream_needs_a_readable_answer() {
+    for (choice, output) in [
+        (r#""delta":{"content":"four"}"#, Some("four")),
+        (r#""message":{"content":"four"}"#, Some("four")),
+        (r#""delta":null,"message":{"content":"four"},"finish_reason":"stop""#, Some("four")),
+        (r#""text":"four""#, Some("four")),
+        (r#""delta":{},"finish_reason":"stop""#, Some("")),
+        (r#""delta":{}"#, None),
+        (r#""finish_reason":"stop""#, None),
+        (r#""delta":{"text":"four"},"finish_reason":"stop""#, None),
+        (r#""delta":{"content":4},"finish_reason":"stop""#, None),
+    ] {
+        let events = format!("data: {{\"choices\":[{{{choice}}}]}}\n\ndata: [DONE]\n\n");
+        let (result, _) = run(Kind::Chat, json!({"prompt": "x"}), stream(&events)).await;
+        match (result, output) {
+            (Ok(success), Some(output)) => assert_eq!(success.output, output, "{choice}"),
+            (Err(error), None) => {
+                assert_eq!(error.failure.class, ErrorClass::ProviderError);
+                assert!(error.failure.message.contains("its stream has no answer"), "{error}");
+            }
+            (result, _) => panic!("{choice}: {result:?}"),
+        }
+    }
+}
+
+#[tokio::test]
 async fn openai_closes_connection_when_run_is_dropped() {
     let (port, request, gone) = server(stream("data: {\"choices\":[]}\n\n"), true).await;
     let runner = runner(port, Kind::Chat);
