@@ -50,7 +50,7 @@ fn schema() -> Value {
             "format": {
                 "type": "string",
                 "title": "Format",
-                "description": "The result's format; the image's own when it is not given.",
+                "description": "The result's format; the image's own when it is not given. With it, an animated image gives its first frame.",
                 "enum": ["png", "jpeg", "webp", "gif", "bmp"],
             },
         },
@@ -94,7 +94,14 @@ fn weigh(input: &Value, bytes: &[u8]) -> Result<u64, Failure> {
 
 fn resize(input: &Value, bytes: &[u8]) -> Result<Value, Failure> {
     let (image, own_format) = images::decode(bytes)?;
-    let format = images::format_named(text(input, "format")).unwrap_or(own_format);
+    let format = images::format_named(text(input, "format"));
+    if format.is_none() && images::is_animated(bytes, own_format) {
+        return Err(refuse(
+            "image: is animated, and only single frames can be resized: give a format, such as png, \
+             for the first frame",
+        ));
+    }
+    let format = format.unwrap_or(own_format);
     let resized = steps(image.width(), image.height(), input)?.take(image);
     Ok(images::encode(&resized, format)?.into())
 }

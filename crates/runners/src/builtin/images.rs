@@ -9,7 +9,14 @@ use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STAN
 use base64::engine::{DecodePaddingMode, Engine};
 use bytes::Bytes;
 use hyper::Request;
-use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits};
+use image::codecs::gif::GifDecoder;
+use image::codecs::png::PngDecoder;
+use image::codecs::webp::WebPDecoder;
+use image::metadata::Orientation;
+use image::{
+    AnimationDecoder, DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits, Rgb, RgbImage,
+    Rgba,
+};
 
 use super::{BuiltinContext, refuse};
 use orrery_domain::attempt::Failure;
@@ -83,7 +90,7 @@ fn decode_data(data: &str) -> Result<Vec<u8>, Failure> {
     bytes.map_err(|error| refuse(format!("image: not valid base64: {error}")))
 }
 
-/// Properties from the header of an image file.
+/// Properties from the header of an image file. Width and height are those of the upright image.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Head {
     pub width: u32,
@@ -98,11 +105,26 @@ pub(super) struct Head {
 /// Reads the header of an image file without decoding pixels.
 pub(super) fn head(bytes: &[u8]) -> Result<Head, Failure> {
     let (reader, format) = reader(bytes)?;
-    let decoder = reader.into_decoder().map_err(|error| unreadable(&error))?;
-    let (width, height) = decoder.dimensions();
+    let mut decoder = reader.into_decoder().map_err(|error| unreadable(&error))?;
+    let (mut width, mut height) = decoder.dimensions();
+    let turn = orientation(&mut decoder);
+    if matches!(
+        turn,
+        Orientation::Rotate90
+            | Orientation::Rotate270
+            | Orientation::Rotate90FlipH
+            | Orientation::Rotate270FlipH
+    ) {
+        (width, height) = (height, width);
+    }
     // Other decoders also hold the coefficients of a progressive JPEG, or planes and frames.
+    // Turning an image needs a second one.
     let is_plain = matches!(format, ImageFormat::Png | ImageFormat::Bmp);
-    let decoding_factor = if is_plain { 1 } else { 3 };
+    let decoding_factor = match (is_plain, turn) {
+        (true, Orientation::NoTransforms) => 1,
+        (true, _) => 2,
+        (false, _) => 3,
+    };
     Ok(Head {
         width,
         height,
@@ -112,10 +134,36 @@ pub(super) fn head(bytes: &[u8]) -> Result<Head, Failure> {
     })
 }
 
-/// Decodes an image and detects its format.
+/// Decodes an image, turns it upright as its EXIF data says, and detects its format. Of an animated
+/// image, decodes the first frame.
 pub(super) fn decode(bytes: &[u8]) -> Result<(DynamicImage, ImageFormat), Failure> {
+    let (head, _) = reader(bytes)?;
+    let turn = orientation(&mut head.into_decoder().map_err(|error| unreadable(&error))?);
     let (reader, format) = reader(bytes)?;
-    Ok((reader.decode().map_err(|error| unreadable(&error))?, format))
+    let mut image = reader.decode().map_err(|error| unreadable(&error))?;
+    image.apply_orientation(turn);
+    Ok((image, format))
+}
+
+/// Cameras store photos as the sensor reads them, and how to turn them. Invalid EXIF data counts as
+/// none.
+fn orientation(decoder: &mut impl ImageDecoder) -> Orientation {
+    decoder.orientation().unwrap_or(Orientation::NoTransforms)
+}
+
+/// Whether an image has more than one frame.
+pub(super) fn is_animated(bytes: &[u8], format: ImageFormat) -> bool {
+    let file = || Cursor::new(bytes);
+    if format == ImageFormat::Gif {
+        return GifDecoder::new(file()).is_ok_and(|mut decoder| {
+            let is_limited = decoder.set_limits(limits()).is_ok();
+            is_limited && decoder.into_frames().nth(1).is_some()
+        });
+    }
+    let is_animated_webp = || WebPDecoder::new(file()).is_ok_and(|one| one.has_animation());
+    let is_animated_png = || PngDecoder::new(file()).and_then(|one| one.is_apng()).unwrap_or(false);
+    (format == ImageFormat::WebP && is_animated_webp())
+        || (format == ImageFormat::Png && is_animated_png())
 }
 
 fn unreadable(error: &dyn std::fmt::Display) -> Failure {
@@ -129,12 +177,16 @@ fn reader(bytes: &[u8]) -> Result<(Reader<'_>, ImageFormat), Failure> {
     let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format();
     let mut reader = reader.map_err(|error| unreadable(&error))?;
     let format = reader.format().ok_or_else(|| refuse("image: unknown format"))?;
+    reader.limits(limits());
+    Ok((reader, format))
+}
+
+fn limits() -> Limits {
     let mut limits = Limits::default();
     limits.max_image_width = Some(SIDE_MAX);
     limits.max_image_height = Some(SIDE_MAX);
     limits.max_alloc = Some(DECODED_MAX);
-    reader.limits(limits);
-    Ok((reader, format))
+    limits
 }
 
 /// Returns the image format with this name in inputs.
@@ -153,17 +205,27 @@ pub(super) fn format_named(name: &str) -> Option<ImageFormat> {
 pub(super) fn encode(image: &DynamicImage, format: ImageFormat) -> Result<String, Failure> {
     let mut bytes = Cursor::new(Vec::new());
     // PNG supports every pixel type; the other formats support these, and JPEG has no transparency.
-    let plain = if format == ImageFormat::Png {
-        None
-    } else if image.color().has_alpha() && format != ImageFormat::Jpeg {
-        Some(DynamicImage::from(image.to_rgba8()))
-    } else {
-        Some(DynamicImage::from(image.to_rgb8()))
+    let plain = match (format, image.color().has_alpha()) {
+        (ImageFormat::Png, _) => None,
+        (ImageFormat::Jpeg, true) => Some(DynamicImage::from(on_white(image))),
+        (_, true) => Some(DynamicImage::from(image.to_rgba8())),
+        (_, false) => Some(DynamicImage::from(image.to_rgb8())),
     };
     plain.as_ref().unwrap_or(image).write_to(&mut bytes, format).map_err(|error| {
         Failure::new(ErrorClass::InternalError, format!("the image cannot be written: {error}"))
     })?;
     Ok(data_uri(format.to_mime_type(), bytes.get_ref()))
+}
+
+/// Puts an image on a white background.
+fn on_white(image: &DynamicImage) -> RgbImage {
+    let image = image.to_rgba8();
+    RgbImage::from_fn(image.width(), image.height(), |x, y| {
+        let Rgba([red, green, blue, alpha]) = *image.get_pixel(x, y);
+        let (shown, white) = (u32::from(alpha), 255 * (255 - u32::from(alpha)));
+        let blend = |part: u8| u8::try_from((u32::from(part) * shown + white + 127) / 255);
+        Rgb([red, green, blue].map(|part| blend(part).unwrap_or(u8::MAX)))
+    })
 }
 
 /// Encodes bytes as a `data:` URI.

@@ -6,10 +6,11 @@
 
 use std::io;
 
+use jmespath::ErrorReason;
 use serde_json::{Value, json};
 
 use super::weight::MIB;
-use super::{Builtin, Work, refuse, text};
+use super::{Builtin, Work, json_numbers, refuse, text};
 use orrery_domain::attempt::Failure;
 use orrery_domain::classify::ErrorClass;
 use orrery_domain::model::OutputType;
@@ -45,7 +46,7 @@ fn schema() -> Value {
             "expression": {
                 "type": "string",
                 "title": "Expression",
-                "description": "JMESPath, such as: people[?age > `30`].name",
+                "description": "JMESPath, such as: people[?age > `30`].name. Integers are compared and added exactly.",
                 "minLength": 1,
                 "maxLength": LENGTH_MAX,
             },
@@ -61,8 +62,8 @@ fn weigh(input: &Value) -> u64 {
 }
 
 fn query(input: &Value) -> Result<Value, Failure> {
-    let fault = |error: jmespath::JmespathError| refuse(format!("the query failed: {error}"));
-    let expression = jmespath::compile(text(input, "expression")).map_err(fault)?;
+    let runtime = json_numbers::runtime();
+    let expression = json_numbers::compile(text(input, "expression"), &runtime).map_err(fault)?;
     let document = input.get("document").unwrap_or(&Value::Null);
     if document.to_string().len() > DOCUMENT_MAX {
         return Err(refuse(format!("the document is larger than {DOCUMENT_MAX} bytes")));
@@ -83,6 +84,14 @@ fn query(input: &Value) -> Result<Value, Failure> {
         return Err(refuse(format!("the result nests deeper than {DEPTH_MAX} levels")));
     }
     Ok(json!({"result": result}))
+}
+
+fn fault(error: jmespath::JmespathError) -> Failure {
+    let what = match error.reason {
+        ErrorReason::Parse(what) => what,
+        ErrorReason::Runtime(what) => what.to_string(),
+    };
+    refuse(format!("the query failed at character {}: {}", error.offset + 1, what.trim_end()))
 }
 
 /// A writer that counts down a byte budget.

@@ -94,6 +94,22 @@ async fn text_sentiment_of_neutral_text_ignores_emphasis() {
     }
 }
 
+/// Scores of `vaderSentiment` 3.3.2.
+#[tokio::test]
+async fn text_sentiment_follows_current_rules() {
+    for (text, score) in [
+        ("no good", -0.3412),
+        ("no problem", 0.3089),
+        ("There is no hope", -0.3412),
+        ("I love this?", 0.6369),
+        ("I love this", 0.6369),
+    ] {
+        let output = run("text-sentiment", json!({"text": text})).await.unwrap();
+        let found = output["score"].as_f64().unwrap();
+        assert!((found - score).abs() < 0.0001, "{text}: {found}");
+    }
+}
+
 #[tokio::test]
 async fn text_language_detects_languages() {
     for (text, language) in [
@@ -163,6 +179,58 @@ async fn json_query_evaluates_within_limits() {
 }
 
 #[tokio::test]
+async fn json_query_computes_exactly_or_refuses() {
+    const ID: i64 = 9_007_199_254_740_993;
+    let document = json!({
+        "a": [{"i": ID, "n": "x"}, {"i": ID - 1, "n": "y"}],
+        "ids": [ID, ID - 1, ID + 1], "top": u64::MAX, "few": [1, 2], "none": [], "mixed": [0.5, ID],
+        "huge": [1e308, 1e308], "low": -5, "part": [1.5, 2.5], "float": 9_007_199_254_740_992.0,
+    });
+    for (expression, expect) in [
+        ("a[?i==`9007199254740993`].n", json!(["x"])),
+        ("a[?i!=`9007199254740993`].n", json!(["y"])),
+        ("a[?i<`9007199254740993`].n", json!(["y"])),
+        ("ids[0]==ids[1] || ids[0]<=ids[1] || float==ids[0]", json!(false)),
+        ("float==ids[1]", json!(true)),
+        ("[ids[:1]==ids[1:2], a[0]==a[1], a[0]==a[0]]", json!([false, false, true])),
+        ("max(ids)", json!(ID + 1)),
+        ("min(ids)", json!(ID - 1)),
+        ("sort(ids)", json!([ID - 1, ID, ID + 1])),
+        ("sort_by(a, &i)[].n", json!(["y", "x"])),
+        ("max_by(a, &i).n", json!("x")),
+        ("min_by(a, &n).n", json!("x")),
+        ("contains(ids, `9007199254740995`)", json!(false)),
+        ("contains(ids, `9007199254740993`)", json!(true)),
+        ("[abs(low), abs(ids[0]), floor(ids[0]), ceil(top)]", json!([5, ID, ID, u64::MAX])),
+        ("[ceil(part[0]), floor(part[1])]", json!([2, 2])),
+        ("sum(ids)", json!(3 * ID)),
+        ("[sum(few), sum(part), sum(none), avg(none)]", json!([3, 4.0, 0, null])),
+        ("avg(few)", json!(1.5)),
+        ("to_number('12')", json!(12)),
+        ("to_number('[1]')", json!(null)),
+        ("`1e30`", json!(1e30)),
+        ("a[?n=='x'] | [0].i", json!(ID)),
+    ] {
+        let input = json!({"expression": expression, "document": document});
+        assert_eq!(run("json-query", input).await, Ok(json!({"result": expect})), "{expression}");
+    }
+    for (expression, says) in [
+        ("`123456789012345678901234567890`", "does not fit into 64 bits"),
+        ("a[?i==`-99999999999999999999`]", "does not fit into 64 bits"),
+        ("to_number('123456789012345678901234567890')", "does not fit into 64 bits"),
+        ("sum([top, top])", "36893488147419103230 does not fit into 64 bits"),
+        ("sum(mixed)", "sum cannot compute with 9007199254740993"),
+        ("avg(ids)", "avg cannot compute with 9007199254740993"),
+        ("sum(huge)", "the result of sum is too large"),
+        ("abs('x')", "expects type number"),
+    ] {
+        let input = json!({"expression": expression, "document": document});
+        let said = run("json-query", input).await.unwrap_err();
+        assert!(said.contains(says) && !said.contains('\n'), "{said}");
+    }
+}
+
+#[tokio::test]
 async fn html_to_text_extracts_text_and_bounds_nesting() {
     let html =
         "<h1>Title</h1><p>One <b>two</b> <a href='http://x/'>three</a></p><script>no</script>";
@@ -205,6 +273,73 @@ async fn image_resize_resizes_crops_and_converts() {
         input["image"] = png(100, 50).into();
         assert_eq!(decoded(&run("image-resize", input).await.unwrap()), expect);
     }
+}
+
+fn uri_of(kind: &str, bytes: &[u8]) -> String {
+    images::data_uri(kind, bytes)
+}
+
+/// Adds EXIF data with an orientation to a JPEG.
+fn turned(jpeg: &[u8], orientation: u8) -> Vec<u8> {
+    let mut exif =
+        b"\xff\xe1\x00\x22Exif\0\0MM\0\x2a\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0".to_vec();
+    exif.extend([orientation, 0, 0, 0, 0, 0, 0]);
+    [&jpeg[..2], &exif, &jpeg[2..]].concat()
+}
+
+#[tokio::test]
+async fn image_resize_turns_photos_upright() {
+    use image::ImageFormat::Jpeg;
+    let image =
+        image::RgbImage::from_fn(32, 16, |x, _| image::Rgb([if x < 16 { 255 } else { 0 }; 3]));
+    let mut jpeg = std::io::Cursor::new(Vec::new());
+    image::DynamicImage::from(image).write_to(&mut jpeg, Jpeg).unwrap();
+    // Where the left half, which is white, is in the upright image.
+    for (orientation, size, white) in [
+        (1, (32, 16), (2, 8)),
+        (3, (32, 16), (29, 8)),
+        (6, (16, 32), (8, 2)),
+        (8, (16, 32), (8, 29)),
+    ] {
+        let photo = uri_of("image/jpeg", &turned(jpeg.get_ref(), orientation));
+        let output = run("image-resize", json!({"image": photo, "format": "png"})).await.unwrap();
+        let bytes = output.as_str().unwrap().split_once(";base64,").unwrap().1;
+        let bytes = base64::Engine::decode(&base64::engine::general_purpose::STANDARD, bytes);
+        let upright = image::load_from_memory(&bytes.unwrap()).unwrap().to_luma8();
+        assert_eq!(upright.dimensions(), size, "{orientation}");
+        assert!(upright.get_pixel(white.0, white.1).0[0] > 200, "{orientation}");
+    }
+}
+
+#[tokio::test]
+async fn image_resize_takes_frames_only_on_request_and_shows_no_hidden_colors() {
+    use image::codecs::gif::GifEncoder;
+    use image::{Frame, RgbaImage};
+    let gif = |frames: usize| {
+        let mut bytes = Vec::new();
+        let mut encoder = GifEncoder::new(&mut bytes);
+        encoder.encode_frames((0..frames).map(|_| Frame::new(RgbaImage::new(8, 8)))).unwrap();
+        drop(encoder);
+        uri_of("image/gif", &bytes)
+    };
+    let of = |image: String, format: Option<&str>| {
+        let mut input = json!({"image": image, "width": 4});
+        input
+            .as_object_mut()
+            .unwrap()
+            .extend(format.map(|kind| ("format".to_owned(), kind.into())));
+        run("image-resize", input)
+    };
+    assert!(of(gif(1), None).await.is_ok());
+    assert!(of(gif(3), None).await.unwrap_err().contains("is animated"));
+    assert!(of(gif(3), Some("gif")).await.is_ok() && of(gif(3), Some("png")).await.is_ok());
+    let hidden = image::RgbaImage::from_pixel(8, 8, image::Rgba([255, 0, 0, 0]));
+    let hidden = images::encode(&hidden.into(), image::ImageFormat::Png).unwrap();
+    let output = of(hidden, Some("jpeg")).await.unwrap();
+    let bytes = output.as_str().unwrap().split_once(";base64,").unwrap().1;
+    let bytes = base64::Engine::decode(&base64::engine::general_purpose::STANDARD, bytes).unwrap();
+    let shown = image::load_from_memory(&bytes).unwrap().to_rgb8();
+    assert!(shown.get_pixel(2, 2).0.iter().all(|part| *part > 250), "{:?}", shown.get_pixel(2, 2));
 }
 
 /// Regression test: if scaled before cropping, this image is 41 million pixels wide and takes 168

@@ -1,5 +1,7 @@
 //! `text-sentiment`: rates the sentiment of English text by the VADER rules.
 
+use std::borrow::Cow;
+
 use serde_json::{Value, json};
 use vader_sentimental::SentimentIntensityAnalyzer;
 
@@ -56,9 +58,36 @@ fn normalized(sum: f64) -> f64 {
     sum / (sum * sum + 15.0).sqrt()
 }
 
+/// Rewrites the text so that the library, which follows an older version, rates it by two rules of
+/// the reference: "no" before a word that has a sentiment negates that word, and a single question
+/// mark amplifies nothing.
+fn with_current_rules<'t>(
+    text: &'t str,
+    analyzer: &SentimentIntensityAnalyzer<'_>,
+) -> Cow<'t, str> {
+    let mut words: Vec<&str> = text.split_whitespace().collect();
+    let is_no = |word: &&str| word.eq_ignore_ascii_case("no");
+    let has_single_mark = text.bytes().filter(|byte| *byte == b'?').count() == 1;
+    if !has_single_mark && !words.iter().any(is_no) {
+        return text.into();
+    }
+    let has_sentiment = |word: &str| analyzer.polarity_scores(word).compound != 0.0;
+    for at in 1..words.len() {
+        if let Some([word, next]) = words.get_mut(at - 1..=at)
+            && is_no(word)
+            && has_sentiment(next)
+        {
+            *word = if *word == "NO" { "NOT" } else { "not" };
+        }
+    }
+    let text = words.join(" ");
+    Cow::Owned(if has_single_mark { text.replace('?', "") } else { text })
+}
+
 fn rate(input: &Value) -> Result<Value, Failure> {
-    let text = text(input, "text");
-    let mut scores = SentimentIntensityAnalyzer::new().polarity_scores(text);
+    let analyzer = SentimentIntensityAnalyzer::new();
+    let text = &*with_current_rules(text(input, "text"), &analyzer);
+    let mut scores = analyzer.polarity_scores(text);
     // Emphasis amplifies a sentiment. Unlike the reference implementation, the library also
     // subtracts it from a sum of zero.
     if scores.compound < 0.0 && (scores.compound - normalized(-emphasis(text))).abs() < f64::EPSILON
