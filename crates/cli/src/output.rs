@@ -60,10 +60,25 @@ impl Output {
 
 /// Prints `value` as indented JSON.
 pub(super) fn json<T: Serialize>(value: &T) -> anyhow::Result<()> {
-    let mut text =
-        serde_json::to_vec_pretty(value).context("the answer cannot be written as JSON")?;
-    text.push(b'\n');
-    raw(&text)
+    let text =
+        serde_json::to_string_pretty(value).context("the answer cannot be written as JSON")?;
+    raw(format!("{}\n", escaped(&text)).as_bytes())
+}
+
+/// Returns the same JSON with characters that a terminal acts on as escape sequences. In JSON text
+/// they occur in strings only, where serde_json escapes only those below U+0020.
+fn escaped(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    for letter in json.chars() {
+        match letter {
+            '\n' => text.push(letter),
+            letter if is_command(letter) => {
+                text.push_str(&format!("\\u{:04x}", u32::from(letter)));
+            }
+            letter => text.push(letter),
+        }
+    }
+    text
 }
 
 /// Writes bytes to standard output.
@@ -266,6 +281,18 @@ mod tests {
             assert_eq!(visible(text), expect);
         }
         assert_eq!(plain("a\u{1b}[2J\u{202e}b\n"), "a\u{fffd}[2J\u{fffd}b\u{fffd}");
+    }
+
+    #[test]
+    fn json_has_no_terminal_commands() {
+        for value in
+            ["\u{9b}31m", "\u{202e}b\u{2066}c", "\u{7f}\u{85}", "\u{1b}[2J\n", "é日\u{1f600}"]
+        {
+            let json = serde_json::to_string_pretty(&[value]).unwrap();
+            let shown = escaped(&json);
+            assert!(shown.chars().all(|letter| letter == '\n' || !is_command(letter)), "{shown:?}");
+            assert_eq!(serde_json::from_str::<[String; 1]>(&shown).unwrap(), [value]);
+        }
     }
 
     #[test]
