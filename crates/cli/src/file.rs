@@ -1,9 +1,12 @@
 //! Reads YAML, JSON and TOML files within size limits, and writes YAML that reads back unchanged.
 
+use std::collections::HashSet;
+use std::fmt;
 use std::io::Read as _;
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
+use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
 use super::yaml_fault;
@@ -28,9 +31,7 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Value> {
     let text = read_text(path, FILE_BYTES_MAX)?;
     match extension(path).as_str() {
         "yaml" | "yml" => yaml(&text).with_context(|| format!("{shown} cannot be used")),
-        "json" => {
-            content::parse(text.as_bytes()).with_context(|| format!("{shown} cannot be used"))
-        }
+        "json" => json(&text).with_context(|| format!("{shown} cannot be used")),
         "toml" => toml(&text).with_context(|| format!("{shown} cannot be used")),
         _ => bail!("{shown} must end with .yaml, .yml, .json or .toml"),
     }
@@ -48,12 +49,15 @@ pub(super) fn extension(path: &Path) -> String {
 pub(super) fn read_text(path: &Path, most: u64) -> anyhow::Result<String> {
     let shown = path.display();
     let file = regular_file::open(path).with_context(|| format!("{shown} cannot be opened"))?;
-    let mut text = String::new();
+    let mut bytes = Vec::new();
     let mut within = file.take(most.saturating_add(1));
-    within.read_to_string(&mut text).with_context(|| format!("{shown} cannot be read"))?;
-    if text.len() as u64 > most {
+    within.read_to_end(&mut bytes).with_context(|| format!("{shown} cannot be read"))?;
+    if bytes.len() as u64 > most {
         bail!("{shown} has more than {most} bytes");
     }
+    let Ok(mut text) = String::from_utf8(bytes) else {
+        bail!("{shown} is not UTF-8 text: save it in UTF-8");
+    };
     if let Some(rest) = text.strip_prefix('\u{feff}') {
         text = rest.to_owned();
     }
@@ -96,6 +100,69 @@ pub(super) fn to_yaml(value: &Value) -> anyhow::Result<String> {
         .map_err(|error| anyhow::anyhow!("it cannot be written as YAML: {error}"))
 }
 
+/// Parses JSON, in which an object must not have two fields of one name.
+fn json(text: &str) -> anyhow::Result<Value> {
+    let value = content::parse(text.as_bytes())?;
+    let _unique: Unique = serde_json::from_str(text)?;
+    Ok(value)
+}
+
+/// JSON without duplicate keys.
+struct Unique;
+
+impl<'de> Deserialize<'de> for Unique {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Self)
+    }
+}
+
+impl<'de> Visitor<'de> for Unique {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_unit<E>(self) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self, A::Error> {
+        while items.next_element::<Self>()?.is_some() {}
+        Ok(self)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Self, A::Error> {
+        let mut names = HashSet::new();
+        while let Some((name, Self)) = fields.next_entry::<String, Self>()? {
+            if let Some(name) = names.replace(name) {
+                return Err(de::Error::custom(format!("duplicate key {name:?}")));
+            }
+        }
+        Ok(self)
+    }
+}
+
 fn toml(text: &str) -> anyhow::Result<Value> {
     let table: toml::Table = toml::from_str(text).context("it is not valid TOML")?;
     // TOML dates become strings: JSON has no date type.
@@ -122,6 +189,27 @@ mod tests {
         let path = folder.path().join("wide.json");
         std::fs::write(&path, "[123456789012345678901]").unwrap();
         assert!(format!("{:#}", read(&path).unwrap_err()).contains("does not fit into 64 bits"));
+    }
+
+    #[test]
+    fn file_with_duplicate_keys_or_in_other_charset_is_rejected() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, bytes, said) in [
+            ("a.json", &b"{\"a\": 1, \"a\": 2}"[..], "duplicate key \"a\" at line 1"),
+            ("b.json", b"[{\"x\": {\"b\": 1,\n\"b\": 1}}]", "duplicate key \"b\" at line 2"),
+            ("c.yaml", b"a: 1\na: 2\n", "duplicate key \"a\""),
+            ("d.toml", b"a = 1\na = 2\n", "duplicate key"),
+            ("e.yaml", b"\xff\xfea\0:\0 \x001\0", "is not UTF-8 text: save it in UTF-8"),
+            ("f.json", b"{\"a\": \"caf\xe9\"}", "is not UTF-8 text: save it in UTF-8"),
+        ] {
+            let path = folder.path().join(name);
+            std::fs::write(&path, bytes).unwrap();
+            let error = format!("{:#}", read(&path).unwrap_err());
+            assert!(error.contains(said), "{name}: {error}");
+        }
+        let path = folder.path().join("g.json");
+        std::fs::write(&path, "[{\"a\": 1}, {\"a\": [1.5, null, true, -1, \"a\"]}]").unwrap();
+        assert!(read(&path).is_ok());
     }
 
     #[test]

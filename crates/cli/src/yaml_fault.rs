@@ -8,6 +8,19 @@ use serde_saphyr::budget::BudgetBreach;
 
 use super::file::{ALIASES_MAX, DEPTH_MAX, VALUES_MAX};
 
+/// Parts of the library's messages, and what to write in their place.
+const OTHERS: [(&str, &str); 5] = [
+    (
+        "non-finite float",
+        "infinity, .nan and numbers beyond 1.7976931348623157e308 have no JSON form: write null, \
+         or a text in quotation marks",
+    ),
+    ("recursion limit exceeded", "lists and objects may nest at most 100 levels deep"),
+    ("budget breached", "there may be at most 200000 values, including those of aliases"),
+    ("cannot deserialize null into string", "a key must not be null: write it in quotation marks"),
+    ("invalid u64", "the number cannot be read: write it in decimal digits"),
+];
+
 /// Returns the error as a sentence with its line and column.
 #[expect(clippy::wildcard_enum_match_arm, reason = "most faults have a sentence of their own")]
 pub(super) fn sentence(error: &Error) -> String {
@@ -33,19 +46,14 @@ pub(super) fn sentence(error: &Error) -> String {
         }
         other => {
             let text = other.to_string();
-            if text.contains("non-finite float") {
+            let known = OTHERS.iter().find(|(library, _)| text.contains(library));
+            // The text already ends with the location.
+            let Some((_, sentence)) = known else { return text };
+            if error.location().is_none() {
                 let place = text.rsplit_once(" at ").map(|(_, place)| format!(" ({place})"));
-                return format!(
-                    "infinity, .nan and numbers beyond 1.7976931348623157e308 have no JSON form: \
-                     write null, or a text in quotation marks{}",
-                    place.unwrap_or_default()
-                );
+                return format!("{sentence}{}", place.unwrap_or_default());
             }
-            if !text.starts_with("recursion limit exceeded") {
-                // The text already ends with the location.
-                return text;
-            }
-            format!("lists and objects may nest at most {DEPTH_MAX} levels deep")
+            (*sentence).to_owned()
         }
     };
     match error.location() {
@@ -123,6 +131,9 @@ fn is_wide(text: &str) -> bool {
         && digits.bytes().all(|byte| byte.is_ascii_digit())
         && text.parse::<i64>().is_err()
         && text.parse::<u64>().is_err()
+        || digits.strip_prefix("0x").is_some_and(|digits| {
+            digits.len() > 16 && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
+        })
 }
 
 /// Returns whether a plain scalar is a number in some YAML parsers and another type in others.
@@ -144,6 +155,7 @@ fn is_ambiguous(text: &str) -> bool {
         rest.bytes().any(|byte| base(&byte)) && rest.bytes().all(|byte| byte == b'_' || base(&byte))
     };
     match (first, second) {
+        (Some(b'0'), Some(b'o')) => in_base(|byte| matches!(byte, b'0'..=b'7')),
         (Some(b'0'), Some(b'b' | b'B')) => in_base(|byte| matches!(byte, b'0' | b'1')),
         (Some(b'0'), Some(b'x')) => rest.contains('_') && in_base(u8::is_ascii_hexdigit),
         _ => false,
@@ -156,7 +168,9 @@ mod tests {
 
     #[test]
     fn yaml_rejects_numbers_that_readers_parse_differently() {
-        for number in ["017", "0777", "01234", "1_000", "0b101", "-012", "0x1_f", "1_0.5", "00"] {
+        for number in
+            ["017", "0777", "01234", "1_000", "0b101", "-012", "0x1_f", "1_0.5", "00", "0o17"]
+        {
             for text in
                 [format!("a:\n  b: {number}\n"), format!("a: [1, {number}]"), number.to_owned()]
             {
@@ -177,8 +191,7 @@ mod tests {
             assert!(yaml(&format!("a: {number}")).is_ok(), "{number}");
         }
         assert!(yaml("123456789012345678901: x").is_ok(), "a name");
-        for number in
-            ["0", "10", "0.5", "1e3", "0x1f", "0o17", "-7", "1.5.2", "1:30", "2026-01-01", "1_a"]
+        for number in ["0", "10", "0.5", "1e3", "0x1f", "-7", "1.5.2", "1:30", "2026-01-01", "1_a"]
         {
             assert!(yaml(&format!("a: {number}")).is_ok(), "{number}");
         }
@@ -186,6 +199,11 @@ mod tests {
 
     #[test]
     fn yaml_faults_have_readable_messages() {
+        let level = |name: char, of: &str| format!("{name}: &{name} [{}]\n", [of; 9].join(", "));
+        let mut aliases = level('a', "x");
+        for (name, of) in ('b'..='h').zip('a'..) {
+            aliases.push_str(&level(name, &format!("*{of}")));
+        }
         for (text, said) in [
             ("a: 1\nb: 2\na: 3\n", "line 3 column 1: duplicate key \"a\""),
             ("a: 1\n---\nb: 2\n", "only one document is allowed"),
@@ -197,6 +215,10 @@ mod tests {
                 "no JSON form: write null, or a text in quotation marks (line 1, column 4)",
             ),
             ("a: -.inf", "no JSON form"),
+            ("{null: a}", "a key must not be null: write it in quotation marks"),
+            ("a: !!int 017", "the number cannot be read: write it in decimal digits"),
+            ("a: 0xFFFFFFFFFFFFFFFFFF", "does not fit into 64 bits"),
+            (&aliases, "at most 200000 values, including those of aliases"),
             ("a: 1e400", "no JSON form"),
             (
                 "a: 18446744073709551616",

@@ -1,6 +1,6 @@
 //! Errors in a schema: their position, the violated rule, and the correction.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::{Violation, brief};
 
@@ -25,22 +25,68 @@ const QUOTED_CHARS: usize = 80;
 /// Describes the error of a schema that could not be compiled.
 pub(super) fn of(schema: &Value, error: &jsonschema::ValidationError<'_>) -> Violation {
     let path = error.instance_path().to_string();
+    if let Some((path, target)) = dangling(schema, schema, "").filter(|_| path.is_empty()) {
+        let message = format!("`$ref` {:?} points to nothing in the schema", quoted(target));
+        return Violation { path, message: brief(message) };
+    }
     let value = schema.pointer(&path).unwrap_or(&Value::Null);
-    let is_item = |part: &&str| part.bytes().all(|byte| byte.is_ascii_digit());
-    let keyword = path.rsplit('/').find(|part| !is_item(part)).unwrap_or_default();
-    let message = match keyword {
+    let message = match keyword(&path) {
         "pattern" => pattern(value),
+        "patternProperties" if value.is_object() => {
+            let mut names = value.as_object().into_iter().flat_map(Map::keys);
+            let invalid = names.find(|name| regex::Regex::new(name).is_err());
+            invalid.map_or_else(|| library(schema, error), |name| pattern(&name.as_str().into()))
+        }
         "type" => unknown_type(value),
         "required" => "`required` must be a list of the names of properties, beside `properties`, \
                        such as [\"text\"]"
             .to_owned(),
-        "properties" | "$defs" | "definitions" | "patternProperties" => {
+        keyword @ ("properties" | "$defs" | "definitions" | "patternProperties") => {
             format!("`{keyword}` must be an object of schemas by name")
         }
         "enum" => "`enum` must be a list of the allowed values".to_owned(),
         _ => library(schema, error),
     };
     Violation { path, message: brief(message) }
+}
+
+/// Returns the last keyword of a pointer into a schema. Names of properties, which may look like
+/// keywords, and indexes are none.
+fn keyword(path: &str) -> &str {
+    let mut last = "";
+    let mut is_name = false;
+    for part in path.split('/').skip(1) {
+        let is_item = part.bytes().all(|byte| byte.is_ascii_digit());
+        match (is_name, is_item) {
+            (true, _) => last = if last == "patternProperties" { last } else { "" },
+            (false, true) => {}
+            (false, false) => last = part,
+        }
+        is_name = !is_name
+            && matches!(last, "properties" | "$defs" | "definitions" | "patternProperties");
+    }
+    last
+}
+
+/// Returns the position and the target of the first reference within the schema that points to
+/// nothing.
+fn dangling<'s>(root: &Value, schema: &'s Value, place: &str) -> Option<(String, &'s str)> {
+    let inside = |name: &str| format!("{place}/{}", name.replace('~', "~0").replace('/', "~1"));
+    match schema {
+        Value::Object(fields) => fields.iter().find_map(|(name, value)| match value.as_str() {
+            Some(target) if name == "$ref" => {
+                let pointer = target.strip_prefix('#').filter(|rest| rest.starts_with('/'))?;
+                let is_dangling = !pointer.contains('%') && root.pointer(pointer).is_none();
+                is_dangling.then(|| (inside(name), target))
+            }
+            _ => dangling(root, value, &inside(name)),
+        }),
+        Value::Array(items) => items
+            .iter()
+            .enumerate()
+            .find_map(|(index, item)| dangling(root, item, &inside(&index.to_string()))),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
+    }
 }
 
 fn library(schema: &Value, error: &jsonschema::ValidationError<'_>) -> String {
@@ -102,6 +148,14 @@ mod tests {
             (json!({"enum": "a"}), "/enum", "a list of the allowed values"),
             (json!({"properties": []}), "/properties", "an object of schemas"),
             (json!({"minLength": "5"}), "/minLength", "is not of type \"integer\""),
+            (json!({"$ref": "#/nowhere"}), "/$ref", "points to nothing in the schema"),
+            (json!({"anyOf": [{}, {"$ref": "#/$defs/a"}]}), "/anyOf/1/$ref", "points to nothing"),
+            (
+                json!({"patternProperties": {"(?<=a)": {}}}),
+                "/patternProperties",
+                "\"(?<=a)\" is not a supported regular expression: look-around",
+            ),
+            (json!({"properties": {"pattern": 5}}), "/properties/pattern", "is not of type"),
         ] {
             let schema = json!({"type": "object", "properties": {"a": {}, "x": property}});
             let error = Schema::compile(&schema).unwrap_err();

@@ -265,7 +265,12 @@ fn violation(error: &jsonschema::ValidationError<'_>) -> Violation {
         };
     }
     let path = bounded(place);
-    let what = error.masked().to_string();
+    let what = if let ValidationErrorKind::Enum { options } = error.kind() {
+        // The library names only a few of the allowed values.
+        format!("value is not one of {}", list(options))
+    } else {
+        error.masked().to_string()
+    };
     let message = match path.strip_prefix('/') {
         Some(field) => {
             let names = field.split('/').map(|name| name.replace("~1", "/").replace("~0", "~"));
@@ -274,6 +279,16 @@ fn violation(error: &jsonschema::ValidationError<'_>) -> Violation {
         None => what,
     };
     Violation { path: path.to_owned(), message: brief(message) }
+}
+
+fn list(options: &Value) -> String {
+    let options = options.as_array().map(Vec::as_slice).unwrap_or_default();
+    let options: Vec<String> = options.iter().map(Value::to_string).collect();
+    match options.split_last() {
+        Some((last, [])) => last.clone(),
+        Some((last, others)) => format!("{} or {last}", others.join(", ")),
+        None => String::new(),
+    }
 }
 
 /// Returns the pointer to a member of the object at `place`.
