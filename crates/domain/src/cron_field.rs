@@ -60,6 +60,9 @@ impl CronField {
         let has_marks = |item: &str| item.to_ascii_uppercase().contains(self.marks);
         text.split(',').try_for_each(|item| match item {
             "" => Err(self.wrong(text, "a list has an empty entry")),
+            "L" | "l" if self.high == 7 => {
+                Err(self.wrong(item, "the last of a month names its weekday, such as 5L"))
+            }
             // A month or day name such as JUL may contain a mark.
             item if has_marks(item) && self.value(item).is_none() => Ok(()),
             item => self.check_item(item).map_err(|what| self.wrong(item, &what)),
@@ -111,6 +114,9 @@ impl CronField {
                 }
             };
         };
+        if from.is_empty() || to.is_empty() {
+            return Err("a range has both its ends".to_owned());
+        }
         // A range may end with Sunday.
         let is_sunday = self.high == 7 && to.eq_ignore_ascii_case("SUN");
         let (low, high) = (self.read(from)?, if is_sunday { 7 } else { self.read(to)? });
@@ -174,6 +180,9 @@ mod tests {
             ("1/5 * * * *", "a step follows * or a range: write 1-59/5"),
             ("*/0 * * * *", "a step is a whole number above 0"),
             ("0 x * * *", "'x' is not known"),
+            ("0 0 * * L", "the day of week 'L' is wrong: the last of a month names its weekday"),
+            ("-5 * * * *", "the minute '-5' is wrong: a range has both its ends"),
+            ("0 9- * * *", "the hour '9-' is wrong: a range has both its ends"),
             ("0 0 40W * *", "the day of month '40W'"),
             ("0 0 * * MON#7", "the day of week 'MON#7'"),
             (
