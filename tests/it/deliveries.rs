@@ -237,6 +237,8 @@ async fn delivery_list_is_filtered_and_counted_exactly() {
     assert_eq!(other.send().await.expect(200)["total_count"], 0);
     for (query, says) in [
         ("status=lost", "status must be one of pending, delivering, delivered, failed"),
+        ("status=", "status must be one of pending, delivering, delivered, failed"),
+        ("from=", "from must be a time such as 2026-11-20T09:30:00Z"),
         ("execution=17", "execution must be a UUID"),
         ("from=yesterday", "from must be a time such as 2026-11-20T09:30:00Z"),
         ("limit=101", "limit must be a whole number from 1 to 100"),

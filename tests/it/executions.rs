@@ -173,6 +173,7 @@ async fn execution_list_is_counted_paged_and_filtered() {
         ("?limit=101", "limit must be a whole number from 1 to 100"),
         ("?offset=x", "offset must be a whole number from 0"),
         ("?status=queued", "status must be one of running"),
+        ("?status=", "status must be one of running"),
     ] {
         let path = format!("/workflows/{id}/executions{query}");
         let refused = service.flows(Method::GET, &path).send().await.expect(400);

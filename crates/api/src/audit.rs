@@ -32,7 +32,7 @@ pub async fn list(context: Context) -> Result<Response, crate::Error> {
     let services = &context.services;
     let query = &context.request.query;
     let given = |name: &str| query.get(name).filter(|text| !text.is_empty());
-    let moment = |name: &str| given(name).map(|text| read_time(name, text)).transpose();
+    let moment = |name: &str| query.get(name).map(|text| read_time(name, text)).transpose();
     let organization = match given("organization") {
         Some(name) => Some(services.accounts.organization(name).await?.id),
         None => None,

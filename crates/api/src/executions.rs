@@ -418,7 +418,7 @@ pub async fn list(context: Context) -> Result<Response, crate::Error> {
                 .map_err(|_no_id| crate::Error::bad_request("invalid bulk_id format"))?,
         ),
     };
-    let standing = match query.get("status").filter(|status| !status.is_empty()) {
+    let standing = match query.get("status") {
         None => None,
         Some(status) => {
             let known = STANDINGS.iter().find(|(word, _)| *word == status);

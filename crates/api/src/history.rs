@@ -213,9 +213,10 @@ fn filter(context: &Context) -> Result<Filter, crate::Error> {
 
 /// Returns the filter in these fields.
 pub fn read_filter<'f>(get: &dyn Fn(&str) -> Option<&'f str>) -> Result<Filter, crate::Error> {
-    let given = |name: &str| get(name).filter(|text| !text.is_empty());
+    // An empty value is refused: otherwise a script with an unset variable would read or cancel all
+    // executions.
     let refuse = |message: String| crate::Error::bad_request(message);
-    let kinds = match given("type") {
+    let kinds = match get("type") {
         None => None,
         Some(word) => {
             let found = TYPES.iter().find(|(known, _)| *known == word);
@@ -223,11 +224,11 @@ pub fn read_filter<'f>(get: &dyn Fn(&str) -> Option<&'f str>) -> Result<Filter, 
             Some(found.ok_or_else(wrong)?.1)
         }
     };
-    let statuses = given("status").map(|list| each(list, "status", &WORDS)).transpose()?;
+    let statuses = get("status").map(|list| each(list, "status", &WORDS)).transpose()?;
     let classes = ErrorClass::ALL.map(|class| (class.as_str(), class));
     let classes =
-        given("error_classification").map(|list| each(list, "error_classification", &classes));
-    let waits_for = match given("waiting_for") {
+        get("error_classification").map(|list| each(list, "error_classification", &classes));
+    let waits_for = match get("waiting_for") {
         None => None,
         Some(word) => {
             let found = WAITS.into_iter().find(|known| known.as_str() == word);
@@ -241,14 +242,16 @@ pub fn read_filter<'f>(get: &dyn Fn(&str) -> Option<&'f str>) -> Result<Filter, 
         (_, statuses) => statuses,
     };
     let uuid = |name: &str| format!("{name} must be a UUID");
-    // An empty ID is rejected: otherwise a script with an unset variable would read or cancel all
-    // executions.
     let workflow = get("workflow_id").map(str::parse::<WorkflowId>).transpose();
     let parent = get("workflow_execution_id").map(str::parse::<ExecutionId>).transpose();
-    let moment = |name: &str| given(name).map(|text| read_time(name, text)).transpose();
+    let model = get("model").map(str::to_owned);
+    if model.as_ref().is_some_and(String::is_empty) {
+        return Err(refuse("model must be the slug of a model".to_owned()));
+    }
+    let moment = |name: &str| get(name).map(|text| read_time(name, text)).transpose();
     Ok(Filter {
         standings: standings(kinds, statuses),
-        model: given("model").map(str::to_owned),
+        model,
         classes: classes.transpose()?.unwrap_or_default(),
         workflow: workflow.map_err(|_no_id| refuse(uuid("workflow_id")))?,
         parent: parent.map_err(|_no_id| refuse(uuid("workflow_execution_id")))?,

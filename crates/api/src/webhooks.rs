@@ -300,23 +300,21 @@ async fn organization(context: &Context) -> Result<OrganizationId, crate::Error>
 
 fn filter(context: &Context) -> Result<Filter, crate::Error> {
     let query = &context.request.query;
-    let given = |name: &str| query.get(name).filter(|text| !text.is_empty());
-    let standing = given("status").map(|status| {
+    let standing = query.get("status").map(|status| {
         let found = DeliveryState::ALL.into_iter().find(|standing| standing.as_str() == status);
         found.ok_or_else(|| {
             let known = DeliveryState::ALL.map(DeliveryState::as_str).join(", ");
             crate::Error::bad_request(format!("status must be one of {known}"))
         })
     });
-    // An empty ID is rejected.
     let execution = query.get("execution").map(|id| {
         id.parse().map_err(|_no_id| crate::Error::bad_request("execution must be a UUID"))
     });
-    let moment = |name: &str| given(name).map(|text| read_time(name, text)).transpose();
+    let moment = |name: &str| query.get(name).map(|text| read_time(name, text)).transpose();
     Ok(Filter {
         state: standing.transpose()?,
         execution: execution.transpose()?,
-        host: given("host").map(str::to_owned),
+        host: query.get("host").filter(|host| !host.is_empty()).map(str::to_owned),
         from: moment("from")?,
         to: moment("to")?,
     })
