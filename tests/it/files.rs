@@ -61,6 +61,12 @@ async fn file_of_output_bytes_is_served_at_its_url() {
     assert_eq!(signed.status, 200);
     let beyond = fetch(&service, &url, &[("range", &format!("bytes={size}-"))]).await;
     assert_eq!((beyond.status, beyond.header("content-range")), (416, &*format!("bytes */{size}")));
+    for (range, status) in [("bytes=2-5", 200), ("bytes=-3", 200), ("bytes=9999999999-", 200)] {
+        let path = url.as_str().unwrap().split_once("/v1").unwrap().1;
+        let ask = service.ask(Role::Base, Method::HEAD, &format!("/v1{path}"));
+        let head = ask.header("range", range).send().await;
+        assert_eq!((head.status, head.header("content-length")), (status, &*size.to_string()));
+    }
     let known = fetch(&service, &url, &[("if-none-match", &etag)]).await;
     assert_eq!((known.status, known.text.as_str()), (304, ""));
 

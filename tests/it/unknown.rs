@@ -69,6 +69,10 @@ async fn body_field_unknown_is_ignored_and_named() {
     let strict =
         || service.post("/v1/prediction", &body).header("prefer", "wait=1, handling=strict");
     strict().send().await.expect_error(400, sentence);
+    for prefer in ["handling=\"strict\"", "handling=strict; x=1", "wait=1, Handling = strict"] {
+        let strict = service.post("/v1/prediction", &body).header("prefer", prefer);
+        strict.send().await.expect_error(400, sentence);
+    }
     let listed = service.get("/v2/executions").await.expect(200);
     assert_eq!(listed["executions"].as_array().unwrap().len(), 1, "a refused one does nothing");
 

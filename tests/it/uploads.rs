@@ -236,6 +236,27 @@ async fn upload_for_url_returns_only_the_url() {
 }
 
 #[tokio::test]
+async fn upload_form_may_encode_its_filename_but_not_its_file() {
+    let service = Service::start().await;
+    for (name, expect) in [
+        ("filename*=UTF-8''b%C3%BCcher%20%26%20mehr.txt", "bücher & mehr.txt"),
+        ("filename=\"a.txt\"; filename*=utf-8'de'%E6%97%A5.txt", "日.txt"),
+        ("filename=\"a.txt\"", "a.txt"),
+    ] {
+        let sent = form(&service, &[(&format!("name=\"file\"; {name}"), "x")]).await;
+        assert_eq!(sent.expect(201)["filename"], expect, "{name}");
+    }
+    let outside = "name=\"file\"; filename*=UTF-8''..%2Fa";
+    form(&service, &[(outside, "x")]).await.expect(400);
+    let head = "name=\"file\"; filename=\"a\"\r\nContent-Transfer-Encoding: ";
+    let message = "the file has a Content-Transfer-Encoding: send its bytes without one";
+    for encoding in ["base64", "quoted-printable"] {
+        form(&service, &[(&format!("{head}{encoding}"), "eA==")]).await.expect_error(400, message);
+    }
+    form(&service, &[(&format!("{head}binary"), "x")]).await.expect(201);
+}
+
+#[tokio::test]
 async fn file_delete_removes_blob_with_last_reference() {
     let service = Service::start().await;
     let one = form(&service, &[("name=\"file\"", "abc")]).await.expect(201);

@@ -134,6 +134,9 @@ fn names_are_looked_up_verbatim() {
         let said = setup.fail(&["chain", "show", name]);
         assert!(said.contains(&format!("there is no chain {name};")), "{said}");
     }
+    for arguments in [&["org", "show", ""][..], &["org", "limit", "", "--running", "1"]] {
+        assert!(setup.fail(arguments).contains("a name in the command is empty"), "{arguments:?}");
+    }
     let limits = setup.run(&["org", "limit", "default", "--storage", "10GB", "--json"]);
     assert!(limits.contains("10000000000"), "{limits}");
 }

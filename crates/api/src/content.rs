@@ -9,12 +9,12 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 use futures_util::stream;
-use hyper::StatusCode;
 use hyper::header::{
     ACCEPT_RANGES, CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_RANGE,
     CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, HeaderMap, HeaderName, HeaderValue, IF_MATCH,
     IF_NONE_MATCH, IF_RANGE, RANGE, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
+use hyper::{Method, StatusCode};
 use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, utf8_percent_encode};
 use ring::digest::{Context as Hash, SHA256};
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
@@ -80,7 +80,9 @@ pub async fn get(context: Context) -> Result<Response, crate::Error> {
     // `If-Range` must contain a single strong tag, neither a list nor `*` (RFC 9110, section
     // 13.1.5).
     let is_same = headers.get(IF_RANGE).is_none_or(|tag| tag.as_bytes() == etag.as_bytes());
-    let asked = headers.get(RANGE).filter(|_| is_same).and_then(|range| range.to_str().ok());
+    // Ranges apply to GET only (section 14.2).
+    let has_range = is_same && context.request.method == Method::GET;
+    let asked = headers.get(RANGE).filter(|_| has_range).and_then(|range| range.to_str().ok());
     let (status, part) = match asked.map_or(Asked::Whole, |range| parse_range(range, file.size)) {
         Asked::Nothing => {
             let error = crate::Error::status(
@@ -240,7 +242,8 @@ fn parse_range(text: &str, size: u64) -> Asked {
     };
     // `parse` accepts a sign, which is invalid in a range.
     let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    let number = |text: &str| text.parse::<u64>().ok().filter(|_| is_number(text));
+    // A larger number is beyond every file.
+    let number = |text: &str| is_number(text).then(|| text.parse().unwrap_or(u64::MAX));
     let (first, last) = match (first.trim(), last.trim()) {
         ("", "") => return Asked::Whole,
         ("", count) => match number(count) {
@@ -285,7 +288,9 @@ mod tests {
             ("bytes=+1-+3", Asked::Whole),
             ("bytes=+1-", Asked::Whole),
             ("bytes=-+3", Asked::Whole),
-            ("bytes=99999999999999999999-", Asked::Whole),
+            ("bytes=99999999999999999999-", Asked::Nothing),
+            ("bytes=1-99999999999999999999999", Asked::Part(1..=9)),
+            ("bytes=-99999999999999999999", Asked::Part(0..=9)),
         ] {
             assert_eq!(parse_range(text, 10), asked, "{text}");
         }

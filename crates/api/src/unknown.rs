@@ -86,7 +86,11 @@ pub fn check_of(route: &Route, headers: &HeaderMap) -> Option<FieldCheck> {
     let preferences = headers.get_all(PREFER);
     let mut preferences =
         preferences.iter().filter_map(|value| value.to_str().ok()).flat_map(|text| text.split(','));
-    let is_strict = preferences.any(|one| one.trim().eq_ignore_ascii_case(STRICT));
+    // A value may be quoted and followed by parameters (RFC 7240, section 2).
+    let is_strict = preferences.any(|one| {
+        let preference = one.split(';').next().unwrap_or_default();
+        preference.replace([' ', '\t', '"'], "").eq_ignore_ascii_case(STRICT)
+    });
     Some(FieldCheck::new(Arc::clone(known), is_strict))
 }
 

@@ -7,8 +7,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::stream;
 use hyper::StatusCode;
-use hyper::header::CONTENT_TYPE;
+use hyper::header::{CONTENT_DISPOSITION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use multer::{Field, Multipart};
+use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value};
 
 use super::Context;
@@ -165,7 +166,10 @@ async fn take_form(context: Context) -> Result<wire::file::File, crate::Error> {
         head.ended();
         match field.name() {
             Some("file") if received.is_none() => {
-                announced.filename = field.file_name().map(check_name).transpose()?;
+                check_encoding(field.headers())?;
+                let extended = extended_name(field.headers());
+                let filename = extended.as_deref().or(field.file_name());
+                announced.filename = filename.map(check_name).transpose()?;
                 let content_type = field.content_type().map_or("", AsRef::as_ref);
                 announced.content_type = file::content_type(content_type);
                 received = Some(receive(&services.files, &mut field, &failure).await?);
@@ -295,6 +299,29 @@ async fn short_text(field: &mut Field<'_>, failure: &Failure) -> Result<String, 
         }
     }
     String::from_utf8(text).map_err(|_no_text| crate::Error::bad_request("a field is not UTF-8"))
+}
+
+/// Returns the value of `filename*` (RFC 8187), which some clients send for names that are not
+/// ASCII.
+fn extended_name(headers: &HeaderMap) -> Option<String> {
+    let disposition = headers.get(CONTENT_DISPOSITION)?.to_str().ok()?;
+    let mut parameters = disposition.split(';').filter_map(|one| one.split_once('='));
+    let (_, value) = parameters.find(|(name, _)| name.trim().eq_ignore_ascii_case("filename*"))?;
+    let (charset, rest) = value.trim().split_once('\'')?;
+    let (_language, encoded) = rest.split_once('\'')?;
+    let name = percent_decode_str(encoded).decode_utf8().ok()?;
+    charset.eq_ignore_ascii_case("utf-8").then(|| name.into_owned())
+}
+
+/// Rejects a file in an encoding of e-mail, which would be stored as it is (RFC 7578, section 4.7).
+fn check_encoding(headers: &HeaderMap) -> Result<(), crate::Error> {
+    let encoding = headers.get("content-transfer-encoding").map(HeaderValue::as_bytes);
+    match encoding.map(|encoding| encoding.trim_ascii().to_ascii_lowercase()).as_deref() {
+        None | Some(b"binary" | b"8bit" | b"7bit") => Ok(()),
+        Some(_) => Err(crate::Error::bad_request(
+            "the file has a Content-Transfer-Encoding: send its bytes without one",
+        )),
+    }
 }
 
 /// Validates a filename: a plain name without path separators.

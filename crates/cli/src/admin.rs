@@ -244,6 +244,10 @@ impl Admin {
         patience: Duration,
     ) -> anyhow::Result<Value> {
         let content = value.map_or(Bytes::new(), |value| Bytes::from(value.to_string()));
+        let route = path.split('?').next().unwrap_or_default();
+        if route.ends_with('/') || route.contains("//") {
+            bail!("a name in the command is empty: give the name of what it means");
+        }
         let request = self
             .request(method, path)
             .header(CONTENT_TYPE, "application/json")

@@ -57,7 +57,9 @@ const LISTED: usize = 10_000;
 pub enum Error {
     #[error("a name must have 1 to {NAME_MAX} characters of a-z, 0-9 and -")]
     InvalidName,
-    #[error("a key's name must have 1 to {NAME_MAX} characters and no control characters")]
+    #[error(
+        "a key's name must have 1 to {NAME_MAX} characters, not only spaces, and no control characters"
+    )]
     InvalidKeyName,
     #[error("a key may expire at most {} (1000 years) from now", span_text(SPAN_MAX))]
     InvalidExpiry,
@@ -292,7 +294,7 @@ impl Accounts {
         (name, created_by): (&str, &str),
         expires_at: Option<Timestamp>,
     ) -> Result<(ApiKey, String), Error> {
-        if name.is_empty() || name.len() > NAME_MAX || name.chars().any(char::is_control) {
+        if name.trim().is_empty() || name.len() > NAME_MAX || name.chars().any(char::is_control) {
             return Err(Error::InvalidKeyName);
         }
         let full = random_key(prefix)?;
