@@ -34,7 +34,8 @@ impl Builder<'_, '_> {
         let Leaf { schema, place } = leaf;
         let (least, most) = leaf.bounds("minProperties", "maxProperties")?;
         let members = self.members(leaf)?;
-        let further = match schema.get("additionalProperties") {
+        let unevaluated = schema.get("unevaluatedProperties").filter(|further| **further == false);
+        let further = match schema.get("additionalProperties").or(unevaluated) {
             Some(Value::Bool(false)) => None,
             Some(further) => Some(further),
             // Additional properties would be allowed but useless.

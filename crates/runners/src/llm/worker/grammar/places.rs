@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
+use jsonschema::PatternOptions;
 use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 
@@ -11,6 +12,9 @@ use super::{Builder, Error, Fields};
 
 /// Maximum nesting of references, alternatives and `allOf` at one location.
 const IN_PLACE_MAX: usize = 200;
+
+/// The cost of validating the literals at one location.
+const VALIDATOR_COST: usize = 16;
 
 /// Keywords that do not constrain values.
 const ANNOTATIONS: [&str; 17] = [
@@ -33,7 +37,12 @@ const ANNOTATIONS: [&str; 17] = [
     "definitions",
 ];
 /// Keywords that no grammar can express.
-const UNAPPLIED: [&str; 15] = [
+const UNAPPLIED: [&str; 21] = [
+    "$dynamicRef",
+    "$recursiveRef",
+    "disallow",
+    "divisibleBy",
+    "extends",
     "not",
     "if",
     "then",
@@ -44,6 +53,7 @@ const UNAPPLIED: [&str; 15] = [
     "patternProperties",
     "propertyNames",
     "unevaluatedItems",
+    "unevaluatedProperties",
     "contains",
     "minContains",
     "maxContains",
@@ -218,8 +228,42 @@ impl Builder<'_, '_> {
         };
         self.spend(values.len(), place)?;
         let kind = fields.get("type").and_then(Value::as_str);
-        let values = values.into_iter().filter(|value| kind.is_none_or(|kind| is_of(value, kind)));
-        found.literals.extend(values.map(Value::to_string));
+        let mut values = values;
+        values.retain(|value| kind.is_none_or(|kind| is_of(value, kind)));
+        self.keep_valid(&mut values, fields, place)?;
+        found.literals.extend(values.into_iter().map(Value::to_string));
+        Ok(())
+    }
+
+    /// Removes the literals that other keywords of the same schema exclude.
+    fn keep_valid(
+        &mut self,
+        values: &mut Vec<&Value>,
+        fields: &Fields,
+        place: &str,
+    ) -> Result<(), Error> {
+        let is_scalar = values.iter().all(|value| !value.is_object() && !value.is_array());
+        let mut schema = fields.clone();
+        schema.retain(|name, _| {
+            let is_of = |keywords: &[&str]| keywords.contains(&name.as_str());
+            let is_nested = TELLING.iter().take(2).any(|(_, keywords)| is_of(keywords));
+            let is_done = is_of(&["type", "enum", "const"]) || is_annotation(name);
+            !(is_done || (is_scalar && is_nested))
+        });
+        if schema.is_empty() {
+            return Ok(());
+        }
+        self.spend(VALIDATOR_COST, place)?;
+        let options = jsonschema::options().offline().should_validate_formats(true);
+        match options.with_pattern_options(PatternOptions::regex()).build(&schema.into()) {
+            Ok(validator) => values.retain(|value| validator.is_valid(value)),
+            Err(_) if self.is_strict => {
+                let why =
+                    "keywords beside enum or const cannot be enforced: omit them, or omit strict";
+                return Err(Error::new(place, why));
+            }
+            Err(_) => {}
+        }
         Ok(())
     }
 

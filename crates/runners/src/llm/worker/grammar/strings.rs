@@ -11,6 +11,7 @@ use super::{Builder, Error, REPEATED_PLAINLY};
 /// Maximum size of a pattern in characters, with repetitions expanded. The cost per token can grow
 /// quadratically with the size.
 const PATTERN_CHARS_MAX: u64 = 512;
+const CONTRADICTION: &str = "no text matches both its pattern or format and its lengths";
 /// The enforced formats. Other formats are ignored, as JSON Schema allows.
 const FORMATS: [(&str, &str); 10] = [
     ("date", DATE),
@@ -39,18 +40,19 @@ impl Builder<'_, '_> {
     pub(super) fn string(&mut self, leaf: &Leaf) -> Result<String, Error> {
         let Leaf { schema, place } = leaf;
         let (least, most) = leaf.bounds("minLength", "maxLength")?;
-        match schema.get("pattern") {
-            None | Some(Value::Null) => {}
-            Some(Value::String(pattern)) => {
-                let pattern = self.read(pattern, place)?;
-                let pattern = self.of_length(pattern, least, most, place)?;
-                return self.pattern(&pattern, place);
-            }
+        let pattern = match schema.get("pattern") {
+            None | Some(Value::Null) => None,
+            Some(Value::String(pattern)) => Some(pattern.clone()),
             Some(_) => return Err(Error::new(place, "pattern must be a text")),
+        };
+        let format = of_format(schema.get("format").and_then(Value::as_str).unwrap_or_default());
+        if self.is_strict && pattern.is_some() && format.is_some() {
+            let why = "format cannot be enforced beside pattern: omit one of them, or omit strict";
+            return Err(Error::new(place, why));
         }
-        let format = schema.get("format").and_then(Value::as_str).unwrap_or_default();
-        if let Some(pattern) = of_format(format) {
+        if let Some(pattern) = pattern.or(format) {
             let pattern = self.read(&pattern, place)?;
+            let pattern = self.of_length(pattern, least, most, place)?;
             return self.pattern(&pattern, place);
         }
         if least == 0 && most.is_none() {
@@ -106,15 +108,18 @@ impl Builder<'_, '_> {
             let most = most.map(length);
             repetition.max = repetition.max.map_or(most, |max| Some(max.min(most.unwrap_or(max))));
             if repetition.max.is_some_and(|max| max < repetition.min) {
-                return Err(Error::new(place, "no text matches both its pattern and its lengths"));
+                return Err(Error::new(place, CONTRADICTION));
             }
             let middle = Hir::repetition(repetition);
             return Ok(Hir::concat(vec![start.clone(), middle, end.clone()]));
         }
         let (shortest, longest) = lengths(&pattern);
+        if most.is_some_and(|most| shortest > most) || longest.is_some_and(|most| most < least) {
+            return Err(Error::new(place, CONTRADICTION));
+        }
         let is_short = longest.is_some_and(|longest| longest <= most.unwrap_or(u64::MAX));
         if self.is_strict && !(shortest >= least && (most.is_none() || is_short)) {
-            let why = "minLength and maxLength cannot be enforced beside this pattern";
+            let why = "minLength and maxLength cannot be enforced beside this pattern or format";
             return Err(Error::new(place, why));
         }
         Ok(pattern)

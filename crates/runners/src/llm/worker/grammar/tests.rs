@@ -324,6 +324,33 @@ fn grammar_merges_all_of_and_flattens_alternatives() {
 }
 
 #[test]
+fn grammar_enforces_keywords_beside_literals() {
+    for (schema, taken, refused) in [
+        (json!({"type": "integer", "enum": [1, 5, 9], "minimum": 4}), &["5", "9"][..], "1"),
+        (json!({"enum": ["ab", "c"], "minLength": 2}), &[r#""ab""#], r#""c""#),
+        (json!({"enum": ["abc", "c"], "maxLength": 1}), &[r#""c""#], r#""abc""#),
+        (json!({"enum": ["x", "2024-01-01"], "format": "date"}), &[r#""2024-01-01""#], r#""x""#),
+        (json!({"allOf": [{"enum": ["ab", "cd"]}, {"pattern": "^c"}]}), &[r#""cd""#], r#""ab""#),
+        (json!({"enum": [[1], [1, 2]], "minItems": 2}), &["[1,2]"], "[1]"),
+        (json!({"enum": [{}, {"a": 1}], "required": ["a"]}), &[r#"{"a":1}"#], "{}"),
+        (json!({"enum": ["a", 5, null], "maximum": 3, "title": "x"}), &[r#""a""#, "null"], "5"),
+        (
+            json!({"$ref": "#/$defs/z", "enum": ["toolong", "ok"],
+                "$defs": {"z": {"type": "string", "maxLength": 3}}}),
+            &[r#""ok""#],
+            r#""toolong""#,
+        ),
+    ] {
+        check(schema, taken, &[refused]);
+    }
+    let said = grammar(&json!({"const": "cd", "pattern": "^a"}), false).unwrap_err();
+    assert!(said.to_string().contains("no value matches"), "{said}");
+    let beside = json!({"enum": ["ab"], "pattern": "^(?=a)"});
+    assert!(grammar(&beside, false).is_ok());
+    assert!(grammar(&beside, true).unwrap_err().to_string().contains("beside enum or const"));
+}
+
+#[test]
 fn grammar_enforces_patterns_with_ecmascript_semantics() {
     for (pattern, taken, refused) in [
         (
@@ -412,7 +439,7 @@ fn grammar_enforces_lengths_and_bounds() {
         let schema = json!({"pattern": pattern, "minLength": 1, "maxLength": 3});
         check(schema, &[r#""é月""#], &[r#""é月🌙é""#, r#""""#]);
     }
-    let said = grammar(&json!({"pattern": "^é{2}月{2}$", "maxLength": 3}), true).unwrap_err();
+    let said = grammar(&json!({"pattern": "^é{2,9}月{2}$", "maxLength": 5}), true).unwrap_err();
     assert!(said.to_string().contains("beside this pattern"), "{said}");
     let long = |count: usize| json!("x".repeat(count)).to_string();
     check(
@@ -464,6 +491,26 @@ fn grammar_enforces_lengths_and_bounds() {
 }
 
 #[test]
+fn grammar_enforces_lengths_of_formats() {
+    let date = |more: Value| {
+        let mut schema = json!({"format": "date"});
+        schema.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        schema
+    };
+    check(date(json!({"minLength": 5, "maxLength": 10})), &[r#""2024-01-31""#], &[r#""x""#]);
+    for (more, is_strict, why) in [
+        (json!({"maxLength": 5}), false, "no text matches"),
+        (json!({"minLength": 11}), false, "no text matches"),
+        (json!({"pattern": "^2"}), true, "beside pattern"),
+        (json!({"format": "uri", "maxLength": 99}), true, "beside this pattern or format"),
+    ] {
+        let said = grammar(&date(more), is_strict).unwrap_err().to_string();
+        assert!(said.contains(why), "{said}");
+    }
+    assert!(grammar(&date(json!({"pattern": "^2"})), false).is_ok());
+}
+
+#[test]
 fn grammar_rejects_unsatisfiable_schemas_with_their_place() {
     for (schema, why) in [
         (
@@ -493,6 +540,10 @@ fn grammar_rejects_unsatisfiable_schemas_with_their_place() {
         json!({"uniqueItems": true}),
         json!({"contains": {"const": 1}}),
         json!({"not": {"const": 1}}),
+        json!({"$dynamicRef": "#n"}),
+        json!({"extends": {"type": "null"}}),
+        json!({"divisibleBy": 2}),
+        json!({"properties": {}, "unevaluatedProperties": {"type": "null"}}),
     ] {
         assert!(grammar(&more, false).is_ok());
         assert!(grammar(&more, true).unwrap_err().to_string().contains("omit strict"));
@@ -548,6 +599,11 @@ fn grammar_of_hostile_schema_is_small_or_rejected() {
             assert!(said.contains("too large") || said.contains("optional"), "{said}");
         }
     }
+}
+
+#[test]
+fn grammar_closes_objects_by_unevaluated_properties() {
+    check(json!({"type": "object", "unevaluatedProperties": false}), &["{}"], &[r#"{"a":1}"#]);
 }
 
 #[test]
