@@ -59,6 +59,8 @@ pub struct Plan {
     has_short_ids: bool,
     system: System,
     merges: bool,
+    /// Whether contents are lists of parts.
+    has_parts: bool,
 }
 
 /// A conversation in the form that a template expects.
@@ -83,7 +85,12 @@ pub struct Probe {
 impl Plan {
     /// Returns the plans for a conversation, from the least to the most rewriting.
     #[must_use]
-    pub fn all(messages: &[Value], has_tools: bool, knows_tools: bool) -> Vec<Self> {
+    pub fn all(
+        messages: &[Value],
+        has_tools: bool,
+        knows_tools: bool,
+        knows_parts: bool,
+    ) -> Vec<Self> {
         let is = |role: &str| messages.iter().any(|message| message[ROLE] == role);
         let has_calls = messages.iter().any(|message| message.get(CALLS).is_some());
         let listings: &[Listing] = match (has_tools, knows_tools) {
@@ -102,30 +109,27 @@ impl Plan {
             &[Finished::AsGiven]
         };
         let of_calls: &[bool] = if has_calls { &[false, true] } else { &[false] };
-        let mut plans = Vec::new();
-        for (a, listing) in listings.iter().enumerate() {
-            for (b, finished) in finished.iter().enumerate() {
-                for (c, has_text_arguments) in of_calls.iter().enumerate() {
-                    for (d, has_short_ids) in of_calls.iter().enumerate() {
-                        for (e, system) in systems.iter().enumerate() {
-                            for merges in [false, true] {
-                                let plan = Self {
-                                    listing: *listing,
-                                    finished: *finished,
-                                    has_text_arguments: *has_text_arguments,
-                                    has_short_ids: *has_short_ids,
-                                    system: *system,
-                                    merges,
-                                };
-                                // Plans that write calls as texts lose the most information.
-                                let cost = 3 * a + 2 * b + c + d + e + usize::from(merges);
-                                plans.push((cost, plan));
-                            }
-                        }
-                    }
-                }
-            }
-        }
+        let parts: &[bool] = if knows_parts { &[false, true] } else { &[false] };
+        let mut plans = vec![(
+            0,
+            Self {
+                listing: Listing::Variable,
+                finished: Finished::AsGiven,
+                has_text_arguments: false,
+                has_short_ids: false,
+                system: System::AsGiven,
+                merges: false,
+                has_parts: false,
+            },
+        )];
+        // Plans that write contents as parts, or calls as texts, change the most.
+        vary(&mut plans, listings, 3, |plan, listing| plan.listing = listing);
+        vary(&mut plans, finished, 2, |plan, finished| plan.finished = finished);
+        vary(&mut plans, of_calls, 1, |plan, is_set| plan.has_text_arguments = is_set);
+        vary(&mut plans, of_calls, 1, |plan, is_set| plan.has_short_ids = is_set);
+        vary(&mut plans, systems, 1, |plan, system| plan.system = system);
+        vary(&mut plans, &[false, true], 1, |plan, is_set| plan.merges = is_set);
+        vary(&mut plans, parts, 5, |plan, is_set| plan.has_parts = is_set);
         plans.sort_by_key(|(cost, _)| *cost);
         let most = (MESSAGES_PROBED_MAX / messages.len().max(1)).max(1);
         plans.into_iter().take(most).map(|(_, plan)| plan).collect()
@@ -179,8 +183,38 @@ impl Plan {
         if self.merges {
             messages = merged(messages);
         }
+        if self.has_parts {
+            for message in &mut messages {
+                message[CONTENT] = json!([{"type": "text", "text": content(message)}]);
+            }
+        }
         Dialogue { messages, tools: variable }
     }
+}
+
+/// Replaces each plan with one for each value of a field. The cost of a value is its index times
+/// `cost`.
+fn vary<T: Copy>(
+    plans: &mut Vec<(usize, Plan)>,
+    values: &[T],
+    cost: usize,
+    set: impl Fn(&mut Plan, T),
+) {
+    let varied = plans.iter().flat_map(|(before, plan)| {
+        let set = &set;
+        values.iter().enumerate().map(move |(index, value)| {
+            let mut plan = *plan;
+            set(&mut plan, *value);
+            (before + cost * index, plan)
+        })
+    });
+    *plans = varied.collect();
+}
+
+/// Returns the text of a message's content, which may be a list of one part.
+pub fn text_of_content(message: &Value) -> &str {
+    let content = &message[CONTENT];
+    content.as_str().or_else(|| content.pointer("/0/text")?.as_str()).unwrap_or_default()
 }
 
 impl Probe {
@@ -208,8 +242,13 @@ impl Probe {
                 }
                 if let Some(arguments) = call.pointer_mut(ARGUMENTS) {
                     let marker = probe.marker(what);
-                    *arguments = json!({&marker: null, "value": &marker});
-                    probe.arguments.push(marker);
+                    // Arguments that are not an object stay a text, which some templates reject.
+                    if arguments.is_object() {
+                        *arguments = json!({&marker: null, "value": &marker});
+                        probe.arguments.push(marker);
+                    } else {
+                        *arguments = marker.into();
+                    }
                 }
             }
         }
@@ -235,6 +274,12 @@ impl Probe {
     pub fn missing(&self, prompt: &str) -> Option<&str> {
         let lost = self.wanted.iter().find(|(marker, _)| !prompt.contains(marker));
         lost.map(|(_, what)| what.as_str())
+    }
+
+    /// Whether a prompt contains a list of parts as such, instead of their texts.
+    #[must_use]
+    pub fn shows_parts(&self, prompt: &str) -> bool {
+        ["\"text\": \"Mq", "'text': 'Mq"].iter().any(|part| prompt.contains(part))
     }
 
     /// Whether a prompt renders the arguments of calls as JSON, rather than as a JSON string or in

@@ -51,14 +51,23 @@ fn plain_one(index: usize, mut message: Value) -> Result<Value, Refusal> {
     }
     // Templates serialize the arguments of a call as JSON, so pass the object instead of its text.
     let calls = fields.get_mut("tool_calls").and_then(Value::as_array_mut);
-    for call in calls.into_iter().flatten() {
-        let Some(arguments) = call.pointer_mut("/function/arguments") else { continue };
-        let Some(text) = arguments.as_str().map(str::trim) else { continue };
-        let text = if text.is_empty() { "{}" } else { text };
-        let object = serde_json::from_str::<Value>(text).ok();
-        if let Some(object) = object.filter(Value::is_object) {
-            *arguments = object;
-        }
+    for (number, call) in calls.into_iter().flatten().enumerate() {
+        let place = param(&format!(".tool_calls[{number}].function"));
+        let function = call.get_mut("function").and_then(Value::as_object_mut);
+        let function =
+            function.filter(|function| function.get("name").is_some_and(Value::is_string));
+        let function =
+            function.ok_or_else(|| Refusal::of(&place, "a call needs a function with a name"))?;
+        let arguments = function.entry("arguments").or_insert(Value::Null);
+        let text = match arguments {
+            Value::Object(_) => continue,
+            Value::Null => String::new(),
+            Value::String(text) => text.trim().to_owned(),
+            Value::Bool(_) | Value::Number(_) | Value::Array(_) => arguments.to_string(),
+        };
+        let text = if text.is_empty() { "{}".to_owned() } else { text };
+        let object = serde_json::from_str::<Value>(&text).ok().filter(Value::is_object);
+        *arguments = object.unwrap_or_else(|| text.into());
     }
     Ok(message)
 }

@@ -17,7 +17,7 @@ use minijinja::{Environment, Error, ErrorKind};
 use regex::{Regex, RegexBuilder};
 use serde_json::{Map, Value};
 
-use super::dialogue::{Dialogue, Plan, Probe};
+use super::dialogue::{Dialogue, Plan, Probe, text_of_content};
 use super::request::Refusal;
 use super::thinking;
 use super::tools::{Form, Tools, instruction};
@@ -56,6 +56,10 @@ pub struct ChatTemplate {
     pub tools: Form,
     /// Whether the template itself lists the tools.
     knows_tools: bool,
+    /// Whether the template reads the parts of contents.
+    knows_parts: bool,
+    /// Whether the template reads thinking from the field `thinking`.
+    knows_thinking: bool,
     /// Matches the texts of control tokens, and of user-defined tokens that the template writes.
     controls: Option<Regex>,
     /// The control tokens that mark thinking.
@@ -104,6 +108,9 @@ impl ChatTemplate {
         });
         let mut environment = environment();
         let (mut tools, mut knows_tools) = (Form::of_template(&source), source.contains("tools"));
+        let has = |texts: &[&str]| texts.iter().any(|text| source.contains(text));
+        let knows_parts = has(&["'text'", "\"text\""]);
+        let knows_thinking = has(&[".thinking", "['thinking']", "[\"thinking\"]"]);
         let source = without_training_tags(source);
         if let Err(error) = environment.add_template_owned(NAME, source) {
             warning = Some(format!("its chat template cannot be read ({error}): ChatML is used"));
@@ -115,7 +122,18 @@ impl ChatTemplate {
             tracing::warn!("{warning}");
         }
         let (controls, thinking) = (None, Arc::default());
-        Self { environment, bos, eos, tools, knows_tools, controls, thinking, warning }
+        Self {
+            environment,
+            bos,
+            eos,
+            tools,
+            knows_tools,
+            knows_parts,
+            knows_thinking,
+            controls,
+            thinking,
+            warning,
+        }
     }
 
     /// Renders the prompt of a conversation; [`SPLIT`] splits the texts of control tokens inside
@@ -130,12 +148,19 @@ impl ChatTemplate {
         values: &Map<String, Value>,
         work: &Work,
     ) -> Result<String, Refusal> {
+        let mut messages = messages.to_vec();
+        let thinking = messages.iter_mut().filter(|_| self.knows_thinking);
+        for fields in thinking.filter_map(Value::as_object_mut) {
+            if let Some(reasoning) = fields.get("reasoning_content").cloned() {
+                fields.insert("thinking".to_owned(), reasoning);
+            }
+        }
         let given = tools.given();
         let guarded = |all: &[Value]| all.iter().map(|one| self.guarded(one)).collect::<Vec<_>>();
-        let (safe, safe_tools) = (guarded(messages), guarded(&given));
+        let (safe, safe_tools) = (guarded(&messages), guarded(&given));
         work.check()?;
         work.enter(Step::Template);
-        let plan = self.plan(messages, &given, values, work)?;
+        let plan = self.plan(&messages, &given, values, work)?;
         let dialogue = plan.apply(&safe, &safe_tools, instruction);
         let values = self.guarded(&Value::Object(values.clone()));
         let prompt = self.write(dialogue, values.as_object().unwrap_or(&Map::new()));
@@ -155,11 +180,13 @@ impl ChatTemplate {
         let probe = Probe::of(messages, tools);
         let mut reason = None;
         let mut second_best = None;
-        for plan in Plan::all(messages, !tools.is_empty(), self.knows_tools) {
+        let has_tools = !tools.is_empty();
+        for plan in Plan::all(messages, has_tools, self.knows_tools, self.knows_parts) {
             work.check()?;
             let dialogue = plan.apply(&probe.messages, &probe.tools, instruction);
             let lost = match self.write(dialogue, values) {
                 Ok(prompt) => match probe.missing(&prompt) {
+                    None if probe.shows_parts(&prompt) => continue,
                     None if probe.has_json_arguments(&prompt) => return Ok(plan),
                     None => {
                         second_best.get_or_insert(plan);
@@ -181,7 +208,7 @@ impl ChatTemplate {
         let begun = messages
             .last()
             .filter(|last| last["role"] == "assistant" && last.get("tool_calls").is_none());
-        let begun = begun.and_then(|last| last["content"].as_str()).unwrap_or_default();
+        let begun = begun.map(text_of_content).unwrap_or_default();
         let begun = begun.trim().to_owned();
         let mut variables = values.clone();
         variables.insert("messages".to_owned(), messages.into());

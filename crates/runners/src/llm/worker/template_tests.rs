@@ -253,6 +253,80 @@ fn template_continues_a_begun_answer() {
 }
 
 #[test]
+fn template_that_reads_parts_gets_texts_as_parts() {
+    let given = json!([{"role": "system", "content": "S1S"},
+        {"role": "user", "content": [{"type": "text", "text": "U1U"}, {"type": "text", "text": "X"}]},
+        {"role": "assistant", "content": "H1H"}, {"role": "user", "content": "U2U"}]);
+    let parts = "{% for m in messages %}{{ m.role }}:{% for p in m.content %}\
+                 {% if p.type == 'text' %} {{ p.text }}{% endif %}{% endfor %}|{% endfor %}";
+    let raises = parts.replace(
+        "{% endif %}{% endfor %}",
+        "{% else %}{{ raise_exception('Unknown part') }}{% endif %}{% endfor %}",
+    );
+    let first = parts.replace(
+        ":{% for",
+        "{% if m['content'][0]['type'] == 'image' %}:{% else %}:{% endif %}{% for",
+    );
+    for source in [parts, &raises, &first] {
+        let prompt = prompt(&template(source), &given, false).unwrap();
+        assert_eq!(prompt, "system: S1S|user: U1UX|assistant: H1H|user: U2U|");
+    }
+    // Both forms are read: contents stay texts.
+    let both = "{% for m in messages %}{% if m.content is string %}={{ m.content }}{% else %}\
+                {% for p in m.content %}{% if p.type == 'text' %}{{ p.text }}{% endif %}{% endfor %}\
+                {% endif %}{% endfor %}";
+    assert!(prompt(&template(both), &given, false).unwrap().starts_with("=S1S=U1UX"));
+    let begun =
+        json!([{"role": "user", "content": "U1U"}, {"role": "assistant", "content": "H1H"}]);
+    assert!(prompt(&template(parts), &begun, false).unwrap().ends_with("assistant: H1H"));
+}
+
+#[test]
+fn template_shows_calls_with_any_arguments() {
+    for arguments in [
+        json!("{bad"),
+        json!("[]"),
+        json!("null"),
+        json!("5"),
+        json!("\"x\""),
+        json!(null),
+        json!("{\"a\": 1} trailing"),
+        json!(""),
+        json!([1]),
+    ] {
+        let mut call = call(1);
+        call["function"]["arguments"] = arguments.clone();
+        let given = json!([{"role": "user", "content": "U1U"},
+            {"role": "assistant", "content": null, "tool_calls": [call]}, result(1, &json!("R1R"))]);
+        for (name, source) in SHAPES {
+            let prompt = prompt(&template(source), &given, true)
+                .unwrap_or_else(|refusal| panic!("{name}, {arguments}: {refusal}"));
+            assert!(prompt.contains("R1R") && prompt.contains("U1U"), "{name}: {prompt}");
+            assert!(prompt.contains("get_weather"), "{name}: {prompt}");
+        }
+    }
+}
+
+#[test]
+fn template_gets_thinking_in_the_field_that_it_reads() {
+    let given = json!([{"role": "user", "content": "U1U"},
+        {"role": "assistant", "content": "H1H", "reasoning_content": "K1K"},
+        {"role": "user", "content": "U2U"}]);
+    for (field, is_shown) in [
+        ("m.thinking", true),
+        ("m['thinking']", true),
+        ("m[\"thinking\"]", true),
+        ("m.reasoning_content", true),
+        ("enable_thinking", false),
+    ] {
+        let source =
+            format!("{{% for m in messages %}}{{{{ m.content }}}}{{{{ {field} }}}}{{% endfor %}}");
+        let prompt = prompt(&template(&source), &given, false).unwrap();
+        assert_eq!(prompt.contains("K1K"), is_shown, "{field}: {prompt}");
+    }
+}
+
+#[test]
 fn template_that_drops_a_message_is_rejected_with_its_place() {
     let source = "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}";
     let given =
