@@ -76,6 +76,64 @@ async fn schema_with_references_constrains_answers_and_tool_calls() {
 }
 
 #[tokio::test]
+async fn schema_beside_tools_constrains_answers_and_tools_stay_callable() {
+    let service = service().await;
+    let only = |values: Value| json!({"type": "object", "required": ["d"], "additionalProperties": false, "properties": {"d": {"enum": values}}});
+    let tools = json!([tool("f", &only(json!(["c"])))]);
+    let named = json!({"type": "function", "function": {"name": "f"}});
+    // The biased token is the first letter of a call, and of an answer in the format.
+    let bias =
+        |letter: char| json!({(259 + u32::from(letter) - u32::from('!') + 1).to_string(): 100});
+    for format in
+        [format(&only(json!(["a"])), true), json!({"response_format": {"type": "json_object"}})]
+    {
+        for (choice, first, is_call) in [
+            (json!("required"), '{', true),
+            (named.clone(), '{', true),
+            (json!("auto"), '<', true),
+            (json!("auto"), '{', false),
+            (json!("none"), '<', false),
+        ] {
+            let mut more = json!({"tools": tools, "tool_choice": choice, "logit_bias": bias(first),
+                "parallel_tool_calls": false, "max_tokens": 300});
+            more["response_format"] = format["response_format"].clone();
+            let message = message(&service, more).await;
+            let name = &message["tool_calls"][0]["function"]["name"];
+            assert_eq!(*name == "f", is_call, "{choice} {first}: {message}");
+            assert_eq!(message["content"].is_null(), is_call, "{choice} {first}: {message}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn legacy_functions_are_called_like_tools() {
+    let service = service().await;
+    let function = json!({"name": "f", "parameters": {"type": "object", "required": ["d"],
+        "additionalProperties": false, "properties": {"d": {"enum": ["c"]}}}});
+    let more = json!({"functions": [function], "function_call": {"name": "f"}});
+    let whole = service.post("/v1/chat/completions", &ask(more.clone())).send().await.expect(200);
+    let choice = &whole["choices"][0];
+    assert_eq!(choice["finish_reason"], "function_call");
+    let call = &choice["message"]["function_call"];
+    let arguments: Value = serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap();
+    assert_eq!((&call["name"], arguments), (&json!("f"), json!({"d": "c"})));
+    assert!(choice["message"].get("tool_calls").is_none());
+    let mut stream = more;
+    stream["stream"] = true.into();
+    let events = service.post("/v1/chat/completions", &ask(stream)).send().await.text;
+    assert!(
+        events.contains("\"function_call\":{\"name\":\"f\"") && !events.contains("tool_calls"),
+        "{events}"
+    );
+    let none = message(
+        &service,
+        json!({"functions": [function], "function_call": "none", "max_tokens": 5}),
+    )
+    .await;
+    assert!(none.get("function_call").is_none(), "{none}");
+}
+
+#[tokio::test]
 async fn schema_patterns_are_enforced_or_rejected() {
     let service = service().await;
     let with = |property: Value| json!({"type": "object", "required": ["d"], "additionalProperties": false, "properties": {"d": property}});

@@ -2,7 +2,7 @@
 
 use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::token::LlamaToken;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::engine::{End, Finish, Logprobs, Part};
 use super::native::{self, PYTHON};
@@ -13,6 +13,8 @@ use super::tools::{Call, Form};
 
 /// Models trained on other formats write calls in a JSON code block.
 const FENCES: [&str; 2] = ["```json\n{", "```\n{"];
+/// The beginning of a JSON call without markers, without whitespace.
+const NAMED: &str = "{\"name\"";
 
 /// The constant fields of all chunks of a response.
 #[derive(Debug, Clone)]
@@ -28,6 +30,7 @@ pub struct Frame {
 pub struct Choice {
     index: u32,
     reading: Calls,
+    is_legacy: bool,
     divider: Divider,
     /// Text held back because it is, or may be the beginning of, calls.
     held: String,
@@ -100,6 +103,7 @@ impl Choice {
         Self {
             index,
             reading: reading.calls,
+            is_legacy: reading.is_legacy,
             divider: Divider::new(reading.thinking),
             held: String::new(),
             is_calls: matches!(reading.calls, Calls::Always(_)),
@@ -138,28 +142,28 @@ impl Choice {
 
     /// Takes the text that cannot be the beginning of a call.
     fn showable(&mut self) -> String {
-        let form = match self.reading {
-            Calls::Text => return std::mem::take(&mut self.held),
-            Calls::Maybe(form) | Calls::Always(form) => form,
-        };
+        let Some(form) = self.reading.form() else { return std::mem::take(&mut self.held) };
         if self.is_calls {
             return String::new();
         }
-        if form.is_whole() && !self.is_text {
-            let text = bare(&self.held);
-            let mut begins = FENCES.into_iter().chain([form.mark()]);
-            self.is_calls = begins.any(|mark| text.starts_with(mark));
-            let mut may_begin = FENCES.into_iter().chain([PYTHON]);
-            if self.is_calls || may_begin.any(|mark| mark.starts_with(text)) {
+        let is_instead = matches!(self.reading, Calls::Instead(_));
+        let is_dropped = matches!(self.reading, Calls::Dropped(_));
+        if (is_instead || (form.is_whole() && !is_dropped)) && !self.is_text {
+            let starts = starts_with_calls(&self.held, form, is_instead);
+            self.is_calls = starts == Some(true);
+            self.is_text = starts == Some(false);
+            if !self.is_text {
                 return String::new();
             }
-            self.is_text = true;
+            let text = bare(&self.held);
             if text.len() < self.held.trim_start().len() {
                 self.held = text.to_owned();
             }
         }
-        let own = (!form.is_whole()).then(|| form.mark());
-        let marks = || own.into_iter().chain(native::MARKS);
+        if is_instead {
+            return std::mem::take(&mut self.held);
+        }
+        let marks = || marks_of(form);
         if let Some(at) = marks().filter_map(|mark| self.held.find(mark)).min() {
             self.is_calls = true;
             let calls = self.held.split_off(at);
@@ -179,16 +183,21 @@ impl Choice {
     /// Builds the last chunks: calls or held-back text, and the finish reason.
     pub fn end(&mut self, frame: &Frame, end: &End) -> Vec<Value> {
         let (Split { reasoning, content }, calls) = self.take_rest(end);
-        let reason = reason(end, &calls);
+        let reason = self.reason(end, &calls);
         let mut chunks = Vec::new();
         if !content.is_empty() || !reasoning.is_empty() {
             let choice = self.begun(delta(content, reasoning));
             chunks.push(frame.chunk(&json!([choice])));
         }
         for (index, call) in calls.iter().enumerate() {
-            let mut one = tool_call(frame, self.index, index, call);
-            add(&mut one, "index", index.into());
-            let choice = self.begun(json!({"tool_calls": [one]}));
+            let delta = if self.is_legacy {
+                json!({"function_call": function(call)})
+            } else {
+                let mut one = tool_call(frame, self.index, index, call);
+                add(&mut one, "index", index.into());
+                json!({"tool_calls": [one]})
+            };
+            let choice = self.begun(delta);
             chunks.push(frame.chunk(&json!([choice])));
         }
         let mut last = self.begun(json!({}));
@@ -204,13 +213,15 @@ impl Choice {
         let Whole { mut text, mut reasoning, logprobs } = self.whole.take().unwrap_or_default();
         text.push_str(&rest.content);
         reasoning.push_str(&rest.reasoning);
-        let reason = reason(end, &calls);
+        let reason = self.reason(end, &calls);
         let content = if calls.is_empty() || !text.is_empty() { text.into() } else { Value::Null };
         let mut message = json!({"role": "assistant", "content": content, "refusal": null});
         if !reasoning.is_empty() {
             add(&mut message, "reasoning_content", reasoning.into());
         }
-        if !calls.is_empty() {
+        if let (true, Some(call)) = (self.is_legacy, calls.first()) {
+            add(&mut message, "function_call", function(call));
+        } else if !calls.is_empty() {
             let calls = calls.iter().enumerate();
             let calls: Vec<Value> =
                 calls.map(|(index, call)| tool_call(frame, self.index, index, call)).collect();
@@ -231,22 +242,40 @@ impl Choice {
         self.held.push_str(&content);
         let mut text = if self.is_calls { String::new() } else { self.showable() };
         let rest = std::mem::take(&mut self.held);
-        let form = match self.reading {
-            Calls::Maybe(form) | Calls::Always(form) if self.is_calls => Some(form),
-            Calls::Text | Calls::Maybe(_) | Calls::Always(_) => None,
+        let Some(form) = self.reading.form().filter(|_| self.is_calls) else {
+            text.push_str(&rest);
+            return (Split { reasoning, content: text }, Vec::new());
         };
-        let mut calls = form.map(|form| form.calls(bare(&rest))).unwrap_or_default();
-        if let Some(form) = form.filter(|_| calls.is_empty()) {
+        let mut calls = form.calls(bare(&rest));
+        if calls.is_empty() {
             calls = native::calls(&rest, form);
         }
-        match form {
-            Some(_) if !calls.is_empty() => {}
+        let is_dropped = matches!(self.reading, Calls::Dropped(_));
+        let is_format = matches!(self.reading, Calls::Instead(_)) && form.is_whole();
+        let is_cut = end.finish == Finish::Length;
+        if is_format && !is_only_call(&rest) {
+            calls.clear();
+            text.push_str(&rest);
+        } else if is_dropped && calls.is_empty() {
+            text.push_str(&native::unmarked(&rest, false));
+        } else if is_dropped {
+            calls.clear();
+        } else if !calls.is_empty() {
+            calls.truncate(if self.is_legacy { 1 } else { calls.len() });
+        } else if !is_cut || is_text(form, &rest) {
             // A truncated call is neither a call nor text for the client.
-            Some(form) if end.finish == Finish::Length && !is_text(form, &rest) => {}
-            Some(form) => text.push_str(&native::unmarked(&form.unmarked(bare(&rest)))),
-            None => text.push_str(&rest),
+            text.push_str(&native::unmarked(&form.unmarked(bare(&rest)), true));
         }
         (Split { reasoning, content: text }, calls)
+    }
+
+    fn reason(&self, end: &End, calls: &[Call]) -> &'static str {
+        match end.finish {
+            Finish::Stop if calls.is_empty() => "stop",
+            Finish::Stop if self.is_legacy => "function_call",
+            Finish::Stop => "tool_calls",
+            Finish::Length => "length",
+        }
     }
 
     /// Builds a choice of a chunk; the first chunk states the role.
@@ -257,6 +286,53 @@ impl Choice {
         }
         json!({"index": self.index, "delta": delta, "finish_reason": null})
     }
+}
+
+impl Calls {
+    const fn form(self) -> Option<Form> {
+        match self {
+            Self::Text => None,
+            Self::Dropped(form) | Self::Maybe(form) | Self::Instead(form) | Self::Always(form) => {
+                Some(form)
+            }
+        }
+    }
+}
+
+/// Returns the markers of calls that may follow text.
+fn marks_of(form: Form) -> impl Iterator<Item = &'static str> {
+    let own = (!form.is_whole()).then(|| form.mark());
+    own.into_iter().chain(native::MARKS)
+}
+
+/// Whether a text that either contains no calls or starts with them does so; `None` if that is not
+/// certain yet. With `is_instead`, the text is otherwise an answer in a required format.
+fn starts_with_calls(held: &str, form: Form, is_instead: bool) -> Option<bool> {
+    let mut text = bare(held).to_owned();
+    let mut begins: Vec<&str> = match (form.is_whole(), is_instead) {
+        (true, true) => {
+            text.retain(|letter| !letter.is_whitespace());
+            vec![NAMED]
+        }
+        (true, false) => FENCES.into_iter().chain([form.mark()]).collect(),
+        (false, _) => {
+            text = held.trim_start().to_owned();
+            marks_of(form).collect()
+        }
+    };
+    if begins.iter().any(|mark| text.starts_with(mark)) {
+        return Some(true);
+    }
+    begins.push(PYTHON);
+    let may_begin = begins.iter().any(|mark| mark.starts_with(&*text));
+    if may_begin { None } else { Some(false) }
+}
+
+/// Whether a JSON text has the fields of a call and no others.
+fn is_only_call(text: &str) -> bool {
+    let fields: Option<Map<String, Value>> = serde_json::from_str(bare(text).trim()).ok();
+    let is_field = |name: &String| ["name", "parameters", "arguments"].contains(&name.as_str());
+    fields.is_some_and(|fields| fields.len() == 2 && fields.keys().all(is_field))
 }
 
 /// Whether held-back text may be a JSON response or a code block.
@@ -286,22 +362,18 @@ fn delta(content: String, reasoning: String) -> Value {
     delta
 }
 
-fn reason(end: &End, calls: &[Call]) -> &'static str {
-    match end.finish {
-        Finish::Stop if !calls.is_empty() => "tool_calls",
-        Finish::Stop => "stop",
-        Finish::Length => "length",
-    }
-}
-
 fn tool_call(frame: &Frame, choice: u32, index: usize, call: &Call) -> Value {
     // Unique within a conversation, because the response id is.
     let id = frame.id.trim_start_matches("chatcmpl-");
     json!({
         "id": format!("call_{id}_{choice}_{index}"),
         "type": "function",
-        "function": {"name": call.name, "arguments": call.arguments},
+        "function": function(call),
     })
+}
+
+fn function(call: &Call) -> Value {
+    json!({"name": call.name, "arguments": call.arguments})
 }
 
 fn add(object: &mut Value, name: &str, value: Value) {
@@ -330,124 +402,5 @@ fn token(model: &LlamaModel, likely: &Likely) -> Value {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::llm::worker::thinking::Thinking;
-
-    /// Returns what the client receives for a text: thinking, content, and the names of calls.
-    fn read(calls: Calls, text: &str, finish: Finish) -> (String, String, String) {
-        let reading = Reading { calls, thinking: Thinking::Maybe };
-        let mut choice = Choice::new(0, reading, false);
-        let mut all = Split::default();
-        for letter in text.chars() {
-            let Split { reasoning, content } = choice.take(letter.encode_utf8(&mut [0; 4]));
-            all.reasoning.push_str(&reasoning);
-            all.content.push_str(&content);
-        }
-        let end = End { finish, prompt_tokens: 1, cached_tokens: 0, completion_tokens: 1 };
-        let (rest, calls) = choice.take_rest(&end);
-        let names: Vec<String> = calls.into_iter().map(|call| call.name).collect();
-        (all.reasoning + &rest.reasoning, all.content + &rest.content, names.join(","))
-    }
-
-    #[test]
-    fn answer_parses_calls_of_later_families() {
-        let parameters = "{\"name\": \"f\", \"parameters\": {}}";
-        let bare = Calls::Maybe(Form::Bare);
-        for (calls, text, finish, expected) in [
-            (bare, format!("```json\n{parameters}\n```"), Finish::Stop, ("", "", "f")),
-            (bare, "```json\n{\"a\": 1}\n```".to_owned(), Finish::Stop, ("", "```json\n{\"a\": 1}\n```", "")),
-            (bare, "```sh\nls\n```".to_owned(), Finish::Stop, ("", "```sh\nls\n```", "")),
-            (Calls::Maybe(Form::Python), "[f(x=1), g()]".to_owned(), Finish::Stop, ("", "", "f,g")),
-            (Calls::Maybe(Form::Python), "[1, 2] are".to_owned(), Finish::Stop, ("", "[1, 2] are", "")),
-            (
-                Calls::Maybe(Form::Args),
-                "a[TOOL_CALLS]f[ARGS]{}[TOOL_CALLS]g[ARGS]{\"x\": 1}".to_owned(),
-                Finish::Stop,
-                ("", "a", "f,g"),
-            ),
-            (
-                Calls::Maybe(Form::Free),
-                "<tool_call>\n<function=f>\n<parameter=x>\n1\n</parameter>\n</function>\n</tool_call>".to_owned(),
-                Finish::Stop,
-                ("", "", "f"),
-            ),
-            (
-                Calls::Maybe(Form::Free),
-                "<tool_call>g\n</tool_call>".to_owned(),
-                Finish::Stop,
-                ("", "", "g"),
-            ),
-            (
-                Calls::Maybe(Form::Free),
-                "<tool_call>g<arg_key>x</arg_key><arg_value>y</arg_value></tool_call>".to_owned(),
-                Finish::Stop,
-                ("", "", "g"),
-            ),
-        ] {
-            let (thinking, content, names) = read(calls, &text, finish);
-            assert_eq!((thinking.as_str(), content.as_str(), names.as_str()), expected, "{text}");
-        }
-    }
-
-    #[test]
-    fn answer_contains_no_markup_of_thinking_or_calls() {
-        let arguments = "{\"name\": \"f\", \"arguments\": {}}";
-        let parameters = "{\"name\": \"f\", \"parameters\": {}}";
-        let tagged = Calls::Maybe(Form::Tagged);
-        let bare = Calls::Maybe(Form::Bare);
-        let list = Calls::Maybe(Form::List);
-        for (calls, text, finish, expected) in [
-            (Calls::Text, "<think>\na\n</think>\n\nb".to_owned(), Finish::Stop, ("a", "b", "")),
-            (Calls::Text, "<think>a <b".to_owned(), Finish::Length, ("a <b", "", "")),
-            (
-                tagged,
-                format!("<think>a</think>b<tool_call>{arguments}</tool_call>"),
-                Finish::Stop,
-                ("a", "b", "f"),
-            ),
-            (tagged, "b<tool_call>{\"name\": ".to_owned(), Finish::Length, ("", "b", "")),
-            (tagged, "b<tool_call>c</tool_call>".to_owned(), Finish::Stop, ("", "bc", "")),
-            (
-                tagged,
-                "<think>a<tool_call></think>b".to_owned(),
-                Finish::Stop,
-                ("a<tool_call>", "b", ""),
-            ),
-            (list, format!("[TOOL_CALLS][{arguments}]"), Finish::Stop, ("", "", "f")),
-            (
-                tagged,
-                format!("<|python_tag|>{parameters}; {parameters}"),
-                Finish::Stop,
-                ("", "", "f,f"),
-            ),
-            (list, format!("<|python_tag|>{arguments}"), Finish::Stop, ("", "", "f")),
-            (bare, format!("<|python_tag|>{parameters}"), Finish::Stop, ("", "", "f")),
-            (tagged, format!("a <|python_tag|>{parameters}"), Finish::Stop, ("", "a ", "f")),
-            (tagged, "<|python_tag|>print(1)".to_owned(), Finish::Stop, ("", "print(1)", "")),
-            (bare, format!("\n<|python_tag|> {parameters}"), Finish::Stop, ("", "", "f")),
-            (bare, "<|python_tag|>print(1) {x}".to_owned(), Finish::Stop, ("", "print(1) {x}", "")),
-            (bare, "a {b} c".to_owned(), Finish::Stop, ("", "a {b} c", "")),
-            (bare, "a <function=g>{\"x\": 1}</function>".to_owned(), Finish::Stop, ("", "a ", "g")),
-            (
-                tagged,
-                "é <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>g<｜tool▁sep｜>{}".to_owned(),
-                Finish::Stop,
-                ("", "é ", "g"),
-            ),
-            (tagged, "a <b> <function".to_owned(), Finish::Stop, ("", "a <b> <function", "")),
-            (list, "a<|tool_call|>[{\"na".to_owned(), Finish::Length, ("", "a", "")),
-            (
-                tagged,
-                "<|channel|>analysis<|message|>t<|end|><|start|>assistant<|channel|>commentary \
-                      to=functions.g <|constrain|>json<|message|>{}"
-                    .to_owned(),
-                Finish::Stop,
-                ("t", "", "g"),
-            ),
-        ] {
-            let (reasoning, content, names) = read(calls, &text, finish);
-            assert_eq!((&*reasoning, &*content, &*names), expected, "{text}");
-        }
-    }
-}
+#[path = "answer_tests.rs"]
+mod tests;

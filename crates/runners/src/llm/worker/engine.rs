@@ -57,9 +57,7 @@ pub struct Job {
     pub sampling: Sampling,
     pub max_tokens: usize,
     pub stops: Vec<String>,
-    /// Whether the text includes control tokens, which some tool calls consist of.
-    pub shows_control: bool,
-    /// Control tokens that are always included.
+    /// Control tokens that the text includes.
     pub shown: Arc<[LlamaToken]>,
     /// The number of most likely tokens to return at each position.
     pub logprobs: Option<usize>,
@@ -124,7 +122,6 @@ pub struct Answer {
     max_tokens: usize,
     sampler: Sampler,
     text: Text,
-    shows_control: bool,
     shown: Arc<[LlamaToken]>,
     logprobs: Option<usize>,
     client: Weak<Client>,
@@ -175,7 +172,6 @@ impl Answer {
             max_tokens: job.max_tokens.max(1),
             sampler: Sampler::new(model, job.sampling),
             text: Text::new(job.stops),
-            shows_control: job.shows_control,
             shown: job.shown,
             logprobs: job.logprobs,
             client: job.client,
@@ -469,7 +465,7 @@ impl Answer {
             let (chosen, top) = likelihoods(context, output, token, most);
             Logprobs { chosen, top }
         });
-        let is_shown = self.shows_control || self.shown.contains(&token);
+        let is_shown = self.shown.contains(&token);
         let piece = vocabulary.token_to_piece(token, is_shown, None);
         self.sampler.note(token, &piece);
         match self.text.push(&piece) {

@@ -30,11 +30,34 @@ const LLAMA: &str = "<|python_start|>";
 /// Llama 3 writes this marker before calls, even if its template does not show it.
 pub const PYTHON: &str = "<|python_tag|>";
 const DSML: &str = "<｜DSML｜";
+/// Parts of the texts of control tokens within calls.
+const PARTS: [&str; 14] = [
+    "tool_call",
+    "TOOL_CALL",
+    "TOOLCALL",
+    "tool▁call",
+    "tool▁sep",
+    "ACTION",
+    "ARGS",
+    "CALL_ID",
+    "arg_",
+    "python_",
+    "DSML",
+    "constrain",
+    "invoke",
+    "function",
+];
 /// Maximum number of calls in one response.
 const CALLS_MAX: usize = 32;
 
 /// A parser of one format; returns an empty list for text in any other format.
 type Reader<'r> = &'r dyn Fn(&str) -> Vec<Call>;
+
+/// Whether a control token belongs to calls.
+#[must_use]
+pub fn is_part(token: &str) -> bool {
+    PARTS.iter().any(|part| token.contains(part))
+}
 
 /// Parses the calls in a text that starts with a marker of any format, or with the marker of
 /// `form`.
@@ -58,9 +81,10 @@ pub fn calls(text: &str, form: Form) -> Vec<Call> {
     calls
 }
 
-/// Removes the markers from a text that does not contain calls after all.
+/// Removes the markers from a text that does not contain calls after all. Tags that are ordinary
+/// text are removed only if `has_tools`.
 #[must_use]
-pub fn unmarked(text: &str) -> String {
+pub fn unmarked(text: &str, has_tools: bool) -> String {
     let mut shown = String::with_capacity(text.len());
     let words =
         ["<|channel|>commentary", "<|start|>assistant", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"];
@@ -68,9 +92,9 @@ pub fn unmarked(text: &str) -> String {
     let mut rest = text.as_str();
     while let Some((before, tag)) = rest.split_once('<') {
         shown.push_str(before);
-        let is_tag = ["|", "｜", "/｜", "function=", "/function>", "parameter=", "/parameter>"]
-            .iter()
-            .any(|begin| tag.starts_with(begin));
+        let begins = |tags: &[&str]| tags.iter().any(|begin| tag.starts_with(begin));
+        let is_tag = begins(&["|", "｜", "/｜"])
+            || (has_tools && begins(&["function=", "/function>", "parameter=", "/parameter>"]));
         match tag.split_once('>') {
             Some((_, behind)) if is_tag => rest = behind,
             _ if is_tag => return shown,
@@ -333,7 +357,8 @@ mod tests {
             ("<|tool_call|>a<b>c</b>", "a<b>c</b>"),
             ("<｜DSML｜x>a</｜DSML｜x", "a"),
         ] {
-            assert_eq!(unmarked(text), shown);
+            assert_eq!(unmarked(text, true), shown);
         }
+        assert_eq!(unmarked("<function=f>a<|python_tag|>b", false), "<function=f>ab");
     }
 }

@@ -8,7 +8,7 @@ use tokio::sync::mpsc::{self, Receiver};
 
 use super::engine::{Event, Job, PARTS_MAX};
 use super::grammar::Rules;
-use super::request::{Chat, Format, Refusal, ToolChoice};
+use super::request::{Chat, Refusal};
 use super::sampling::{Bound, Grammar, ROOT, Sampling};
 use super::template::{ChatTemplate, SPLIT};
 use super::thinking::{self, Thinking};
@@ -24,15 +24,21 @@ const WORD_MAX: usize = 32 * 1024;
 pub struct Reading {
     pub calls: Calls,
     pub thinking: Thinking,
+    /// Whether the client expects a call in the field `function_call`.
+    pub is_legacy: bool,
 }
 
 /// Whether the generated text contains calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Calls {
-    /// The text contains no calls.
+    /// The text has a required format and contains no calls.
     Text,
+    /// Calls that the model writes are not requested, and are dropped.
+    Dropped(Form),
     /// The text may switch to calls.
     Maybe(Form),
+    /// The text either has a required format or consists of calls.
+    Instead(Form),
     /// The text consists of calls.
     Always(Form),
 }
@@ -41,12 +47,14 @@ impl Reading {
     /// Determines how the generated text is parsed. Closes thinking that the prompt has opened, if
     /// the required format does not allow it.
     fn of(chat: &Chat, form: Form, tools: &Tools<'_>, prompt: &mut String) -> Self {
-        let calls = match chat.choice {
-            _ if tools.is_empty() => Calls::Text,
-            ToolChoice::Required | ToolChoice::Named(_) => Calls::Always(form),
-            ToolChoice::Auto | ToolChoice::None => Calls::Maybe(form),
+        let calls = match (tools.is_empty(), &chat.format) {
+            (true, None) => Calls::Dropped(form),
+            (true, Some(_)) => Calls::Text,
+            (false, _) if tools.are_forced() => Calls::Always(form),
+            (false, None) => Calls::Maybe(form),
+            (false, Some(_)) => Calls::Instead(form),
         };
-        let is_bound = chat.format.is_some() || matches!(calls, Calls::Always(_));
+        let is_bound = !matches!(calls, Calls::Dropped(_) | Calls::Maybe(_));
         let thinking = match thinking::begun_in(prompt) {
             Some(close) if is_bound => {
                 // A grammar applies from the first token, so thinking is not possible.
@@ -57,7 +65,7 @@ impl Reading {
             Some(close) => Thinking::Begun(close),
             None => Thinking::Maybe,
         };
-        Self { calls, thinking }
+        Self { calls, thinking, is_legacy: chat.is_legacy }
     }
 }
 
@@ -134,8 +142,7 @@ pub fn prepare(
             sampling,
             max_tokens,
             stops: chat.stops.clone(),
-            shows_control: reading.calls != Calls::Text,
-            shown: Arc::clone(&template.thinking),
+            shown: Arc::clone(&template.markup),
             logprobs: chat.logprobs,
             client: Weak::clone(work.client()),
             reply,
@@ -212,17 +219,22 @@ fn grammar(
     tools: &Tools<'_>,
     work: &Work,
 ) -> Result<Option<Bound>, Refusal> {
-    const PARAM: &str = "response_format.json_schema.schema";
-    let (param, grammar) = match &chat.format {
-        Some(Format { schema, is_strict }) => {
-            let mut rules = Rules::default();
-            let root = rules.schema(schema, *is_strict);
-            let root = root.map_err(|error| Refusal::of(PARAM, error.to_string()))?;
-            (PARAM, Some(Grammar { text: rules.text(ROOT, &root), trigger: None }))
-        }
-        None => ("tools", tools.grammar(form, || work.check())?),
+    let mut rules = Rules::default();
+    let format = chat.format.as_ref().filter(|_| !tools.are_forced());
+    let answer = format.map(|format| {
+        let answer = rules.schema(&format.schema, format.is_strict);
+        answer.map_err(|error| Refusal::of(&format.place, error.to_string()))
+    });
+    let answer = answer.transpose()?;
+    let calls = tools.calls(form, answer.is_some(), &mut rules, || work.check())?;
+    let param = format.map_or("tools", |format| &format.place);
+    let (root, trigger) = match (answer, calls) {
+        (Some(answer), Some((calls, _))) => (format!("{answer} | {calls}"), None),
+        (Some(answer), None) => (answer, None),
+        (None, Some(calls)) => calls,
+        (None, None) => return Ok(None),
     };
-    let Some(grammar) = grammar else { return Ok(None) };
     let refused = || Refusal::of(param, "llama.cpp cannot enforce this schema: simplify it");
+    let grammar = Grammar { text: rules.text(ROOT, &root), trigger };
     grammar.read(model).map(Some).ok_or_else(refused)
 }

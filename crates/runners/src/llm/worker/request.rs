@@ -69,6 +69,8 @@ pub struct Chat {
     pub tools: Vec<Tool>,
     pub choice: ToolChoice,
     pub has_parallel_calls: bool,
+    /// Whether the tools are in the legacy field `functions`.
+    pub is_legacy: bool,
     /// The format that the response must have.
     pub format: Option<Format>,
     pub is_stream: bool,
@@ -90,6 +92,8 @@ pub struct Format {
     pub schema: Value,
     /// Whether keywords that cannot be enforced are errors.
     pub is_strict: bool,
+    /// The location of the schema in the request.
+    pub place: String,
 }
 
 /// A function that the model may call.
@@ -181,6 +185,7 @@ impl Chat {
         let messages = messages
             .ok_or_else(|| Refusal::of("messages", "messages must be a list of messages"))?;
         let messages = messages::plain(messages)?;
+        let is_legacy = fields.get("tools").is_none() && fields.get("functions").is_some();
         let tools = tools(&fields)?;
         let choice = choice(&fields, &tools)?;
         let most = |name: &str| match fields.get(name) {
@@ -201,6 +206,11 @@ impl Chat {
         });
         let seed = seed.transpose()?.and_then(|seed| u32::try_from(seed).ok());
         let answers = fields.whole("n", 1, ANSWERS_MAX)?.unwrap_or(1);
+        let mut template_values =
+            fields.object("chat_template_kwargs")?.cloned().unwrap_or_default();
+        if let Some(effort) = fields.get("reasoning_effort") {
+            template_values.entry("reasoning_effort").or_insert(effort.clone());
+        }
         let size = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
         Ok(Self {
             messages,
@@ -219,7 +229,8 @@ impl Chat {
             numbers: numbers(&fields)?,
             seed,
             bias: bias(&fields)?,
-            template_values: fields.object("chat_template_kwargs")?.cloned().unwrap_or_default(),
+            template_values,
+            is_legacy,
             tools,
             choice,
         })
@@ -237,57 +248,71 @@ fn numbers(fields: &Fields<'_>) -> Result<Numbers, Refusal> {
         min_p: fields.number("min_p", 0.0, 1.0, 0.0)?,
         presence_penalty: fields.number("presence_penalty", -2.0, 2.0, 0.0)?,
         frequency_penalty: fields.number("frequency_penalty", -2.0, 2.0, 0.0)?,
-        repeat_penalty: fields.number("repeat_penalty", 0.01, 10.0, 1.0)?,
+        // llama.cpp's name, and the name of most other servers.
+        repeat_penalty: match fields.get("repeat_penalty") {
+            Some(_) => fields.number("repeat_penalty", 0.01, 10.0, 1.0)?,
+            None => fields.number("repetition_penalty", 0.01, 10.0, 1.0)?,
+        },
     })
 }
 
 fn tools(fields: &Fields<'_>) -> Result<Vec<Tool>, Refusal> {
-    let Some(given) = fields.get("tools") else { return Ok(Vec::new()) };
-    let list = given.as_array().ok_or_else(|| Refusal::of("tools", "tools must be a list"))?;
+    let field = if fields.get("tools").is_some() { "tools" } else { "functions" };
+    let Some(given) = fields.get(field) else { return Ok(Vec::new()) };
+    let wrong = |message: String| Refusal::of(field, message);
+    let list = given.as_array().ok_or_else(|| wrong(format!("{field} must be a list")))?;
     if list.len() > TOOLS_MAX {
-        return Err(Refusal::of("tools", format!("there may be at most {TOOLS_MAX} tools")));
+        return Err(wrong(format!("there may be at most {TOOLS_MAX} tools")));
     }
     if given.to_string().len() > SCHEMA_BYTES_MAX {
-        let message = format!("tools may have at most {SCHEMA_BYTES_MAX} bytes together");
-        return Err(Refusal::of("tools", message));
+        return Err(wrong(format!("{field} may have at most {SCHEMA_BYTES_MAX} bytes together")));
     }
-    let read = |(index, tool): (usize, &Value)| {
-        let kind = tool.get("type").and_then(Value::as_str).unwrap_or("function");
-        if kind != "function" {
-            let kind: String = kind.chars().take(40).collect();
-            let message = format!("tools of type '{kind}' are not supported here: use 'function'");
-            return Err(Refusal::of(&format!("tools[{index}].type"), message));
+    let read = |(index, given): (usize, &Value)| {
+        if field == "functions" {
+            let tool = serde_json::json!({"type": "function", "function": given});
+            return read_tool(&tool, &format!("functions[{index}]"), "");
         }
-        let param = format!("tools[{index}].function");
-        if tool.get("function").is_none() && tool.get("name").is_some() {
-            let message = "a tool of /v1/chat/completions has its name within 'function'";
-            return Err(Refusal::of(&param, message));
-        }
-        let name = tool.pointer("/function/name").and_then(Value::as_str);
-        let name = name.filter(|name| {
-            let is_good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
-            !name.is_empty() && name.len() <= 128 && name.chars().all(is_good)
-        });
-        let name = name.ok_or_else(|| {
-            Refusal::of(&param, "a tool needs a name of letters, digits, '_', '-' and '.'")
-        })?;
-        let parameters = tool.pointer("/function/parameters").filter(|given| !given.is_null());
-        let parameters =
-            parameters.cloned().unwrap_or_else(|| serde_json::json!({"type": "object"}));
-        Ok(Tool {
-            name: name.to_owned(),
-            parameters,
-            is_strict: tool.pointer("/function/strict") == Some(&Value::Bool(true)),
-            place: format!("tools[{index}].function.parameters"),
-            given: tool.clone(),
-        })
+        read_tool(given, &format!("tools[{index}]"), ".function")
     };
     list.iter().enumerate().map(read).collect()
 }
 
+/// Parses a tool at a place of the request; its function is at `place` followed by `within`.
+fn read_tool(tool: &Value, place: &str, within: &str) -> Result<Tool, Refusal> {
+    let kind = tool.get("type").and_then(Value::as_str).unwrap_or("function");
+    if kind != "function" {
+        let kind: String = kind.chars().take(40).collect();
+        let message = format!("tools of type '{kind}' are not supported here: use 'function'");
+        return Err(Refusal::of(&format!("{place}.type"), message));
+    }
+    let param = format!("{place}{within}");
+    if tool.get("function").is_none() && tool.get("name").is_some() {
+        let message = "a tool of /v1/chat/completions has its name within 'function'";
+        return Err(Refusal::of(&param, message));
+    }
+    let name = tool.pointer("/function/name").and_then(Value::as_str);
+    let name = name.filter(|name| {
+        let is_good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+        !name.is_empty() && name.len() <= 128 && name.chars().all(is_good)
+    });
+    let name = name.ok_or_else(|| {
+        Refusal::of(&param, "a tool needs a name of letters, digits, '_', '-' and '.'")
+    })?;
+    let parameters = tool.pointer("/function/parameters").filter(|given| !given.is_null());
+    let parameters = parameters.cloned().unwrap_or_else(|| serde_json::json!({"type": "object"}));
+    Ok(Tool {
+        name: name.to_owned(),
+        parameters,
+        is_strict: tool.pointer("/function/strict") == Some(&Value::Bool(true)),
+        place: format!("{param}.parameters"),
+        given: tool.clone(),
+    })
+}
+
 fn choice(fields: &Fields<'_>, tools: &[Tool]) -> Result<ToolChoice, Refusal> {
-    let wrong = |message: &str| Refusal::of("tool_choice", message);
-    let kind = match fields.get("tool_choice") {
+    let field = if fields.get("tool_choice").is_some() { "tool_choice" } else { "function_call" };
+    let wrong = |message: &str| Refusal::of(field, format!("{field} {message}"));
+    let kind = match fields.get(field) {
         None => Some("auto"),
         Some(Value::String(word)) => Some(word.as_str()),
         Some(choice) => choice.get("type").and_then(Value::as_str),
@@ -297,55 +322,92 @@ fn choice(fields: &Fields<'_>, tools: &[Tool]) -> Result<ToolChoice, Refusal> {
         Some("none") => ToolChoice::None,
         Some("required" | "any") => ToolChoice::Required,
         Some("allowed_tools") => {
-            return Err(wrong(
-                "tool_choice 'allowed_tools' is not supported here: send those tools",
-            ));
+            return Err(wrong("'allowed_tools' is not supported here: send those tools"));
         }
         Some("function" | "tool") | None => {
-            let choice = fields.get("tool_choice").unwrap_or(&Value::Null);
+            let choice = fields.get(field).unwrap_or(&Value::Null);
             let name = choice.pointer("/function/name").or(choice.get("name"));
             let name = name.and_then(Value::as_str);
-            let name = name.ok_or_else(|| wrong("tool_choice must name a function"))?;
+            let name = name.ok_or_else(|| wrong("must name a function"))?;
             if !tools.iter().any(|tool| tool.name == name) {
-                return Err(wrong("tool_choice names a function that is not among the tools"));
+                return Err(wrong("names a function that is not among the tools"));
             }
             ToolChoice::Named(name.to_owned())
         }
-        Some(_) => return Err(wrong("tool_choice must be auto, none, required or a function")),
+        Some(_) => return Err(wrong("must be auto, none, required or a function")),
     };
     if choice == ToolChoice::Required && tools.is_empty() {
-        return Err(wrong("tool_choice is required, and there are no tools"));
+        return Err(wrong("is required, and there are no tools"));
     }
     Ok(choice)
 }
 
+/// Fields of other servers that contain the JSON Schema of the answer: llama.cpp's, vLLM's and
+/// Ollama's.
+const SCHEMA_FIELDS: [&str; 3] = ["json_schema", "guided_json", "format"];
+/// Fields of other servers that constrain the answer in ways that are not supported.
+const CONSTRAINTS: [&str; 6] = [
+    "guided_choice",
+    "guided_regex",
+    "guided_grammar",
+    "structured_outputs",
+    "grammar",
+    "allowed_token_ids",
+];
+
 fn format(fields: &Fields<'_>) -> Result<Option<Format>, Refusal> {
-    let Some(format) = fields.object("response_format")? else { return Ok(None) };
+    if let Some(name) = CONSTRAINTS.iter().find(|name| fields.get(name).is_some()) {
+        let message =
+            format!("{name} is not supported here: use response_format with a JSON Schema");
+        return Err(Refusal::of(name, message));
+    }
+    let any = serde_json::json!({"type": "object"});
+    let Some(format) = fields.object("response_format")? else {
+        let Some(name) = SCHEMA_FIELDS.into_iter().find(|name| fields.get(name).is_some()) else {
+            return Ok(None);
+        };
+        // Ollama's name for any object.
+        let schema = fields.get(name).filter(|given| *given != "json");
+        return schema_of(schema.unwrap_or(&any), name, false).map(Some);
+    };
     match format.get("type").and_then(Value::as_str) {
         Some("text") => Ok(None),
         Some("json_object") => {
-            let schema = serde_json::json!({"type": "object"});
-            Ok(Some(Format { schema, is_strict: false }))
+            let schema = format.get("schema").filter(|schema| !schema.is_null());
+            schema_of(schema.unwrap_or(&any), "response_format.schema", false).map(Some)
         }
         Some("json_schema") => {
-            const PARAM: &str = "response_format.json_schema.schema";
-            let given = format.get("json_schema");
-            let schema = given.and_then(|given| given.get("schema"));
-            let schema = schema.filter(|schema| schema.is_object() || schema.is_boolean());
-            let schema = schema.ok_or_else(|| Refusal::of(PARAM, "the JSON Schema is missing"))?;
-            if schema.to_string().len() > SCHEMA_BYTES_MAX {
-                let message = format!("{PARAM} is larger than {SCHEMA_BYTES_MAX} bytes");
-                return Err(Refusal::of(PARAM, message));
-            }
-            let is_strict =
-                given.is_some_and(|given| given.get("strict") == Some(&Value::Bool(true)));
-            Ok(Some(Format { schema: schema.clone(), is_strict }))
+            const STRICT: &str = "response_format.json_schema.strict";
+            let given = format.get("json_schema").unwrap_or(&Value::Null);
+            let is_strict = match given.get("strict") {
+                None | Some(Value::Null) => false,
+                Some(Value::Bool(is_strict)) => *is_strict,
+                Some(_) => {
+                    return Err(Refusal::of(STRICT, format!("{STRICT} must be true or false")));
+                }
+            };
+            let schema = given.get("schema").unwrap_or(&Value::Null);
+            schema_of(schema, "response_format.json_schema.schema", is_strict).map(Some)
         }
         Some(_) | None => Err(Refusal::of(
             "response_format.type",
             "response_format.type must be text, json_object or json_schema",
         )),
     }
+}
+
+/// Parses the JSON Schema of the answer at a place of the request.
+fn schema_of(given: &Value, place: &str, is_strict: bool) -> Result<Format, Refusal> {
+    let parsed = given.as_str().and_then(|text| serde_json::from_str(text).ok());
+    let schema = parsed.unwrap_or_else(|| given.clone());
+    if !(schema.is_object() || schema.is_boolean()) {
+        return Err(Refusal::of(place, format!("{place} must be a JSON Schema")));
+    }
+    if schema.to_string().len() > SCHEMA_BYTES_MAX {
+        let message = format!("{place} is larger than {SCHEMA_BYTES_MAX} bytes");
+        return Err(Refusal::of(place, message));
+    }
+    Ok(Format { schema, is_strict, place: place.to_owned() })
 }
 
 fn stops(fields: &Fields<'_>) -> Result<Vec<String>, Refusal> {
@@ -393,77 +455,5 @@ fn bias(fields: &Fields<'_>) -> Result<Vec<(i32, f32)>, Refusal> {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn refused(body: &Value) -> String {
-        let refusal = Chat::read(body.to_string().as_bytes()).unwrap_err();
-        assert_eq!(refusal.status, 400);
-        refusal.param.unwrap_or_default()
-    }
-
-    fn with(more: &Value) -> Value {
-        let mut body = json!({"messages": [{"role": "user", "content": "hi"}]});
-        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        body
-    }
-
-    #[test]
-    fn request_refusals_name_the_field() {
-        for (more, param) in [
-            (json!({"messages": []}), "messages"),
-            (json!({"messages": "hi"}), "messages"),
-            (json!({"messages": ["hi"]}), "messages[0]"),
-            (json!({"messages": [{"content": "hi"}]}), "messages[0].role"),
-            (json!({"messages": [{"role": "user", "content": 5}]}), "messages[0].content"),
-            (
-                json!({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
-                "messages[0].content",
-            ),
-            (json!({"temperature": -0.1}), "temperature"),
-            (json!({"temperature": "warm"}), "temperature"),
-            (json!({"top_p": 1.1}), "top_p"),
-            (json!({"max_tokens": 0}), "max_tokens"),
-            (json!({"max_tokens": -3}), "max_tokens"),
-            (json!({"n": 17}), "n"),
-            (json!({"seed": 1.5}), "seed"),
-            (json!({"stop": vec!["x"; 65]}), "stop"),
-            (json!({"stop": ["x".repeat(2000)]}), "stop"),
-            (json!({"logit_bias": {"a": 1}}), "logit_bias"),
-            (json!({"logit_bias": {"5": 101}}), "logit_bias"),
-            (json!({"logprobs": true, "top_logprobs": 21}), "top_logprobs"),
-            (json!({"tools": [{}]}), "tools[0].function"),
-            (json!({"tool_choice": "required"}), "tool_choice"),
-            (json!({"tool_choice": {"function": {"name": "g"}}}), "tool_choice"),
-            (json!({"response_format": {"type": "xml"}}), "response_format.type"),
-            (
-                json!({"response_format": {"type": "json_schema"}}),
-                "response_format.json_schema.schema",
-            ),
-        ] {
-            assert_eq!(refused(&with(&more)), param, "{more}");
-        }
-    }
-
-    #[test]
-    fn request_joins_parts_and_opens_arguments() {
-        let chat = Chat::read(
-            json!({"messages": [
-                {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
-                {"role": "assistant", "content": null, "tool_calls": [
-                    {"id": "1", "type": "function",
-                     "function": {"name": "f", "arguments": "{\"x\":1}"}}]},
-            ], "seed": -1, "logit_bias": {"7": -100}})
-            .to_string()
-            .as_bytes(),
-        )
-        .unwrap();
-        assert_eq!(chat.messages[0]["content"], "ab");
-        assert_eq!(chat.messages[1]["content"], "");
-        assert_eq!(chat.messages[1]["tool_calls"][0]["function"]["arguments"], json!({"x": 1}));
-        assert_eq!((chat.seed, chat.answers, chat.max_tokens), (Some(0), 1, None));
-        assert_eq!(chat.bias, [(7, f32::NEG_INFINITY)]);
-    }
-}
+#[path = "request_tests.rs"]
+mod tests;

@@ -18,6 +18,7 @@ use regex::{Regex, RegexBuilder};
 use serde_json::{Map, Value};
 
 use super::dialogue::{Dialogue, Plan, Probe, text_of_content};
+use super::native;
 use super::request::Refusal;
 use super::thinking;
 use super::tools::{Form, Tools, instruction};
@@ -62,8 +63,8 @@ pub struct ChatTemplate {
     knows_thinking: bool,
     /// Matches the texts of control tokens, and of user-defined tokens that the template writes.
     controls: Option<Regex>,
-    /// The control tokens that mark thinking.
-    pub thinking: Arc<[LlamaToken]>,
+    /// The control tokens that mark thinking and calls.
+    pub markup: Arc<[LlamaToken]>,
     /// The fault in the model's own template, if ChatML is used instead.
     pub warning: Option<String>,
 }
@@ -88,8 +89,9 @@ impl ChatTemplate {
             .filter(|token| vocabulary.is_control(*token))
             .map(|token| (token, text(token)))
             .collect();
-        let of_thinking = controls.iter().filter(|(_, text)| thinking::is_part(text));
-        template.thinking = of_thinking.map(|(token, _)| *token).collect();
+        let is_markup = |text: &str| thinking::is_part(text) || native::is_part(text);
+        let markup = controls.iter().filter(|(_, text)| is_markup(text));
+        template.markup = markup.map(|(token, _)| *token).collect();
         let defined = vocabulary
             .tokens()
             .filter(|token| vocabulary.attr(*token).contains(LlamaTokenAttr::UserDefined))
@@ -121,7 +123,7 @@ impl ChatTemplate {
         if let Some(warning) = &warning {
             tracing::warn!("{warning}");
         }
-        let (controls, thinking) = (None, Arc::default());
+        let (controls, markup) = (None, Arc::default());
         Self {
             environment,
             bos,
@@ -131,7 +133,7 @@ impl ChatTemplate {
             knows_parts,
             knows_thinking,
             controls,
-            thinking,
+            markup,
             warning,
         }
     }

@@ -1,5 +1,5 @@
 //! Separates thinking from the rest of a model's response: the text between tags, the first of
-//! which may be in the prompt.
+//! which may be in the prompt, or the messages of the Harmony format (gpt-oss).
 
 /// The tags around thinking.
 pub const TAGS: [(&str, &str); 7] = [
@@ -11,11 +11,14 @@ pub const TAGS: [(&str, &str); 7] = [
     ("<|START_THINKING|>", "<|END_THINKING|>"),
     ("<|channel|>analysis<|message|>", "<|end|>"),
 ];
-/// Headers that a model writes before its actual response.
-const HEADERS: [&str; 2] =
-    ["<|start|>assistant<|channel|>final<|message|>", "<|channel|>final<|message|>"];
-/// Tokens that occur in [`TAGS`] and [`HEADERS`] but are not tags by themselves.
-const PARTS: [&str; 4] = ["<|channel|>", "<|message|>", "<|start|>", "<|end|>"];
+/// Texts with which the header of a Harmony message starts; the prompt may contain its beginning.
+const HEADERS: [&str; 3] = ["<|channel|>", "<|start|>", FUNCTIONS];
+/// The token between the header and the text of a Harmony message.
+const MESSAGE: &str = "<|message|>";
+/// Tokens that end a Harmony message. The last two start the next one, without an end token.
+const ENDS: [&str; 5] = ["<|end|>", "<|call|>", "<|return|>", "<|start|>", "<|channel|>"];
+/// The recipient of a Harmony message that is a call.
+const FUNCTIONS: &str = "to=functions.";
 
 /// Whether a response can contain thinking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +31,7 @@ pub enum Thinking {
     Begun(&'static str),
 }
 
-/// A part of a response.
+/// A part of a response. Calls are part of the content.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Split {
     pub reasoning: String,
@@ -40,6 +43,8 @@ pub struct Split {
 pub struct Divider {
     state: State,
     held: String,
+    /// Whether content has been returned, so that another message starts a new paragraph.
+    has_content: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,12 +58,31 @@ enum State {
         is_new: bool,
     },
     Content,
+    /// In the header of a Harmony message.
+    Header,
+    /// In the text of a Harmony message.
+    Message {
+        kind: Message,
+        is_new: bool,
+    },
+}
+
+/// The purpose of a Harmony message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Message {
+    /// Thinking, or a call of the model's own tools.
+    Thought,
+    /// The answer, or a preamble of calls.
+    Said,
+    Call,
 }
 
 /// Whether a control token belongs to thinking.
 #[must_use]
 pub fn is_part(token: &str) -> bool {
-    PARTS.contains(&token) || TAGS.iter().any(|(open, close)| [open, close].contains(&&token))
+    ENDS.contains(&token)
+        || token == MESSAGE
+        || TAGS.iter().any(|(open, close)| [open, close].contains(&&token))
 }
 
 /// Returns the tag that closes thinking opened in a prompt.
@@ -77,7 +101,7 @@ impl Divider {
             Thinking::Maybe => State::Start { is_behind: false },
             Thinking::Begun(close) => State::Thinking { close, is_new: true },
         };
-        Self { state, held: String::new() }
+        Self { state, held: String::new(), has_content: false }
     }
 
     /// Adds text, and returns the parts that are certain.
@@ -92,13 +116,15 @@ impl Divider {
     pub fn end(&mut self) -> Split {
         let rest = std::mem::take(&mut self.held);
         match self.state {
-            State::Thinking { .. } => {
+            State::Thinking { .. } | State::Message { kind: Message::Thought, .. } => {
                 Split { reasoning: rest.trim_end().into(), ..Split::default() }
             }
+            // A header without a text says nothing.
+            State::Header => Split::default(),
             State::Start { is_behind: true } => {
                 Split { content: rest.trim_start().into(), ..Split::default() }
             }
-            State::Start { is_behind: false } | State::Content => {
+            State::Start { is_behind: false } | State::Content | State::Message { .. } => {
                 Split { content: rest, ..Split::default() }
             }
         }
@@ -113,22 +139,23 @@ impl Divider {
             }
             State::Start { is_behind } => self.start(split, is_behind),
             State::Thinking { close, is_new } => self.think(split, close, is_new),
+            State::Header => self.header(split),
+            State::Message { kind, is_new } => self.message(split, kind, is_new),
         }
     }
 
     fn start(&mut self, split: &mut Split, is_behind: bool) -> bool {
         let text = self.held.trim_start();
+        if HEADERS.iter().any(|header| text.starts_with(header)) {
+            self.state = State::Header;
+            return true;
+        }
         for (open, close) in TAGS {
             if let Some(rest) = text.strip_prefix(open) {
                 self.held = rest.to_owned();
                 self.state = State::Thinking { close, is_new: true };
                 return true;
             }
-        }
-        if let Some(rest) = HEADERS.iter().find_map(|header| text.strip_prefix(header)) {
-            self.held = rest.to_owned();
-            self.state = State::Content;
-            return true;
         }
         let mut marks = TAGS.iter().map(|(open, _)| open).chain(&HEADERS);
         if marks.any(|mark| mark.starts_with(text)) {
@@ -154,17 +181,69 @@ impl Divider {
             self.state = State::Start { is_behind: true };
             return true;
         }
-        // The end of the text may be the beginning of the tag, or the whitespace before it.
-        let most = self.held.len().min(close.len() - 1);
-        let ends = |length: &usize| {
-            self.held.get(self.held.len() - length..).is_some_and(|end| close.starts_with(end))
-        };
-        let tag = (1..=most).rev().find(ends).unwrap_or(0);
-        let before = self.held.get(..self.held.len() - tag).unwrap_or_default().trim_end().len();
+        // The end of the text may be the whitespace before the tag.
+        let before = without_beginning(&self.held, &[close]).trim_end().len();
         let rest = self.held.split_off(before);
         split.reasoning.push_str(&std::mem::replace(&mut self.held, rest));
         false
     }
+
+    /// Reads the header of a Harmony message: `<|channel|>NAME to=RECIPIENT`, in any order.
+    fn header(&mut self, split: &mut Split) -> bool {
+        let Some((header, rest)) = self.held.split_once(MESSAGE) else { return false };
+        let is_end = |letter: char| letter.is_whitespace() || letter == '<';
+        let behind = |mark: &str| header.split_once(mark)?.1.trim_start().split(is_end).next();
+        let kind = if let Some(name) = behind(FUNCTIONS) {
+            // The form that the parser of calls knows.
+            split.content.push_str(&format!("<|channel|>commentary {FUNCTIONS}{name}{MESSAGE}"));
+            Message::Call
+        } else if header.contains("to=") || behind("<|channel|>") == Some("analysis") {
+            Message::Thought
+        } else {
+            Message::Said
+        };
+        self.held = rest.to_owned();
+        self.state = State::Message { kind, is_new: true };
+        true
+    }
+
+    fn message(&mut self, split: &mut Split, kind: Message, is_new: bool) -> bool {
+        let end = ENDS.iter().filter_map(|end| Some((self.held.find(end)?, *end))).min();
+        let certain = without_beginning(&self.held, &ENDS).len();
+        let rest = self.held.split_off(end.map_or(certain, |(at, _)| at));
+        let text = std::mem::replace(&mut self.held, rest);
+        if !text.is_empty() {
+            self.state = State::Message { kind, is_new: false };
+        }
+        match kind {
+            Message::Thought => split.reasoning.push_str(&text),
+            Message::Call => split.content.push_str(&text),
+            Message::Said => {
+                if is_new && self.has_content && !text.is_empty() {
+                    split.content.push_str("\n\n");
+                }
+                self.has_content |= !text.is_empty();
+                split.content.push_str(&text);
+            }
+        }
+        let Some((_, end)) = end else { return false };
+        if !HEADERS.contains(&end) {
+            self.held.drain(..end.len());
+        }
+        self.state = State::Start { is_behind: true };
+        true
+    }
+}
+
+/// Returns the text without an ending that may be the beginning of a mark.
+fn without_beginning<'t>(text: &'t str, marks: &[&str]) -> &'t str {
+    let longest = marks.iter().map(|mark| mark.len()).max().unwrap_or(0);
+    let first = (text.len() + 1).saturating_sub(longest);
+    let may_begin = |at: &usize| {
+        text.get(*at..).is_some_and(|end| marks.iter().any(|mark| mark.starts_with(end)))
+    };
+    let at = (first..text.len()).find(may_begin).unwrap_or(text.len());
+    text.get(..at).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -213,6 +292,33 @@ mod tests {
                 "b",
             ),
             (Thinking::Maybe, "<|channel|>final<|message|>b", "", "b"),
+            (
+                Thinking::Maybe,
+                "<|channel|>commentary<|message|>a < b<|end|>\
+                 <|start|>assistant<|channel|>final<|message|>c<|return|>",
+                "",
+                "a < b\n\nc",
+            ),
+            (
+                Thinking::Maybe,
+                "<|channel|>analysis to=python code<|message|>1+1<|call|><|start|>assistant\
+                 <|channel|>final <|constrain|>json<|message|>{}",
+                "1+1",
+                "{}",
+            ),
+            (
+                Thinking::Begun("<|end|>"),
+                "a<|end|><|start|>assistant<|channel|>analysis<|message|>b<|channel|>final<|message|>c",
+                "ab",
+                "c",
+            ),
+            (
+                Thinking::Maybe,
+                "to=functions.f<|channel|>commentary json<|message|>{\"x\": 1}<|call|>",
+                "",
+                "<|channel|>commentary to=functions.f<|message|>{\"x\": 1}",
+            ),
+            (Thinking::Maybe, "<|channel|>fin", "", ""),
             (
                 Thinking::Maybe,
                 " no <think>tag</think> at the front",

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::grammar::{Rules, literal};
 use super::request::{Refusal, Tool, ToolChoice};
-use super::sampling::{Grammar, ROOT, Trigger};
+use super::sampling::Trigger;
 
 /// Maximum number of calls in one response.
 const CALLS_MAX: usize = 32;
@@ -274,17 +274,28 @@ impl<'r> Tools<'r> {
         self.tools.iter().map(|tool| tool.given.clone()).collect()
     }
 
-    /// Adds the grammar of the tools' calls. A tool whose schema cannot be enforced accepts any
+    /// Whether the model must call a tool.
+    #[must_use]
+    pub fn are_forced(&self) -> bool {
+        let is_forced = matches!(self.choice, ToolChoice::Required | ToolChoice::Named(_));
+        is_forced && !self.is_empty()
+    }
+
+    /// Adds the rules of the tools' calls, and returns their expression and the trigger that
+    /// activates it. With `has_format`, calls are the alternative to an answer in a required
+    /// format, so the grammar is always active. A tool whose schema cannot be enforced accepts any
     /// object, unless it is strict. `check` is called repeatedly and may abort.
     ///
     /// # Errors
     /// The fault in the schema of a strict tool, or the error of `check`.
-    pub fn grammar(
+    pub fn calls(
         &self,
         form: Form,
+        has_format: bool,
+        rules: &mut Rules,
         check: impl Fn() -> Result<(), Refusal>,
-    ) -> Result<Option<Grammar>, Refusal> {
-        let is_auto = *self.choice == ToolChoice::Auto;
+    ) -> Result<Option<(String, Option<Trigger>)>, Refusal> {
+        let is_auto = *self.choice == ToolChoice::Auto && !has_format;
         let is_free = matches!(form, Form::Python | Form::Free);
         if self.tools.is_empty() || (is_free && is_auto) {
             return Ok(None);
@@ -296,7 +307,6 @@ impl<'r> Tools<'r> {
             Form::Args => Some(Family::MISTRAL),
             Form::Tagged | Form::List | Form::Bare | Form::Lfm | Form::Python | Form::Free => None,
         };
-        let mut rules = Rules::default();
         let mut calls = Vec::new();
         for tool in &self.tools {
             check()?;
@@ -337,13 +347,13 @@ impl<'r> Tools<'r> {
             }
             (Form::Bare | Form::Python | Form::Args | Form::Family(_), None) => one,
         };
-        let trigger = (*self.choice == ToolChoice::Auto).then(|| match form {
+        let trigger = is_auto.then(|| match form {
             Form::Tagged | Form::Free | Form::List | Form::Args | Form::Family(_) | Form::Lfm => {
                 Trigger::Mark(form.mark())
             }
             Form::Bare | Form::Python => Trigger::Named,
         });
-        Ok(Some(Grammar { text: rules.text(ROOT, &all), trigger }))
+        Ok(Some((all, trigger)))
     }
 }
 
@@ -428,17 +438,26 @@ mod tests {
             given: json!({"function": {"name": name}}),
         };
         let both = [tool("first"), tool("second")];
-        let grammar =
-            |choice: &ToolChoice| Tools::new(&both, choice, true).grammar(Form::Tagged, || Ok(()));
-        assert_eq!(grammar(&ToolChoice::None), Ok(None));
-        let auto = grammar(&ToolChoice::Auto).unwrap().unwrap();
-        assert!(auto.trigger.is_some() && auto.text.contains("first"));
-        let args =
-            Tools::new(&both, &ToolChoice::Required, true).grammar(Form::Args, || Ok(())).unwrap();
-        assert!(args.unwrap().text.contains(r#""[TOOL_CALLS]first[ARGS]" ws "#));
-        let free = Tools::new(&both, &ToolChoice::Auto, true).grammar(Form::Free, || Ok(()));
-        assert_eq!(free, Ok(None));
-        let named = grammar(&ToolChoice::Named("second".to_owned())).unwrap().unwrap();
-        assert!(named.trigger.is_none() && !named.text.contains("first"), "{}", named.text);
+        let calls = |choice: &ToolChoice, form: Form, has_format: bool| {
+            let mut rules = Rules::default();
+            let tools = Tools::new(&both, choice, true);
+            let calls = tools.calls(form, has_format, &mut rules, || Ok(())).unwrap();
+            calls.map(|(expression, trigger)| (rules.text("root", &expression), trigger))
+        };
+        assert_eq!(calls(&ToolChoice::None, Form::Tagged, false), None);
+        let (text, trigger) = calls(&ToolChoice::Auto, Form::Tagged, false).unwrap();
+        assert!(trigger.is_some() && text.contains("first"));
+        let (text, _) = calls(&ToolChoice::Required, Form::Args, false).unwrap();
+        assert!(text.contains(r#""[TOOL_CALLS]first[ARGS]" ws "#));
+        assert_eq!(calls(&ToolChoice::Auto, Form::Free, false), None);
+        let (text, trigger) =
+            calls(&ToolChoice::Named("second".to_owned()), Form::Tagged, false).unwrap();
+        assert!(trigger.is_none() && !text.contains("first"), "{text}");
+        // Beside a required format, the calls are in the form of required calls.
+        for form in [Form::Tagged, Form::Free, Form::Family(Family::KIMI), Form::Python] {
+            let (text, trigger) = calls(&ToolChoice::Auto, form, true).unwrap();
+            let (required, _) = calls(&ToolChoice::Required, form, false).unwrap();
+            assert_eq!((text, trigger), (required, None), "{form:?}");
+        }
     }
 }
