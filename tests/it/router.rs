@@ -113,14 +113,14 @@ async fn router_never_sends_a_local_slug_to_the_upstream() {
     service.manifest(&near.manifest("talks", "chat", ""));
     service.manifest(&near.manifest("vectors", "embeddings", ""));
     let embeddings = |model: &str| json!({"model": model, "input": "secret"});
-    let decision = json!({"model": "vectors", "state": "x",
-        "decisions": [{"name": "d", "question": "q", "options": ["a", "b"]}]});
+    let decision = json!({"model": "vectors", "state": "x", "questions": {"q":
+        {"type": "noul", "instructions": "is it?"}}});
     for (path, body, word) in [
         ("/v1/embeddings", embeddings("talks"), "chat completions"),
         ("/v1/embeddings", embeddings("text-sentiment"), "predictions"),
         ("/v1/chat/completions", chat("vectors", false), "embeddings"),
         ("/v1/chat/completions", chat("text-sentiment", true), "predictions"),
-        ("/v1/decisions", decision, ""),
+        ("/v1/decisions", decision, "embeddings"),
     ] {
         let answer = service.post(path, &body).send().await;
         assert_eq!(answer.status, 400, "{path}: {}", answer.text);
@@ -171,6 +171,7 @@ async fn router_converts_whole_answer_to_stream_events() {
              \"finish_reason\":\"stop\"}]}\n\n"
                 .to_owned(),
         ),
+        ("text/event-stream", format!("data: {whole}\n\ndata: [DONE]\n\n")),
     ] {
         up.answers_with(200, ("content-type", kind), &text);
         let answer = service.post("/v1/chat/completions", &chat("far", true)).send().await;
@@ -178,7 +179,70 @@ async fn router_converts_whole_answer_to_stream_events() {
         let events = events(&answer.text);
         assert_eq!(events[0]["choices"][0]["delta"]["content"], "four", "{kind}");
         assert!(answer.text.ends_with("data: [DONE]\n\n"), "{kind}: {}", answer.text);
-        assert!(!answer.text.contains("usage"), "nobody asked for it: {}", answer.text);
+        if text != format!("data: {whole}\n\ndata: [DONE]\n\n") {
+            assert!(!answer.text.contains("usage"), "nobody asked for it: {}", answer.text);
+        }
+    }
+    // The opposite: a stream for a call that did not request one.
+    let stream = "data: {\"id\":\"x\",\"choices\":[{\"delta\":{\"content\":\"fo\"}}]}\n\n\
+        data: {\"choices\":[{\"delta\":{\"content\":\"ur\"},\"finish_reason\":\"length\"}]}\n\n\
+        data: {\"choices\":[],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":4}}\n\ndata: [DONE]\n\n";
+    for kind in ["text/event-stream", "Text/Event-Stream; charset=utf-8", "text/plain"] {
+        up.answers_with(200, ("content-type", kind), stream);
+        let answer =
+            service.post("/v1/chat/completions", &chat("far", false)).send().await.expect(200);
+        let choice = &answer["choices"][0];
+        assert_eq!(
+            (&choice["message"]["content"], &choice["finish_reason"]),
+            (&json!("four"), &json!("length"))
+        );
+        assert_eq!(
+            (&answer["object"], &answer["usage"]["prompt_tokens"]),
+            (&json!("chat.completion"), &json!(3))
+        );
+    }
+}
+
+#[tokio::test]
+async fn router_passes_on_events_of_any_kind_up_to_their_limit() {
+    let up = Upstream::start().await;
+    let service = Service::configured(&up.config("")).await;
+    let image = "x".repeat(2 * 1024 * 1024);
+    let event =
+        json!({"choices": [{"delta": {"images": [{"url": image}]}, "finish_reason": "stop"}]});
+    up.answers_with(
+        200,
+        ("content-type", "text/event-stream"),
+        &format!("data: {event}\n\ndata: [DONE]\n\n"),
+    );
+    let answer = service.post("/v1/chat/completions", &chat("far", true)).send().await;
+    assert_eq!(events(&answer.text), [event]);
+    assert!(answer.text.ends_with("data: [DONE]\n\n"));
+}
+
+#[tokio::test]
+async fn router_ends_stream_with_the_failure_in_any_dialect() {
+    let up = Upstream::start().await;
+    let service = Service::configured(&up.config("")).await;
+    let begun = "data: {\"choices\":[{\"delta\":{\"content\":\"hi\"}}]}\n\n";
+    for failure in [
+        "event: error\ndata: {\"code\":\"x\"}",
+        "data: {\"code\":500,\"msg\":\"boom\"}",
+        "data: {\"error_code\":336,\"error_msg\":\"boom\"}",
+        "data: {\"choices\":null,\"base_resp\":{\"status_code\":1004,\"status_msg\":\"boom\"}}",
+        "data: [{\"error\":{\"code\":400,\"message\":\"boom\"}}]",
+        "data: {\"fault\":{\"faultstring\":\"boom\"}}",
+        "data: \"boom\"",
+        "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"error\"}]}",
+    ] {
+        let text = format!("{begun}{failure}\n\ndata: [DONE]\n\n");
+        up.answers_with(200, ("content-type", "text/event-stream"), &text);
+        let answer = service.post("/v1/chat/completions", &chat("far", true)).send().await;
+        let events = events(&answer.text);
+        assert_eq!(events[0]["choices"][0]["delta"]["content"], "hi");
+        assert!(events[1]["error"]["message"].is_string(), "{failure}: {}", answer.text);
+        let rows = service.get("/v2/executions?type=chat&limit=1").await.expect(200);
+        assert_eq!(rows["executions"][0]["status"], "error", "{failure}");
     }
 }
 
@@ -205,6 +269,31 @@ async fn router_falls_back_along_chain_after_unusable_answer() {
         (false, ("content-encoding", "br"), "{\"choices\":[{\"message\":{}}]}"),
         (true, ("content-encoding", "zstd"), "data: {\"choices\":[{\"delta\":{}}]}\n\n"),
         (false, sse, "data: {\"choices\":[]}\n\n"),
+        (false, sse, "data: {\"choices\":[{\"delta\":{\"content\":\"x\"}}]}\n\n"),
+        (
+            false,
+            ("x-kind", "choice"),
+            "{\"choices\":[{\"message\":{},\"finish_reason\":\"error\"}]}",
+        ),
+        (
+            true,
+            sse,
+            "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\"}}]}\n\n\
+                     data: {\"error\":{\"message\":\"no\"}}\n\n",
+        ),
+        (
+            true,
+            sse,
+            "data: {\"choices\":[],\"prompt_filter_results\":[]}\n\nevent: error\ndata: {}\n\n",
+        ),
+        (
+            true,
+            sse,
+            "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n",
+        ),
+        (true, sse, "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":1}}\n\ndata: [DONE]\n\n"),
+        (true, sse, ": k\n\n"),
+        (true, sse, "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"error\"}]}\n\n"),
         (true, sse, "data: {\"object\":\"error\",\"message\":\"no\"}\n\ndata: [DONE]\n\n"),
         (true, sse, "event: error\ndata: {\"type\":\"error\",\"error\":{\"message\":\"no\"}}\n\n"),
         (true, sse, "data: {\"detail\":\"no\"}\n\n"),
@@ -219,9 +308,15 @@ async fn router_falls_back_along_chain_after_unusable_answer() {
         assert_eq!(answer.status, 200, "{text}: {}", answer.text);
         assert!(answer.text.contains("\"hi\""), "{text}: {}", answer.text);
     }
-    first.answers(404, "{\"error\":{\"message\":\"no such model\"}}");
-    second.says("hi", 1, 1);
-    service.post("/v1/chat/completions", &chat("first", false)).send().await.expect(200);
+    for (status, message) in [
+        (404, "no such model"),
+        (400, "the request exceeds the available context size"),
+        (400, "m does not support tools"),
+    ] {
+        first.answers(status, format!("{{\"error\":{{\"message\":\"{message}\"}}}}"));
+        second.says("hi", 1, 1);
+        service.post("/v1/chat/completions", &chat("first", false)).send().await.expect(200);
+    }
     assert!(service.ledger().await.is_empty(), "nothing was charged");
 }
 
@@ -229,9 +324,21 @@ async fn router_falls_back_along_chain_after_unusable_answer() {
 async fn router_omits_stream_options_if_server_rejects_them() {
     let up = Upstream::start().await;
     let service = Service::configured(&up.config("")).await;
-    let refusal = json!({"object": "error", "message": {"detail": [{
-        "type": "extra_forbidden", "loc": ["body", "stream_options"]}]}});
-    up.answers(422, refusal.to_string());
+    let refusals = [
+        json!({"error": {"message": "Extra inputs are not permitted"}}),
+        json!({"error": "Bad Request", "detail": "Unknown field stream_options"}),
+        json!({"object": "error", "message": {"detail": [{
+            "type": "extra_forbidden", "loc": ["body", "stream_options"]}]}}),
+    ];
+    for refusal in &refusals {
+        let other = Upstream::start().await;
+        let service = Service::configured(&other.config("")).await;
+        other.answers(400, refusal.to_string());
+        other.says("hi", 1, 1);
+        let answer = service.post("/v1/chat/completions", &chat("far", true)).send().await;
+        assert_eq!((answer.status, other.requests().len()), (200, 2), "{refusal}: {}", answer.text);
+    }
+    up.answers(422, refusals[2].to_string());
     up.says("hi", 1, 1);
     for count in [2, 3] {
         let answer = service.post("/v1/chat/completions", &chat("far", true)).send().await;

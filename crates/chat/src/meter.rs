@@ -81,7 +81,9 @@ pub struct Choice<'a> {
     message: Option<&'a RawValue>,
     /// The text of legacy completions, which have no messages.
     text: Option<String>,
-    finish_reason: Option<IgnoredAny>,
+    #[serde(borrow)]
+    finish_reason: Option<&'a RawValue>,
+    error: Option<IgnoredAny>,
 }
 
 /// The fields of a model's message that the history stores.
@@ -134,6 +136,11 @@ impl<'a> Choice<'a> {
         }
     }
 
+    /// Whether the choice may report a failure.
+    fn may_fail(&self) -> bool {
+        self.error.is_some() || self.finish_reason.is_some_and(|reason| reason.get() == "\"error\"")
+    }
+
     /// Returns the number of bytes of text in this choice.
     fn bytes(&self) -> u64 {
         match (self.delta.or(self.message), &self.text) {
@@ -179,7 +186,8 @@ impl Meter {
             return Ok(Seen::Part);
         };
         let has_choices = chunk.choices.as_ref().is_some_and(|choices| !choices.is_empty());
-        let may_be_failure = chunk.error.is_some() || !has_choices;
+        let mut choices = chunk.choices.iter().flatten();
+        let may_be_failure = chunk.error.is_some() || !has_choices || choices.any(Choice::may_fail);
         if may_be_failure && let Some(failure) = failure_of(data) {
             return Ok(Seen::Failed(Box::new(failure)));
         }
@@ -245,8 +253,12 @@ impl Meter {
     /// Returns whether no part of an answer has arrived.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        let Counts { input, output } = self.counted;
-        input.is_none() && output.is_none() && self.bytes == 0 && !self.is_finished
+        let Counts { input, output, total } = self.counted;
+        input.is_none()
+            && output.is_none()
+            && total.is_none()
+            && self.bytes == 0
+            && !self.is_finished
     }
 
     /// Returns the usage so far; zero if no part of an answer has arrived.

@@ -63,7 +63,7 @@ fn meter_reads_an_error_in_a_stream() {
         kind: Some("t".to_owned()),
         param: Some("1".to_owned()),
         code: Some("content_filter".to_owned()),
-        headers: hyper::HeaderMap::new(),
+        ..Said::default()
     };
     let expected = Failure {
         said: Box::new(said),
@@ -127,4 +127,21 @@ fn meter_estimates_missing_counts() {
     let ollama = r#"{"choices":[{"delta":{"content":"x"}}],"prompt_eval_count":3,"eval_count":4}"#;
     assert_eq!(seen(&mut meter, ollama), Seen::Part);
     assert_eq!(meter.tokens(), Tokens { input: 3, output: 4, is_estimated: false });
+}
+
+#[test]
+fn meter_reads_a_failed_choice_and_a_whole_message() {
+    let meter = || Meter::new(1, false);
+    for event in [
+        r#"{"choices":[{"delta":{},"finish_reason":"error"}]}"#,
+        r#"{"choices":[{"delta":{},"error":{"message":"no"}}]}"#,
+        r#"[{"error":{"message":"no"}}]"#,
+        r#""no""#,
+    ] {
+        assert!(matches!(seen(&mut meter(), event), Seen::Failed(_)), "{event}");
+    }
+    let event = r#"{"choices":[{"message":{"content":"four"},"finish_reason":"stop"}]}"#;
+    let mut meter = meter();
+    assert_eq!(seen(&mut meter, event), Seen::Message);
+    assert_eq!((meter.bytes(), meter.is_finished()), (4, true));
 }

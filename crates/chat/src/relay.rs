@@ -235,6 +235,9 @@ impl Relay {
             self.is_done = true;
             return Ok(());
         }
+        if event.is_named("error") {
+            return Err(End::Failed(shape::failure_in_error_event(data)));
+        }
         match self.meter.event(data).map_err(End::Failed)? {
             seen @ (Seen::Part | Seen::Message) => {
                 if self.wants_usage && self.frame.is_none() {
@@ -243,6 +246,7 @@ impl Relay {
                 let converted = (seen == Seen::Message).then(|| shape::event_of(data)).flatten();
                 passed.push(converted.unwrap_or(event.raw));
             }
+            Seen::Message => passed.push(shape::event_of(data).unwrap_or(event.raw)),
             Seen::Usage => self.usage = Some(data.clone()),
             Seen::Failed(failure) => return Err(End::Failed(*failure)),
         }

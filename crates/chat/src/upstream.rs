@@ -23,7 +23,7 @@ use orrery_http::{client, connector, trace_context};
 use orrery_runners::endpoints::{self, Lease, Pool};
 use orrery_runners::llm::{InUse, OpenError};
 use orrery_runners::openai::answer::{self, Body, begin, is_event_stream};
-use orrery_runners::openai::failure::{misunderstood, too_late};
+use orrery_runners::openai::failure::too_late;
 use orrery_runtime as runtime;
 
 /// Maximum number of connection attempts.
@@ -145,10 +145,8 @@ impl Inner {
             } else {
                 (false, None)
             };
-            if came_as_stream && !is_stream {
-                return Err(misunderstood(name, "its answer is a stream that was not requested"));
-            }
-            Ok((came_as_stream, first, body))
+            // A stream that was not requested is read to its end.
+            Ok((came_as_stream && is_stream, first, body))
         };
         match begun.await {
             Ok((is_stream, first, body)) => {

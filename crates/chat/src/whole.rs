@@ -164,6 +164,11 @@ async fn parse_aside(
     let unparsed = broken(&name, "its answer cannot be read");
     let bytes = text.len();
     let parse = move || {
+        // Some servers send a stream that was not requested.
+        let may_be_events =
+            operation == Operation::Chat && !text.trim_ascii_start().starts_with(b"{");
+        let converted = if may_be_events { shape::completion_of(&text) } else { None };
+        let text = converted.map_or(text, Bytes::from);
         let checked = content::check_values(&text);
         checked.map_err(|error| broken(&name, &format!("its answer cannot be read: {error}")))?;
         let answer = answer::parse(Some(operation), &name, &text)?;

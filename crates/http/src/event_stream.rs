@@ -13,6 +13,15 @@ pub struct Event {
     pub data: Option<Bytes>,
 }
 
+impl Event {
+    /// Whether the event has this type, in its `event` line.
+    #[must_use]
+    pub fn is_named(&self, name: &str) -> bool {
+        let mut lines = self.raw.split(|byte| matches!(byte, b'\n' | b'\r'));
+        lines.any(|line| value_of(line, b"event") == Some(name.as_bytes()))
+    }
+}
+
 /// An event exceeds the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("an event has more than {limit} bytes")]
@@ -100,7 +109,9 @@ impl EventReader {
 
 impl From<Bytes> for Event {
     fn from(raw: Bytes) -> Self {
-        let mut lines = raw.split(|byte| matches!(byte, b'\n' | b'\r')).filter_map(data_of);
+        let mut lines = raw
+            .split(|byte| matches!(byte, b'\n' | b'\r'))
+            .filter_map(|line| value_of(line, b"data"));
         let first = lines.next();
         let second = lines.next();
         let data = match (first, second) {
@@ -115,9 +126,9 @@ impl From<Bytes> for Event {
     }
 }
 
-/// Returns the value of a `data` line.
-fn data_of(line: &[u8]) -> Option<&[u8]> {
-    let value = line.strip_prefix(b"data")?;
+/// Returns the value of a line with this field.
+fn value_of<'l>(line: &'l [u8], field: &[u8]) -> Option<&'l [u8]> {
+    let value = line.strip_prefix(field)?;
     if value.is_empty() {
         return Some(value);
     }
@@ -185,5 +196,16 @@ mod tests {
         let mut reader = EventReader::new(10);
         reader.push(b"data: 12345\n\n");
         assert_eq!(reader.next_event(), refused);
+    }
+
+    #[test]
+    fn event_has_the_type_of_its_event_line() {
+        let event = |text: &'static str| Event::from(Bytes::from_static(text.as_bytes()));
+        for text in ["event: error\ndata: x\n\n", "data: x\r\nevent:error\r\n", "event: error"] {
+            assert!(event(text).is_named("error"), "{text}");
+        }
+        for text in ["event: errors\n", "data: error\n", ": event: error\n", "event\n"] {
+            assert!(!event(text).is_named("error"), "{text}");
+        }
     }
 }

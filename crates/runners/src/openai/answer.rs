@@ -9,7 +9,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
-use flate2::write::{MultiGzDecoder, ZlibDecoder};
+use flate2::write::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 use http_body_util::BodyExt;
 use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::http::response::Parts;
@@ -23,13 +23,16 @@ use orrery_domain::chat::Operation;
 use orrery_domain::classify::ErrorClass;
 use orrery_domain::raw_object::RawObject;
 use orrery_http::content::{self, BYTE_ORDER_MARK};
-use orrery_http::event_stream::EventReader;
+use orrery_http::event_stream::{Event, EventReader};
 use orrery_http::places::Arriving;
 use orrery_http::sse::HEARTBEAT;
 use orrery_runtime as runtime;
 
 /// Longest event of a stream in bytes: an image is one event.
 pub const EVENT_MAX: usize = 16 * 1024 * 1024;
+/// Values of `Content-Encoding` that mean no coding, including charsets that belong elsewhere.
+const NO_CODINGS: [&str; 8] =
+    ["", "identity", "none", "binary", "utf-8", "utf8", "us-ascii", "iso-8859-1"];
 /// Compressed bytes decoded at a time; they expand at most a thousandfold.
 const DECODED_AT_ONCE: usize = 4 * 1024;
 /// Maximum number of bytes read of an error response, and the timeout for reading it.
@@ -58,36 +61,57 @@ pub enum BodyError {
 #[derive(Debug)]
 enum Decoder {
     Gzip(MultiGzDecoder<Vec<u8>>),
-    Deflate(ZlibDecoder<Vec<u8>>),
+    Zlib(ZlibDecoder<Vec<u8>>),
+    /// Deflated data without zlib's header, which some servers send.
+    Raw(DeflateDecoder<Vec<u8>>),
+    /// Deflated data whose first byte has not arrived yet.
+    Deflate,
 }
 
 impl Decoder {
-    /// Returns the decoder for the response's content coding.
+    /// Returns the decoder for the response's content coding. Charsets and other names that mean no
+    /// coding are ignored.
     ///
     /// # Errors
     /// The name of an unsupported coding.
     fn of(headers: &HeaderMap) -> Result<Option<Self>, String> {
-        let Some(coding) = headers.get(CONTENT_ENCODING) else { return Ok(None) };
-        let name = String::from_utf8_lossy(coding.as_bytes()).trim().to_ascii_lowercase();
-        match name.as_str() {
-            "" | "identity" => Ok(None),
-            "gzip" | "x-gzip" => Ok(Some(Self::Gzip(MultiGzDecoder::new(Vec::new())))),
-            "deflate" => Ok(Some(Self::Deflate(ZlibDecoder::new(Vec::new())))),
-            _ => Err(cut(&name)),
+        let codings = headers.get_all(CONTENT_ENCODING).iter();
+        let codings = codings.map(|value| String::from_utf8_lossy(value.as_bytes()));
+        let names = codings.map(|names| names.to_ascii_lowercase()).collect::<Vec<_>>().join(",");
+        let is_coding = |name: &&str| !NO_CODINGS.contains(name);
+        let names: Vec<&str> = names.split(',').map(str::trim).filter(is_coding).collect();
+        match names.as_slice() {
+            [] => Ok(None),
+            ["gzip" | "x-gzip"] => Ok(Some(Self::Gzip(MultiGzDecoder::new(Vec::new())))),
+            ["deflate"] => Ok(Some(Self::Deflate)),
+            _ => Err(cut(&names.join(", "))),
         }
     }
 
     /// Decodes a piece, together with bytes held back earlier.
     fn decode(&mut self, piece: &[u8]) -> Result<Bytes, BodyError> {
+        if let (Self::Deflate, Some(first)) = (&*self, piece.first()) {
+            // The method of compression in zlib's header.
+            let is_zlib = first & 0x0f == 8;
+            *self = if is_zlib {
+                Self::Zlib(ZlibDecoder::new(Vec::new()))
+            } else {
+                Self::Raw(DeflateDecoder::new(Vec::new()))
+            };
+        }
         let write = |to: &mut dyn Write| to.write_all(piece).and_then(|()| to.flush());
         let written = match self {
             Self::Gzip(decoder) => write(decoder),
-            Self::Deflate(decoder) => write(decoder),
+            Self::Zlib(decoder) => write(decoder),
+            Self::Raw(decoder) => write(decoder),
+            Self::Deflate => Ok(()),
         };
         written.map_err(|_damaged| BodyError::Damaged)?;
         let decoded = match self {
             Self::Gzip(decoder) => std::mem::take(decoder.get_mut()),
-            Self::Deflate(decoder) => std::mem::take(decoder.get_mut()),
+            Self::Zlib(decoder) => std::mem::take(decoder.get_mut()),
+            Self::Raw(decoder) => std::mem::take(decoder.get_mut()),
+            Self::Deflate => Vec::new(),
         };
         Ok(decoded.into())
     }
@@ -139,12 +163,12 @@ pub fn is_event_stream(headers: &HeaderMap) -> bool {
     kind.is_some_and(|kind| kind.trim_start().to_ascii_lowercase().starts_with("text/event-stream"))
 }
 
-/// Determines from the first bytes whether a response is a stream. Returns these bytes, or `None`
-/// if they do not arrive before the client must receive a first sign of progress. Media types are
-/// ignored, because many servers send wrong ones.
+/// Determines from the first bytes whether a response is a stream. Returns the bytes up to the first
+/// part of its answer, or those that arrive before the client must receive a first sign of progress.
+/// Media types are ignored, because many servers send wrong ones.
 ///
 /// # Errors
-/// [`Failure`], also if the first event of a stream is a failure.
+/// [`Failure`], also if a stream fails before its answer begins.
 pub async fn begin(
     name: &str,
     body: &mut Body,
@@ -152,10 +176,8 @@ pub async fn begin(
     is_declared: bool,
 ) -> Result<(bool, Option<Bytes>), Failure> {
     let now = runtime::monotonic_now();
-    let mut until = first_byte;
-    if is_declared {
-        until = until.min(now.checked_add(HEARTBEAT).unwrap_or(now));
-    }
+    let first_sign = now.checked_add(HEARTBEAT).unwrap_or(now);
+    let mut until = if is_declared { first_byte.min(first_sign) } else { first_byte };
     let mut read = BytesMut::new();
     let mut events = EventReader::new(EVENT_MAX);
     loop {
@@ -178,17 +200,19 @@ pub async fn begin(
         match read.trim_ascii_start().first() {
             Some(b'{' | b'[') => return Ok((false, Some(read.freeze()))),
             Some(b'<') => return Err(misunderstood(name, "its answer is an HTML or XML page")),
-            None if is_over => return Err(broken(name, "its stream ended before it began")),
-            Some(_) if is_over => return Ok((true, Some(read.freeze()))),
             Some(_) | None => {}
         }
         events.push(&piece);
-        while let Ok(Some(event)) = events.next_event() {
-            let Some(data) = event.data.filter(|data| !data.trim_ascii().is_empty()) else {
-                continue;
-            };
-            check_first(name, &data)?;
-            return Ok((true, Some(read.freeze())));
+        let last = |events: &mut EventReader| if is_over { events.rest() } else { None };
+        while let Some(event) = events.next_event().ok().flatten().or_else(|| last(&mut events)) {
+            if begins_answer(name, &event)? {
+                return Ok((true, Some(read.freeze())));
+            }
+            // From now on, the client waits for a sign of progress.
+            until = until.min(first_sign);
+        }
+        if is_over {
+            return Err(broken(name, "its stream ended before it began"));
         }
         if read.len() > EVENT_MAX {
             return Ok((true, Some(read.freeze())));
@@ -196,13 +220,23 @@ pub async fn begin(
     }
 }
 
-/// Rejects a stream that begins with a failure while another model can still be tried.
-fn check_first(name: &str, data: &[u8]) -> Result<(), Failure> {
-    if data.trim_ascii() == b"[DONE]" {
+/// Whether an event begins an answer. Rejects a failure while another model can still be tried.
+fn begins_answer(name: &str, event: &Event) -> Result<bool, Failure> {
+    let data = event.data.as_ref().map(|data| data.trim_ascii()).unwrap_or_default();
+    if data.is_empty() {
+        return Ok(false);
+    }
+    if data == b"[DONE]" {
         return Err(misunderstood(name, "its stream has no answer"));
     }
+    if event.is_named("error") {
+        return Err(shape::failure_in_error_event(data));
+    }
     let event: Value = serde_json::from_slice(data).map_err(|_other| not_json())?;
-    shape::failure_in(&event).map_or(Ok(()), Err)
+    match shape::failure_in(&event) {
+        Some(failure) => Err(failure),
+        None => Ok(shape::has_answer(&event)),
+    }
 }
 
 /// Returns the failure of a stream with an event that is not JSON.
@@ -262,6 +296,7 @@ pub fn refused(
             Failure::new(status, class, message)
         }
     };
+    failure.read_text(&text);
     failure.said.keep_limits(headers);
     if !(400..600).contains(&status) {
         failure.status = 502;
@@ -281,18 +316,23 @@ pub fn parse(operation: Option<Operation>, name: &str, text: &[u8]) -> Result<Ra
     }
     let answer: RawObject = serde_json::from_slice(text)
         .map_err(|_other| misunderstood(name, "its answer is not a JSON object"))?;
+    let mut may_be_failure = answer.get("error").is_some();
     let is_answer = match operation {
         None => true,
         Some(Operation::Chat) => {
             let choices: Vec<RawObject> = answer.value("choices").unwrap_or_default();
             let parts = ["message", "text", "delta"];
+            may_be_failure |= choices.iter().any(|choice| {
+                let is_error = choice.get("finish_reason") == Some("\"error\"");
+                is_error || choice.get("error").is_some()
+            });
             choices.iter().any(|choice| parts.iter().any(|part| choice.get(part).is_some()))
         }
         Some(Operation::Embeddings) => {
             answer.value::<Vec<IgnoredAny>>("data").is_some_and(|data| !data.is_empty())
         }
     };
-    if is_answer && answer.get("error").is_none() {
+    if is_answer && !may_be_failure {
         return Ok(answer);
     }
     let said = serde_json::from_slice(text).ok().and_then(|answer| shape::failure_in(&answer));

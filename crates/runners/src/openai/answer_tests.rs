@@ -11,6 +11,7 @@ fn whole_answer_with_an_error_is_a_failure() {
         r#"{"object":"error","message":"no"}"#,
         r#"{"detail":"no"}"#,
         r#"{"error":"no","choices":[{"message":{}}]}"#,
+        r#"{"choices":[{"message":{"content":""},"finish_reason":"error","error":{"message":"no"}}]}"#,
     ] {
         let failure = failed(error);
         assert_eq!((failure.status, &*failure.message), (502, "no"), "{error}");
@@ -31,6 +32,50 @@ fn whole_answer_with_an_error_is_a_failure() {
     let good = "{\"error\":false,\"choices\":[{\"message\":{}}]}";
     assert!(parse(chat, "m", good.as_bytes()).is_ok());
 }
+
+#[test]
+fn error_response_says_whether_another_model_or_request_may_succeed() {
+    let failed =
+        |status: u16, text: &str| refused("m", status, &HeaderMap::new(), text.as_bytes(), None);
+    for (text, code) in [
+        (
+            r#"{"error":{"code":400,"message":"the request exceeds the available context size","type":"exceed_context_size_error"}}"#,
+            CONTEXT,
+        ),
+        (
+            r#"{"object":"error","message":"This model's maximum context length is 2048 tokens.","code":400}"#,
+            CONTEXT,
+        ),
+        (r#"{"error":{"message":"too long","code":"context_length_exceeded"}}"#, CONTEXT),
+        (r#"{"error":{"message":"m does not support tools"}}"#, ""),
+        (
+            r#"{"error":{"message":"Unsupported parameter: max_tokens","code":"unsupported_parameter"}}"#,
+            "unsupported_parameter",
+        ),
+    ] {
+        let failure = failed(400, text);
+        assert!(failure.may_fall_back(), "{text}");
+        assert_eq!(failure.said.code.as_deref().unwrap_or_default(), code, "{text}");
+    }
+    for text in [r#"{"error":{"message":"temperature must be at most 2"}}"#, "", "no"] {
+        assert!(!failed(400, text).may_fall_back(), "{text}");
+    }
+    for (text, expected) in [
+        (r#"{"error":"Bad Request","detail":"Unknown field stream_options"}"#, true),
+        (
+            r#"{"error":{"message":"Validation failed","details":[{"field":"stream_options"}]}}"#,
+            true,
+        ),
+        (r#"{"error":{"message":"Extra inputs are not permitted"}}"#, true),
+        (r#"{"error":{"message":"include_usage is not allowed"}}"#, true),
+        (r#"{"error":{"message":"messages is too short"}}"#, false),
+    ] {
+        assert_eq!(failed(422, text).names_stream_options(), expected, "{text}");
+        assert!(!failed(500, text).names_stream_options(), "{text}");
+    }
+}
+
+const CONTEXT: &str = "context_length_exceeded";
 
 #[test]
 fn whole_answer_is_decoded_from_its_charset() {
@@ -55,17 +100,21 @@ fn content_coding_is_decoded_at_any_chunk_size() {
     let coded = |coding: &'static str, text: &[u8]| {
         let level = flate2::Compression::default();
         let mut gzip = flate2::write::GzEncoder::new(Vec::new(), level);
-        let mut deflate = flate2::write::ZlibEncoder::new(Vec::new(), level);
-        if coding == "gzip" {
+        let mut zlib = flate2::write::ZlibEncoder::new(Vec::new(), level);
+        let mut raw = flate2::write::DeflateEncoder::new(Vec::new(), level);
+        if coding.contains("gzip") {
             gzip.write_all(text).unwrap();
             gzip.finish().unwrap()
+        } else if coding == "deflate" {
+            zlib.write_all(text).unwrap();
+            zlib.finish().unwrap()
         } else {
-            deflate.write_all(text).unwrap();
-            deflate.finish().unwrap()
+            raw.write_all(text).unwrap();
+            raw.finish().unwrap()
         }
     };
     let text = b"data: {\"choices\":[]}\n\n".repeat(20);
-    for coding in ["gzip", "deflate"] {
+    for coding in ["gzip", "identity, gzip", "deflate", "deflate, utf-8"] {
         let headers = HeaderMap::from_iter([(CONTENT_ENCODING, HeaderValue::from_static(coding))]);
         let coded = coded(coding, &text);
         for size in [1, 7, coded.len()] {
@@ -80,4 +129,11 @@ fn content_coding_is_decoded_at_any_chunk_size() {
     let other = HeaderMap::from_iter([(CONTENT_ENCODING, HeaderValue::from_static("br"))]);
     assert_eq!(Decoder::of(&other).unwrap_err(), "br");
     assert!(Decoder::of(&HeaderMap::new()).unwrap().is_none());
+    for none in ["", "identity", "UTF-8", "none", "binary, identity"] {
+        let value = HeaderValue::from_static(none);
+        let headers = HeaderMap::from_iter([(CONTENT_ENCODING, value)]);
+        assert!(Decoder::of(&headers).unwrap().is_none(), "{none}");
+    }
+    let twice = HeaderMap::from_iter([(CONTENT_ENCODING, HeaderValue::from_static("gzip, br"))]);
+    assert_eq!(Decoder::of(&twice).unwrap_err(), "gzip, br");
 }

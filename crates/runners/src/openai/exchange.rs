@@ -248,7 +248,11 @@ impl Exchange<'_> {
         event: Event,
         stream: &mut ChatStream,
     ) -> Result<(), failure::Failure> {
+        let is_error = event.is_named("error");
         let Some(data) = event.data else { return Ok(()) };
+        if is_error {
+            return Err(shape::failure_in_error_event(&data));
+        }
         let data = data.slice_ref(data.trim_ascii());
         if data == b"[DONE]"[..] {
             stream.is_done = true;
@@ -279,8 +283,14 @@ impl Exchange<'_> {
         if !stream.finished && !stream.is_done {
             return Err(broken(name, "its stream ended before the answer was complete"));
         }
-        let usage = used(job, stream.counts, stream.messages.bytes());
-        Ok((stream.messages.output(), usage))
+        let bytes = stream.messages.bytes();
+        let usage = used(job, stream.counts, bytes);
+        let output = stream.messages.output();
+        if output == "" && bytes > 0 && stream.is_cut {
+            let what = "it reached its token limit while it was thinking: raise max_tokens";
+            return Err(misunderstood(name, what));
+        }
+        Ok((output, usage))
     }
 
     /// Returns the embeddings or images in a response.
@@ -362,6 +372,8 @@ struct ChatStream {
     /// Whether `[DONE]` has arrived.
     is_done: bool,
     moderated: bool,
+    /// Whether the answer ended at the limit on its tokens.
+    is_cut: bool,
 }
 
 impl Default for ChatStream {
@@ -374,6 +386,7 @@ impl Default for ChatStream {
             finished: false,
             is_done: false,
             moderated: false,
+            is_cut: false,
         }
     }
 }
@@ -409,6 +422,7 @@ impl ChatStream {
             if let Some(reason) = choice.get("finish_reason").and_then(Value::as_str) {
                 self.finished = true;
                 self.moderated |= reason == "content_filter";
+                self.is_cut |= reason == "length";
             }
         }
         fits

@@ -8,9 +8,21 @@ use orrery_domain::classify::ErrorClass;
 
 /// Maximum length of a server message that is passed on, in characters.
 const SAID_MAX: usize = 1000;
+/// Fields of an error that contain its message.
+const MESSAGES: [&str; 5] = ["message", "msg", "error_msg", "status_msg", "faultstring"];
 /// Headers of an error response that are passed on: when to retry. The `x-ratelimit-…` headers
 /// describe this service's account, which all organizations share, so they are not passed on.
 const PASSED_ON: [&str; 2] = ["retry-after", "retry-after-ms"];
+
+/// The code of a prompt that exceeds the model's context.
+const CONTEXT: &str = "context_length_exceeded";
+/// Words with which servers report that a prompt exceeds the model's context.
+const CONTEXTS: [&str; 4] = ["context length", "context size", "context window", "maximum context"];
+/// Words of errors that name the options of streams.
+const OPTIONS: [&str; 2] = ["stream_options", "include_usage"];
+/// Words of errors about an unknown field, which may be the options of streams.
+const UNKNOWN: [&str; 5] =
+    ["extra inputs", "extra fields", "additional properties", "unknown field", "unrecognized"];
 
 /// The failure of one model, with the fields of OpenAI's error body.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +43,8 @@ pub struct Said {
     pub kind: Option<String>,
     pub param: Option<String>,
     pub code: Option<String>,
+    /// Whether the error mentions `stream_options`, or an unknown field without its name.
+    pub rejects_options: bool,
     /// Headers that state when to retry.
     pub headers: HeaderMap,
 }
@@ -53,20 +67,26 @@ impl Failure {
     }
 
     /// Whether another model may succeed, which is not the case if the request itself is invalid. A
-    /// missing model or a context that is too short does not affect other models.
+    /// missing model, a context that is too short or a missing feature does not affect other models.
     pub fn may_fall_back(&self) -> bool {
         let code = self.said.code.as_deref();
         let is_of_model = self.status == 404
-            || matches!(code, Some("context_length_exceeded" | "model_not_found"));
+            || matches!(code, Some(CONTEXT | "model_not_found"))
+            || has_any(&self.message, &["not support", "unsupported"]);
         self.class != ErrorClass::InvalidUserInput || is_of_model
     }
 
-    /// Whether the server rejects `stream_options` as unknown.
+    /// Whether the server may reject `stream_options` as unknown.
     pub fn names_stream_options(&self) -> bool {
-        let param = self.said.param.as_deref().unwrap_or_default();
-        let is_named =
-            |text: &str| text.contains("stream_options") || text.contains("include_usage");
-        matches!(self.status, 400 | 422) && (is_named(&self.message) || is_named(param))
+        matches!(self.status, 400 | 422) && self.said.rejects_options
+    }
+
+    /// Adds what the whole text of an error response reveals.
+    pub fn read_text(&mut self, text: &str) {
+        self.said.rejects_options = has_any(text, &OPTIONS) || has_any(text, &UNKNOWN);
+        if matches!(self.status, 400 | 413 | 422) && has_any(&self.message, &CONTEXTS) {
+            self.said.code = Some(CONTEXT.to_owned());
+        }
     }
 
     /// Returns the failure as recorded in the history.
@@ -88,13 +108,20 @@ pub fn said_of(status: u16, error: &[u8]) -> Failure {
     let code = text("code");
     let is_moderated =
         code.as_deref().is_some_and(|code| code.starts_with("content_") || code == "moderation");
-    let message = text("message").or_else(|| value.as_str().map(cut));
+    let named = MESSAGES.iter().find_map(|name| text(name));
+    let message = named.or_else(|| value.as_str().map(cut));
     let message = message.unwrap_or_else(|| format!("the model answered {status}"));
     let class = if is_moderated { ErrorClass::ContentModeration } else { class };
     let kind = text("type");
     let param = text("param");
-    let said = Said { kind, param, code, headers: HeaderMap::new() };
+    let said = Said { kind, param, code, ..Said::default() };
     Failure { said: Box::new(said), ..Failure::new(status, class, message) }
+}
+
+/// Whether a text contains any of these words, in any letter case.
+fn has_any(text: &str, words: &[&str]) -> bool {
+    let text = text.to_ascii_lowercase();
+    words.iter().any(|word| text.contains(word))
 }
 
 /// Truncates the text to the maximum length that is passed on.

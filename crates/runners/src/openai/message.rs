@@ -115,7 +115,8 @@ fn joined_texts(content: &Value) -> Option<String> {
     Some(text)
 }
 
-fn is_nothing(value: &Value) -> bool {
+/// Whether a value is null or empty.
+pub(super) fn is_nothing(value: &Value) -> bool {
     match value {
         Value::Null => true,
         Value::String(text) => text.is_empty(),

@@ -3,27 +3,45 @@
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::failure::{Failure, cut, said_of};
+use super::message::{Messages, is_nothing};
 use orrery_domain::chat::{Tokens, estimate};
 use orrery_domain::classify::ErrorClass;
 use orrery_domain::raw_object::RawObject;
+use orrery_http::event_stream::EventReader;
 
 /// Maximum plausible token count. Larger counts are replaced with an estimate.
 const TOKENS_MAX: u64 = 100_000_000;
 
+/// Fields in which servers describe a failure.
+const FAILURE_FIELDS: [&str; 8] =
+    ["detail", "errors", "message", "Message", "msg", "error_msg", "status_msg", "fault"];
+
 /// Returns the failure reported by a response or an event, in the dialects of common servers. An
-/// object with choices is a failure only if it has an `error`.
+/// object with choices is a failure only if it or a choice has an `error`.
 pub fn failure_in(answer: &Value) -> Option<Failure> {
-    let object = answer.as_object()?;
+    let object = match answer {
+        Value::Object(object) => object,
+        // Google's streams are lists.
+        Value::Array(items) => {
+            return if let [one @ Value::Object(_)] = &items[..] { failure_in(one) } else { None };
+        }
+        Value::String(_) => return Some(said_in_answer(answer)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => return None,
+    };
     let is_set = |value: &&Value| !matches!(value, Value::Null | Value::Bool(false));
-    if let Some(error) = object.get("error").filter(is_set) {
+    let status = nested(object, "base_resp", "status_code").and_then(Value::as_i64);
+    let error = object.get("error").filter(is_set);
+    let error = error.or_else(|| object.get("base_resp").filter(|_| status.unwrap_or(0) != 0));
+    if let Some(error) = error {
         return Some(said_in_answer(error));
     }
     let choices = object.get("choices").and_then(Value::as_array);
-    if choices.is_some_and(|choices| !choices.is_empty()) {
-        return None;
+    if let Some(choices) = choices.filter(|choices| !choices.is_empty()) {
+        let failed = choices.iter().find(|choice| is_failed(choice))?;
+        return Some(said_in_answer(failed.get("error").filter(is_set).unwrap_or(failed)));
     }
     if object.get("object").and_then(Value::as_str) == Some("error")
         || object.get("type").and_then(Value::as_str) == Some("error")
@@ -32,17 +50,42 @@ pub fn failure_in(answer: &Value) -> Option<Failure> {
     }
     // The first event of Anthropic's streams has this form.
     let is_begun = nested(object, "message", "usage").is_some();
-    if is_begun || ["choices", "data", "usage"].iter().any(|name| object.contains_key(*name)) {
+    let has = |name: &&str| object.get(*name).is_some_and(|value| !value.is_null());
+    if is_begun || ["choices", "data", "usage"].iter().any(has) {
         return None;
     }
     let exception = object.iter().find(|(name, _)| name.ends_with("Exception"));
     let said = exception.map(|(_, value)| value);
-    let said = said.or_else(|| {
-        ["detail", "errors", "message", "Message"].iter().find_map(|name| object.get(*name))
-    })?;
-    let message = said.get("message").unwrap_or(said);
-    let message = message.as_str().map_or_else(|| message.to_string(), str::to_owned);
-    Some(Failure::new(502, ErrorClass::ProviderError, cut(&message)))
+    let said = said.or_else(|| FAILURE_FIELDS.iter().find_map(|name| object.get(*name)))?;
+    Some(Failure { said: Box::default(), ..said_in_answer(said) })
+}
+
+/// Whether a choice reports a failure, as OpenRouter's do.
+fn is_failed(choice: &Value) -> bool {
+    choice.get("error").is_some_and(|error| !matches!(error, Value::Null | Value::Bool(false)))
+        || choice.get("finish_reason").and_then(Value::as_str) == Some("error")
+}
+
+/// Returns the failure in an event that its server has named an error.
+pub fn failure_in_error_event(data: &[u8]) -> Failure {
+    let text = String::from_utf8_lossy(data);
+    let value = serde_json::from_slice(data).unwrap_or_else(|_text| Value::from(&*text));
+    let named = failure_in(&value);
+    named.unwrap_or_else(|| Failure::new(502, ErrorClass::ProviderError, cut(text.trim())))
+}
+
+/// Whether an event contains a part of an answer, or has an unknown form. Other events, such as
+/// those with only a role or the usage, may precede a failure.
+pub fn has_answer(event: &Value) -> bool {
+    let Some(choices) = event.get("choices").and_then(Value::as_array) else {
+        return event.get("usage").is_none();
+    };
+    choices.iter().any(|choice| {
+        let message = choice.get("delta").or(choice.get("message")).and_then(Value::as_object);
+        let mut fields = message.into_iter().flatten().filter(|(name, _)| *name != "role");
+        let mut others = ["text", "finish_reason"].iter().filter_map(|name| choice.get(*name));
+        fields.any(|(_, value)| !is_nothing(value)) || others.any(|value| !is_nothing(value))
+    })
 }
 
 /// Returns the failure in a response with a success status.
@@ -57,13 +100,9 @@ fn said_in_answer(error: &Value) -> Failure {
 pub fn events_of(text: &[u8]) -> Option<Bytes> {
     // Values stay raw, because a parsed response full of numbers takes many times its length.
     let mut answer: RawObject = serde_json::from_slice(text).ok()?;
-    let choices: Vec<RawObject> = answer.value("choices")?;
-    let choices: Result<Vec<RawObject>, _> = choices.into_iter().map(choice_of_chunk).collect();
-    let choices = choices.ok().filter(|choices| !choices.is_empty())?;
     let usage: Option<Box<RawValue>> = answer.value("usage");
     answer.remove("usage");
-    answer.set("object", "chat.completion.chunk").ok()?;
-    answer.set("choices", &choices).ok()?;
+    to_chunk(&mut answer)?;
     let mut events = Vec::with_capacity(text.len());
     add_event(&mut events, &answer)?;
     if let Some(usage) = usage.filter(|usage| usage.get().starts_with('{')) {
@@ -75,24 +114,66 @@ pub fn events_of(text: &[u8]) -> Option<Bytes> {
     Some(events.into())
 }
 
-/// Converts a chunk whose choices have `message` in place of `delta` into an event; returns `None`
-/// if it cannot be read.
-#[must_use]
-pub fn event_of(chunk: &[u8]) -> Option<Bytes> {
-    let mut chunk: RawObject = serde_json::from_slice(chunk).ok()?;
-    let mut choices: Vec<RawObject> = chunk.value("choices")?;
-    for choice in &mut choices {
-        if let Some(message) = choice.value::<Box<RawValue>>("message")
-            && choice.get("delta").is_none()
-        {
-            choice.remove("message");
-            choice.set("delta", &message).ok()?;
-        }
-    }
-    chunk.set("choices", &choices).ok()?;
-    let mut event = Vec::new();
-    add_event(&mut event, &chunk)?;
+/// Converts an event that contains a whole completion into an event of a stream.
+pub fn event_of(text: &[u8]) -> Option<Bytes> {
+    let mut answer: RawObject = serde_json::from_slice(text).ok()?;
+    to_chunk(&mut answer)?;
+    let mut event = Vec::with_capacity(text.len());
+    add_event(&mut event, &answer)?;
     Some(event.into())
+}
+
+fn to_chunk(answer: &mut RawObject) -> Option<()> {
+    let choices: Vec<RawObject> = answer.value("choices")?;
+    let choices: Result<Vec<RawObject>, _> = choices.into_iter().map(choice_of_chunk).collect();
+    let choices = choices.ok().filter(|choices| !choices.is_empty())?;
+    answer.set("object", "chat.completion.chunk").ok()?;
+    answer.set("choices", &choices).ok()
+}
+
+/// Converts the events of a stream into a whole completion; returns `None` if the stream is
+/// incomplete. A failure in the stream becomes the completion's `error`.
+pub fn completion_of(text: &[u8]) -> Option<Vec<u8>> {
+    let mut reader = EventReader::new(usize::MAX);
+    reader.push(text);
+    let mut completion = Map::new();
+    let mut messages = Messages::new(text.len().saturating_mul(2));
+    let mut reasons: Vec<Value> = Vec::new();
+    let mut is_done = false;
+    while let Some(event) = reader.next_event().ok().flatten().or_else(|| reader.rest()) {
+        let data = event.data.as_ref().map(|data| data.trim_ascii()).unwrap_or_default();
+        is_done |= data == b"[DONE]";
+        if event.is_named("error") {
+            completion.insert("error".to_owned(), String::from_utf8_lossy(data).into());
+        }
+        let Ok(Value::Object(mut chunk)) = serde_json::from_slice(data) else { continue };
+        let choices = chunk.shift_remove("choices");
+        for choice in choices.iter().filter_map(Value::as_array).flatten() {
+            let index = choice.get("index").and_then(Value::as_u64).unwrap_or(0);
+            let index = usize::try_from(index).ok()?;
+            let delta = choice.get("delta").or(choice.get("message")).and_then(Value::as_object);
+            if !messages.add(index, delta.cloned().unwrap_or_default()) {
+                return None;
+            }
+            reasons.resize(reasons.len().max(index.saturating_add(1)), Value::Null);
+            let reason = choice.get("finish_reason").filter(|reason| reason.is_string());
+            if let (Some(reason), Some(known)) = (reason, reasons.get_mut(index)) {
+                *known = reason.clone();
+            }
+        }
+        completion.extend(chunk.into_iter().filter(|(_, value)| !value.is_null()));
+    }
+    let is_open = reasons.is_empty() || (!is_done && reasons.contains(&Value::Null));
+    if is_open && !completion.contains_key("error") {
+        return None;
+    }
+    let whole = messages.finish().zip(reasons).enumerate().map(|(index, (message, reason))| {
+        let reason = if reason.is_null() { "stop".into() } else { reason };
+        json!({"index": index, "message": message, "finish_reason": reason})
+    });
+    completion.insert("object".to_owned(), "chat.completion".into());
+    completion.insert("choices".to_owned(), whole.collect());
+    serde_json::to_vec(&completion).ok()
 }
 
 fn add_event(events: &mut Vec<u8>, chunk: &RawObject) -> Option<()> {
@@ -138,6 +219,7 @@ fn choice_of_chunk(mut choice: RawObject) -> Result<RawObject, serde_json::Error
 pub struct Counts {
     pub input: Option<u64>,
     pub output: Option<u64>,
+    pub total: Option<u64>,
 }
 
 impl Counts {
@@ -145,18 +227,29 @@ impl Counts {
     pub fn update(&mut self, later: Self) {
         self.input = later.input.or(self.input);
         self.output = later.output.or(self.output);
+        self.total = later.total.or(self.total);
     }
 
     /// Returns the tokens used; missing counts are estimated from `prompt_tokens`, which is
-    /// approximate, and from the bytes of the generated text.
+    /// approximate, and from the bytes of the generated text. Some servers count thinking only in
+    /// the total.
     #[must_use]
     pub fn tokens(self, prompt_tokens: u64, answer_bytes: u64) -> Tokens {
         // Embeddings have no output tokens, and no server counts any.
-        let is_estimated = self.input.is_none() || (self.output.is_none() && answer_bytes > 0);
+        let has_output = answer_bytes > 0;
+        let Self { input, output, total } = self;
+        let (input, output) = match (input, output, total) {
+            (None, None, Some(total)) if !has_output => (Some(total), None),
+            (None, Some(output), Some(total)) => (total.checked_sub(output), Some(output)),
+            (Some(input), output, Some(total)) if has_output => {
+                (Some(input), output.max(total.checked_sub(input)))
+            }
+            (input, output, _) => (input, output),
+        };
         Tokens {
-            input: self.input.unwrap_or(prompt_tokens),
-            output: self.output.unwrap_or_else(|| estimate(answer_bytes)),
-            is_estimated,
+            input: input.unwrap_or(prompt_tokens),
+            output: output.unwrap_or_else(|| estimate(answer_bytes)),
+            is_estimated: input.is_none() || (output.is_none() && has_output),
         }
     }
 }
@@ -168,12 +261,16 @@ pub const USAGE_FIELDS: [&str; 7] =
 /// Returns the token counts of a response or an event, in the dialects of common servers, or `None`
 /// if there are no plausible counts.
 pub fn counts_in(object: &Map<String, Value>) -> Option<Counts> {
+    let usage = object.get("usage").map(|usage| usage.get(0).unwrap_or(usage));
+    let within = |name: &str| usage?.get(name);
     let places = [
-        object.get("usage"),
+        // Cohere reports the tokens that it bills, and all tokens.
+        within("billed_units"),
+        within("tokens"),
+        usage,
         // Google's format.
         object.get("usageMetadata"),
         nested(object, "x_groq", "usage"),
-        // Cohere reports billed tokens.
         nested(object, "meta", "billed_units"),
         // Anthropic's format at the beginning of a stream.
         nested(object, "message", "usage"),
@@ -198,7 +295,13 @@ fn counted(usage: &Map<String, Value>) -> Option<Counts> {
         let named = names.iter().filter_map(|name| usage.get(*name).and_then(count).flatten());
         named.fold(0, u64::saturating_add)
     };
-    let named = first(&["prompt_tokens", "promptTokenCount", "prompt_eval_count", "inputTokens"]);
+    let named = first(&[
+        "prompt_tokens",
+        "promptTokenCount",
+        "prompt_eval_count",
+        "inputTokens",
+        "promptTokens",
+    ]);
     let input = match named {
         Some(input) => input?,
         // In this format, cached tokens are counted in addition to the other input tokens;
@@ -217,13 +320,15 @@ fn counted(usage: &Map<String, Value>) -> Option<Counts> {
         "candidatesTokenCount",
         "eval_count",
         "outputTokens",
+        "completionTokens",
     ];
     let thought = sum(&["thoughtsTokenCount"]);
     let output = match first(&names) {
         Some(output) => output?.map(|output| output.saturating_add(thought)),
         None => (thought > 0).then_some(thought),
     };
-    let counts = Counts { input, output };
+    let total = first(&["total_tokens", "totalTokenCount", "totalTokens"]).flatten().flatten();
+    let counts = Counts { input, output, total };
     (counts != Counts::default()).then_some(counts)
 }
 

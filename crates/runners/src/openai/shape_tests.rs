@@ -14,6 +14,18 @@ fn failure_is_found_in_every_dialect() {
         (r#"{"detail":"no"}"#, "no"),
         (r#"{"message":"no"}"#, "no"),
         (r#"{"internalServerException":{"message":"no"}}"#, "no"),
+        (
+            r#"{"choices":[{"message":{"content":""},"finish_reason":"error","error":{"message":"no"}}]}"#,
+            "no",
+        ),
+        (r#"{"choices":[{"delta":{}},{"delta":{},"error":{"message":"no"}}]}"#, "no"),
+        (r#"{"code":500,"msg":"no"}"#, "no"),
+        (r#"{"code":500,"msg":"no","data":null}"#, "no"),
+        (r#"{"error_code":336,"error_msg":"no"}"#, "no"),
+        (r#"{"choices":null,"base_resp":{"status_code":1004,"status_msg":"no"}}"#, "no"),
+        (r#"[{"error":{"code":400,"message":"no"}}]"#, "no"),
+        (r#"{"fault":{"faultstring":"no","detail":{"errorcode":"x"}}}"#, "no"),
+        (r#""no""#, "no"),
     ] {
         let object = serde_json::from_str(answer).unwrap();
         assert_eq!(failure_in(&object).unwrap().message, message, "{answer}");
@@ -25,9 +37,75 @@ fn failure_is_found_in_every_dialect() {
         r#"{"usage":{},"detail":"x"}"#,
         r#"{"object":"error","choices":[{"delta":{}}]}"#,
         r#"["error"]"#,
+        r#"[{"error":"no"},{}]"#,
+        r#"{"choices":[{"delta":{},"finish_reason":"stop","error":null}]}"#,
+        r#"{"choices":[],"base_resp":{"status_code":0,"status_msg":""}}"#,
+        "7",
     ] {
         assert_eq!(failure_in(&serde_json::from_str(answer).unwrap()), None, "{answer}");
     }
+    let failed = failure_in(&json!({"choices": [{"delta": {}, "finish_reason": "error"}]}));
+    assert_eq!(failed.unwrap().class, ErrorClass::ProviderError);
+    for (data, message) in [
+        (r#"{"error":{"message":"no"}}"#, "no"),
+        (r#"{"code":"x"}"#, r#"{"code":"x"}"#),
+        ("no", "no"),
+    ] {
+        assert_eq!(failure_in_error_event(data.as_bytes()).message, message);
+    }
+}
+
+#[test]
+fn event_begins_an_answer_with_its_first_part() {
+    for (event, expected) in [
+        (json!({"choices": [{"delta": {"role": "assistant", "content": ""}}]}), false),
+        (json!({"choices": [], "prompt_filter_results": []}), false),
+        (json!({"choices": [], "usage": {"prompt_tokens": 1}}), false),
+        (json!({"usage": {"prompt_tokens": 1}}), false),
+        (json!({"choices": [{"delta": {"content": "a"}}]}), true),
+        (json!({"choices": [{"delta": {"reasoning_content": "a"}}]}), true),
+        (json!({"choices": [{"delta": {"tool_calls": [{}]}}]}), true),
+        (json!({"choices": [{"delta": {}, "finish_reason": "stop"}]}), true),
+        (json!({"choices": [{"text": "a"}]}), true),
+        (json!({"type": "message_start", "message": {}}), true),
+    ] {
+        assert_eq!(has_answer(&event), expected, "{event}");
+    }
+}
+
+#[test]
+fn stream_that_was_not_requested_becomes_a_completion() {
+    let event = |delta: &str, more: &str| {
+        format!("data: {{\"id\":\"x\",\"choices\":[{{\"index\":0,\"delta\":{delta}{more}}}]}}\n\n")
+    };
+    let stop = ",\"finish_reason\":\"length\"";
+    let usage = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":1}}\n\n";
+    let text = event("{\"role\":\"assistant\",\"content\":\"a\"}", "")
+        + &event("{\"content\":\"b\"}", stop);
+    let completion: Value =
+        serde_json::from_slice(&completion_of((text + usage).as_bytes()).unwrap()).unwrap();
+    let expected = json!({"id": "x", "object": "chat.completion", "usage": {"prompt_tokens": 1}, "choices": [
+        {"index": 0, "message": {"role": "assistant", "content": "ab"}, "finish_reason": "length"}]});
+    assert_eq!(completion, expected);
+    let begun = event("{\"content\":\"a\"}", "");
+    assert_eq!(completion_of(begun.as_bytes()), None, "it is incomplete");
+    assert!(completion_of((begun.clone() + "data: [DONE]\n\n").as_bytes()).is_some());
+    for error in ["data: {\"error\":{\"message\":\"no\"}}\n\n", "event: error\ndata: no\n\n"] {
+        let failed = completion_of((begun.clone() + error).as_bytes()).unwrap();
+        assert_eq!(failure_in(&serde_json::from_slice(&failed).unwrap()).unwrap().message, "no");
+    }
+    assert_eq!(completion_of(b"data: [DONE]\n\n"), None);
+    assert_eq!(completion_of(b"<html>"), None);
+}
+
+#[test]
+fn event_with_a_whole_message_becomes_a_delta() {
+    let event =
+        event_of(br#"{"object":"chat.completion","choices":[{"message":{"content":"a"}}]}"#)
+            .unwrap();
+    let expected = "data: {\"object\":\"chat.completion.chunk\",\"choices\":[{\"delta\":{\"content\":\"a\"},\"finish_reason\":\"stop\"}]}\n\n";
+    assert_eq!(str::from_utf8(&event).unwrap(), expected);
+    assert_eq!(event_of(b"{}"), None);
 }
 
 #[test]
@@ -63,6 +141,14 @@ fn usage_is_counted_in_every_dialect() {
             (Some(3), Some(4)),
         ),
         (json!({"usage": {"inputTokens": 3, "outputTokens": 4}}), (Some(3), Some(4))),
+        (json!({"usage": {"promptTokens": 3, "completionTokens": 4}}), (Some(3), Some(4))),
+        (json!({"usage": [{"prompt_tokens": 3, "completion_tokens": 4}]}), (Some(3), Some(4))),
+        (json!({"usage": {"tokens": {"input_tokens": 3, "output_tokens": 4}}}), (Some(3), Some(4))),
+        (
+            json!({"usage": {"billed_units": {"input_tokens": 1, "output_tokens": 2},
+                "tokens": {"input_tokens": 3, "output_tokens": 4}}}),
+            (Some(1), Some(2)),
+        ),
         (json!({"usage": {"prompt_tokens": 3.0, "completion_tokens": "4"}}), (Some(3), Some(4))),
         (
             json!({"usage": {"prompt_tokens": TOKENS_MAX, "completion_tokens": 0}}),
@@ -90,9 +176,35 @@ fn usage_is_counted_in_every_dialect() {
 #[test]
 fn usage_in_parts_is_combined() {
     let mut counts = Counts::default();
-    counts.update(Counts { input: Some(3), output: Some(1) });
-    counts.update(Counts { input: None, output: Some(9) });
-    assert_eq!(counts, Counts { input: Some(3), output: Some(9) });
+    counts.update(Counts { input: Some(3), output: Some(1), total: None });
+    counts.update(Counts { input: None, output: Some(9), total: Some(12) });
+    assert_eq!(counts, Counts { input: Some(3), output: Some(9), total: Some(12) });
+}
+
+#[test]
+fn usage_of_the_total_completes_the_other_counts() {
+    for (usage, bytes, input, output, is_estimated) in [
+        // Embeddings.
+        (json!({"total_tokens": 50}), 0, 50, 0, false),
+        (json!({"prompt_tokens": 50, "total_tokens": 50}), 0, 50, 0, false),
+        // Thinking is counted only in the total.
+        (
+            json!({"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 105}),
+            8,
+            3,
+            102,
+            false,
+        ),
+        (json!({"prompt_tokens": 3, "total_tokens": 5}), 8, 3, 2, false),
+        (json!({"completion_tokens": 2, "total_tokens": 5}), 8, 3, 2, false),
+        // A total that contradicts the other counts.
+        (json!({"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 1}), 8, 3, 2, false),
+        (json!({"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": -1}), 8, 3, 2, false),
+        (json!({"total_tokens": 50}), 8, 7, 2, true),
+    ] {
+        let counts = counts_in(json!({"usage": usage}).as_object().unwrap()).unwrap();
+        assert_eq!(counts.tokens(7, bytes), Tokens { input, output, is_estimated }, "{usage}");
+    }
 }
 
 #[test]

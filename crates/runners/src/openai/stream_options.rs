@@ -92,7 +92,8 @@ mod tests {
         let ask = |options| {
             asked.borrow_mut().push(options);
             let message = "unknown parameter: stream_options";
-            let refused = Failure::new(400, ErrorClass::InvalidUserInput, message);
+            let mut refused = Failure::new(400, ErrorClass::InvalidUserInput, message);
+            refused.read_text(message);
             std::future::ready(if taken.contains(&options) { Ok(()) } else { Err(refused) })
         };
         let _answer = ask_with_options(refusal, own, ask).await;
