@@ -23,6 +23,8 @@ pub struct Frame {
     /// Unix time in seconds.
     pub created: i64,
     pub model: String,
+    /// Warnings about the request, which a whole completion contains.
+    pub warnings: Vec<String>,
 }
 
 /// One choice of a response, built as its text arrives.
@@ -72,14 +74,18 @@ impl Frame {
     /// Builds a completion that is returned whole.
     #[must_use]
     pub fn completion(&self, choices: Vec<Value>, ends: &[End]) -> Value {
-        json!({
+        let mut completion = json!({
             "id": self.id,
             "object": "chat.completion",
             "created": self.created,
             "model": self.model,
             "choices": choices,
             "usage": usage(ends),
-        })
+        });
+        if !self.warnings.is_empty() {
+            add(&mut completion, "warnings", json!(self.warnings));
+        }
+        completion
     }
 }
 

@@ -44,6 +44,8 @@ mod template;
 #[cfg(feature = "llama")]
 mod text;
 #[cfg(feature = "llama")]
+mod text_methods;
+#[cfg(feature = "llama")]
 mod thinking;
 #[cfg(feature = "llama")]
 mod tools;

@@ -7,7 +7,7 @@ use super::python;
 use super::tools::{Call, Form};
 
 /// The markers that start native calls.
-pub const MARKS: [&str; 13] = [
+pub const MARKS: [&str; 20] = [
     "<function=",
     "<|tool_call|>",
     "<|tool_call>",
@@ -21,7 +21,16 @@ pub const MARKS: [&str; 13] = [
     "<|start|>assistant",
     DSML,
     PYTHON,
+    "<|START_ACTION|>",
+    "<TOOLCALL>",
+    "<tool_calls>",
+    "<minimax:tool_call>",
+    "<seed:tool_call>",
+    "<function_calls>",
+    GEMMA,
 ];
+/// Gemma 3 writes calls in a code block of Python.
+const GEMMA: &str = "```tool_code";
 const DEEPSEEK: &str = "<｜tool▁calls▁begin｜>";
 /// LFM2 writes calls in Python notation between these markers.
 const LFM: &str = "<|tool_call_start|>";
@@ -158,9 +167,18 @@ fn functions(text: &str) -> Vec<Call> {
     text.split("<function=").skip(1).filter_map(one).collect()
 }
 
-/// `<|tool_call|>[{"name": …, "arguments": …}]`, `functools[…]` and `<|python_tag|>{…}`.
+/// `<|tool_call|>[{"name": …, "arguments": …}]`, `functools[…]`, `<|python_tag|>{…}` and others.
 fn lists(text: &str) -> Vec<Call> {
-    let marks = ["<|tool_call|>", "<|tool_call>", "functools", "<|tool_call_start|>", PYTHON];
+    let marks = [
+        "<|tool_call|>",
+        "<|tool_call>",
+        "functools",
+        "<|tool_call_start|>",
+        PYTHON,
+        "<|START_ACTION|>",
+        "<TOOLCALL>",
+        "<tool_calls>",
+    ];
     let text = text.trim_start();
     let Some(rest) = marks.iter().find_map(|mark| text.strip_prefix(mark)) else {
         return Vec::new();
@@ -175,7 +193,8 @@ fn lists(text: &str) -> Vec<Call> {
     }
     let one = |value: &Value| {
         let arguments = value.get("arguments").or(value.get("parameters"));
-        call(value.get("name")?.as_str()?, arguments.unwrap_or(&Value::Object(Map::new())))
+        let name = value.get("name").or(value.get("tool_name"))?.as_str()?;
+        call(name, arguments.unwrap_or(&Value::Object(Map::new())))
     };
     list.iter().filter_map(one).collect()
 }
@@ -189,6 +208,7 @@ fn pythonic(text: &str) -> Vec<Call> {
         Some(inside.split(end).next().unwrap_or(inside))
     };
     let inside = within(LFM, "<|tool_call_end|>").or(within(LLAMA, "<|python_end|>"));
+    let inside = inside.or(within(GEMMA, "```"));
     python::calls(inside.unwrap_or(text))
 }
 
@@ -266,21 +286,23 @@ fn channels(text: &str) -> Vec<Call> {
     text.split("to=functions.").skip(1).filter_map(one).collect()
 }
 
-/// DeepSeek V3.2: `<｜DSML｜invoke name="…"><｜DSML｜parameter name="…" string="true">…`.
+/// `<invoke name="…"><parameter name="…">…`: MiniMax and others; DeepSeek V3.2 writes
+/// `<｜DSML｜invoke name="…"><｜DSML｜parameter name="…" string="true">…`.
 fn invocations(text: &str) -> Vec<Call> {
+    let text = text.replace("｜DSML｜", "");
     let one = |part: &str| {
-        let (name, body) = part.split_once("</｜DSML｜invoke>")?.0.split_once("\">")?;
+        let (name, body) = part.split_once("</invoke>")?.0.split_once("\">")?;
         let pair = |part: &str| {
             let (key, rest) = part.split_once('"')?;
             let (kind, rest) = rest.split_once('>')?;
-            let text = rest.split("</｜DSML｜parameter>").next()?;
+            let text = rest.split("</parameter>").next()?;
             let is_text = kind.contains("true");
             Some((key.to_owned(), if is_text { text.into() } else { value(text) }))
         };
-        let fields = body.split("<｜DSML｜parameter name=\"").skip(1).filter_map(pair);
+        let fields = body.split("<parameter name=\"").skip(1).filter_map(pair);
         call(name, &fields.collect::<Map<_, _>>().into())
     };
-    text.split("<｜DSML｜invoke name=\"").skip(1).filter_map(one).collect()
+    text.split("<invoke name=\"").skip(1).filter_map(one).collect()
 }
 
 #[cfg(test)]
@@ -309,6 +331,15 @@ mod tests {
             "[TOOL_CALLS]f[CALL_ID]abcdefghi[ARGS]{\"x\": 1}",
             "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"x\" \
              string=\"false\">1</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>",
+            "<|START_ACTION|>[{\"tool_call_id\": \"0\", \"tool_name\": \"f\", \"parameters\": {\"x\": 1}}]\
+             <|END_ACTION|>",
+            "<TOOLCALL>[{\"name\": \"f\", \"arguments\": {\"x\": 1}}]</TOOLCALL>",
+            "<tool_calls>[{\"name\": \"f\", \"arguments\": {\"x\": 1}}]</tool_calls>",
+            "<minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"x\">1</parameter>\n</invoke>\n\
+             </minimax:tool_call>",
+            "<function_calls><invoke name=\"f\"><parameter name=\"x\">1</parameter></invoke></function_calls>",
+            "<seed:tool_call><function=f><parameter=x>1</parameter></function></seed:tool_call>",
+            "```tool_code\nf(x=1)\n```",
         ] {
             let expected = Call { name: "f".to_owned(), arguments: "{\"x\":1}".to_owned() };
             assert_eq!(calls(text, Form::Tagged), [expected], "{text}");

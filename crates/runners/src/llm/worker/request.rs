@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 
 use super::messages;
 use orrery_domain::json_object::whole_number;
+use orrery_domain::spelling;
 use orrery_wire::openai;
 
 /// Maximum length of a stop string in bytes, and the maximum number of stop strings.
@@ -18,6 +19,54 @@ const TOP_LOGPROBS_MAX: u64 = 20;
 const TOOLS_MAX: usize = 128;
 /// Maximum size of a JSON Schema, and of all tools' schemas together, in bytes.
 const SCHEMA_BYTES_MAX: usize = 256 * 1024;
+
+/// Maximum number of ignored fields that are listed.
+const WARNINGS_MAX: usize = 10;
+/// The fields of a request that have an effect, without [`SCHEMA_FIELDS`].
+const KNOWN: [&str; 31] = [
+    "model",
+    "messages",
+    "tools",
+    "tool_choice",
+    "functions",
+    "function_call",
+    "parallel_tool_calls",
+    "response_format",
+    "stream",
+    "stream_options",
+    "max_tokens",
+    "max_completion_tokens",
+    "stop",
+    "logprobs",
+    "top_logprobs",
+    "n",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repeat_penalty",
+    "repetition_penalty",
+    "seed",
+    "logit_bias",
+    "chat_template_kwargs",
+    "reasoning_effort",
+    "prompt",
+    "system",
+    "cache_prompt",
+];
+/// Fields that ask for no other answer.
+const WITHOUT_EFFECT: [&str; 8] = [
+    "user",
+    "metadata",
+    "store",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+    "usage",
+    "verbosity",
+];
 
 /// The error for a rejected request, in OpenAI's format.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,6 +133,8 @@ pub struct Chat {
     pub bias: Vec<(i32, f32)>,
     /// Additional variables of the chat template.
     pub template_values: Map<String, Value>,
+    /// A sentence for each field that is ignored although it asks for another answer.
+    pub warnings: Vec<String>,
 }
 
 /// The JSON Schema of a response.
@@ -230,11 +281,26 @@ impl Chat {
             seed,
             bias: bias(&fields)?,
             template_values,
+            warnings: warnings(fields.0),
             is_legacy,
             tools,
             choice,
         })
     }
+}
+
+/// Returns a sentence for each field that has no effect.
+fn warnings(fields: &Map<String, Value>) -> Vec<String> {
+    let is_known = |name: &str| {
+        KNOWN.contains(&name) || SCHEMA_FIELDS.contains(&name) || WITHOUT_EFFECT.contains(&name)
+    };
+    let ignored = fields.iter().filter(|(name, value)| !value.is_null() && !is_known(name));
+    let sentence = |name: &str| match spelling::nearest(name, &KNOWN) {
+        Some(meant) => format!("field {name} is ignored: did you mean {meant}?"),
+        None => format!("field {name} is ignored"),
+    };
+    let short = |name: &String| name.chars().take(60).collect::<String>();
+    ignored.take(WARNINGS_MAX).map(|(name, _)| sentence(&short(name))).collect()
 }
 
 fn numbers(fields: &Fields<'_>) -> Result<Numbers, Refusal> {

@@ -139,6 +139,24 @@ fn request_accepts_the_forms_of_tools_and_choices_of_common_clients() {
 }
 
 #[test]
+fn request_warns_of_fields_without_effect() {
+    let warnings = |more: Value| Chat::read(with(&more).to_string().as_bytes()).unwrap().warnings;
+    for (field, sentence) in [
+        ("max_token", "field max_token is ignored: did you mean max_tokens?"),
+        ("min_tokens", "field min_tokens is ignored"),
+        ("ignore_eos", "field ignore_eos is ignored"),
+        ("stop_token_ids", "field stop_token_ids is ignored"),
+        ("modalities", "field modalities is ignored"),
+    ] {
+        let found = warnings(json!({field: 1, "user": "ann", "top_p": 1, "guided_json": {}}));
+        assert!(found.len() == 1 && found[0].starts_with(sentence), "{found:?}");
+    }
+    assert!(warnings(json!({"min_tokens": null})).is_empty());
+    let many = (0..99).map(|number| (format!("f{number}"), json!(1)));
+    assert_eq!(warnings(many.collect::<Map<_, _>>().into()).len(), 10);
+}
+
+#[test]
 fn request_reads_legacy_functions_as_tools() {
     let function = json!({"name": "f", "parameters": {"type": "object"}});
     for (choice, expected) in [

@@ -215,6 +215,7 @@ async fn chat(loaded: Arc<Loaded>, body: Bytes, client: &Arc<Client>) -> Result<
         id: format!("chatcmpl-{}", runtime::new_id::<ExecutionId>()),
         created: loaded.clock.now().unix_seconds(),
         model: loaded.name.clone(),
+        warnings: chat.warnings,
     };
     if chat.is_stream {
         let (chunks, body) = mpsc::channel(CHUNKS_MAX);

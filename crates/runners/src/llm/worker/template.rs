@@ -14,12 +14,14 @@ use llama_cpp_2::token_type::LlamaTokenAttr;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Kwargs;
 use minijinja::{Environment, Error, ErrorKind};
+use minijinja_contrib::pycompat;
 use regex::{Regex, RegexBuilder};
 use serde_json::{Map, Value};
 
 use super::dialogue::{Dialogue, Plan, Probe, text_of_content};
 use super::native;
 use super::request::Refusal;
+use super::text_methods;
 use super::thinking;
 use super::tools::{Form, Tools, instruction};
 use super::watch::{Step, Work};
@@ -303,7 +305,14 @@ fn environment() -> Environment<'static> {
     if let Ok(syntax) = syntax.trim_blocks(true).lstrip_blocks(true).build() {
         environment.set_syntax(syntax);
     }
-    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.set_unknown_method_callback(|state, value, method, arguments| {
+        match text_methods::call(value, method, arguments)? {
+            Some(result) => Ok(result),
+            None => pycompat::unknown_method_callback(state, value, method, arguments),
+        }
+    });
+    environment.add_filter("wordcount", |text: String| text.split_whitespace().count());
+    environment.add_filter("center", text_methods::center);
     environment.add_function("raise_exception", |message: String| -> Result<String, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, message))
     });
@@ -324,6 +333,7 @@ fn environment() -> Environment<'static> {
 /// Serializes JSON as Python does, without HTML escapes.
 fn to_json(value: &minijinja::Value, options: Kwargs) -> Result<String, Error> {
     let indent: Option<usize> = options.get("indent")?;
+    let separators: Option<Vec<String>> = options.get("separators")?;
     // Python's other options have no effect here.
     let _others: Option<bool> = options.get("ensure_ascii")?;
     let wrong =
@@ -338,36 +348,47 @@ fn to_json(value: &minijinja::Value, options: Kwargs) -> Result<String, Error> {
             serde::Serialize::serialize(&value, &mut serializer).map_err(|error| wrong(&error))?;
         }
         None => {
-            let mut serializer = serde_json::Serializer::with_formatter(&mut text, Spaced);
+            let form = Separated::by(separators.as_deref().unwrap_or_default());
+            let mut serializer = serde_json::Serializer::with_formatter(&mut text, form);
             serde::Serialize::serialize(&value, &mut serializer).map_err(|error| wrong(&error))?;
         }
     }
     String::from_utf8(text).map_err(|error| wrong(&error))
 }
 
-/// Writes a space after each comma and colon.
-struct Spaced;
+/// Writes these texts between items, and between keys and values.
+struct Separated<'s> {
+    item: &'s str,
+    key: &'s str,
+}
 
-impl serde_json::ser::Formatter for Spaced {
+impl<'s> Separated<'s> {
+    /// Uses Python's separators unless others are given.
+    fn by(given: &'s [String]) -> Self {
+        if let [item, key] = given { Self { item, key } } else { Self { item: ", ", key: ": " } }
+    }
+}
+
+impl serde_json::ser::Formatter for Separated<'_> {
     fn begin_array_value<W>(&mut self, writer: &mut W, first: bool) -> std::io::Result<()>
     where
         W: ?Sized + std::io::Write,
     {
-        if first { Ok(()) } else { writer.write_all(b", ") }
+        if first { Ok(()) } else { writer.write_all(self.item.as_bytes()) }
     }
 
     fn begin_object_key<W>(&mut self, writer: &mut W, first: bool) -> std::io::Result<()>
     where
         W: ?Sized + std::io::Write,
     {
-        if first { Ok(()) } else { writer.write_all(b", ") }
+        if first { Ok(()) } else { writer.write_all(self.item.as_bytes()) }
     }
 
     fn begin_object_value<W>(&mut self, writer: &mut W) -> std::io::Result<()>
     where
         W: ?Sized + std::io::Write,
     {
-        writer.write_all(b": ")
+        writer.write_all(self.key.as_bytes())
     }
 }
 

@@ -410,6 +410,15 @@ fn template_supports_features_of_real_templates() {
     for (source, expected) in [
         ("{{ bos_token }}{{ messages[0]['content'].strip() }}{{ eos_token }}", "<s>Hi <b></s>"),
         ("{{ messages[0] | tojson }}", r#"{"role": "user", "content": " Hi <b> "}"#),
+        ("{{ 'abc'.removeprefix('a') }}{{ 'abc'.removesuffix('c') }}", "bcab"),
+        ("{{ 'a:b:c'.partition(':')[2] }}{{ 'a:b:c'.rpartition(':')[0] }}", "b:ca:b"),
+        ("{{ 'a'.partition(':') | length }}{{ 'éb'.index('b') }}", "31"),
+        ("{{ '-7'.zfill(4) }}{{ 'aB'.swapcase() }}", "-007Ab"),
+        ("{{ 'a  b c' | wordcount }}[{{ 'ab' | center(5) }}]", "3[ ab  ]"),
+        (
+            "{{ {'a': [1, 2]} | tojson(separators=(',', ':')) }}{{ {'a': [1, 2]} | tojson }}",
+            r#"{"a":[1,2]}{"a": [1, 2]}"#,
+        ),
         ("{% for m in messages %}{% if loop.first %}{% continue %}{% endif %}x{% endfor %}y", "y"),
         ("{%- macro f(x) -%}[{{ x }}]{%- endmacro -%}{{ f('a') }}", "[a]"),
         (

@@ -2,12 +2,17 @@
 //! which may be in the prompt, or the messages of the Harmony format (gpt-oss).
 
 /// The tags around thinking.
-pub const TAGS: [(&str, &str); 7] = [
+pub const TAGS: [(&str, &str); 12] = [
     ("<think>", "</think>"),
     ("<thinking>", "</thinking>"),
     ("<seed:think>", "</seed:think>"),
     ("<reasoning>", "</reasoning>"),
+    ("<thought>", "</thought>"),
     ("[THINK]", "[/THINK]"),
+    ("◁think▷", "◁/think▷"),
+    ("<|begin_of_thought|>", "<|end_of_thought|>"),
+    ("<|channel>thought", "<channel|>"),
+    ("Here is my thought process:", "Here is my response:"),
     ("<|START_THINKING|>", "<|END_THINKING|>"),
     ("<|channel|>analysis<|message|>", "<|end|>"),
 ];
@@ -265,26 +270,19 @@ mod tests {
         (all.reasoning, all.content)
     }
 
+    /// Checks cases of text, thinking and content, at several chunk sizes.
+    fn check(cases: &[(Thinking, &str, &str, &str)]) {
+        for (thinking, text, reasoning, content) in cases {
+            for size in [1, 2, 3, 7, 1000] {
+                let expected = ((*reasoning).to_owned(), (*content).to_owned());
+                assert_eq!(divided(*thinking, text, size), expected, "{text} by {size}");
+            }
+        }
+    }
+
     #[test]
-    fn thinking_is_separated_from_answer_at_any_chunk_size() {
-        for (thinking, text, reasoning, content) in [
-            (
-                Thinking::Maybe,
-                "<think>\nLet me see. 2+2\n</think>\n\nFour!!",
-                "Let me see. 2+2",
-                "Four!!",
-            ),
-            (
-                Thinking::Begun("</think>"),
-                "I count 2+2\n</think>\n\nFour!!",
-                "I count 2+2",
-                "Four!!",
-            ),
-            (Thinking::Begun("</think>"), "cut in </thi", "cut in </thi", ""),
-            (Thinking::Maybe, "<think>\n\n</think>\n\nFour", "", "Four"),
-            (Thinking::Maybe, "\n<thinking>a < b\n\nc</thinking>d", "a < b\n\nc", "d"),
-            (Thinking::Maybe, "[THINK]a[/THINK]b", "a", "b"),
-            (Thinking::Maybe, "<seed:think>é🌙</seed:think>é", "é🌙", "é"),
+    fn harmony_messages_are_separated_at_any_chunk_size() {
+        check(&[
             (
                 Thinking::Maybe,
                 "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>b",
@@ -319,6 +317,39 @@ mod tests {
                 "<|channel|>commentary to=functions.f<|message|>{\"x\": 1}",
             ),
             (Thinking::Maybe, "<|channel|>fin", "", ""),
+        ]);
+    }
+
+    #[test]
+    fn thinking_is_separated_from_answer_at_any_chunk_size() {
+        check(&[
+            (
+                Thinking::Maybe,
+                "<think>\nLet me see. 2+2\n</think>\n\nFour!!",
+                "Let me see. 2+2",
+                "Four!!",
+            ),
+            (
+                Thinking::Begun("</think>"),
+                "I count 2+2\n</think>\n\nFour!!",
+                "I count 2+2",
+                "Four!!",
+            ),
+            (Thinking::Begun("</think>"), "cut in </thi", "cut in </thi", ""),
+            (Thinking::Maybe, "<think>\n\n</think>\n\nFour", "", "Four"),
+            (Thinking::Maybe, "\n<thinking>a < b\n\nc</thinking>d", "a < b\n\nc", "d"),
+            (Thinking::Maybe, "[THINK]a[/THINK]b", "a", "b"),
+            (Thinking::Maybe, "◁think▷a◁/think▷b", "a", "b"),
+            (Thinking::Maybe, "<thought>a</thought>b", "a", "b"),
+            (Thinking::Maybe, "<|channel>thought\na\n<channel|>b", "a", "b"),
+            (
+                Thinking::Maybe,
+                "Here is my thought process:\na\n\nHere is my response:\nb",
+                "a",
+                "b",
+            ),
+            (Thinking::Maybe, "Here is my answer: b", "", "Here is my answer: b"),
+            (Thinking::Maybe, "<seed:think>é🌙</seed:think>é", "é🌙", "é"),
             (
                 Thinking::Maybe,
                 " no <think>tag</think> at the front",
@@ -328,12 +359,7 @@ mod tests {
             (Thinking::Maybe, "<thi", "", "<thi"),
             (Thinking::Maybe, "", "", ""),
             (Thinking::Never, "<think>{}", "", "<think>{}"),
-        ] {
-            for size in [1, 2, 3, 7, 1000] {
-                let expected = (reasoning.to_owned(), content.to_owned());
-                assert_eq!(divided(thinking, text, size), expected, "{text} by {size}");
-            }
-        }
+        ]);
     }
 
     #[test]
