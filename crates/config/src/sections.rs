@@ -15,7 +15,7 @@ use super::agent::agent;
 use super::reader::{Known, Reader, Section};
 use super::router::router;
 use super::values::{
-    Value, addresses, duration, flag, header, headers, host_name, list, log_level, map,
+    Value, addresses, command, duration, flag, header, headers, host_name, list, log_level, map,
     memory_size, network, one_of, one_or_more, origin, path, positive, recipient, size,
     some_addresses, text, web_address, whole,
 };
@@ -486,7 +486,7 @@ fn backup(section: &mut Section<'_>, folder: &Path, data_dir: &Path) -> Backup {
         passphrase,
         log: section.optional("log", duration(SECOND..=DAY)),
         log_budget: section.get("log_budget", GIB, size(64 * MIB..=TIB)),
-        after: section.get("after", Vec::new(), list(text)),
+        after: section.get("after", Vec::new(), command(folder)),
         after_timeout: section.get("after_timeout", HOUR, duration(SECOND..=7 * DAY)),
     };
     if !backup.after.is_empty() && backup.every.is_none() {

@@ -396,6 +396,22 @@ fn config_paths_are_absolute() {
     }
 }
 
+#[test]
+fn config_program_after_backups_is_found_from_any_folder() {
+    let here = std::env::current_dir().unwrap();
+    for (program, expected) in [
+        ("./copy.sh", here.join("etc/./copy.sh").display().to_string()),
+        ("bin/copy", here.join("etc/bin/copy").display().to_string()),
+        ("../copy", here.join("etc/../copy").display().to_string()),
+        ("rsync", "rsync".to_owned()),
+        ("/opt/copy", "/opt/copy".to_owned()),
+    ] {
+        let text = format!("[backup]\nevery = '1h'\nafter = ['{program}', './argument']\n");
+        let (config, _errors, _) = read(&text, Path::new("etc"), &defaults());
+        assert_eq!(config.backup.after, [expected, "./argument".to_owned()]);
+    }
+}
+
 proptest::proptest! {
     #[test]
     fn config_reader_never_panics(text in "[\\[\\]a-z.=\"{}#$: 0-9\n-]{0,80}") {

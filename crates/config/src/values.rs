@@ -116,6 +116,20 @@ pub fn path(folder: &Path) -> impl Fn(&Value<'_>) -> Parsed<PathBuf> {
     move |value| text(value).map(|path| folder.join(path))
 }
 
+/// Parses a program and its arguments. A relative path to the program is resolved against `folder`;
+/// a name without a slash is left to the `PATH`.
+pub fn command(folder: &Path) -> impl Fn(&Value<'_>) -> Parsed<Vec<String>> {
+    move |value| {
+        let mut command = list(text)(value)?;
+        if let Some(program) = command.first_mut().filter(|program| program.contains('/'))
+            && let Ok(path) = folder.join(&*program).into_os_string().into_string()
+        {
+            *program = path;
+        }
+        Ok(command)
+    }
+}
+
 /// Parses one address such as `"0.0.0.0:8443"`, or a list of addresses.
 pub fn addresses(value: &Value<'_>) -> Parsed<Vec<SocketAddr>> {
     match value.get_ref().as_array() {
