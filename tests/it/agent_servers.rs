@@ -127,6 +127,9 @@ async fn agent_replies_to_requests_of_a_server_during_a_call() {
     }
 }
 
+/// The callable tools of the odd list.
+const ODD_TOOLS: [&str; 4] = ["stub__echo", "stub__nested", "stub__invalid", "stub__annotated"];
+
 #[tokio::test]
 async fn agent_skips_invalid_tools_of_server() {
     let up = Upstream::start().await;
@@ -135,7 +138,7 @@ async fn agent_skips_invalid_tools_of_server() {
     let service = service_of(&up, &server).await;
     script(&up, Vec::new());
     ask(&service, json!({})).await;
-    assert_eq!(offered(&up), ["stub__echo", "stub__nested"]);
+    assert_eq!(offered(&up), ODD_TOOLS);
     let request = up.newest();
     let tools = request["tools"].as_array().unwrap();
     let nested = tools.iter().find(|tool| tool["function"]["name"] == "stub__nested").unwrap();
@@ -161,7 +164,7 @@ async fn agent_lists_tools_of_server_again_after_change() {
 async fn await_changed_tools(service: &Service, up: &Upstream) {
     for _ in 0..200 {
         ask(service, json!({})).await;
-        if offered(up) == ["stub__echo", "stub__nested"] {
+        if offered(up) == ODD_TOOLS {
             return;
         }
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;

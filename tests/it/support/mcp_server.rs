@@ -55,8 +55,10 @@ fn odd_tools() -> Value {
         "$defs": {"A": {"type": "string"}}});
     json!({"tools": [
         {"name": "none"}, with("null", Value::Null), with("text", json!("x")),
-        with("invalid", json!({"type": "odd"})), with("", json!({})), {"inputSchema": {}},
+        with("", json!({})), {"inputSchema": {}},
         {"name": 1, "inputSchema": {}}, good, good, with("nested", nested),
+        with("invalid", json!({"type": "odd"})),
+        {"name": "annotated", "inputSchema": {}, "annotations": "x", "outputSchema": 5},
     ]})
 }
 

@@ -10,7 +10,7 @@ use hyper::header::{HeaderName, HeaderValue};
 use rmcp::model::{
     CallToolRequest, CallToolRequestParams, CallToolResult, ClientConfig, ClientRequest,
     ContentBlock, ErrorData, Implementation, ListToolsRequest, PaginatedRequestParams,
-    ProgressNotificationParam, ProtocolVersion, RequestMetaObject, ServerResult, Tool,
+    ProgressNotificationParam, ProtocolVersion, RequestMetaObject, ServerResult,
 };
 use rmcp::service::{
     ClientInitializeError, NotificationContext, Peer, PeerRequestOptions, RunningService,
@@ -20,7 +20,7 @@ use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
 use rmcp::{ClientHandler, ClientLifecycleMode, ClientServiceExt, RoleClient};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -263,8 +263,8 @@ async fn list(peer: &Peer<RoleClient>, server: &str) -> Result<Vec<ServerTool>, 
         let page = PaginatedRequestParams::default().with_cursor(cursor);
         let request = ListToolsRequest::with_param(page);
         let answer = peer.send_request(ClientRequest::ListToolsRequest(request)).await;
-        let (page, next) = page_of(answer.map_err(in_words)?, server)?;
-        for tool in page {
+        let (page, next) = page_of(answer.map_err(in_words)?)?;
+        for listed in &page {
             if tools.len() == TOOLS_MAX {
                 tracing::warn!(
                     server,
@@ -272,14 +272,12 @@ async fn list(peer: &Peer<RoleClient>, server: &str) -> Result<Vec<ServerTool>, 
                 );
                 return Ok(tools);
             }
-            let name = tool.name.to_string();
-            if tools.iter().any(|earlier| earlier.own_name == name) {
-                leave_out(server, &name, "another tool has the same name");
-                continue;
-            }
-            match read(tool) {
+            match read(listed, server) {
+                Ok(tool) if tools.iter().any(|earlier| earlier.own_name == tool.own_name) => {
+                    leave_out(server, listed, "another tool has the same name");
+                }
                 Ok(tool) => tools.push(tool),
-                Err(reason) => leave_out(server, &name, &reason),
+                Err(reason) => leave_out(server, listed, &reason),
             }
         }
         cursor = next.filter(|cursor| !cursor.is_empty());
@@ -290,31 +288,20 @@ async fn list(peer: &Peer<RoleClient>, server: &str) -> Result<Vec<ServerTool>, 
     Ok(tools)
 }
 
-/// Returns the tools of a page and the cursor of the next page. Invalid tools are omitted.
-fn page_of(answer: ServerResult, server: &str) -> Result<(Vec<Tool>, Option<String>), String> {
+/// Returns the tools of a page, as the server describes them, and the cursor of the next page.
+fn page_of(answer: ServerResult) -> Result<(Vec<Value>, Option<String>), String> {
     let answer = match serde_json::to_value(answer) {
         Ok(answer) => answer,
         Err(error) => return Err(format!("its answer to tools/list cannot be read: {error}")),
     };
     let listed = answer.get("tools").and_then(Value::as_array);
     let listed = listed.ok_or("its answer to tools/list has no list `tools`")?;
-    let mut tools = Vec::new();
-    for tool in listed {
-        let name = tool.get("name").and_then(Value::as_str).unwrap_or("(no name)");
-        if !tool.get("inputSchema").is_some_and(Value::is_object) {
-            leave_out(server, name, "`inputSchema` must be an object");
-            continue;
-        }
-        match serde_json::from_value(tool.clone()) {
-            Ok(tool) => tools.push(tool),
-            Err(error) => leave_out(server, name, &error.to_string()),
-        }
-    }
     let next = answer.get("nextCursor").and_then(Value::as_str).map(str::to_owned);
-    Ok((tools, next))
+    Ok((listed.clone(), next))
 }
 
-fn leave_out(server: &str, name: &str, reason: &str) {
+fn leave_out(server: &str, listed: &Value, reason: &str) {
+    let name = listed.get("name").and_then(Value::as_str).unwrap_or("(no name)");
     let tool: String = name.chars().take(NAME_MAX).collect();
     tracing::warn!(server, tool, reason, "tool of an MCP server ignored");
 }
@@ -349,23 +336,45 @@ fn unopened(error: &ClientInitializeError) -> String {
     error.to_string()
 }
 
-/// Checks a tool against the limits. Its name for the model is set later.
+/// Reads a tool from its name, description and schema; invalid optional fields are ignored. Its name
+/// for the model is set later.
 ///
 /// # Errors
 /// The reason for omitting the tool.
-fn read(tool: Tool) -> Result<ServerTool, String> {
-    let schema = Value::Object(tool.input_schema.as_ref().clone());
-    let own_name = tool.name.into_owned();
+fn read(listed: &Value, server: &str) -> Result<ServerTool, String> {
+    let text = |name: &str| listed.get(name).and_then(Value::as_str);
+    let own_name = text("name").ok_or("its name must be a string")?.to_owned();
     if own_name.is_empty() || own_name.chars().nth(NAME_MAX).is_some() {
         return Err(format!("its name must have 1 to {NAME_MAX} characters"));
     }
+    let schema = listed.get("inputSchema").filter(|schema| schema.is_object());
+    let schema = schema.ok_or("`inputSchema` must be an object")?;
     if schema.to_string().len() > SCHEMA_MAX {
         return Err(format!("`inputSchema` has more than {SCHEMA_MAX} bytes"));
     }
-    Schema::compile(&schema).map_err(|error| format!("`inputSchema`: {error}"))?;
-    let description = tool.description.unwrap_or_default();
+    let schema = match Schema::compile(schema) {
+        Ok(_) => schema.clone(),
+        Err(error) => {
+            tracing::warn!(server, tool = own_name, %error, "schema of an MCP tool simplified");
+            simplified(schema)
+        }
+    };
+    let description = text("description").unwrap_or_default();
     let description = description.chars().take(DESCRIPTION_MAX).collect();
     Ok(ServerTool { name: String::new(), own_name, description, schema })
+}
+
+/// Returns a valid schema with the properties of an invalid one: their names and descriptions.
+fn simplified(schema: &Value) -> Value {
+    let properties = schema.get("properties").and_then(Value::as_object).into_iter().flatten();
+    let properties: Map<String, Value> = properties
+        .map(|(name, property)| {
+            let described = property.get("description").filter(|text| text.is_string());
+            let property = described.map_or(json!({}), |text| json!({"description": text}));
+            (name.clone(), property)
+        })
+        .collect();
+    json!({"type": "object", "properties": properties})
 }
 
 /// One tool call.
@@ -414,17 +423,28 @@ pub async fn call(
 /// replaced, and the others are retained.
 fn result_of(answer: &Value) -> Result<CallToolResult, String> {
     let structured = answer.get("structuredContent").filter(|content| !content.is_null());
-    let blocks = answer.get("content").and_then(Value::as_array);
-    if structured.is_none() && blocks.is_none() {
-        return Err(NO_RESULT.to_owned());
-    }
+    // Some servers send one block, or its text, instead of a list.
+    let is_block = answer.get("type").is_some_and(Value::is_string);
+    let content = answer.get("content").or(is_block.then_some(answer));
+    let blocks = match content {
+        Some(Value::Array(blocks)) => &blocks[..],
+        Some(one @ (Value::String(_) | Value::Object(_))) => std::slice::from_ref(one),
+        Some(Value::Null | Value::Bool(_) | Value::Number(_)) | None if structured.is_some() => &[],
+        Some(Value::Null | Value::Bool(_) | Value::Number(_)) | None => {
+            return Err(NO_RESULT.to_owned());
+        }
+    };
     let block = |block: &Value| {
         let kind = block.get("type").and_then(Value::as_str).unwrap_or("unknown");
+        let text = block.get("text").filter(|_| kind == "text").unwrap_or(block);
+        if let Some(text) = text.as_str() {
+            return ContentBlock::text(text);
+        }
         let kind: String = kind.chars().take(NAME_MAX).collect();
         serde_json::from_value(block.clone())
             .unwrap_or_else(|_unknown| ContentBlock::text(format!("(content of the type {kind})")))
     };
-    let content = blocks.into_iter().flatten().map(block).collect();
+    let content = blocks.iter().map(block).collect();
     let is_error = answer.get("isError").and_then(Value::as_bool).unwrap_or(false);
     let mut result = CallToolResult::success(content);
     result.is_error = Some(is_error);
@@ -434,8 +454,6 @@ fn result_of(answer: &Value) -> Result<CallToolResult, String> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -461,13 +479,64 @@ mod tests {
             "hi (content of the type hologram) (content of the type image) (content of the type unknown)"
         );
         assert_eq!(structured, Some(json!({"a": 1})));
-        for content in [json!(null), json!([]), json!("none")] {
+        for content in [json!(null), json!([]), json!(7)] {
             let (said, structured, _) =
                 texts(json!({"content": content, "structuredContent": {"a": 1}}));
             assert_eq!((said.as_str(), structured), ("", Some(json!({"a": 1}))));
         }
         let (said, _, is_error) = texts(json!({"content": [{"type": "later"}], "isError": true}));
         assert_eq!((said.as_str(), is_error), ("(content of the type later)", Some(true)));
-        assert!(result_of(&json!({"tools": []})).is_err());
+        for answer in [
+            json!({"content": "hi"}),
+            json!({"content": text}),
+            json!({"content": [{"type": "text", "text": "hi", "annotations": "x"}]}),
+            json!({"content": [{"type": "text", "text": "hi", "_meta": 1}]}),
+            json!({"content": ["hi"]}),
+            text,
+        ] {
+            assert_eq!(texts(answer.clone()).0, "hi", "{answer}");
+        }
+        for answer in [json!({"tools": []}), json!({}), json!({"content": null})] {
+            assert!(result_of(&answer).is_err(), "{answer}");
+        }
+    }
+
+    #[test]
+    fn mcp_tool_is_read_despite_invalid_optional_fields() {
+        let schema = json!({"type": "object", "properties": {"a": {"type": "string"}}});
+        for (name, value) in [
+            ("annotations", json!("x")),
+            ("icons", json!(5)),
+            ("title", json!([])),
+            ("_meta", json!("x")),
+            ("outputSchema", json!({"type": "odd"})),
+            ("description", json!(7)),
+            ("execution", json!("x")),
+        ] {
+            let tool =
+                read(&json!({"name": "f", "inputSchema": schema, name: value}), "s").unwrap();
+            assert_eq!((&*tool.own_name, &tool.schema, &*tool.description), ("f", &schema, ""));
+        }
+        let described = json!({"a": {"type": "any", "description": "A1A"}, "b": true});
+        for schema in [
+            json!({"properties": described}),
+            json!({"properties": described, "required": null}),
+            json!({"properties": described, "patternProperties": {"^(?!x).*$": {}}}),
+            json!({"properties": described, "$ref": "https://example.org/other"}),
+        ] {
+            let tool = read(&json!({"name": "f", "inputSchema": schema}), "s").unwrap();
+            let expected =
+                json!({"type": "object", "properties": {"a": {"description": "A1A"}, "b": {}}});
+            assert_eq!(tool.schema, expected, "{schema}");
+        }
+        for (tool, why) in [
+            (json!({"inputSchema": {}}), "name must be a string"),
+            (json!({"name": "", "inputSchema": {}}), "1 to 128"),
+            (json!({"name": "f"}), "must be an object"),
+            (json!({"name": "f", "inputSchema": []}), "must be an object"),
+            (json!({"name": "f", "inputSchema": {"x": "y".repeat(SCHEMA_MAX)}}), "more than"),
+        ] {
+            assert!(read(&tool, "s").unwrap_err().contains(why), "{tool}");
+        }
     }
 }
