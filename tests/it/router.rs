@@ -186,7 +186,7 @@ async fn router_converts_whole_answer_to_stream_events() {
     // The opposite: a stream for a call that did not request one.
     let stream = "data: {\"id\":\"x\",\"choices\":[{\"delta\":{\"content\":\"fo\"}}]}\n\n\
         data: {\"choices\":[{\"delta\":{\"content\":\"ur\"},\"finish_reason\":\"length\"}]}\n\n\
-        data: {\"choices\":[],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":4}}\n\ndata: [DONE]\n\n";
+        data: {\"choices\":[],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":4,\"total_tokens\":7}}\n\ndata: [DONE]\n\n";
     for kind in ["text/event-stream", "Text/Event-Stream; charset=utf-8", "text/plain"] {
         up.answers_with(200, ("content-type", kind), stream);
         let answer =
@@ -201,6 +201,64 @@ async fn router_converts_whole_answer_to_stream_events() {
             (&json!("chat.completion"), &json!(3))
         );
     }
+}
+
+#[tokio::test]
+async fn router_repairs_answers_that_are_almost_json() {
+    let up = Upstream::start().await;
+    let service = Service::configured(&up.config("")).await;
+    service.manifest(&up.manifest("near", "chat", ""));
+    let choice = |text: &str| {
+        format!(
+            "{{\"choices\":[{{\"{text}\":{{\"content\":\"a\\ud83d\"}},\"finish_reason\":\"stop\",\
+                 \"logprobs\":{{\"content\":[{{\"token\":\"a\",\"logprob\":NaN}}]}}}}]}}"
+        )
+    };
+    let stream = format!("data: {}\n\n", choice("delta")).repeat(2) + "data: [DONE]\n\n";
+    up.answers_with(200, ("content-type", "text/event-stream"), &stream);
+    let answer = service.post("/v1/chat/completions", &chat("far", true)).send().await;
+    let events = events(&answer.text);
+    assert_eq!(events.len(), 2, "{}", answer.text);
+    for event in events {
+        assert_eq!(event["choices"][0]["delta"]["content"], "a\u{fffd}");
+        assert_eq!(event["choices"][0]["logprobs"]["content"][0]["logprob"], -9999.0);
+    }
+    up.answers(200, choice("message"));
+    let whole = service.post("/v1/chat/completions", &chat("far", false)).send().await.expect(200);
+    assert_eq!(whole["choices"][0]["logprobs"]["content"][0]["logprob"], -9999.0);
+    let body = json!({"model": "near", "version": "1", "input": {"prompt": "hi"}});
+    for text in [stream, choice("message")] {
+        up.answers(200, text);
+        let run = service.post("/v1/prediction/run", &body).send().await.expect(200);
+        assert!(run["output"].as_str().unwrap().starts_with("a\u{fffd}"), "{run}");
+    }
+}
+
+#[tokio::test]
+async fn prediction_that_only_thought_fails_and_costs_nothing() {
+    let near = Upstream::start().await;
+    let service = Service::start().await;
+    service.manifest(&near.manifest("talks", "chat", "[cost]\ntype = 'fixed'\namount = 1.0\n"));
+    let body = json!({"model": "talks", "version": "1", "input": {"prompt": "hi"}});
+    for (delta, reason, status) in [
+        ("{\"reasoning_content\":\"hm\"}", "length", "failed"),
+        ("{\"reasoning\":\"hm\",\"content\":\"\"}", "length", "failed"),
+        ("{\"reasoning_content\":\"hm\"}", "stop", "success"),
+        ("{\"reasoning_content\":\"hm\",\"content\":\"a\"}", "length", "success"),
+    ] {
+        let text = format!(
+            "data: {{\"choices\":[{{\"delta\":{delta},\"finish_reason\":\"{reason}\"}}]}}\n\ndata: [DONE]\n\n"
+        );
+        near.answers_with(200, ("content-type", "text/event-stream"), &text);
+        let run = service.post("/v1/prediction/run", &body).send().await.expect(200);
+        assert_eq!(run["status"], status, "{delta} {reason}: {run}");
+        assert_eq!(
+            run["error"].as_str().unwrap().contains("raise max_tokens"),
+            status == "failed",
+            "{run}"
+        );
+    }
+    assert_eq!(service.ledger().await.len(), 2, "a failure costs nothing");
 }
 
 #[tokio::test]

@@ -262,7 +262,7 @@ impl From<decisions::Error> for Error {
 fn failed(execution: ExecutionId, failure: chat::Failure) -> Error {
     let status = StatusCode::from_u16(failure.status);
     let status = status.unwrap_or(StatusCode::BAD_GATEWAY);
-    let chat::Said { kind, param, code, headers } = *failure.said;
+    let chat::Said { kind, param, code, headers, .. } = *failure.said;
     let open_ai = OpenAi { kind, param, code };
     let mut refused = Error::status(status, failure.message).with_open_ai(open_ai);
     let headers = headers.into_iter().filter_map(|(name, value)| Some((name?, value)));

@@ -238,15 +238,20 @@ impl Relay {
         if event.is_named("error") {
             return Err(End::Failed(shape::failure_in_error_event(data)));
         }
-        match self.meter.event(data).map_err(End::Failed)? {
+        let mut raw = event.raw;
+        let seen = self.meter.event(data).or_else(|failure| {
+            let repaired = shape::repaired(data).ok_or(failure)?;
+            raw = [b"data: ", &*repaired, b"\n\n"].concat().into();
+            self.meter.event(&repaired)
+        });
+        match seen.map_err(End::Failed)? {
             seen @ (Seen::Part | Seen::Message) => {
                 if self.wants_usage && self.frame.is_none() {
                     self.frame = frame_of(data);
                 }
                 let converted = (seen == Seen::Message).then(|| shape::event_of(data)).flatten();
-                passed.push(converted.unwrap_or(event.raw));
+                passed.push(converted.unwrap_or(raw));
             }
-            Seen::Message => passed.push(shape::event_of(data).unwrap_or(event.raw)),
             Seen::Usage => self.usage = Some(data.clone()),
             Seen::Failed(failure) => return Err(End::Failed(*failure)),
         }

@@ -171,7 +171,13 @@ async fn parse_aside(
         let text = converted.map_or(text, Bytes::from);
         let checked = content::check_values(&text);
         checked.map_err(|error| broken(&name, &format!("its answer cannot be read: {error}")))?;
-        let answer = answer::parse(Some(operation), &name, &text)?;
+        let (answer, text) = match answer::parse(Some(operation), &name, &text) {
+            Ok(answer) => (answer, text),
+            Err(failure) => {
+                let text = shape::repaired(&text).ok_or(failure)?;
+                (answer::parse(Some(operation), &name, &text)?, text)
+            }
+        };
         if !is_stream {
             return Ok(Parsed::Whole(answer, text));
         }

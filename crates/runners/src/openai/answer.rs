@@ -232,7 +232,7 @@ fn begins_answer(name: &str, event: &Event) -> Result<bool, Failure> {
     if event.is_named("error") {
         return Err(shape::failure_in_error_event(data));
     }
-    let event: Value = serde_json::from_slice(data).map_err(|_other| not_json())?;
+    let event = shape::parse(data).ok_or_else(not_json)?;
     match shape::failure_in(&event) {
         Some(failure) => Err(failure),
         None => Ok(shape::has_answer(&event)),

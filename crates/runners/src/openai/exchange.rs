@@ -261,8 +261,7 @@ impl Exchange<'_> {
             return Ok(());
         }
         let chunk = self.parse_aside(data.len(), move |name| {
-            serde_json::from_slice::<Value>(&data)
-                .map_err(|_other| unexpected(name, &not_json().message, &data))
+            shape::parse(&data).ok_or_else(|| unexpected(name, &not_json().message, &data))
         });
         let chunk = chunk.await?;
         if let Some(failure) = shape::failure_in(&chunk) {
@@ -346,7 +345,12 @@ impl Whole {
             Kind::Chat => Some(Operation::Chat),
             Kind::Embeddings | Kind::Images => None,
         };
-        answer::parse(operation, name, said)?;
+        let repaired = answer::parse(operation, name, said).err().map(|failure| {
+            let text = shape::repaired(said).ok_or(failure)?;
+            answer::parse(operation, name, &text).map(|_answer| text)
+        });
+        let repaired = repaired.transpose()?;
+        let said = repaired.as_deref().unwrap_or(said);
         if kind == Kind::Chat {
             let events = shape::events_of(said).map(Self::Events);
             return events.ok_or_else(|| misunderstood(name, "its answer has no choices"));

@@ -1,7 +1,10 @@
 //! Server dialects: failures with a success status, whole completions instead of a stream, and
 //! usage in the format of other APIs.
 
+use std::sync::LazyLock;
+
 use bytes::Bytes;
+use regex::bytes::{Captures, Regex};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
@@ -94,6 +97,35 @@ fn said_in_answer(error: &Value) -> Failure {
     let is_moderated = failure.class == ErrorClass::ContentModeration;
     let class = if is_moderated { failure.class } else { ErrorClass::ProviderError };
     Failure { class, ..failure }
+}
+
+/// A log-probability that is not a number, which Python's JSON has and JSON has not.
+static LOGPROB: LazyLock<Option<Regex>> =
+    LazyLock::new(|| Regex::new(r#"("logprob"\s*:\s*)(?:NaN|-?Infinity)"#).ok());
+/// Each escape in a string. The group is one half of a UTF-16 character without the other.
+static ESCAPE: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    let pair = r"u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}";
+    Regex::new(&format!(r"(?s-u)\\(?:{pair}|(u[dD][89a-fA-F][0-9a-fA-F]{{2}})|.)")).ok()
+});
+
+/// Repairs the mistakes of servers that leave a JSON text otherwise readable: impossible
+/// log-probabilities, and halves of characters. Returns `None` if it has none.
+pub fn repaired(json: &[u8]) -> Option<Bytes> {
+    let numbers = LOGPROB.as_ref()?.replace_all(json, &b"${1}-9999.0"[..]);
+    let whole = ESCAPE.as_ref()?.replace_all(&numbers, |escape: &Captures<'_>| {
+        if escape.get(1).is_some() { br"\ufffd".to_vec() } else { escape[0].to_vec() }
+    });
+    // Line breaks are only between values, and would split an event.
+    let is_break = |byte: &u8| matches!(byte, b'\n' | b'\r');
+    let text: Vec<u8> =
+        whole.iter().map(|byte| if is_break(byte) { b' ' } else { *byte }).collect();
+    (whole != json).then(|| text.into())
+}
+
+/// Parses an event, and repairs it if necessary.
+pub fn parse(event: &[u8]) -> Option<Value> {
+    let parsed = serde_json::from_slice(event).ok();
+    parsed.or_else(|| serde_json::from_slice(&repaired(event)?).ok())
 }
 
 /// Converts a whole completion into the events of a stream; returns `None` if it has no choices.

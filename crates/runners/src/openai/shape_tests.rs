@@ -233,3 +233,27 @@ fn completion_is_converted_to_stream_events() {
     assert_eq!(events_of(br#"{"choices":[]}"#), None);
     assert_eq!(events_of(b"[1]"), None);
 }
+
+#[test]
+fn json_with_impossible_logprobs_or_halves_of_characters_is_repaired() {
+    for (json, expected) in [
+        (r#"{"logprob":NaN}"#, r#"{"logprob":-9999.0}"#),
+        ("{\"logprob\" :\n-Infinity}", r#"{"logprob" : -9999.0}"#),
+        (r#"{"logprob": Infinity, "x": 1}"#, r#"{"logprob": -9999.0, "x": 1}"#),
+        (r#"{"a":"\ud83d"}"#, r#"{"a":"\ufffd"}"#),
+        (r#"{"a":"\uDE00x\ud83d\ude00"}"#, r#"{"a":"\ufffdx\ud83d\ude00"}"#),
+        (r#"{"a":"é\n\ud83d\n"}"#, r#"{"a":"é\n\ufffd\n"}"#),
+    ] {
+        assert_eq!(repaired(json.as_bytes()).unwrap(), expected, "{json}");
+        assert!(parse(json.as_bytes()).is_some(), "{json}");
+    }
+    for json in [
+        r#"{"content":NaN}"#,
+        r#"{"a":"\\ud83d"}"#,
+        r#"{"a":"\ud83d\ude00 \u00e9"}"#,
+        r#"{"a":"\"logprob\":NaN"}"#,
+        "{",
+    ] {
+        assert_eq!(repaired(json.as_bytes()), None, "{json}");
+    }
+}
