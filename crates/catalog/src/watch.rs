@@ -1,51 +1,113 @@
 //! Watches the models directory and reloads the catalog once changes have settled.
+//!
+//! A watch follows the directory that it was set on, not its path. The task therefore also checks
+//! whether the path leads to another directory than before, and watches that one: a directory that
+//! is created after the start, or replaced by a mount, a rename or a symbolic link.
 
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use notify::{RecursiveMode, Watcher};
+use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::Notify;
+use tokio::task::{JoinError, spawn_blocking};
 
 use super::{Catalog, Report};
-use orrery_runtime::Tasks;
+use orrery_runtime::{Recurring, Tasks};
 
 /// Quiet period before a reload, because editors write files in several steps.
 const SETTLED: Duration = Duration::from_millis(300);
 
+/// How often the task checks whether the path leads to another directory.
+const CHECK_EVERY: Duration = Duration::from_secs(2);
+
+/// Device and inode of a directory.
+type Identity = (u64, u64);
+
+/// A watch on the directory that the path led to at the last check.
+struct Watch {
+    changed: Arc<Notify>,
+    /// `None` if there is no directory.
+    identity: Option<Identity>,
+    /// Dropping the watcher ends the watch.
+    watcher: Option<RecommendedWatcher>,
+    failure: Recurring,
+}
+
+impl Watch {
+    fn new(folder: &Path) -> Self {
+        let mut watch = Self {
+            changed: Arc::default(),
+            identity: None,
+            watcher: None,
+            failure: Recurring::default(),
+        };
+        watch.follow(folder);
+        watch
+    }
+
+    /// Watches the directory that `folder` leads to now. Returns whether it is another one than at
+    /// the last check. A missing directory is no failure: the models in it are optional.
+    fn follow(&mut self, folder: &Path) -> bool {
+        let identity = std::fs::metadata(folder).ok().map(|data| (data.dev(), data.ino()));
+        let is_other = identity != self.identity;
+        if is_other {
+            self.watcher = None;
+        }
+        self.identity = identity;
+        if identity.is_some() && self.watcher.is_none() {
+            match self.start(folder) {
+                Ok(watcher) => self.watcher = Some(watcher),
+                Err(error) if self.failure.is_news(&error.to_string()) => {
+                    let folder = folder.display();
+                    tracing::warn!(%folder, %error, "failed to watch the models folder");
+                }
+                Err(_logged) => {}
+            }
+        }
+        is_other
+    }
+
+    fn start(&self, folder: &Path) -> notify::Result<RecommendedWatcher> {
+        let changed = Arc::clone(&self.changed);
+        let mut watcher =
+            notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+                if event.is_ok_and(|event| !event.kind.is_access()) {
+                    changed.notify_one();
+                }
+            })?;
+        watcher.watch(folder, RecursiveMode::NonRecursive)?;
+        Ok(watcher)
+    }
+}
+
 impl Catalog {
     /// Reloads after each change in the directory until the service stops; calls `reloaded` after
-    /// each reload. If the directory cannot be watched, a warning is logged once; a signal can
-    /// still trigger a reload.
+    /// each reload. The directory may appear, disappear or be replaced at any time. If it cannot be
+    /// watched, a warning is logged, and the task tries again; a signal can still trigger a reload.
     pub fn watch(&self, tasks: &Tasks, reloaded: impl Fn(&Report) + Send + Sync + 'static) {
-        let changed = Arc::new(Notify::new());
-        let tell = Arc::clone(&changed);
-        let folder = self.shared.folder.clone();
-        let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-            if event.is_ok_and(|event| !event.kind.is_access()) {
-                tell.notify_one();
-            }
-        });
-        let watching = watcher.and_then(|mut watcher| {
-            watcher.watch(&folder, RecursiveMode::NonRecursive)?;
-            Ok(watcher)
-        });
-        let watcher = match watching {
-            Ok(watcher) => watcher,
-            Err(error) => {
-                let folder = folder.display();
-                tracing::warn!(%folder, %error, "failed to watch the models folder");
-                return;
-            }
-        };
+        let mut watch = Watch::new(&self.shared.folder);
+        let changed = Arc::clone(&watch.changed);
         let catalog = self.clone();
         let stopping = tasks.clone();
         tasks.spawn(async move {
-            // Dropping the watcher would stop watching.
-            let _watcher = watcher;
             loop {
                 tokio::select! {
                     () = stopping.stopping() => return,
                     () = changed.notified() => {}
+                    () = tokio::time::sleep(CHECK_EVERY) => {
+                        let folder = catalog.shared.folder.clone();
+                        let checked = spawn_blocking(move || {
+                            let is_other = watch.follow(&folder);
+                            (watch, is_other)
+                        });
+                        let Ok((checked, is_other)) = checked.await else { return };
+                        watch = checked;
+                        if !is_other {
+                            continue;
+                        }
+                    }
                 }
                 loop {
                     tokio::select! {
@@ -65,8 +127,71 @@ impl Catalog {
     ///
     /// # Errors
     /// Fails if the thread panics or the service stops.
-    pub async fn reload_off_thread(&self) -> Result<Report, tokio::task::JoinError> {
+    pub async fn reload_off_thread(&self) -> Result<Report, JoinError> {
         let catalog = self.clone();
-        tokio::task::spawn_blocking(move || catalog.reload()).await
+        spawn_blocking(move || catalog.reload()).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use orrery_runners::options::Dependencies;
+
+    const MANIFEST: &str = "output_type = 'string'\n[runner]\ntype = 'builtin'\n\
+                            name = 'text-template'\n";
+
+    /// Writes the manifest of the model `slug` to the directory.
+    fn add(folder: &Path, slug: &str) {
+        fs::create_dir_all(folder).unwrap();
+        fs::write(folder.join(format!("{slug}.toml")), format!("slug = '{slug}'\n{MANIFEST}"))
+            .unwrap();
+    }
+
+    /// The time is paused, so the checks are immediate.
+    #[tokio::test(start_paused = true)]
+    async fn watch_follows_a_folder_that_appears_or_is_replaced() {
+        let parent = tempfile::tempdir().unwrap();
+        let at = |name: &str| parent.path().join(name);
+        let models = at("models.d");
+        let (catalog, _) = Catalog::open(models.clone(), Dependencies::none());
+        let tasks = Tasks::new();
+        let (tell, mut reloads) = mpsc::unbounded_channel();
+        catalog.watch(&tasks, move |_| drop(tell.send(())));
+        let mut expect = async |present: &str, absent: &str| {
+            while catalog.get(present).is_none() || catalog.get(absent).is_some() {
+                reloads.recv().await.unwrap();
+            }
+        };
+
+        add(&models, "created");
+        expect("created", "none").await;
+        add(&models, "added");
+        expect("added", "none").await;
+
+        fs::rename(&models, at("before")).unwrap();
+        add(&models, "renamed");
+        expect("renamed", "created").await;
+
+        fs::remove_dir_all(&models).unwrap();
+        add(&models, "recreated");
+        expect("recreated", "renamed").await;
+
+        fs::remove_dir_all(&models).unwrap();
+        add(&at("elsewhere"), "linked");
+        symlink(at("elsewhere"), &models).unwrap();
+        expect("linked", "recreated").await;
+        add(&at("elsewhere"), "beside");
+        expect("beside", "recreated").await;
+
+        fs::remove_file(&models).unwrap();
+        symlink(at("before"), &models).unwrap();
+        expect("created", "linked").await;
+        tasks.stop();
     }
 }
