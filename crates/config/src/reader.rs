@@ -55,8 +55,9 @@ struct Unknown {
     name: String,
     /// The most similar key of the same table.
     near: Option<&'static str>,
-    /// The keys of the table.
-    names: Vec<&'static str>,
+    /// The keys of the table; `None` if it may have others, so that the key is only an error if
+    /// another one was probably meant.
+    names: Option<Vec<&'static str>>,
 }
 
 /// Maximum number of suggested locations of a key.
@@ -97,7 +98,7 @@ impl<'t> Reader<'t> {
     /// Returns all errors in line order, and all requested keys.
     pub fn finish(self) -> (Vec<Error>, Vec<Known>) {
         for unknown in self.unknown.take() {
-            let hint = self.hint(&unknown);
+            let Some(hint) = self.hint(&unknown) else { continue };
             let message = format!("unknown key `{}`; {hint}", join(&unknown.table, &unknown.name));
             self.error(Some(&unknown.at), message);
         }
@@ -111,7 +112,7 @@ impl<'t> Reader<'t> {
 impl Reader<'_> {
     /// Suggests the intended key: in TOML, every key after a heading belongs to that heading's
     /// table.
-    fn hint(&self, unknown: &Unknown) -> String {
+    fn hint(&self, unknown: &Unknown) -> Option<String> {
         let Unknown { table, name, near, names, .. } = unknown;
         let sections = self.sections.borrow();
         let known = self.known.borrow();
@@ -125,24 +126,25 @@ impl Reader<'_> {
                 continue;
             }
             let is_section = sections.contains(&path);
-            return match (is_section, outer) {
+            return Some(match (is_section, outer) {
                 (true, _) => format!("`{name}` is a table of its own: write `[{path}]`"),
                 (false, "") => {
                     format!("`{name}` belongs to the top of the file, above `[{table}]`")
                 }
                 (false, outer) => format!("`{name}` belongs below `[{outer}]`, above `[{table}]`"),
-            };
+            });
         }
         if let Some(near) = near {
-            return format!("did you mean `{near}`?");
+            return Some(format!("did you mean `{near}`?"));
         }
+        let names = names.as_ref()?;
         let has_name = |path: &&&str| path.rsplit_once('.').is_some_and(|(_, last)| last == name);
         let places: Vec<String> =
             all.iter().filter(has_name).map(|path| format!("`{path}`")).collect();
-        match places.len() {
+        Some(match places.len() {
             1..=PLACES_MAX => format!("did you mean {}?", places.join(" or ")),
             _ => format!("the keys here are {}", names.join(", ")),
-        }
+        })
     }
 }
 
@@ -269,6 +271,13 @@ impl<'r> Section<'r> {
         self.is_open = true;
     }
 
+    /// Rejects a key of a table that may have any keys, if a key of an outer table or the key
+    /// `near` was probably meant. `table` is relative to this one.
+    pub fn suspect(&self, at: Range<usize>, table: &str, name: &str, near: Option<&'static str>) {
+        let (table, name) = (self.join(table), name.to_owned());
+        self.reader.unknown.borrow_mut().push(Unknown { at, table, name, near, names: None });
+    }
+
     /// Returns the byte range of the value of `name`, if present.
     pub fn span(&self, name: &str) -> Option<Range<usize>> {
         self.find(name).map(Spanned::span)
@@ -352,7 +361,7 @@ impl<'r> Section<'r> {
                 table: self.path.clone(),
                 name: name.to_owned(),
                 near: nearest(name, &self.names),
-                names: self.names.clone(),
+                names: Some(self.names.clone()),
             });
         }
     }

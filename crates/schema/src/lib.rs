@@ -10,11 +10,13 @@
 //! defaults  filling in defaults               off_thread  running all of it on blocking threads
 //! faults    error messages for schemas
 //! partial   violations of partially known values
+//! keywords  unknown keywords
 //! ```
 
 mod defaults;
 mod faults;
 mod graph;
+mod keywords;
 mod off_thread;
 mod partial;
 mod size;
@@ -28,6 +30,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use self::graph::Node;
+pub use self::keywords::{KEYWORDS, UnknownKeyword, unknown_keywords};
 pub use self::off_thread::{
     COMPILATIONS_MAX, DEADLINE, Patience, Unavailable, VALIDATIONS_MAX, ValidationError, compile,
 };

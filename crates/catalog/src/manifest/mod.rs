@@ -4,6 +4,7 @@
 //! column, and for an unknown key, the closest valid key of its table is suggested. Secrets are
 //! read from `${file:…}` and `${env:…}` and never appear in messages.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,8 +21,9 @@ use orrery_domain::classify::ErrorClass;
 use orrery_domain::model::{OutputType, Pricing, Slug};
 use orrery_domain::money::Usd;
 use orrery_domain::retry::{self, Policy};
+use orrery_domain::spelling;
 use orrery_runners::options;
-use orrery_schema::Schema;
+use orrery_schema::{KEYWORDS, Schema, UnknownKeyword, unknown_keywords};
 
 /// Maximum size of a manifest, and of a schema file next to it, in bytes.
 const BYTES_MAX: u64 = 1024 * 1024;
@@ -238,16 +240,47 @@ fn schema(root: &mut Section<'_>, folder: &Path) -> Option<Arc<Schema>> {
             problem(values::within(value, error.path()), error.to_string())
         })
     };
-    let inline = root.optional("request_schema", |value| compiled(value, &json(value)?));
+    let mut suspects = Vec::new();
+    let inline = root.optional("request_schema", |value| {
+        let schema = compiled(value, &json(value)?)?;
+        let unknown = unknown_keywords(schema.text()).into_iter();
+        suspects.extend(unknown.map(|unknown| (key_at(value, &unknown), unknown)));
+        Ok(schema)
+    });
+    for (at, UnknownKeyword { path, keyword }) in suspects {
+        let table = format!("request_schema{}", path.replace('/', "."));
+        root.suspect(at, &table, &keyword, near_keyword(&keyword));
+    }
     let beside = root.optional("request_schema_file", |value| {
         let schema = schema_file(&text(value)?, folder);
-        compiled(value, &schema.map_err(|message| problem(value, message))?)
+        let schema = compiled(value, &schema.map_err(|message| problem(value, message))?)?;
+        let unknown = unknown_keywords(schema.text()).into_iter();
+        let misspelled = unknown.filter_map(|UnknownKeyword { path, keyword }| {
+            let near = near_keyword(&keyword)?;
+            let message = format!("{path}/{keyword}: unknown keyword; did you mean `{near}`?");
+            Some(problem(value, message))
+        });
+        let problems: Vec<_> = misspelled.flatten().collect();
+        if problems.is_empty() { Ok(schema) } else { Err(problems) }
     });
     if root.span("request_schema").is_some() && root.span("request_schema_file").is_some() {
         let message = "`request_schema` and `request_schema_file`: set only one of them";
         root.error("request_schema_file", message.to_owned());
     }
     inline.or(beside)
+}
+
+/// Returns the JSON Schema keyword that was probably meant by an unknown one.
+fn near_keyword(unknown: &str) -> Option<&'static str> {
+    spelling::nearest(unknown, &KEYWORDS)
+}
+
+/// Returns the byte range of an unknown keyword in the table of the schema.
+fn key_at(schema: &values::Value<'_>, unknown: &UnknownKeyword) -> Range<usize> {
+    let table = values::within(schema, &unknown.path);
+    let mut keys = table.get_ref().as_table().into_iter().flatten().map(|(key, _)| key);
+    let key = keys.find(|key| *key.get_ref() == unknown.keyword.as_str());
+    key.map_or_else(|| table.span(), |key| key.span())
 }
 
 /// Reads a schema file next to the manifest; the path must stay within the manifest's directory.

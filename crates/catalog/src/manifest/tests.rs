@@ -1,4 +1,4 @@
-//! Valid and invalid manifests.
+//! Manifests: the errors of each key, with positions and suggestions.
 
 use std::fs;
 
@@ -262,6 +262,56 @@ fn manifest_error_names_the_right_table_of_a_misplaced_key() {
     assert!(message.contains("`retry` is a table of its own: write `[retry]`"), "{message}");
 }
 
+/// JSON Schema ignores keywords that it does not know.
+#[test]
+fn manifest_schema_refuses_misplaced_and_misspelled_keys() {
+    let with = |key: &str| GOOD.replace("required = [\"image\"]", key);
+    let top = |key: &str| {
+        format!(
+            "9:1 unknown key `request_schema.{key}`; `{key}` belongs to the top of the file, \
+             above `[request_schema]`"
+        )
+    };
+    for (key, expect) in [
+        ("queue_limit = 2", top("queue_limit")),
+        ("slug = 'a'", top("slug")),
+        ("retry.max_attempts = 3", "`retry` is a table of its own: write `[retry]`".to_owned()),
+        (
+            "requried = ['image']",
+            "9:1 unknown key `request_schema.requried`; did you mean `required`?".to_owned(),
+        ),
+        ("typ = 'object'", "`request_schema.typ`; did you mean `type`?".to_owned()),
+        (
+            "properties.image = { type = 'string', minLenght = 1 }",
+            "9:39 unknown key `request_schema.properties.image.minLenght`; did you mean \
+             `minLength`?"
+                .to_owned(),
+        ),
+        (
+            "[request_schema.properties.image]\ntimeout = '5s'",
+            "10:1 unknown key `request_schema.properties.image.timeout`; `timeout` belongs to \
+             the top of the file, above `[request_schema.properties.image]`"
+                .to_owned(),
+        ),
+        (
+            "anyOf = [{ required = ['image'] }, { propertes = {} }]",
+            "`request_schema.anyOf.1.propertes`; did you mean `properties`?".to_owned(),
+        ),
+    ] {
+        let message = errors(&with(key));
+        assert!(message.contains(&expect), "{message}\n instead of {expect}");
+    }
+    for good in [
+        "properties = { concurrency = { type = 'integer' }, typ = {}, slug = { title = 'x' } }",
+        "title = 'x'\ndescription = 'y'\nexample = { image = 'z' }",
+        "x-order = 1\ngroup = 'a'\n'ui:widget' = 'b'\nenumNames = ['c']",
+        "default = { timeout = 1 }\nconst = { requried = 2 }",
+    ] {
+        let parsed = parse(&with(good), Path::new("."));
+        assert!(parsed.is_ok(), "{good}: {parsed:?}");
+    }
+}
+
 #[test]
 fn manifest_schema_file_stays_in_its_folder() {
     let folder = tempfile::tempdir().unwrap();
@@ -274,6 +324,10 @@ fn manifest_schema_file_stays_in_its_folder() {
     };
     let read = parse(&manifest("s.json"), folder.path()).unwrap();
     assert!(read.schema.unwrap().check(serde_json::json!({})).is_err());
+    fs::write(folder.path().join("t.json"), r#"{"properties":{"a":{"tpye":1}}}"#).unwrap();
+    let errors = parse(&manifest("t.json"), folder.path()).unwrap_err();
+    let misspelled = "/properties/a/tpye: unknown keyword; did you mean `type`?";
+    assert!(errors[0].message.contains(misspelled), "{errors:?}");
     for outside in ["../s.json", "/etc/passwd", "missing.json"] {
         assert!(parse(&manifest(outside), folder.path()).is_err(), "{outside}");
     }
