@@ -163,6 +163,9 @@ fn check(cron: &str) -> Result<(), Error> {
 
 /// Suggests a time zone, phrased as the end of a sentence.
 fn zone_hint(wrong: &str) -> String {
+    if let Some(hint) = offset_hint(wrong) {
+        return hint;
+    }
     let is = |name: &str| name.eq_ignore_ascii_case(wrong);
     let city = |name: &str| name.rsplit('/').next().is_some_and(is);
     let all: Vec<&str> = chrono_tz::TZ_VARIANTS.iter().map(|zone| zone.name()).collect();
@@ -174,6 +177,31 @@ fn zone_hint(wrong: &str) -> String {
     };
     let meant = spelled.or(short).or_else(|| all.iter().copied().find(|name| city(name)));
     meant.or_else(near).map(|name| format!("; did you mean {name}?")).unwrap_or_default()
+}
+
+/// Suggests a time zone for an offset such as `GMT+2` or `+02:00`. The names of zones with a fixed
+/// offset have the reversed sign: `Etc/GMT-2` is two hours ahead of UTC.
+fn offset_hint(wrong: &str) -> Option<String> {
+    let upper = wrong.to_ascii_uppercase();
+    let offset = ["GMT", "UTC"].iter().find_map(|name| upper.strip_prefix(name)).unwrap_or(&upper);
+    let (reversed, digits) = match offset.split_at_checked(1)? {
+        ("+", digits) => ('-', digits),
+        ("-", digits) => ('+', digits),
+        _ => return None,
+    };
+    let (hours, minutes) = match (digits.split_once(':'), digits.len()) {
+        (Some(parts), _) => parts,
+        (None, 4) => digits.split_at_checked(2)?,
+        (None, _) => (digits, "00"),
+    };
+    let (hours, minutes): (u8, u8) = (hours.parse().ok()?, minutes.parse().ok()?);
+    let zone = format!("Etc/GMT{reversed}{hours}");
+    let is_zone = minutes == 0 && zone.parse::<Tz>().is_ok();
+    let fixed = match is_zone {
+        true => format!("{zone} (its sign is reversed) or "),
+        false => String::new(),
+    };
+    Some(format!("; write {fixed}a city such as Europe/Berlin"))
 }
 
 fn of_local(found: DateTime<Tz>) -> Timestamp {

@@ -99,11 +99,13 @@ impl CronField {
             Some((range, step)) => (range, Some(step)),
             None => (item, None),
         };
-        if step.is_some_and(|step| step.parse::<u32>().map_or(true, |step| step == 0)) {
-            return Err("a step is a whole number above 0".to_owned());
-        }
+        let every = match step.map(str::parse::<u32>) {
+            None => None,
+            Some(Ok(every)) if every > 0 => Some(every),
+            Some(_) => return Err("a step is a whole number above 0".to_owned()),
+        };
         if matches!(range, "*" | "?") {
-            return Ok(());
+            return beyond(every, self.high - self.low, &self.low.to_string());
         }
         let Some((from, to)) = range.split_once('-') else {
             self.read(range)?;
@@ -121,7 +123,7 @@ impl CronField {
         let is_sunday = self.high == 7 && to.eq_ignore_ascii_case("SUN");
         let (low, high) = (self.read(from)?, if is_sunday { 7 } else { self.read(to)? });
         if low <= high {
-            return Ok(());
+            return beyond(every, high - low, from);
         }
         let end = self.names.last().map_or(self.high.to_string(), |last| (*last).to_owned());
         let start = self.names.first().map_or(self.low.to_string(), |name| (*name).to_owned());
@@ -154,6 +156,16 @@ impl CronField {
     }
 }
 
+/// Rejects a step that is longer than its range, because it matches only the first value.
+fn beyond(step: Option<u32>, span: u32, first: &str) -> Result<(), String> {
+    match step {
+        Some(step) if step > span => {
+            Err(format!("a step above {span} matches only {first}: write {first}"))
+        }
+        _ => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use crate::calendar::Calendar;
@@ -179,6 +191,12 @@ mod tests {
             ("0 9 * * MON,,TUE", "a list has an empty entry"),
             ("1/5 * * * *", "a step follows * or a range: write 1-59/5"),
             ("*/0 * * * *", "a step is a whole number above 0"),
+            ("*/61 * * * *", "the minute '*/61' is wrong: a step above 59 matches only 0: write 0"),
+            ("0 */25 * * *", "a step above 23 matches only 0: write 0"),
+            ("0 0 */40 * *", "a step above 30 matches only 1: write 1"),
+            ("*/100 * * * * *", "a step above 59 matches only 0"),
+            ("0 0 * MAR-MAY/3 *", "a step above 2 matches only MAR: write MAR"),
+            ("0 9-17/10 * * *", "a step above 8 matches only 9: write 9"),
             ("0 x * * *", "'x' is not known"),
             ("0 0 * * L", "the day of week 'L' is wrong: the last of a month names its weekday"),
             ("-5 * * * *", "the minute '-5' is wrong: a range has both its ends"),
@@ -217,6 +235,7 @@ mod tests {
             "0 0 1 * +MON",
             "0 0 1-7/2 * 7",
             "1-59/5 * * * * *",
+            "*/59 */23 */30 */11 *",
             "@Daily",
             "@midnight",
             " @weekly ",
@@ -239,6 +258,24 @@ mod tests {
         }
         let error = Calendar::parse("@daily", "Mars/Olympus").unwrap_err().to_string();
         assert!(!error.contains("did you mean"), "{error}");
+        for (offset, zone) in [
+            ("GMT+2", "Etc/GMT-2"),
+            ("GMT-5", "Etc/GMT+5"),
+            ("utc+1", "Etc/GMT-1"),
+            ("+02:00", "Etc/GMT-2"),
+            ("-0300", "Etc/GMT+3"),
+            ("UTC+14", "Etc/GMT-14"),
+        ] {
+            let error = Calendar::parse("@daily", offset).unwrap_err().to_string();
+            let hint = format!("; write {zone} (its sign is reversed) or a city such as Europe/");
+            assert!(error.contains(&hint), "{offset}: {error}");
+            let zone: chrono_tz::Tz = zone.parse().unwrap();
+            assert!(zone.name().starts_with("Etc/GMT"));
+        }
+        for offset in ["+05:30", "UTC-13", "GMT+99", "GMT+5:45"] {
+            let error = Calendar::parse("@daily", offset).unwrap_err().to_string();
+            assert!(error.ends_with("; write a city such as Europe/Berlin"), "{offset}: {error}");
+        }
     }
 
     #[test]
