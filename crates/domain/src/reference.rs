@@ -389,9 +389,15 @@ pub(crate) const fn is_root_char(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | '-')
 }
 
+/// Characters that are operators or filters in other template languages.
+const OPERATORS: [char; 12] = ['|', '+', '*', '?', '(', ')', '=', '<', '>', '!', '&', ','];
+
 /// Whether `c` is allowed in a key after a dot; other keys are written in brackets.
 fn is_key_char(c: char) -> bool {
-    !matches!(c, '.' | '[' | ']' | '{' | '}' | '\'' | '"') && !c.is_whitespace() && !c.is_control()
+    !matches!(c, '.' | '[' | ']' | '{' | '}' | '\'' | '"')
+        && !OPERATORS.contains(&c)
+        && !c.is_whitespace()
+        && !c.is_control()
 }
 
 fn walk<'v>(value: Cow<'v, Value>, path: &[Segment]) -> Option<Cow<'v, Value>> {

@@ -181,6 +181,22 @@ fn template_syntax_errors_are_described() {
             "{{a.b | upper}} must continue with a dot or a bracket after a name; references have no filters or operators",
         ),
         (
+            "{{inputs.x|upper}}",
+            "{{inputs.x|upper}} must continue with a dot or a bracket after a name; references have no filters or operators",
+        ),
+        (
+            "{{a.output+1}}",
+            "{{a.output+1}} must continue with a dot or a bracket after a name; references have no filters or operators",
+        ),
+        (
+            "{{a.output??b}}",
+            "{{a.output??b}} must continue with a dot or a bracket after a name; references have no filters or operators",
+        ),
+        (
+            "{{len(a.output)}}",
+            "{{len(a.output)}} must continue with a dot or a bracket after a name; references have no filters or operators",
+        ),
+        (
             "{{a{{b}}",
             "{{a{{b}} must continue with a dot or a bracket after a name; references have no filters or operators",
         ),
