@@ -2,7 +2,7 @@
 //!
 //! Interactive shells parse a line differently from scripts, so running the blocks is not enough:
 //! in zsh `#` does not start a comment and an unmatched `?` is an error; both expand `!` as
-//! history, except in single quotes.
+//! history, except in single quotes. Before a closing `"`, bash keeps `!`, but zsh removes both.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,8 @@ const FILES: [&str; 2] = ["README.md", "CONTRIBUTING.md"];
 /// What an interactive shell parses differently in the commands `text`, each with its line.
 fn faults(text: &str) -> Vec<String> {
     let mut faults = Vec::new();
-    let mut quote = None;
+    // The quotes and command substitutions that are open, by the character that closes them.
+    let mut open: Vec<char> = Vec::new();
     let mut end_of_document: Option<String> = None;
     for line in text.lines() {
         if let Some(end) = &end_of_document {
@@ -28,7 +29,8 @@ fn faults(text: &str) -> Vec<String> {
         let mut letters = line.chars().peekable();
         while let Some(letter) = letters.next() {
             let next = letters.peek().copied().unwrap_or(' ');
-            let is_history = letter == '!' && !matches!(next, ' ' | '=' | '(' | '"');
+            let is_history = letter == '!' && !matches!(next, ' ' | '=' | '(');
+            let quote = open.last().copied().filter(|close| *close != ')');
             let problem = match (quote, letter) {
                 (Some('\''), _) => None,
                 (_, '!') if is_history => Some("`!` outside single quotes"),
@@ -40,13 +42,16 @@ fn faults(text: &str) -> Vec<String> {
             match (quote, letter) {
                 (Some('\''), '\\') => {}
                 (_, '\\') => drop(letters.next()),
-                (Some(open), letter) if open == letter => quote = None,
-                (None, '\'' | '"') => quote = Some(letter),
+                (Some(close), letter) if close == letter => drop(open.pop()),
+                (None, ')') => drop(open.pop()),
+                (None, '\'' | '"') => open.push(letter),
+                (None, '(') => open.push(')'),
+                (Some('"'), '(') if before == '$' => open.push(')'),
                 _ => {}
             }
             before = letter;
         }
-        if quote.is_none()
+        if !matches!(open.last(), Some('\'' | '"'))
             && let Some((_, word)) = line.split_once("<<")
         {
             let word = word.trim_start_matches('-').split(' ').next().unwrap_or_default();
@@ -103,6 +108,9 @@ fn paste_check_finds_what_interactive_shells_read_differently() {
         ("# systemctl edit orrery", "a remark"),
         ("curl -d \"{\\\"text\\\": \\\"What a night!\\\"}\"", "`!` outside single quotes"),
         ("echo one!two", "`!` outside single quotes"),
+        ("echo \"Please hurry!\" >mail.txt", "`!` outside single quotes"),
+        ("curl -d \"$(jq -n '{a: 1}')!\"", "`!` outside single quotes"),
+        ("echo \"$(date) now!\"", "`!` outside single quotes"),
         ("curl $BASE/v1/x?wait=1", "`?` without quotes"),
         ("cat <<'END'\nit's # fine\nEND\necho # not", "a remark"),
     ] {
@@ -113,6 +121,8 @@ fn paste_check_finds_what_interactive_shells_read_differently() {
         "curl -d '{\"text\": \"What a\nnight!\"}' \"$BASE/x?wait=1\"",
         "echo $# ${#KEY} $? a#b '# no remark' \"# neither\"",
         "if ! true; then [ a != b ]; fi",
+        "echo 'Please hurry!' >mail.txt",
+        "curl -d \"$(jq -n --arg key $KEY '{text: \"What a night!\"}')\"",
         "cat >f.py <<'END'\n# a remark of Python's\nEND",
     ] {
         assert_eq!(faults(good), [""; 0], "{good}");
