@@ -129,6 +129,8 @@ async fn request_bodies_in_other_formats_are_rejected_with_clear_error() {
         ("model=x&input=y", "this looks like a form"),
         ("--b\r\nContent-Disposition: form-data\r\n", "this looks like multipart form data"),
         ("name: mood\n", "this looks like YAML"),
+        ("---\nname: mood\n", "this looks like YAML"),
+        ("name = \"mood\"\n", "this looks like TOML"),
         ("{\"a\": NaN}", "NaN is not a JSON value"),
         ("{\"a\": \"\\udc00\"}", "half of a character"),
     ] {
@@ -143,6 +145,22 @@ async fn request_bodies_in_other_formats_are_rejected_with_clear_error() {
             assert_eq!(refused["error"], "invalid JSON body", "{path}: {refused}");
             let message = refused["details"]["message"].as_str().unwrap();
             assert!(message.contains(said), "{path}: {message}");
+        }
+        // The errors of these routes have no details.
+        for (role, path) in [
+            (Role::Base, "/v1/chat/completions"),
+            (Role::Base, "/v1/embeddings"),
+            (Role::Base, "/v1/decisions"),
+            (Role::Agent, "/v1/chat/completions"),
+            (Role::Agent, "/chat"),
+            (Role::Agent, "/mcp"),
+        ] {
+            let ask = service.ask(role, Method::POST, path).key(&service.key);
+            let ask = ask.body(body.as_bytes().to_vec()).undocumented();
+            let refused = ask.send().await.expect(400);
+            let message = refused["error"]["message"].as_str().unwrap();
+            let is_explained = message.starts_with("invalid JSON body: ") && message.contains(said);
+            assert!(is_explained && message.contains(" at line 1 column "), "{path}: {message}");
         }
     }
 }

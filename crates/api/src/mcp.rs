@@ -52,8 +52,12 @@ pub async fn post(mut context: Context) -> Result<Response, crate::Error> {
     let organization = caller.organization;
     let key = caller.key;
     let bytes = context.request.body().await?;
-    let Ok(message) = parse_value(&bytes) else {
-        return Ok(response::json(StatusCode::BAD_REQUEST, &not_json()));
+    let message = match parse_value(&bytes) {
+        Ok(message) => message,
+        Err(error) => {
+            let refusal = not_json(error.explanation());
+            return Ok(response::json(StatusCode::BAD_REQUEST, &refusal));
+        }
     };
     let services = &context.services;
     let headers = &context.request.headers;

@@ -53,7 +53,7 @@ impl Request {
     pub fn read(operation: Operation, body: &[u8]) -> Result<Self, InvalidRequest> {
         let body = if body.trim_ascii().is_empty() { b"{}" } else { body };
         let mut fields: RawObject =
-            serde_json::from_slice(body).map_err(|error| InvalidRequest::body(&error))?;
+            serde_json::from_slice(body).map_err(|error| InvalidRequest::body(body, &error))?;
         let mut known = known_fields(&fields)?;
         let model = known.text("model")?.filter(|model| !model.is_empty());
         let model = model.ok_or_else(|| InvalidRequest::missing("model"))?;

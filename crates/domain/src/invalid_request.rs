@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 
+use super::json_fault;
 use super::json_object::Mismatch;
 
 /// The first problem of a request. Prints as a sentence.
@@ -34,9 +35,11 @@ impl InvalidRequest {
     }
 
     /// Reports a body that is not a valid JSON object.
-    pub fn body(error: &serde_json::Error) -> Self {
-        let what = if error.is_data() { "request" } else { "JSON" };
-        Self::whole(format!("invalid {what} body: {error}"))
+    pub fn body(text: &[u8], error: &serde_json::Error) -> Self {
+        Self::whole(match error.is_data() {
+            true => format!("invalid request body: {error}"),
+            false => format!("invalid JSON body: {}", json_fault::with_position(text, error)),
+        })
     }
 }
 

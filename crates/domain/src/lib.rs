@@ -29,6 +29,7 @@ pub mod histogram;
 pub mod ids;
 pub mod input_template;
 pub mod invalid_request;
+pub mod json_fault;
 pub mod json_object;
 pub mod json_pointer;
 pub mod lane;

@@ -11,9 +11,9 @@ use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, H
 use serde::de::DeserializeOwned;
 
 use super::answers::{MODEL_VALUES_MAX, parse_aside};
-use super::json_fault;
 use super::request::count_values;
 use orrery_domain::wide_integer::wide_integer;
+use orrery_domain::json_fault;
 
 /// Maximum number of content codings of one body.
 const CODINGS_MAX: usize = 2;
@@ -180,11 +180,8 @@ pub fn check_values(text: &[u8]) -> Result<(), Error> {
 /// [`Error::Json`]; [`Error::Number`] for an integer that parsing would change.
 pub fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, Error> {
     let text = without_mark(text);
-    let value = serde_json::from_slice(text).map_err(|error| {
-        let (line, column) = (error.line(), error.column());
-        let what = json_fault::sentence(text, &error);
-        Error::Json(format!("{what} at line {line} column {column}"))
-    })?;
+    let value = serde_json::from_slice(text)
+        .map_err(|error| Error::Json(json_fault::with_position(text, &error)))?;
     check_numbers(text)?;
     Ok(value)
 }

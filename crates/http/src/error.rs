@@ -205,6 +205,23 @@ impl Error {
         with_headers(response, self.more.headers)
     }
 
+    /// Returns the message, followed by what the details say about it, for clients of protocols
+    /// whose errors have no details.
+    #[must_use]
+    pub fn explanation(&self) -> String {
+        let message = &self.message;
+        let details = self.more.details.as_ref();
+        let field = |name: &str| details?.get(name);
+        let text = |name: &str| field(name)?.as_str();
+        match (text("hint"), text("message"), field("line").zip(field("column"))) {
+            (Some(hint), _, _) => format!("{message}: {hint}"),
+            (None, Some(what), Some((line, column))) => {
+                format!("{message}: {what} at line {line} column {column}")
+            }
+            _ => message.clone(),
+        }
+    }
+
     /// Converts the error to the response for an OpenAI client. The response to a missing key is
     /// the same on every route.
     #[must_use]
@@ -214,9 +231,10 @@ impl Error {
         }
         let status = self.status.as_u16();
         let open_ai = &self.more.open_ai;
+        let message = self.explanation();
         let body = wire::openai::Error {
             error: wire::openai::Body {
-                message: &self.message,
+                message: &message,
                 kind: open_ai.kind.as_deref().unwrap_or_else(|| wire::openai::kind_of(status)),
                 param: open_ai.param.as_deref(),
                 code: open_ai.code.as_deref().or(wire::openai::code_of(status)),

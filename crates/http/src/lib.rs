@@ -25,7 +25,6 @@ pub mod event_stream;
 mod exchange;
 pub mod fields;
 mod head_lines;
-mod json_fault;
 pub mod media_type;
 pub mod places;
 mod pool;

@@ -108,10 +108,10 @@ fn refusal(id: Option<RequestId>, error: ErrorData) -> Value {
     refusal
 }
 
-/// Builds the error response to a body that is not JSON.
+/// Builds the error response to a body that is not JSON. `message` says why.
 #[must_use]
-pub fn not_json() -> Value {
-    refusal(None, ErrorData::parse_error("invalid JSON body", None))
+pub fn not_json(message: String) -> Value {
+    refusal(None, ErrorData::parse_error(message, None))
 }
 
 /// Serializes a message as JSON. Every message can be serialized.

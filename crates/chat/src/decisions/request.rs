@@ -61,7 +61,7 @@ impl Request {
     pub fn read(body: &[u8]) -> Result<Self, InvalidRequest> {
         let body = if body.trim_ascii().is_empty() { b"{}" } else { body };
         let fields: RawObject =
-            serde_json::from_slice(body).map_err(|error| InvalidRequest::body(&error))?;
+            serde_json::from_slice(body).map_err(|error| InvalidRequest::body(body, &error))?;
         if let Some(unknown) = fields.names().find(|name| !FIELDS.contains(name)) {
             return Err(unknown_field("", unknown, &FIELDS));
         }

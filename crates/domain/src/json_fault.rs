@@ -11,8 +11,32 @@ const FOREIGN: [(&str, &str); 8] = [
     ("True", "JSON writes true"),
     ("False", "JSON writes false"),
 ];
+const YAML: &str = "this looks like YAML; send JSON, such as {\"name\": \"value\"}";
+const TOML: &str = "this looks like TOML; send JSON, such as {\"name\": \"value\"}";
+const COMMENT: &str = "JSON has no comments";
+/// The start of a first line in other notations. The first match applies.
+const STARTS: [(&str, &str); 11] = [
+    ("--- ", YAML),
+    ("- ", YAML),
+    ("%YAML", YAML),
+    ("%TAG", YAML),
+    ("#", COMMENT),
+    ("//", COMMENT),
+    ("/*", COMMENT),
+    ("<", "this looks like XML or HTML; send JSON, such as {\"name\": \"value\"}"),
+    ("@", "this looks like the name of a file: `curl -d @FILE` sends its contents"),
+    ("'", "texts and names are in double quotes in JSON"),
+    ("--", "this looks like multipart form data; send JSON"),
+];
 /// Number of bytes at the start that are checked for another notation.
 const START_BYTES: usize = 200;
+
+/// Returns the parser's error message, with its position.
+#[must_use]
+pub fn with_position(text: &[u8], error: &serde_json::Error) -> String {
+    let what = sentence(text, error);
+    format!("{what} at line {} column {}", error.line(), error.column())
+}
 
 /// Returns the parser's error message, without its position.
 #[must_use]
@@ -57,20 +81,23 @@ fn notation(text: &[u8], error: &serde_json::Error) -> Option<&'static str> {
     }
     let start = text.get(..START_BYTES.min(text.len()))?;
     let line = start.split(|byte| matches!(byte, b'\n' | b'\r')).next()?.trim_ascii_start();
-    if line.starts_with(b"--") && line.get(2).is_some_and(|byte| *byte != b' ') {
-        return Some("this looks like multipart form data; send JSON");
+    let starts = |(start, _): &&(&str, _)| line.starts_with(start.as_bytes());
+    if line.trim_ascii_end() == b"---" {
+        return Some(YAML);
     }
-    if line.starts_with(b"'") {
-        return Some("texts and names are in double quotes in JSON");
+    if let Some((_, hint)) = STARTS.iter().find(starts) {
+        return Some(hint);
     }
     let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-.[]%".contains(byte);
     let name = line.iter().take_while(|byte| is_name(byte)).count();
     if name == 0 || line.starts_with(b"[") {
         return None;
     }
-    match line.get(name) {
+    let after = line.get(name..)?;
+    match after.trim_ascii_start().first() {
+        Some(b'=') if after.starts_with(b" ") => Some(TOML),
         Some(b'=') => Some("this looks like a form; send JSON, such as {\"name\": \"value\"}"),
-        Some(b':') => Some("this looks like YAML; send JSON, such as {\"name\": \"value\"}"),
+        Some(b':') => Some(YAML),
         _ => None,
     }
 }
@@ -96,7 +123,20 @@ mod tests {
             (&"[".repeat(200), "at most 127 levels"),
             ("model=x&input=y", "looks like a form"),
             ("--boundary\r\nContent-Disposition: form-data", "looks like multipart"),
+            (
+                "------WebKitFormBoundary7MA4\r\nContent-Disposition: form-data",
+                "looks like multipart",
+            ),
             ("name: mood\nsteps: []", "looks like YAML"),
+            ("---\nname: mood", "looks like YAML"),
+            ("--- \nname: mood", "looks like YAML"),
+            ("- name: mood", "looks like YAML"),
+            ("%YAML 1.2\n---\nname: mood", "looks like YAML"),
+            ("name = \"mood\"", "looks like TOML"),
+            ("# a remark\nname: mood", "JSON has no comments"),
+            ("// a remark\n{}", "JSON has no comments"),
+            ("<html>", "looks like XML or HTML"),
+            ("@body.json", "`curl -d @FILE` sends its contents"),
             ("{'a': 1}", "key must be a string"),
             ("'a'", "double quotes"),
             ("{\"a\": 1,}", "trailing comma"),
