@@ -213,6 +213,23 @@ async fn webhook_secret_without_url_is_a_warning() {
         let triggered = trigger(silent).send().await.expect(202);
         assert_eq!(triggered["warnings"], Value::Null);
     }
+
+    let of_workflow = format!("/workflows/{id}/schedules");
+    let schedule = json!({"cron": "@daily", "webhook_secret": "s"});
+    let made = service.flows(Method::POST, &of_workflow).json(&schedule).send().await.expect(201);
+    assert_eq!(made["warnings"], json!([said]));
+    let mut of_model = prediction.clone();
+    of_model["cron"] = json!("@daily");
+    let made = service.post("/v1/schedules", &of_model).send().await.expect(201);
+    assert_eq!(made["warnings"], json!([said]));
+    let path = format!("/v1/schedules/{}", made["id"].as_str().unwrap());
+    let put = async |change: Value| {
+        service.ask(Role::Base, Method::PUT, &path).json(&change).send().await.expect(200)
+    };
+    assert_eq!(put(json!({"webhook_secret": "t"})).await["warnings"], json!([said]));
+    let with_url = json!({"webhook_secret": "t", "webhook_url": "http://127.0.0.1:9/"});
+    assert_eq!(put(with_url).await["warnings"], Value::Null);
+    assert_eq!(put(json!({"webhook_secret": "u"})).await["warnings"], Value::Null, "it has a URL");
 }
 
 #[tokio::test]
@@ -232,4 +249,15 @@ async fn workflow_with_taken_name_is_a_warning() {
     let of_base = service.post("/v1/workflows", &new("mood")).send().await.expect(201);
     assert!(of_base["warnings"][0].as_str().unwrap().contains("has the slug mood-3"), "{of_base}");
     assert_eq!(create("Mood 7").await["warnings"], Value::Null, "a number of its own");
+    let alias = service.post("/v1/workflows/create", &new("Mood")).send().await.expect(201);
+    assert!(alias["warnings"][0].as_str().unwrap().contains("has the slug mood-4"), "{alias}");
+    let step = json!({"id": "a", "name": "A", "type": "1019Model", "model_slug": "text-template",
+        "model_version": "1", "params": {"template": "x"}});
+    let legacy = json!({"name": "MOOD", "description": "d", "inputs": [], "outputs": [],
+        "steps": [step]});
+    let asked = service.ask(Role::Flows, Method::POST, "/api/v1/").key(&service.key);
+    let legacy = asked.json(&legacy).send().await.expect(200);
+    let said = "the slug mood is taken, so this workflow has the slug mood-5; POST /api/v1/mood \
+                changes the existing workflow";
+    assert_eq!(legacy["warnings"], json!([said]));
 }

@@ -46,12 +46,15 @@ pub fn webhook(fields: &mut JsonObject, services: &Services) -> Result<Option<We
     webhook_at("webhook_url", fields, services)
 }
 
+/// The warning about a webhook secret without a URL.
+pub const SECRET_ALONE: &str = "webhook_secret has no effect without webhook_url";
+
 /// Warns about a webhook secret without a URL.
 pub fn warn_of_secret_alone(request: &Request, fields: &JsonObject) {
     let is_set =
         |name| fields.peek(name).and_then(Value::as_str).is_some_and(|text| !text.is_empty());
     if is_set("webhook_secret") && !is_set("webhook_url") {
-        request.warn("webhook_secret has no effect without webhook_url");
+        request.warn(SECRET_ALONE);
     }
 }
 

@@ -61,7 +61,8 @@ pub async fn create(mut context: Context) -> Result<Response, crate::Error> {
         production: false,
         definition: Some(definition),
     };
-    services.workflows.create(organization, id, new, commit).await?;
+    let workflow = services.workflows.create(organization, id, new, commit).await?;
+    super::workflows::warn_of_taken_name(&context, &workflow).await;
     Ok(created(&id.to_string()))
 }
 

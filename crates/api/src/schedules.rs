@@ -17,7 +17,7 @@ use orrery_domain::schedule::{
     CATCH_UP_DEFAULT, CATCH_UP_MAX, JITTER_MAX, Overlap, RunResult, Schedule, Target,
 };
 use orrery_domain::time::Timestamp;
-use orrery_http::{Response, response};
+use orrery_http::{Request, Response, response};
 use orrery_records::idempotency::StoredResponse;
 use orrery_records::schedules;
 use orrery_runtime::new_id;
@@ -130,6 +130,7 @@ async fn create_with(
         updated_at: now,
     };
     change.apply(&mut schedule);
+    change.warn_of_secret_alone(&context.request, &schedule);
     if schedule.cron.is_empty() {
         return Err(crate::Error::bad_request("cron is required"));
     }
@@ -227,6 +228,7 @@ pub async fn change(mut context: Context) -> Result<Response, crate::Error> {
     };
     let by = services.schedules.by(context.actor());
     let changed = by.change(found.organization, found.id, apply).await?;
+    change.warn_of_secret_alone(&context.request, &changed);
     Ok(response::json(StatusCode::OK, &shown(services, &changed).await?))
 }
 
@@ -440,6 +442,13 @@ impl Change {
         }
         body::refuse_unread(&fields)?;
         Ok(change)
+    }
+
+    /// Warns about a webhook secret for a schedule without a webhook.
+    fn warn_of_secret_alone(&self, request: &Request, schedule: &Schedule) {
+        if schedule.webhook.is_none() && matches!(self.webhook_secret, Some(Some(_))) {
+            request.warn(body::SECRET_ALONE);
+        }
     }
 
     fn apply(&self, schedule: &mut Schedule) {

@@ -83,26 +83,30 @@ pub async fn create(mut context: Context) -> Result<Response, crate::Error> {
     let id: WorkflowId = new_id();
     let commit = claim.commit(StoredResponse::created(id))?;
     let workflow = services.workflows.create(organization, id, new, commit).await?;
-    if let Some(warning) = other_of_the_name(&context, &workflow).await {
-        context.request.warn(warning);
-    }
+    warn_of_taken_name(&context, &workflow).await;
     created(&workflow)
 }
 
-/// Returns a warning if the name was taken and the slug therefore has a number. A repeated creation
-/// never changes an existing workflow.
-async fn other_of_the_name(context: &Context, workflow: &Workflow) -> Option<String> {
+/// Warns if the name was taken and the slug therefore has a number. A repeated creation never
+/// changes an existing workflow.
+pub async fn warn_of_taken_name(context: &Context, workflow: &Workflow) {
     let plain = slug_of(&workflow.name);
     if workflow.slug == plain {
-        return None;
+        return;
     }
-    let first = context.services.workflows.find(workflow.organization, &plain).await.ok()?;
-    let version = first.versions.len().saturating_add(1);
-    Some(format!(
-        "the slug {plain} is taken, so this workflow has the slug {}; PUT \
-         workflows/{plain}/versions/v{version} changes the existing workflow",
-        workflow.slug
-    ))
+    let found = context.services.workflows.find(workflow.organization, &plain).await;
+    let Ok(first) = found else { return };
+    let change = match context.role == Role::Flows {
+        true => format!("POST /api/v1/{plain}"),
+        false => {
+            format!("PUT workflows/{plain}/versions/v{}", first.versions.len().saturating_add(1))
+        }
+    };
+    let slug = &workflow.slug;
+    context.request.warn(format!(
+        "the slug {plain} is taken, so this workflow has the slug {slug}; {change} changes the \
+         existing workflow"
+    ));
 }
 
 fn created(workflow: &Workflow) -> Result<Response, crate::Error> {
