@@ -18,11 +18,12 @@ const HINTED_MAX: usize = 200;
 /// Paths up to this length are not checked for misspellings.
 const SHORT_MAX: usize = 8;
 
-static ROUTERS: LazyLock<Vec<(Role, Router<()>)>> = LazyLock::new(|| {
+/// The routers of the named hosts, whose values are the patterns of the routes.
+static ROUTERS: LazyLock<Vec<(Role, Router<&'static str>)>> = LazyLock::new(|| {
     let router = |role: Role| {
         let mut router = Router::new();
         for route in ROUTES.iter().filter(|route| route.hosts.contains(&role)) {
-            router.insert(route.method.clone(), route.path, ()).ok()?;
+            router.insert(route.method.clone(), route.path, route.path).ok()?;
         }
         Some((role, router))
     };
@@ -57,35 +58,65 @@ pub fn not_found(role: Role, method: &Method, path: &str, services: &Services) -
     }
 }
 
-/// Returns a similar path of this host: without doubled slashes, with the version prefix, or with
+/// Returns a similar path of this host: without doubled slashes, with the right prefix, or with
 /// corrected spelling.
 fn nearby(role: Role, method: &Method, path: &str) -> Option<String> {
     if path.len() > HINTED_MAX {
         return None;
     }
     let (_, router) = ROUTERS.iter().find(|(one, _)| *one == role)?;
-    let is_served = |path: &String| matches!(router.find(method, path), Ok(Outcome::Found { .. }));
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     let single = format!("/{}", parts.join("/"));
-    let mut meant = vec![format!("/v1{single}")];
-    if single != path {
-        meant.insert(0, single.clone());
-    }
-    meant.into_iter().find(is_served).or_else(|| {
-        let of_host = ROUTES.iter().filter(|route| route.hosts.contains(&role));
-        let same_method = of_host.filter(|route| route.method == *method);
-        let known: Vec<&str> =
-            same_method.map(|route| route.path).filter(|path| !path.contains('{')).collect();
+    let without_api = single.strip_prefix("/api").unwrap_or_default().to_owned();
+    let meant = [single.clone(), format!("/v1{single}"), format!("/api/v1{single}"), without_api];
+    let is_served = |meant: &String| meant != path && is_route_of(router, method, meant);
+    let served = meant.into_iter().find(is_served);
+    let of_host = || {
+        let routes = ROUTES.iter().filter(|route| route.hosts.contains(&role));
+        routes.filter(|route| route.method == *method).map(|route| route.path)
+    };
+    let whole = || {
+        let known: Vec<&str> = of_host().filter(|path| !path.contains('{')).collect();
         // Short paths are skipped, because each is similar to many other paths.
         let near = spelling::nearest(&single, &known).filter(|_| single.len() > SHORT_MAX);
         near.map(str::to_owned)
-    })
+    };
+    served.or_else(whole).or_else(|| of_host().find_map(|pattern| respelled(pattern, &parts)))
+}
+
+/// Returns the path with its literal segments corrected to those of the pattern, if they are near
+/// enough. The other segments are the parameters of the pattern.
+fn respelled(pattern: &str, parts: &[&str]) -> Option<String> {
+    let segments: Vec<&str> = pattern.split('/').skip(1).collect();
+    if segments.len() != parts.len() || !is_distinct(pattern) {
+        return None;
+    }
+    let corrected = segments.into_iter().zip(parts).map(|(segment, part)| {
+        let is_near = segment.starts_with('{') || spelling::nearest(part, &[segment]).is_some();
+        is_near.then_some(if segment.starts_with('{') { *part } else { segment })
+    });
+    let corrected: Option<Vec<&str>> = corrected.collect();
+    Some(format!("/{}", corrected?.join("/")))
+}
+
+/// Whether the router has a route for this path. A route that consists of parameters, such as
+/// `/api/v1/{workflow}`, matches any word, so only an id counts there.
+fn is_route_of(router: &Router<&'static str>, method: &Method, path: &str) -> bool {
+    let Ok(Outcome::Found { value: pattern, .. }) = router.find(method, path) else { return false };
+    let last = path.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+    is_distinct(pattern) || last.parse::<uuid::Uuid>().is_ok()
+}
+
+/// Whether a pattern has a literal segment besides its prefix.
+fn is_distinct(pattern: &str) -> bool {
+    let is_prefix = |segment: &str| matches!(segment, "" | "api" | "v1" | "v2");
+    pattern == "/" || pattern.split('/').any(|one| !is_prefix(one) && !one.starts_with('{'))
 }
 
 /// Returns the first host other than `role` that has a route for this path.
 fn serving(role: Role, method: &Method, path: &str) -> Option<Role> {
-    let serves = |(other, router): &&(Role, Router<()>)| {
-        *other != role && matches!(router.find(method, path), Ok(Outcome::Found { .. }))
+    let serves = |(other, router): &&(Role, Router<&'static str>)| {
+        *other != role && is_route_of(router, method, path)
     };
     ROUTERS.iter().find(serves).map(|(role, _)| *role)
 }
@@ -102,11 +133,27 @@ mod tests {
             (Role::Base, Method::POST, "/chat/completions", Some("/v1/chat/completions")),
             (Role::Base, Method::POST, "/v1/predictions", Some("/v1/prediction")),
             (Role::Agent, Method::POST, "//chat", Some("/chat")),
+            (Role::Workflows, Method::GET, "/workflows", Some("/api/v1/workflows")),
+            (Role::Workflows, Method::GET, "/api/v1/workflow", Some("/api/v1/workflows")),
+            (Role::Base, Method::GET, "/api/v1/models", Some("/v1/models")),
+            (Role::Base, Method::GET, "/v1/predictions/7", Some("/v1/prediction/7")),
+            (Role::Base, Method::GET, "/v1/webhook/7", Some("/v1/webhooks/7")),
+            (Role::Base, Method::DELETE, "/v1/file/7", Some("/v1/files/7")),
+            (Role::Base, Method::POST, "/v1/predictions/7/cancel", Some("/v1/prediction/7/cancel")),
             (Role::Base, Method::GET, "/no/such/path", None),
+            (Role::Base, Method::GET, "/v1/nothing/7", None),
             (Role::Base, Method::GET, "/x", None),
+            (Role::Flows, Method::GET, "/x", None),
         ] {
             assert_eq!(nearby(role, &method, path).as_deref(), meant, "{path}");
         }
+    }
+
+    #[test]
+    fn route_of_parameters_serves_only_ids() {
+        let id = "/api/v1/0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e";
+        assert_eq!(serving(Role::Base, &Method::GET, id), Some(Role::Flows));
+        assert_eq!(serving(Role::Base, &Method::GET, "/api/v1/mood"), None);
     }
 
     #[test]
@@ -115,6 +162,9 @@ mod tests {
             (Role::Base, Method::POST, "/api/v1/workflows", Some(Role::Workflows)),
             (Role::Workflows, Method::POST, "/v1/prediction", Some(Role::Base)),
             (Role::Base, Method::POST, "/mcp", Some(Role::Agent)),
+            (Role::Workflows, Method::GET, "/v1/models/text-sentiment", Some(Role::Base)),
+            (Role::Base, Method::GET, "/api/v1/models", None),
+            (Role::Workflows, Method::GET, "/api/v1/workflow", None),
             (Role::Base, Method::GET, "/no/such/path", None),
             (Role::Base, Method::DELETE, "/mcp", None),
         ] {
