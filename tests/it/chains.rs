@@ -17,7 +17,9 @@ fn manifest(provider: &Provider, slug: &str, path: &str, more: &str) -> String {
 async fn save(service: &Service, model: &str, name: &str, entries: Value) {
     let entries: Vec<Entry> = serde_json::from_value(entries).unwrap();
     let services = &service.running.services;
-    let schema_of = |slug: &str| services.catalog.get(slug).map(|one| one.schema.text().clone());
+    let schema_of = |slug: &str| {
+        services.catalog.get(slug).map(|one| one.schema.text().clone()).ok_or_else(String::new)
+    };
     let organization = service.organization.id;
     services.chains.create(organization, model, name, entries, &schema_of).await.unwrap();
 }
@@ -25,7 +27,10 @@ async fn save(service: &Service, model: &str, name: &str, entries: Value) {
 async fn switch(service: &Service, model: &str, name: &str, enabled: bool) {
     let change = Change { entries: None, enabled: Some(enabled) };
     let chains = &service.running.services.chains;
-    chains.change(service.organization.id, model, name, change, &|_| None).await.unwrap();
+    chains
+        .change(service.organization.id, model, name, change, &|_| Err(String::new()))
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
@@ -66,6 +71,13 @@ async fn chain_first_successful_model_completes_prediction() {
     assert_eq!((&hook["execution_id"], &hook["status"]), (&json!(id), &json!("completed")));
     assert_eq!(service.ledger().await.len(), 1);
     assert!(receiver.is_empty(), "one webhook for the whole chain");
+
+    let mut body = json!({"model": "broken", "version": "1"});
+    body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    body["fallback_selector"] = json!("saef");
+    let refused = service.post("/v1/prediction/", &body).send().await.expect(400);
+    let said = "unknown fallback_selector 'saef' for model 'broken': did you mean safe?";
+    assert_eq!(refused["error"], said);
 
     // A disabled chain is rejected.
     switch(&service, "broken", "safe", false).await;

@@ -282,7 +282,9 @@ async fn chat_falls_back_along_chain_of_slug() {
         serde_json::from_value(json!([{"model": "second", "input_map": map}])).unwrap()
     };
     let models = service.running.services.catalog.clone();
-    let schema = |slug: &str| models.get(slug).map(|model| model.schema.text().clone());
+    let schema = |slug: &str| {
+        models.get(slug).map(|model| model.schema.text().clone()).ok_or_else(String::new)
+    };
     let chains = &service.running.services.chains;
     chains.create(organization, "first", "a", entries(Value::Null), &schema).await.unwrap();
     let mapped = json!({"messages": "{{input.messages}}", "temperature": 0});
@@ -322,7 +324,9 @@ async fn chat_fallback_has_its_own_timeout() {
     service.manifest(&first.manifest("first", "chat", "timeout = '2s'"));
     service.manifest(&second.manifest("second", "chat", "timeout = '2s'"));
     let models = service.running.services.catalog.clone();
-    let schema = |slug: &str| models.get(slug).map(|model| model.schema.text().clone());
+    let schema = |slug: &str| {
+        models.get(slug).map(|model| model.schema.text().clone()).ok_or_else(String::new)
+    };
     let entries = serde_json::from_value(json!([{"model": "second"}])).unwrap();
     let chains = &service.running.services.chains;
     chains.create(service.organization.id, "first", "a", entries, &schema).await.unwrap();

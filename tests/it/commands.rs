@@ -263,7 +263,9 @@ async fn command_chain_skips_model_that_cannot_start() {
     service.manifest(&manifest("odd", "", ""));
     let entries = serde_json::from_value(json!([{"model": "odd"}])).unwrap();
     let services = &service.running.services;
-    let schema_of = |slug: &str| services.catalog.get(slug).map(|one| one.schema.text().clone());
+    let schema_of = |slug: &str| {
+        services.catalog.get(slug).map(|one| one.schema.text().clone()).ok_or_else(String::new)
+    };
     let organization = service.organization.id;
     services.chains.create(organization, "broken", "safe", entries, &schema_of).await.unwrap();
     until("failure", async || {

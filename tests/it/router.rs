@@ -313,7 +313,9 @@ async fn router_falls_back_along_chain_after_unusable_answer() {
     service.manifest(&second.manifest("second", "chat", ""));
     let entries = serde_json::from_value(json!([{"model": "second"}])).unwrap();
     let models = service.running.services.catalog.clone();
-    let schema = |slug: &str| models.get(slug).map(|model| model.schema.text().clone());
+    let schema = |slug: &str| {
+        models.get(slug).map(|model| model.schema.text().clone()).ok_or_else(String::new)
+    };
     let chains = &service.running.services.chains;
     chains.create(service.organization.id, "first", "a", entries, &schema).await.unwrap();
     let sse = ("content-type", "text/event-stream");

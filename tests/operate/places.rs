@@ -137,6 +137,21 @@ fn names_are_looked_up_verbatim() {
     for arguments in [&["org", "show", ""][..], &["org", "limit", "", "--running", "1"]] {
         assert!(setup.fail(arguments).contains("a name in the command is empty"), "{arguments:?}");
     }
+    let entries = r#"[{"model": "text-keywords"}]"#;
+    setup.run(&["chain", "create", "safe", "--model", "text-summary", "--entries", entries]);
+    for (arguments, hint) in [
+        (&["org", "show", "defualt"][..], "there is no organization defualt: did you mean default?"),
+        (&["chain", "show", "saef"], "there is no chain saef: did you mean safe?"),
+        (&["model", "test", "text-sentimnt"], "model not found: did you mean text-sentiment?"),
+        (&["model", "test", "sentiment"], "model not found: did you mean text-sentiment?"),
+        (
+            &["chain", "create", "new", "--model", "text-sumary", "--entries", "[]"],
+            "there is no model text-sumary: did you mean text-summary?",
+        ),
+    ] {
+        let said = setup.fail(arguments);
+        assert!(said.contains(hint), "{said}");
+    }
     let limits = setup.run(&["org", "limit", "default", "--storage", "10GB", "--json"]);
     assert!(limits.contains("10000000000"), "{limits}");
 }

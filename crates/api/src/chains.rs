@@ -174,7 +174,8 @@ pub async fn delete_own(context: Context) -> Result<Response, crate::Error> {
     Ok(response::empty(StatusCode::NO_CONTENT))
 }
 
-/// Returns the request schema of a model.
-pub fn schema_of(services: &Services, slug: &str) -> Option<Value> {
-    services.catalog.get(slug).map(|model| model.schema.text().clone())
+/// Returns the request schema of a model, or the error that there is no such model.
+pub fn schema_of(services: &Services, slug: &str) -> Result<Value, String> {
+    let model = services.catalog.get(slug).ok_or_else(|| services.catalog.missing(slug))?;
+    Ok(model.schema.text().clone())
 }

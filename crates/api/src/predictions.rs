@@ -308,9 +308,9 @@ async fn chain(
     let Some(name) = selector else { return Ok(candidates) };
     let found = services.chains.enabled(organization, model, name).await;
     let chain = found.map_err(|error| {
-        if matches!(error, chains::Error::NotFound { .. }) {
+        if let chains::Error::NotFound { hint, .. } = error {
             let shown: String = name.chars().take(50).collect();
-            let message = format!("unknown fallback_selector '{shown}' for model '{model}'");
+            let message = format!("unknown fallback_selector '{shown}' for model '{model}'{hint}");
             return crate::Error::bad_request(message);
         }
         error.into()

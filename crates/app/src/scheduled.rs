@@ -128,7 +128,7 @@ impl Scheduled {
             }
             Target::Model { model: slug, version, fallback_selector } => {
                 let model = self.catalog.get(slug);
-                let model = model.ok_or_else(|| refused(format!("there is no model {slug}")))?;
+                let model = model.ok_or_else(|| refused(self.catalog.missing(slug)))?;
                 let input = model.check_input(input).await.map_err(invalid_input)?;
                 let mut chain = vec![Candidate::new(model.slug.as_str())];
                 if let Some(name) = fallback_selector {

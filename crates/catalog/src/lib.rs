@@ -224,6 +224,13 @@ impl Catalog {
         spelling::nearest(slug, &slugs).map(str::to_owned)
     }
 
+    /// Returns the error message for an unknown slug, with the closest existing one.
+    #[must_use]
+    pub fn missing(&self, slug: &str) -> String {
+        let hint = self.nearest(slug).map(|near| format!(": did you mean {near}?"));
+        format!("there is no model {slug}{}", hint.unwrap_or_default())
+    }
+
     /// Returns all models, sorted by slug.
     #[must_use]
     pub fn list(&self) -> Vec<Arc<Model>> {

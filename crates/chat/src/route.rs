@@ -193,7 +193,7 @@ impl Inner {
             && self.catalog.get(&request.model).is_none()
             && self.catalog.unserved(&request.model).is_none()
         {
-            return Err(unknown_chain(name, &request.model));
+            return Err(unknown_chain(name, &request.model, ""));
         }
         let first = self.find(&request.model, request.operation)?;
         if first.local.is_none() {
@@ -304,8 +304,8 @@ impl Inner {
             Some(name) => {
                 let found = self.chains.enabled(organization, &first.name, name).await;
                 Some(found.map_err(|error| {
-                    if matches!(error, chains::Error::NotFound { .. }) {
-                        return unknown_chain(name, &first.name);
+                    if let chains::Error::NotFound { hint, .. } = &error {
+                        return unknown_chain(name, &first.name, hint);
                     }
                     error.into()
                 })?)
@@ -356,9 +356,9 @@ fn wrong_kind(slug: &str, served: Option<Operation>, wanted: Operation) -> Error
     InvalidRequest::field("model", message).into()
 }
 
-fn unknown_chain(name: &str, model: &str) -> Error {
+fn unknown_chain(name: &str, model: &str, hint: &str) -> Error {
     let shown: String = name.chars().take(50).collect();
-    let message = format!("unknown fallback_selector '{shown}' for model '{model}'");
+    let message = format!("unknown fallback_selector '{shown}' for model '{model}'{hint}");
     InvalidRequest::field("fallback_selector", message).into()
 }
 

@@ -345,8 +345,11 @@ fn understood(status: StatusCode, bytes: &[u8]) -> anyhow::Result<Value> {
     let error = value.get("error");
     // The OpenAI-compatible routes have their own error format.
     let message = error.and_then(|error| error.get("message").or(Some(error)));
+    let hint = value.pointer("/details/hint").and_then(Value::as_str);
     match message.and_then(Value::as_str) {
-        Some(message) => bail!("{message}"),
+        Some(message) => {
+            bail!("{message}{}", hint.map(|hint| format!(": {hint}")).unwrap_or_default())
+        }
         None => bail!("the service answered {status}"),
     }
 }

@@ -14,6 +14,7 @@ use super::output::{self, Column, Output};
 use orrery_config::Config;
 use orrery_domain::account::DEFAULT_ORGANIZATION;
 use orrery_domain::chain::Entry;
+use orrery_domain::spelling;
 use orrery_runtime::regular_file;
 use orrery_wire::operator::{Chain, Chains};
 
@@ -193,6 +194,8 @@ async fn find(admin: &Admin, known: &Known) -> anyhow::Result<Chain> {
 fn only(chains: Vec<Chain>, name: &str, model: Option<&str>) -> anyhow::Result<Chain> {
     let is_it =
         |chain: &Chain| chain.name == name && model.is_none_or(|model| chain.model == model);
+    let names: Vec<&str> = chains.iter().map(|chain| chain.name.as_str()).collect();
+    let hint = spelling::hint(name, &names);
     let mut found: Vec<Chain> = chains.into_iter().filter(is_it).collect();
     if found.len() > 1 {
         let models: Vec<&str> = found.iter().map(|chain| chain.model.as_str()).collect();
@@ -203,9 +206,9 @@ fn only(chains: Vec<Chain>, name: &str, model: Option<&str>) -> anyhow::Result<C
     }
     found.pop().with_context(|| match model {
         Some(model) => {
-            format!("the model {model} has no chain {name}; `orrery chain list` lists them")
+            format!("the model {model} has no chain {name}{hint}; `orrery chain list` lists them")
         }
-        None => format!("there is no chain {name}; `orrery chain list` lists them"),
+        None => format!("there is no chain {name}{hint}; `orrery chain list` lists them"),
     })
 }
 

@@ -6,7 +6,8 @@ const EDITS_MAX: usize = 3;
 /// One edit is allowed for every this many letters, so that `port` is not taken for a misspelling
 /// of `cors`.
 const LETTERS_PER_EDIT: usize = 3;
-/// Minimum length of an unknown name for which a known name that begins with it is suggested.
+/// Minimum length of an unknown name for which a known name that begins or ends with it is
+/// suggested.
 const BEGINNING_MIN: usize = 4;
 
 /// Maximum length of a name, in characters. Longer names get no suggestion.
@@ -36,9 +37,22 @@ pub fn nearest<'a>(unknown: &str, known: &[&'a str]) -> Option<&'a str> {
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, name)| name);
     let begins = |name: &&str| letters >= BEGINNING_MIN && name.to_lowercase().starts_with(unknown);
+    let ends = |name: &&str| {
+        let name = name.to_lowercase();
+        let before = name.strip_suffix(unknown.as_str()).filter(|_| letters >= BEGINNING_MIN);
+        before.is_some_and(|before| before.ends_with(['-', '_', '/', '.']))
+    };
     // The shortest candidate is the best guess.
-    let by_beginning = || known.iter().copied().filter(begins).min_by_key(|name| name.len());
-    by_edits.or_else(by_beginning)
+    let shortest = |is_near: &dyn Fn(&&str) -> bool| {
+        known.iter().copied().filter(is_near).min_by_key(|name| name.len())
+    };
+    by_edits.or_else(|| shortest(&begins)).or_else(|| shortest(&ends))
+}
+
+/// The end of a message about an unknown name: `: did you mean NAME?`, or nothing.
+#[must_use]
+pub fn hint(unknown: &str, known: &[&str]) -> String {
+    nearest(unknown, known).map(|near| format!(": did you mean {near}?")).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -58,6 +72,9 @@ mod tests {
             ("webhook_urlsss", Some("webhook_url")),
             ("uri", Some("url")),
             ("url_pattern", None),
+            ("secret", Some("webhook_secret")),
+            ("SECRET", Some("webhook_secret")),
+            ("cret", None),
             ("part", None),
             ("LISTEN", Some("listen")),
         ] {
@@ -70,6 +87,11 @@ mod tests {
             assert_eq!(nearest(unknown, &[known]), None, "{unknown}");
         }
         assert_eq!(nearest("inputs", &["model", "input"]), Some("input"));
+        let slugs = ["text-language", "text-sentiment", "team/large-chat"];
+        assert_eq!(nearest("sentiment", &slugs), Some("text-sentiment"));
+        assert_eq!(nearest("large-chat", &slugs), Some("team/large-chat"));
+        assert_eq!(hint("language", &slugs), ": did you mean text-language?");
+        assert_eq!(hint("age", &slugs), "");
         // Computing all edit distances would take a billion steps.
         assert_eq!(nearest(&"x".repeat(20_000_000), &known), None);
     }

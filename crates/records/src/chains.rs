@@ -10,6 +10,7 @@ use crate::audit::{Actor, Recorder};
 use orrery_domain::chain::{Chain, ENTRIES_MAX, Entry, NAME_MAX, is_name};
 use orrery_domain::ids::OrganizationId;
 use orrery_domain::input_template::InputTemplate;
+use orrery_domain::spelling;
 use orrery_runtime::Clock;
 use orrery_schema::{self as schema, Schema, Unavailable};
 use orrery_storage::record::decode;
@@ -18,8 +19,8 @@ use orrery_storage::{self as storage, Commit, Key, Page, Store, Table};
 /// Maximum number of chains of one organization; a list contains all of them.
 const CHAINS_MAX: usize = 1_000;
 
-/// Looks up the request schema of a model; `None` if the catalog does not have the model.
-pub type SchemaOf<'a> = &'a (dyn Fn(&str) -> Option<Value> + Sync);
+/// Looks up the request schema of a model. The error message says that there is no such model.
+pub type SchemaOf<'a> = &'a (dyn Fn(&str) -> Result<Value, String> + Sync);
 
 /// Errors of chain operations.
 #[derive(Debug, thiserror::Error)]
@@ -30,8 +31,13 @@ pub enum Error {
     Invalid(String),
     #[error("the model {model} already has a chain {name}")]
     Exists { model: String, name: String },
-    #[error("the model {model} has no chain {name}")]
-    NotFound { model: String, name: String },
+    #[error("the model {model} has no chain {name}{hint}")]
+    NotFound {
+        model: String,
+        name: String,
+        /// A similar name, phrased as the end of the message.
+        hint: String,
+    },
     #[error("there are {CHAINS_MAX} chains already; delete some first")]
     TooMany,
     /// Validation is not possible now.
@@ -136,7 +142,9 @@ impl Chains {
     ) -> Result<Chain, Error> {
         let change = &change;
         let edit = |chain: Option<Chain>| async move {
-            let mut chain = chain.ok_or_else(|| missing(model, name))?;
+            let Some(mut chain) = chain else {
+                return Err(self.missing(organization, model, name).await?);
+            };
             if let Some(entries) = &change.entries {
                 check(model, entries, schema_of).await?;
                 chain.entries.clone_from(entries);
@@ -163,7 +171,10 @@ impl Chains {
         let mut commit = Commit::new();
         commit.delete_existing(key(organization, model, name));
         self.recorder.add(&mut commit, "chain.delete", subject(model, name), organization)?;
-        self.store.commit_or(commit, missing(model, name)).await
+        if self.store.try_commit(commit).await? {
+            return Ok(());
+        }
+        Err(self.missing(organization, model, name).await?)
     }
 
     /// Returns the chain that a prediction selects. Disabled chains are not found.
@@ -181,7 +192,24 @@ impl Chains {
             false => None,
         };
         let found: Option<Chain> = row.map(|row| decode(&row)).transpose()?;
-        found.filter(|chain| chain.enabled).ok_or_else(|| missing(model, name))
+        match found.filter(|chain| chain.enabled) {
+            Some(chain) => Ok(chain),
+            None => Err(self.missing(organization, model, name).await?),
+        }
+    }
+
+    /// Returns the error for a chain that does not exist or is disabled.
+    async fn missing(
+        &self,
+        organization: OrganizationId,
+        model: &str,
+        name: &str,
+    ) -> Result<Error, Error> {
+        let chains = self.list(organization).await?;
+        let usable = chains.iter().filter(|chain| chain.model == model && chain.enabled);
+        let names: Vec<&str> = usable.map(|chain| chain.name.as_str()).collect();
+        let hint = spelling::hint(name, &names);
+        Ok(Error::NotFound { model: model.to_owned(), name: name.to_owned(), hint })
     }
 
     /// Lists an organization's chains by model and name.
@@ -203,16 +231,11 @@ fn subject(model: &str, name: &str) -> String {
     format!("{name} of {model}")
 }
 
-fn missing(model: &str, name: &str) -> Error {
-    Error::NotFound { model: model.to_owned(), name: name.to_owned() }
-}
-
 // --- compatibility ---
 
 /// Validates a chain against the request schemas of its models.
 async fn check(model: &str, entries: &[Entry], schema_of: SchemaOf<'_>) -> Result<(), Error> {
-    let unknown = |model: &str| Error::Invalid(format!("there is no model {model}"));
-    let primary = schema_of(model).ok_or_else(|| unknown(model))?;
+    let primary = schema_of(model).map_err(Error::Invalid)?;
     if entries.is_empty() || entries.len() > ENTRIES_MAX {
         return Err(Error::Invalid(format!("a chain must have 1 to {ENTRIES_MAX} entries")));
     }
@@ -222,7 +245,7 @@ async fn check(model: &str, entries: &[Entry], schema_of: SchemaOf<'_>) -> Resul
             let message = format!("entry {number}: {model} cannot be its own fallback");
             return Err(Error::Invalid(message));
         }
-        let fallback = schema_of(&entry.model).ok_or_else(|| unknown(&entry.model))?;
+        let fallback = schema_of(&entry.model).map_err(Error::Invalid)?;
         pairs.push((number, entry.clone(), fallback));
     }
     let check = move || {

@@ -6,8 +6,8 @@ use super::*;
 use orrery_storage::Options;
 use orrery_storage::record::encode;
 
-fn schema(slug: &str) -> Option<Value> {
-    Some(match slug {
+fn schema(slug: &str) -> Result<Value, String> {
+    Ok(match slug {
         "primary" => json!({"type": "object", "required": ["prompt"], "properties": {
             "prompt": {"type": "string"}, "size": {"type": "integer"}, "fast": {"type": "boolean"}}}),
         "same" => json!({"type": "object", "required": ["prompt"],
@@ -15,7 +15,7 @@ fn schema(slug: &str) -> Option<Value> {
         "other" => json!({"type": "object", "required": ["text"], "properties": {
             "text": {"type": "string", "maxLength": 5}, "scale": {"type": "number"}}}),
         "any" => json!({"type": "object"}),
-        _ => return None,
+        _ => return Err(format!("there is no model {slug}")),
     })
 }
 
@@ -85,6 +85,8 @@ async fn chain_is_created_toggled_and_deleted() {
         let missed = chains.enabled(organization, model, name).await;
         assert!(matches!(missed, Err(Error::NotFound { .. })));
     }
+    let said = chains.enabled(owner, "primary", "saef").await.unwrap_err().to_string();
+    assert_eq!(said, "the model primary has no chain saef: did you mean safe?");
     let switch = |enabled| Change { entries: None, enabled: Some(enabled) };
     chains.change(owner, "primary", "safe", switch(false), &schema).await.unwrap();
     assert!(chains.enabled(owner, "primary", "safe").await.is_err());

@@ -25,6 +25,7 @@ use orrery_domain::account::{
     ApiKey, DEFAULT_ORGANIZATION, Limits, Organization, box_owner, dashboard_key,
 };
 use orrery_domain::ids::{Id, KeyId, MemberId, OrganizationId};
+use orrery_domain::spelling;
 use orrery_domain::time::{SPAN_MAX, Timestamp, span_text};
 use orrery_runtime::{Clock, Tasks, new_id, random_bytes};
 use orrery_storage::commit::Expect;
@@ -214,13 +215,18 @@ impl Accounts {
     /// # Errors
     /// [`Error::NoOrganization`], [`Error::Storage`].
     pub async fn organization(&self, name: &str) -> Result<Organization, Error> {
-        let missing = || Error::NoOrganization(name.to_owned());
-        if !is_organization_name(name) {
-            return Err(missing());
+        let row = match is_organization_name(name) {
+            true => self.store.get(&name_key(name)).await?,
+            false => None,
+        };
+        if let Some(id) = row.and_then(|row| <[u8; 16]>::try_from(row).ok())
+            && let Some(found) = self.store.read(&organization_key(id.into())).await?
+        {
+            return Ok(found);
         }
-        let row = self.store.get(&name_key(name)).await?.ok_or_else(missing)?;
-        let id: [u8; 16] = row.try_into().map_err(|_length| missing())?;
-        self.store.read(&organization_key(id.into())).await?.ok_or_else(missing)
+        let others = self.organizations().await?;
+        let names: Vec<&str> = others.iter().map(|other| other.name.as_str()).collect();
+        Err(Error::NoOrganization(format!("{name}{}", spelling::hint(name, &names))))
     }
 
     /// Returns the organization `default` and whether it had to be created.

@@ -197,7 +197,7 @@ async fn organization_and_key_names_are_validated_and_unique() {
         accounts.organizations().await.unwrap().into_iter().map(|o| o.name).collect();
     assert_eq!(names, ["default", "team-1"]);
     let missing = accounts.organization("team-2").await.unwrap_err();
-    assert_eq!(missing.to_string(), "there is no organization team-2");
+    assert_eq!(missing.to_string(), "there is no organization team-2: did you mean team-1?");
     for bad in ["", " ", "a\nb", &"x".repeat(65)] {
         let refused = accounts.create_key(organization, bad, "root", None).await;
         assert!(matches!(refused, Err(Error::InvalidKeyName)), "{bad}");
