@@ -4,12 +4,14 @@
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
-use super::definitions::Checked;
+use super::definitions::{Checked, Compiled};
+use super::parameters::Given;
 use super::{Error, Workflows, count_trigger};
 use orrery_domain::attempt::Failure;
 use orrery_domain::classify::ErrorClass;
 use orrery_domain::definition::{PROBLEMS_MAX, Problem};
-use orrery_domain::ids::{OrganizationId, WorkflowId};
+use orrery_domain::ids::{OrganizationId, RevisionId, WorkflowId};
+use orrery_domain::spelling;
 use orrery_domain::workflow::{Status, Workflow};
 use orrery_engine::{Call, Callee};
 use orrery_schema::{Patience, Unavailable, ValidationError};
@@ -25,10 +27,23 @@ struct Reached {
     way: Vec<String>,
 }
 
+/// What a step refers to and does not exist.
+enum Missing {
+    Workflow,
+    Version(String),
+}
+
+impl Reached {
+    /// Returns the version's revision; `None` for the version that is about to be stored.
+    fn revision(&self) -> Option<RevisionId> {
+        self.workflow.version(&self.version).map(|version| version.revision)
+    }
+}
+
 impl Workflows {
     /// Rejects a definition whose steps run missing workflows, or workflows that lead back to the
-    /// definition. `own` is the version that the definition will be stored as, which then becomes
-    /// the latest.
+    /// definition, or whose inputs never fit their workflows. `own` is the version that the
+    /// definition will be stored as, which then becomes the latest.
     pub(super) async fn check_children(
         &self,
         organization: OrganizationId,
@@ -41,30 +56,59 @@ impl Workflows {
                 break;
             }
             let named = (child.workflow.as_str(), child.version.as_deref());
-            let message = match self.callee_of(organization, own, named).await? {
-                Err(problem) => problem,
-                Ok(first) => match self.find_circle(organization, own, first).await? {
-                    Some(problem) => problem,
-                    None => continue,
-                },
+            let first = self.callee_of(organization, own, named).await?;
+            let revision = first.as_ref().ok().and_then(Reached::revision);
+            let refused = match first {
+                Err(missing) => Some(self.describe(organization, &child.workflow, missing).await?),
+                Ok(first) => self.find_circle(organization, own, first).await?,
             };
-            let message = format!("step '{}': {message}", step.id);
-            problems.push(Problem { path: checked.place_of(&step.id, "workflow"), message });
+            if let Some(message) = refused {
+                let message = format!("step '{}': {message}", step.id);
+                problems.push(Problem { path: checked.place_of(&step.id, "workflow"), message });
+            } else if let Some(revision) = revision
+                && let Some(compiled) = self.usable(revision).await?
+                && let Some(schema) = &compiled.inputs
+            {
+                let target = format!("workflow '{}'", child.workflow);
+                let given =
+                    Given { step: &step.id, field: "inputs", target, values: &child.inputs };
+                problems.extend(given.problems(schema, &checked.place_of(&step.id, "inputs")));
+            }
         }
+        problems.truncate(PROBLEMS_MAX);
         Error::of_problems(problems)
     }
 
-    /// Returns the version that a step refers to, or the error in the reference.
+    async fn describe(
+        &self,
+        organization: OrganizationId,
+        reference: &str,
+        missing: Missing,
+    ) -> Result<String, Error> {
+        Ok(match missing {
+            Missing::Workflow => {
+                let slugs = self.slugs(organization).await?;
+                let slugs: Vec<&str> = slugs.iter().map(String::as_str).collect();
+                let hint = spelling::hint(reference, &slugs);
+                format!("workflow '{reference}' does not exist{hint}")
+            }
+            Missing::Version(version) => {
+                format!("workflow '{reference}' has no version '{version}'")
+            }
+        })
+    }
+
+    /// Returns the version that a step refers to, or what is missing.
     async fn callee_of(
         &self,
         organization: OrganizationId,
         own: Option<(WorkflowId, &str)>,
         (reference, version): (&str, Option<&str>),
-    ) -> Result<Result<Reached, String>, Error> {
+    ) -> Result<Result<Reached, Missing>, Error> {
         let workflow = match self.find(organization, reference).await {
             Ok(workflow) => workflow,
             Err(Error::NotFound) => {
-                return Ok(Err(format!("workflow '{reference}' does not exist")));
+                return Ok(Err(Missing::Workflow));
             }
             Err(error) => return Err(error),
         };
@@ -74,8 +118,7 @@ impl Workflows {
         let is_there = workflow.version(&version).is_some()
             || is_own.is_some_and(|(_, own)| own == version.as_str());
         if !is_there {
-            let message = format!("workflow '{reference}' has no version '{version}'");
-            return Ok(Err(message));
+            return Ok(Err(Missing::Version(version)));
         }
         let way = vec![workflow.slug.clone()];
         Ok(Ok(Reached { workflow, version, way }))
@@ -105,13 +148,7 @@ impl Workflows {
                 return Ok(Some(message));
             }
             let Some(stored) = workflow.version(&version) else { continue };
-            let compiled = match self.compiled(stored.revision).await {
-                Ok(compiled) => compiled,
-                Err(Error::Storage(error)) => return Err(error.into()),
-                Err(error @ Error::ValidationUnavailable(_)) => return Err(error),
-                // An unusable version fails when it runs.
-                Err(_not_usable) => continue,
-            };
+            let Some(compiled) = self.usable(stored.revision).await? else { continue };
             for (_, child) in compiled.plan.children() {
                 let named = (child.workflow.as_str(), child.version.as_deref());
                 if let Ok(mut next) = self.callee_of(organization, own, named).await? {
@@ -121,6 +158,15 @@ impl Workflows {
             }
         }
         Ok(None)
+    }
+
+    /// Returns a stored version; `None` if it is unusable, which fails when it runs.
+    async fn usable(&self, revision: RevisionId) -> Result<Option<Arc<Compiled>>, Error> {
+        match self.compiled(revision).await {
+            Ok(compiled) => Ok(Some(compiled)),
+            Err(error @ (Error::Storage(_) | Error::ValidationUnavailable(_))) => Err(error),
+            Err(_unusable) => Ok(None),
+        }
     }
 
     /// Returns the current version of a step's workflow.

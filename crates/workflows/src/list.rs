@@ -98,6 +98,22 @@ impl Workflows {
         Ok((found.into_iter().skip(filter.offset).take(filter.limit).collect(), total))
     }
 
+    /// Returns the slugs of the organization's workflows.
+    pub(super) async fn slugs(&self, organization: OrganizationId) -> Result<Vec<String>, Error> {
+        let all = Filter {
+            category: None,
+            tags: Vec::new(),
+            keyword: None,
+            status: None,
+            sort_key: SortKey::CreatedAt,
+            ascending: false,
+            offset: 0,
+            limit: usize::MAX,
+        };
+        let found = self.matching(organization, &all).await?;
+        Ok(found.into_iter().map(|workflow| workflow.slug).collect())
+    }
+
     async fn matching(
         &self,
         organization: OrganizationId,

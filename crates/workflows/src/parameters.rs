@@ -1,5 +1,6 @@
-//! Validates the parameters of model steps against the schemas of their models when the definition
-//! is stored, as far as the values are known: references are validated when the step runs.
+//! Validates the parameters of model steps and the inputs of workflow steps against the schemas of
+//! their models and workflows when the definition is stored, as far as the values are known:
+//! references are validated when the step runs.
 
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use serde_json::Value;
 use super::definitions::place_of;
 use orrery_domain::definition::{Kind, PROBLEMS_MAX, Plan, Problem};
 use orrery_domain::template::{self, Template};
-use orrery_schema::{Known, Schema};
+use orrery_schema::{Known, Schema, Violation};
 
 /// The models that definitions may refer to.
 pub trait Models: Send + Sync {
@@ -18,12 +19,34 @@ pub trait Models: Send + Sync {
     fn nearest(&self, slug: &str) -> Option<String>;
 }
 
-/// Parameters and their model.
-struct Given<'p> {
-    slug: &'p str,
-    params: &'p Template,
-    /// The field of the step that contains the parameters.
-    field: &'static str,
+/// The values that a step passes to a model or to a workflow.
+pub struct Given<'p> {
+    pub step: &'p str,
+    /// The field of the step that contains the values.
+    pub field: &'static str,
+    /// The model or workflow, as in messages.
+    pub target: String,
+    pub values: &'p Template,
+}
+
+impl Given<'_> {
+    /// Returns the violations of `schema` that are certain before the step runs. `place` is the
+    /// JSON pointer to the values in the definition.
+    pub fn problems(&self, schema: &Schema, place: &str) -> Vec<Problem> {
+        let Self { step, field, target, values } = self;
+        let known = |pointer: &str| match values.known_at(pointer) {
+            template::Known::Whole => Known::Whole,
+            template::Known::Parts => Known::Parts,
+            template::Known::Text => Known::Text,
+            template::Known::Nothing => Known::Nothing,
+        };
+        let violations = schema.certain_violations(values.outline(), &known).into_iter();
+        let problem = |Violation { path, message }| Problem {
+            path: format!("{place}{path}"),
+            message: format!("step '{step}': {field} do not fit the {target}: {message}"),
+        };
+        violations.map(problem).collect()
+    }
 }
 
 /// Returns the problems of the parameters of a plan's model steps and of the steps' fallbacks.
@@ -31,24 +54,13 @@ pub fn problems(definition: Option<&Value>, plan: &Plan, models: &dyn Models) ->
     let mut problems = Vec::new();
     for step in plan.steps() {
         let Kind::Model(model) = &step.kind else { continue };
-        let own = Given { slug: &model.slug, params: &model.params, field: "params" };
-        let fallback = model.fallback.as_ref().map(|fallback| Given {
-            slug: &fallback.slug,
-            params: &fallback.params,
-            field: "fallback/params",
-        });
-        for given in std::iter::once(own).chain(fallback) {
-            let Some(schema) = models.schema(given.slug) else { continue };
-            let violations = violations(&schema, given.params);
-            problems.extend(violations.into_iter().map(|violation| {
-                let Given { slug, field, .. } = given;
-                let id = &step.id;
-                let path = format!("{}{}", place_of(definition, id, field), violation.path);
-                let message = violation.message;
-                let message =
-                    format!("step '{id}': {field} do not fit the model '{slug}': {message}");
-                Problem { path, message }
-            }));
+        let own = ("params", &model.slug, &model.params);
+        let fallback = model.fallback.as_ref();
+        let fallback = fallback.map(|other| ("fallback/params", &other.slug, &other.params));
+        for (field, slug, values) in std::iter::once(own).chain(fallback) {
+            let Some(schema) = models.schema(slug) else { continue };
+            let given = Given { step: &step.id, field, target: format!("model '{slug}'"), values };
+            problems.extend(given.problems(&schema, &place_of(definition, &step.id, field)));
         }
         if problems.len() >= PROBLEMS_MAX {
             problems.truncate(PROBLEMS_MAX);
@@ -68,13 +80,4 @@ pub fn with_hint(definition: Option<&Value>, models: &dyn Models, mut problem: P
         problem.message.push_str(&format!(": did you mean {near}?"));
     }
     problem
-}
-
-fn violations(schema: &Schema, params: &Template) -> Vec<orrery_schema::Violation> {
-    schema.certain_violations(params.outline(), &|pointer| match params.known_at(pointer) {
-        template::Known::Whole => Known::Whole,
-        template::Known::Parts => Known::Parts,
-        template::Known::Text => Known::Text,
-        template::Known::Nothing => Known::Nothing,
-    })
 }

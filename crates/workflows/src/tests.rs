@@ -274,6 +274,58 @@ async fn workflow_parameters_that_never_fit_their_model_are_rejected() {
 }
 
 #[tokio::test]
+async fn workflow_inputs_that_never_fit_their_workflow_are_rejected() {
+    let (_folder, workflows) = open();
+    let schema = json!({
+        "type": "object", "required": ["n"], "additionalProperties": false,
+        "properties": {"n": {"type": "integer", "maximum": 9}, "note": {"type": "string"}},
+    });
+    let child = json!({"input_schema": schema, "steps": [
+        {"step_id": "a", "type": "pass", "result": "{{inputs.n}}"}]});
+    let child = New { definition: Some(child), ..new("Child") };
+    workflows.create(OWNER.into(), new_id(), child, Commit::new()).await.unwrap();
+    create(&workflows, "Any").await;
+    let tried = async |step: Value| {
+        let first = json!({"step_id": "first", "type": "pass", "result": 1});
+        let mut run = json!({"step_id": "run", "type": "workflow"});
+        run.as_object_mut().unwrap().extend(step.as_object().unwrap().clone());
+        let definition = json!({"steps": [first, run]});
+        match workflows.try_definition(OWNER.into(), None, Some(definition)).await {
+            Ok(()) => None,
+            Err(Error::Invalid { mut problems, .. }) => {
+                let problem = problems.remove(0);
+                Some((problem.path, problem.message))
+            }
+            Err(error) => panic!("{error}"),
+        }
+    };
+    for (inputs, place, said) in [
+        (json!({}), "/n", "missing required field 'n'"),
+        (json!({"n": 10}), "/n", "is greater than the maximum"),
+        (json!({"n": "{{first.output}} pieces"}), "/n", "is not of type"),
+        (json!({"n": "{{first.output}}", "m": 1}), "/m", "unknown field 'm'"),
+    ] {
+        let (path, message) = tried(json!({"workflow": "child", "inputs": inputs})).await.unwrap();
+        assert_eq!(path, format!("/steps/1/inputs{place}"), "{message}");
+        let start = "step 'run': inputs do not fit the workflow 'child': ";
+        assert!(message.starts_with(start) && message.contains(said), "{message}");
+    }
+    let (_, message) = tried(json!({"workflow": "chlid"})).await.unwrap();
+    assert_eq!(message, "step 'run': workflow 'chlid' does not exist: did you mean child?");
+    let (_, message) = tried(json!({"workflow": "elsewhere"})).await.unwrap();
+    assert_eq!(message, "step 'run': workflow 'elsewhere' does not exist");
+    let (path, _) = tried(json!({"workflow": "child", "version_id": "v1"})).await.unwrap();
+    assert_eq!(path, "/steps/1/inputs/n");
+    for good in [
+        json!({"workflow": "child", "inputs": {"n": 9, "note": "a {{first.output}}"}}),
+        json!({"workflow": "child", "inputs": {"n": "{{first.output}}"}}),
+        json!({"workflow": "any"}),
+    ] {
+        assert_eq!(tried(good.clone()).await, None, "{good}");
+    }
+}
+
+#[tokio::test]
 async fn workflow_stays_loadable_after_its_model_changed() {
     let (folder, workflows) = open();
     let good = json!({"steps": [
