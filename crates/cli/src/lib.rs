@@ -34,6 +34,7 @@ mod model;
 mod organization;
 mod output;
 mod owner;
+mod parse;
 mod place;
 mod rehearse;
 mod reload;
@@ -51,20 +52,18 @@ mod webhook;
 mod workflow;
 mod yaml_fault;
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use clap::error::ContextKind;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use rustix::fs::Mode;
 use rustix::process::umask;
 
 use self::output::Output;
+use self::parse::understood;
 use self::place::{of_service, of_service_or_defaults};
 use orrery_config::{self as config, Config};
-use orrery_domain::spelling::nearest;
 use orrery_guard as guard;
 use orrery_runners::builtin::worker;
 use orrery_runners::llm;
@@ -211,45 +210,6 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Parses a command line. `--json` may also precede the command.
-fn understood(words: impl IntoIterator<Item = OsString>) -> Result<Arguments, clap::Error> {
-    let parsed = Arguments::try_parse_from(with_json_last(words.into_iter().collect()));
-    parsed.map_err(with_near_command)
-}
-
-/// Moves a `--json` that precedes the command to a position where the command accepts it.
-fn with_json_last(mut words: Vec<OsString>) -> Vec<OsString> {
-    let mut at = 1;
-    while let Some(word) = words.get(at).and_then(|word| word.to_str()) {
-        match word {
-            "--json" => {
-                let json = words.remove(at);
-                let has_command =
-                    words.iter().skip(at).any(|word| !word.as_encoded_bytes().starts_with(b"-"));
-                let end = words.iter().position(|word| word == "--").unwrap_or(words.len());
-                words.insert(if has_command { end } else { at }, json);
-                break;
-            }
-            "--config" => at += 2,
-            option if option.starts_with('-') => at += 1,
-            _command => break,
-        }
-    }
-    words
-}
-
-/// Removes clap's suggestion of a command if it is not similar to the given word.
-fn with_near_command(mut error: clap::Error) -> clap::Error {
-    let unknown = error.get(ContextKind::InvalidSubcommand).map(ToString::to_string);
-    let suggested = error.get(ContextKind::SuggestedSubcommand).map(ToString::to_string);
-    if let (Some(unknown), Some(suggested)) = (unknown, suggested)
-        && nearest(&unknown, &suggested.split(", ").collect::<Vec<_>>()).is_none()
-    {
-        error.remove(ContextKind::SuggestedSubcommand);
-    }
-    error
-}
-
 fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let file = arguments.config.as_deref();
     match arguments.command.unwrap_or(Command::Serve(serve::Serve::default())) {
@@ -394,7 +354,7 @@ fn guarded(ended: std::io::Result<u8>) -> ExitCode {
 
 fn completions(shell: clap_complete::Shell) -> anyhow::Result<()> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Arguments::command(), "orrery", &mut script);
+    clap_complete::generate(shell, &mut parse::visible_commands(), "orrery", &mut script);
     output::raw(&script)
 }
 
@@ -407,6 +367,8 @@ fn manual(folder: &Path) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsString;
+
     use super::*;
 
     fn parsed(line: &str) -> Result<Arguments, clap::Error> {
@@ -563,17 +525,6 @@ mod tests {
             "orrery completions cobol",
         ] {
             assert_eq!(parsed(line).unwrap_err().exit_code(), 2, "{line}");
-        }
-    }
-
-    #[test]
-    fn cli_suggests_only_near_commands() {
-        let said = |line: &str| parsed(line).unwrap_err().to_string();
-        for (line, near) in [("orrery keys", "'key'"), ("orrery modle list", "'model'")] {
-            assert!(said(line).contains(near), "{}", said(line));
-        }
-        for line in ["orrery schedule", "orrery files list", "orrery workflow run"] {
-            assert!(!said(line).contains("similar"), "{}", said(line));
         }
     }
 

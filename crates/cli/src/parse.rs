@@ -1,0 +1,120 @@
+//! Parsing of a command line, and what clap cannot do by itself: options before the command, and
+//! suggestions and completions without hidden commands.
+
+use std::ffi::OsString;
+
+use clap::error::{ContextKind, ContextValue};
+use clap::{Command, CommandFactory as _, Parser as _};
+
+use super::Arguments;
+use orrery_domain::spelling::nearest;
+
+/// Parses a command line. `--json` may also precede the command.
+pub(super) fn understood(
+    words: impl IntoIterator<Item = OsString>,
+) -> Result<Arguments, clap::Error> {
+    let parsed = Arguments::try_parse_from(with_json_last(words.into_iter().collect()));
+    parsed.map_err(with_near_command)
+}
+
+/// Moves a `--json` that precedes the command to a position where the command accepts it.
+fn with_json_last(mut words: Vec<OsString>) -> Vec<OsString> {
+    let mut at = 1;
+    while let Some(word) = words.get(at).and_then(|word| word.to_str()) {
+        match word {
+            "--json" => {
+                let json = words.remove(at);
+                let has_command =
+                    words.iter().skip(at).any(|word| !word.as_encoded_bytes().starts_with(b"-"));
+                let end = words.iter().position(|word| word == "--").unwrap_or(words.len());
+                words.insert(if has_command { end } else { at }, json);
+                break;
+            }
+            "--config" => at += 2,
+            option if option.starts_with('-') => at += 1,
+            _command => break,
+        }
+    }
+    words
+}
+
+/// Replaces clap's suggestions of commands with the most similar visible one, if there is one.
+fn with_near_command(mut error: clap::Error) -> clap::Error {
+    let unknown = error.get(ContextKind::InvalidSubcommand).map(ToString::to_string);
+    let suggested = error.remove(ContextKind::SuggestedSubcommand);
+    if let (Some(unknown), Some(ContextValue::Strings(suggested))) = (unknown, suggested) {
+        let all = Arguments::command();
+        let is_hidden = |name: &str| all.find_subcommand(name).is_some_and(Command::is_hide_set);
+        let visible = suggested.iter().map(String::as_str).filter(|name| !is_hidden(name));
+        if let Some(near) = nearest(&unknown, &visible.collect::<Vec<_>>()) {
+            let near = ContextValue::Strings(vec![near.to_owned()]);
+            error.insert(ContextKind::SuggestedSubcommand, near);
+        }
+    }
+    error
+}
+
+/// The grammar without hidden commands, which people never type.
+pub(super) fn visible_commands() -> Command {
+    let all = Arguments::command();
+    let visible = all.get_subcommands().filter(|command| !command.is_hide_set());
+    Command::new("orrery")
+        .args(all.get_arguments())
+        .subcommands(visible)
+        .version(env!("CARGO_PKG_VERSION"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(line: &str) -> String {
+        understood(line.split(' ').map(OsString::from)).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn cli_suggests_only_near_commands() {
+        for (line, near) in [
+            ("orrery keys", "key"),
+            ("orrery modle list", "model"),
+            ("orrery upgrades", "upgrade"),
+            ("orrery executions", "execution"),
+            ("orrery chats", "chat"),
+            ("orrery worklfow push", "workflow"),
+            ("orrery key lst", "list"),
+        ] {
+            let said = refusal(line);
+            assert!(said.contains(&format!("a similar subcommand exists: '{near}'")), "{said}");
+        }
+        for line in [
+            "orrery schedule",
+            "orrery files list",
+            "orrery workflow run",
+            "orrery restart",
+            "orrery guards",
+            "orrery llm-workers",
+        ] {
+            assert!(!refusal(line).contains("similar"), "{}", refusal(line));
+        }
+    }
+
+    #[test]
+    fn completions_leave_hidden_commands_out() {
+        for shell in [
+            clap_complete::Shell::Bash,
+            clap_complete::Shell::Zsh,
+            clap_complete::Shell::Fish,
+            clap_complete::Shell::PowerShell,
+        ] {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut visible_commands(), "orrery", &mut script);
+            let script = String::from_utf8(script).unwrap();
+            for hidden in ["guard", "fence", "builtin-worker", "llm-worker"] {
+                assert!(!script.contains(hidden), "{shell} {hidden}");
+            }
+            for visible in ["doctor", "chain", "--config", "--amount"] {
+                assert!(script.contains(visible), "{shell} {visible}");
+            }
+        }
+    }
+}
