@@ -473,17 +473,34 @@ fn unserved(
     unserved
 }
 
+/// A valid manifest.
+#[derive(Debug)]
+pub struct Checked {
+    pub slug: Slug,
+    /// What is probably wrong although the manifest is valid.
+    pub concern: Option<String>,
+}
+
 /// Checks one manifest as a reload would, without adding it to the catalog, and checks that its
 /// local dependencies exist.
 ///
 /// # Errors
 /// Every [`Error`] of the file.
-pub fn check(path: &Path) -> Result<Slug, Vec<Error>> {
+pub fn check(path: &Path) -> Result<Checked, Vec<Error>> {
     let manifest = manifest::read(path)?;
     if let Some(message) = manifest.runner.options.missing() {
         return Err(vec![Error { file: path.to_path_buf(), line: 0, column: 0, message }]);
     }
-    built(&manifest, path, &Dependencies::none()).map(|model| model.slug)
+    let model = built(&manifest, path, &Dependencies::none())?;
+    let concern = manifest.runner.options.concern();
+    let concern = concern.map(|concern| format!("{}: {concern}", path.display()));
+    Ok(Checked { slug: model.slug, concern })
+}
+
+/// Returns the slug that a manifest or a model file has, or would have if it were valid.
+#[must_use]
+pub fn slug_of_file(path: &Path) -> Option<Slug> {
+    manifest::slug_meant(path)
 }
 
 fn built(

@@ -236,7 +236,10 @@ pub(super) fn check(files: &[PathBuf]) -> anyhow::Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
     for file in files {
         match service::check_manifest(file) {
-            Ok(slug) => output::line(&format!("{}: {slug} is valid", file.display()))?,
+            Ok((slug, concern)) => {
+                output::line(&format!("{}: {slug} is valid", file.display()))?;
+                concern.iter().for_each(|concern| output::note(&format!("warning: {concern}")));
+            }
             Err(faults) => {
                 code = ExitCode::FAILURE;
                 for fault in faults {

@@ -96,9 +96,10 @@ pub(super) fn egress_warning(config: &Config, organizations: usize) -> Option<St
     app::policy(config).warning(organizations)
 }
 
-/// Returns the slug of a valid manifest, or its errors, each with file, line and column.
-pub(super) fn check_manifest(file: &Path) -> Result<String, Vec<String>> {
-    app::check_manifest(file)
+/// Returns the slug of a valid manifest and a warning, or its errors, each with file, line and
+/// column.
+pub(super) fn check_manifest(file: &Path) -> Result<(String, Option<String>), Vec<String>> {
+    app::check_manifest(file).map(|checked| (checked.slug.to_string(), checked.concern))
 }
 
 async fn offline(config: Config) -> anyhow::Result<InProcess> {

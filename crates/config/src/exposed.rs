@@ -14,8 +14,26 @@ use super::reader::read_file;
 /// Permission bits of users who are neither the owner nor in the group.
 const OTHERS: u32 = 0o007;
 /// Words in a key's name that mark a secret.
-const WORDS: [&str; 8] =
-    ["key", "apikey", "token", "secret", "password", "passphrase", "authorization", "cookie"];
+const WORDS: [&str; 9] = [
+    "key",
+    "pat",
+    "passwd",
+    "password",
+    "passphrase",
+    "authorization",
+    "cookie",
+    "token",
+    "secret",
+];
+/// Ends of such words: `NOTION_APITOKEN`.
+const ENDS: [&str; 5] = ["apikey", "token", "secret", "password", "passwd"];
+/// Names of headers that are secrets although no word says so.
+const HEADERS: [&str; 1] = ["x-honeycomb-team"];
+/// The minimum length of a token, in bytes, so that the locale `sk-SK` is none.
+const TOKEN_MIN: usize = 20;
+/// The beginnings of tokens of well-known services.
+const TOKENS: [&str; 10] =
+    ["sk-", "ghp_", "gho_", "github_pat_", "glpat-", "xoxb-", "xoxp-", "hf_", "smk_", "whsec_"];
 /// Exceptions: keys whose value is a file's path.
 const PATHS: [&str; 1] = ["tls.private_key"];
 /// Maximum depth of nested tables.
@@ -53,8 +71,12 @@ fn look_at(value: &DeValue<'_>, name: &str, path: &str, depth: usize, found: &mu
         DeValue::String(text) if is_secret(name, path, text) => found.push(path.to_owned()),
         DeValue::Table(table) if depth < DEPTH_MAX => look(table, path, depth + 1, found),
         DeValue::Array(items) if depth < DEPTH_MAX => {
+            // In a command, a secret may follow its option.
+            let mut option = name;
             for item in items {
-                look_at(item.get_ref(), name, path, depth + 1, found);
+                look_at(item.get_ref(), option, path, depth + 1, found);
+                let text = item.get_ref().as_str();
+                option = text.filter(|text| text.starts_with("--")).unwrap_or(name);
             }
         }
         DeValue::String(_)
@@ -73,11 +95,26 @@ fn is_secret(name: &str, path: &str, text: &str) -> bool {
     if refers || PATHS.contains(&path) {
         return false;
     }
+    let in_url = || {
+        url::Url::parse(text).is_ok_and(|url| {
+            let mut query = url.query_pairs();
+            url.password().is_some()
+                || query.any(|(name, value)| is_named(&name) && !value.is_empty())
+        })
+    };
+    let in_option =
+        || text.starts_with('-') && text.split_once('=').is_some_and(|(n, _)| is_named(n));
+    let is_token = text.len() >= TOKEN_MIN && TOKENS.iter().any(|start| text.starts_with(start));
+    // An option is not the value of the one before it.
+    (is_named(name) && !text.starts_with("--")) || is_token || in_url() || in_option()
+}
+
+/// Returns whether the values of this key, header, option or parameter are secrets.
+fn is_named(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
-    let is_named =
-        name.split(['_', '-']).any(|part| WORDS.contains(&part)) && !name.ends_with("_file");
-    let has_password = || url::Url::parse(text).is_ok_and(|url| url.password().is_some());
-    is_named || has_password()
+    let is_word = |part: &str| WORDS.contains(&part) || ENDS.iter().any(|end| part.ends_with(end));
+    let has_word = name.split(['_', '-']).any(is_word) && !name.ends_with("file");
+    has_word || HEADERS.contains(&name.as_str())
 }
 
 #[cfg(test)]
@@ -111,6 +148,16 @@ mod tests {
                 "`agent.mcp_servers.headers.Cookie`",
             ),
             ("[runner]\nurls = ['http://me:word@box.lan/']", "`runner.urls`"),
+            ("[runner]\nenv = { GITHUB_PAT = 'x' }", "`runner.env.GITHUB_PAT`"),
+            ("[runner]\nenv = { NOTION_APITOKEN = 'x' }", "`runner.env.NOTION_APITOKEN`"),
+            ("[runner]\nenv = { HUB = 'hf_0123456789abcdefghij' }", "`runner.env.HUB`"),
+            (
+                "telemetry.otlp_headers.\"x-honeycomb-team\" = 'x'",
+                "`telemetry.otlp_headers.x-honeycomb-team`",
+            ),
+            ("[runner]\ncommand = ['x', '--token', 'abc']", "`runner.command`"),
+            ("[runner]\ncommand = ['x', '--api-key=abc']", "`runner.command`"),
+            ("[runner]\nurl = 'http://box.lan/?api_key=abc'", "`runner.url`"),
         ] {
             let warning = said(text, 0o644).unwrap();
             assert!(warning.contains(key) && warning.contains("mode 0644"), "{warning}");
@@ -130,7 +177,10 @@ mod tests {
             "[runner]\nbody = { token = '{{input.token}}' }",
             "[limits]\ntokens_per_day = 5",
             "[request_schema]\nproperties.key = { type = 'string' }\nrequired = ['key']",
-            "[runner]\nurl = 'http://127.0.0.1:5000/token'",
+            "[runner]\nurl = 'http://127.0.0.1:5000/token?page=1&token='",
+            "[runner]\ncommand = ['x', '--token', '--verbose', '--token-file', '/run/token']",
+            "[runner]\ncommand = ['x', '--token', '${file:token}']",
+            "[runner]\nenv = { PATH = '/bin', MAX_TOKENS = '5', MONKEY = 'x', LANG = 'sk-SK' }",
         ] {
             assert_eq!(said(text, 0o644), None, "{text}");
         }

@@ -5,7 +5,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::reader::{Parsed, Section};
-use super::values::{self, Value, duration, flag, list, number, problem, text, web_address, wrong};
+use super::values::{
+    self, Value, api_url, duration, flag, list, number, problem, text, web_address, wrong,
+};
 use super::{ModelPrice, Router, Secret};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -24,7 +26,8 @@ const PRICE: &str = "a table such as { model = \"openai/gpt-x\", per_million_inp
 /// Reads the section. A secret's path is resolved against `folder`.
 pub(super) fn router(section: &mut Section<'_>, folder: &Path) -> Router {
     let time = || duration(MILLISECOND..=HOUR);
-    let upstream_url = section.optional("upstream_url", web_address);
+    let upstream_url =
+        section.optional("upstream_url", |value| api_url(value, web_address(value)?));
     let upstream_key = section.optional("upstream_key", |value| key(value, folder));
     if section.span("upstream_key").is_some() && section.span("upstream_url").is_none() {
         let message = "`router.upstream_key` has no effect without `upstream_url`";

@@ -190,6 +190,11 @@ fn config_invalid_value_names_expected_form() {
             "visible ASCII characters only",
         ),
         ("router.upstream_url = \"ftp://models\"", "an address such as"),
+        (
+            "router.upstream_url = \"https://m/v1/chat/completions\"",
+            "expected the URL of the whole API, such as \"https://m/v1\"",
+        ),
+        ("router.upstream_url = 'http://m/v1/embeddings/'", "such as \"http://m/v1\""),
         ("router.upstream_key = \"k\"", "has no effect without `upstream_url`"),
         (
             "router = { upstream_url = \"http://m/v1\", upstream_key = \"a b\" }",

@@ -23,6 +23,15 @@ use orrery_domain::url_template::{self, check_target};
 
 /// Maximum length of a list.
 const LIST_MAX: usize = 1024;
+/// The operations of OpenAI's API, whose paths are not part of an API's URL.
+const OPERATIONS: [&str; 6] = [
+    "/chat/completions",
+    "/completions",
+    "/embeddings",
+    "/images/generations",
+    "/models",
+    "/responses",
+];
 
 /// A TOML value with its position in the file.
 pub type Value<'v> = Spanned<DeValue<'v>>;
@@ -217,6 +226,26 @@ pub fn web_address(value: &Value<'_>) -> Parsed<String> {
         Some(url) => Ok(url.as_str().trim_end_matches('/').to_owned()),
         None => Err(wrong(value, "an address such as \"https://box.lan:8443\"")),
     }
+}
+
+/// Rejects the URL of an OpenAI-compatible API that ends with one of the API's operations.
+pub fn api_url(value: &Value<'_>, url: String) -> Parsed<String> {
+    let ends = |operation: &&&str| url.ends_with(**operation);
+    let Some(operation) = OPERATIONS.iter().find(ends) else { return Ok(url) };
+    let base = url.trim_end_matches(operation);
+    Err(problem(value, format!("expected the URL of the whole API, such as \"{base}\"")))
+}
+
+/// Returns a warning about the URL of an OpenAI-compatible API without a path, because most servers
+/// have their API under `/v1`. Also returns the URL that was probably meant.
+#[must_use]
+pub fn without_path(url: &str) -> Option<(String, String)> {
+    if url::Url::parse(url).ok()?.path() != "/" {
+        return None;
+    }
+    let url = url.trim_end_matches('/');
+    let meant = format!("{url}/v1");
+    Some((format!("is {url}, without a path: most servers have their API at {meant}"), meant))
 }
 
 /// Parses `"*"`, or an origin as browsers send it: only scheme, host and port.

@@ -69,6 +69,11 @@ pub trait Options: Debug + Send + Sync + Comparable {
         None
     }
 
+    /// Returns what is probably wrong although the options are valid, for `orrery check`.
+    fn concern(&self) -> Option<String> {
+        None
+    }
+
     /// Returns the default concurrency; `None` means the general default.
     fn concurrency(&self) -> Option<usize> {
         None

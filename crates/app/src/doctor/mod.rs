@@ -16,7 +16,7 @@ use url::Url;
 
 use super::rotation;
 use orrery_api::{Doctor, Finding, Listening, RunningService};
-use orrery_config::{Config, McpTransport, TlsMode, exposed};
+use orrery_config::{Config, McpTransport, TlsMode, exposed, values};
 use orrery_domain::time::Timestamp;
 use orrery_runners::command;
 
@@ -59,6 +59,7 @@ pub fn settled(config: &Config, now: Timestamp) -> Vec<Finding> {
     found.push(host::sandbox());
     found.push(host::language_models());
     found.extend(models::findings(&config.models_dir));
+    found.extend(models::unknown_names(config));
     found.extend(tls::findings(config, now));
     found.extend(backup::encryption(&config.backup));
     if rotation::is_under_way(&config.data_dir) {
@@ -69,15 +70,9 @@ pub fn settled(config: &Config, now: Timestamp) -> Vec<Finding> {
 
 /// Warns about an upstream URL without a path, because most servers have their API under `/v1`.
 fn upstream_without_path(config: &Config) -> Option<Finding> {
-    let url = config.router.upstream_url.as_deref()?;
-    if Url::parse(url).ok()?.path() != "/" {
-        return None;
-    }
-    let url = url.trim_end_matches('/');
-    let detail = format!(
-        "router.upstream_url is {url}, without a path: most servers have their API at {url}/v1"
-    );
-    Some(Finding::warning("upstream", detail).mended_by(format!("upstream_url = \"{url}/v1\"")))
+    let (detail, meant) = values::without_path(config.router.upstream_url.as_deref()?)?;
+    let finding = Finding::warning("upstream", format!("router.upstream_url {detail}"));
+    Some(finding.mended_by(format!("upstream_url = \"{meant}\"")))
 }
 
 /// Warns about configured programs that do not exist.

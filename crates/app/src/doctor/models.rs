@@ -4,6 +4,9 @@ use std::path::{Path, PathBuf};
 
 use orrery_api::{Finding, Verdict};
 use orrery_catalog as catalog;
+use orrery_config::Config;
+use orrery_domain::spelling::nearest;
+use orrery_runners::builtin;
 
 /// Maximum number of manifests to check.
 const MANIFESTS_MAX: usize = 10_000;
@@ -24,7 +27,10 @@ pub(super) fn findings(folder: &Path) -> Vec<Finding> {
     let mut good = 0_usize;
     for file in &files {
         match check(file) {
-            Ok(_slug) => good += 1,
+            Ok(checked) => {
+                good += 1;
+                findings.extend(checked.concern.map(|text| Finding::warning("model", text)));
+            }
             Err(faults) => findings.extend(
                 faults.into_iter().map(|fault| Finding::new("model", Verdict::Fault, fault)),
             ),
@@ -37,10 +43,17 @@ pub(super) fn findings(folder: &Path) -> Vec<Finding> {
 }
 
 pub(super) fn manifest_files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+    files_with(folder, &["toml"])
+}
+
+fn files_with(folder: &Path, extensions: &[&str]) -> std::io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder)?.take(MANIFESTS_MAX) {
         let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("toml")) {
+        if path
+            .extension()
+            .is_some_and(|end| extensions.iter().any(|one| end.eq_ignore_ascii_case(one)))
+        {
             files.push(path);
         }
     }
@@ -48,13 +61,40 @@ pub(super) fn manifest_files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Returns the slug of a valid manifest, or its errors with file, line and column.
+/// Checks one manifest.
 ///
 /// # Errors
-/// The errors of the manifest.
-pub fn check(file: &Path) -> Result<String, Vec<String>> {
-    let checked = catalog::check(file).map(|slug| slug.to_string());
-    checked.map_err(|faults| faults.iter().map(ToString::to_string).collect())
+/// The errors of the manifest, with file, line and column.
+pub fn check(file: &Path) -> Result<catalog::Checked, Vec<String>> {
+    catalog::check(file).map_err(|faults| faults.iter().map(ToString::to_string).collect())
+}
+
+/// Warns about settings that name models which do not exist. With an upstream, any name may exist.
+pub(super) fn unknown_names(config: &Config) -> Vec<Finding> {
+    if config.router.upstream_url.is_some() {
+        return Vec::new();
+    }
+    let files = files_with(&config.models_dir, &["toml", "gguf"]).unwrap_or_default();
+    let local = files.iter().filter_map(|file| catalog::slug_of_file(file));
+    let local: Vec<String> = local.map(|slug| slug.to_string()).collect();
+    let known: Vec<&str> = local.iter().map(String::as_str).collect();
+    let agent =
+        [("agent.model", &config.agent.model), ("agent.eco_model", &config.agent.eco_model)];
+    let agent = agent.into_iter().filter_map(|(key, name)| Some((key.to_owned(), name.as_ref()?)));
+    let aliases = config.decisions.aliases.iter();
+    let aliases = aliases.map(|(alias, name)| (format!("decisions.aliases.{alias}"), name));
+    let unknown = agent.chain(aliases).filter(|(_, name)| !known.contains(&name.as_str()));
+    unknown
+        .map(|(key, name)| {
+            let hint = nearest(name, &known).map(|near| format!("; did you mean {near}?"));
+            let what = match builtin::ALL.iter().any(|model| model.slug == name) {
+                true => "is not a chat model",
+                false => "does not exist, and there is no upstream",
+            };
+            let hint = hint.unwrap_or_default();
+            Finding::warning("model", format!("the model \"{name}\" of {key} {what}{hint}"))
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -66,5 +106,62 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(findings(&folder.path().join("models.d"))[0].verdict, Verdict::Good);
         assert!(findings(folder.path())[0].detail.contains("0 of 0"));
+    }
+
+    #[test]
+    fn check_warns_of_server_url_without_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |url: &str| {
+            let text = format!(
+                "slug = 'a'\noutput_type = 'string'\n[runner]\ntype = 'openai'\nkind = 'chat'\n\
+                 model = 'm'\n{url}\n"
+            );
+            std::fs::write(folder.path().join("a.toml"), text).unwrap();
+            findings(folder.path())
+        };
+        for bare in
+            ["url = 'http://h:9'", "url = 'http://h:9/'", "urls = ['http://g/v1', 'http://h:9']"]
+        {
+            let found = write(bare);
+            let [_, concern] = &found[..] else { panic!("{found:?}") };
+            assert_eq!(concern.verdict, Verdict::Warning);
+            let said = "a.toml: runner.url is http://h:9, without a path: most servers have their \
+                        API at http://h:9/v1";
+            assert!(concern.detail.ends_with(said), "{}", concern.detail);
+        }
+        assert_eq!(write("url = 'http://h:9/v1'").len(), 1);
+        let faulty = write("url = 'http://h:9/v1/chat/completions'");
+        assert!(faulty[1].detail.contains("such as \"http://h:9/v1\""), "{faulty:?}");
+    }
+
+    #[test]
+    fn check_warns_of_settings_with_unknown_models() {
+        let folder = tempfile::tempdir().unwrap();
+        for file in ["tiny-chat.gguf", "other.toml"] {
+            std::fs::write(folder.path().join(file), "slug = 'far/chat'").unwrap();
+        }
+        let mut config = Config::defaults();
+        config.models_dir = folder.path().to_path_buf();
+        let mut said = |model: &str, alias: &str| {
+            config.agent.model = Some(model.to_owned());
+            config.decisions.aliases = vec![("fast".to_owned(), alias.to_owned())];
+            let found = unknown_names(&config).into_iter();
+            found.map(|finding| finding.detail).collect::<Vec<_>>()
+        };
+        assert_eq!(said("tiny-chat", "far/chat"), [""; 0]);
+        assert_eq!(
+            said("tiny-caht", "nope"),
+            [
+                "the model \"tiny-caht\" of agent.model does not exist, and there is no upstream; \
+                 did you mean tiny-chat?",
+                "the model \"nope\" of decisions.aliases.fast does not exist, and there is no upstream",
+            ]
+        );
+        assert_eq!(
+            said("text-sentiment", "far/chat"),
+            ["the model \"text-sentiment\" of agent.model is not a chat model"]
+        );
+        config.router.upstream_url = Some("http://h/v1".to_owned());
+        assert!(unknown_names(&config).is_empty());
     }
 }

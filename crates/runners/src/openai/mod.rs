@@ -72,7 +72,7 @@ impl Options {
     }
 
     fn read(section: &mut Section<'_>, folder: &Path) -> Option<Self> {
-        let addresses = endpoints::read(section, base_url);
+        let addresses = endpoints::read(section, |value| values::api_url(value, base_url(value)?));
         let model = section.required("model", values::text);
         let kind = section.required("kind", one_of(&Kind::ALL, Kind::as_str));
         let bearer = |value: &values::Value<'_>| secret_header(value, "Bearer ", folder);
@@ -88,6 +88,11 @@ impl options::Options for Options {
 
     fn concurrency(&self) -> Option<usize> {
         endpoints::concurrency(&self.addresses)
+    }
+
+    fn concern(&self) -> Option<String> {
+        let found = self.addresses.iter().find_map(|one| values::without_path(&one.url));
+        found.map(|(detail, _meant)| format!("runner.url {detail}"))
     }
 
     fn runner(self: Arc<Self>, model: Model, dependencies: &Dependencies) -> Arc<dyn Runner> {
