@@ -166,6 +166,19 @@ fn start_that_cannot_listen_leaves_nothing_behind() {
     assert!(said.contains("listens there"), "{said}");
     assert!(!data.exists(), "a data folder was left behind");
     drop(taken);
+    let pem = folder.path().join("server.pem");
+    for content in [None, Some("not a certificate")] {
+        if let Some(content) = content {
+            std::fs::write(&pem, content).unwrap();
+        }
+        let files =
+            "[tls]\nmode = 'files'\ncertificate = 'server.pem'\nprivate_key = 'server.pem'\n";
+        let wrong = Setup::new(folder.path(), &data, files);
+        let said = wrong.fail(&["serve"]);
+        assert!(said.contains("server.pem"), "{said}");
+        assert!(!data.exists(), "a data folder was left behind");
+    }
+    let setup = Setup::new(folder.path(), &data, "");
     drop(setup.start());
     let _taken = std::net::TcpListener::bind(setup.base()).unwrap();
     setup.fail(&["serve"]);
@@ -184,6 +197,15 @@ fn backup_commands_explain_invalid_files() {
         let said = setup.fail(arguments);
         assert!(said.contains("is it the right file?"), "{said}");
     }
+    for (name, content) in [("empty", ""), ("short", "abc")] {
+        std::fs::write(folder.path().join(name), content).unwrap();
+        let said = setup.fail(&["verify", name]);
+        assert!(said.contains("is it the right file?"), "{said}");
+    }
+    for (name, why) in [("gone.backup", "No such file"), ("data", "not a regular file")] {
+        let said = setup.fail(&["verify", name]);
+        assert!(said.contains(&format!("{name} cannot be read")) && said.contains(why), "{said}");
+    }
 }
 
 #[test]
@@ -191,8 +213,9 @@ fn commands_that_need_a_stopped_service_report_only_that() {
     let folder = tempfile::tempdir().unwrap();
     let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
     let _service = setup.start();
-    for arguments in [&["compact"][..], &["seal", "rotate"]] {
+    for arguments in [&["compact"][..], &["seal", "rotate"], &["salvage", "--into", "rescued"]] {
         let said = setup.fail(arguments);
         assert!(said.contains("stop the service first") && !said.contains("backup"), "{said}");
     }
+    assert!(!folder.path().join("rescued").exists(), "a refused command leaves nothing behind");
 }

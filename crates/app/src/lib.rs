@@ -44,8 +44,8 @@ use orrery_agent::servers;
 use orrery_api::{self as api, Documents, HostAddress, Readiness, Role, Services, Settings};
 use orrery_backup::Source;
 use orrery_catalog::Catalog;
-use orrery_config::Config;
 use orrery_config::secret::Secret;
+use orrery_config::{Config, TlsMode};
 use orrery_domain::delivery::Delivery;
 use orrery_domain::ids::PayloadId;
 use orrery_engine::traces::Traces;
@@ -347,7 +347,7 @@ async fn bring_up(
 ) -> anyhow::Result<(Running, PayloadId)> {
     let tasks = Tasks::new();
     let clock = Clock::system();
-    let (lock, bound, hosts) = lock_and_bind(config)?;
+    let (lock, bound, hosts) = lock_and_bind(config, &clock)?;
     let control_token = control::token()?;
     let live =
         Live { control_token: Some(control_token.clone()), groups: groups(), lock: Some(lock) };
@@ -404,14 +404,24 @@ async fn bring_up(
     Ok((Running { services, tasks, grace, addresses, background }, started))
 }
 
-/// Locks the data folder and binds the addresses. If binding fails, a folder that this start has
-/// created is removed, because commands would mistake it for the data of a service.
-fn lock_and_bind(config: &Config) -> anyhow::Result<(FolderLock, Vec<Bound>, Vec<HostAddress>)> {
+/// Locks the data folder, binds the addresses and checks the operator's certificate. If that fails,
+/// a folder that this start has created is removed, because commands would mistake it for the data
+/// of a service.
+fn lock_and_bind(
+    config: &Config,
+    clock: &Clock,
+) -> anyhow::Result<(FolderLock, Vec<Bound>, Vec<HostAddress>)> {
     let is_new = !config.data_dir.exists();
     // Locked before the ports are bound: a second start on the same folder should report the lock,
     // not ports in use.
     let lock = storage::make_and_lock(&config.data_dir)?;
-    match bind(config) {
+    let bound = bind(config).and_then(|bound| {
+        if matches!(config.tls.mode, TlsMode::Files { .. }) {
+            certificates(config, clock)?;
+        }
+        Ok(bound)
+    });
+    match bound {
         Ok((bound, hosts)) => Ok((lock, bound, hosts)),
         Err(error) => {
             if is_new {

@@ -132,7 +132,7 @@ pub fn read(
     let mut from = from;
     let mut head = Vec::new();
     from.by_ref().take(ZSTD.len() as u64).read_to_end(&mut head).map_err(unreadable)?;
-    if head.len() == ZSTD.len() && head != ZSTD {
+    if head != ZSTD {
         return Err(damaged("it has no backup header: is it the right file?".to_owned()));
     }
     let decoder = zstd::Decoder::new(Cursor::new(head).chain(from)).map_err(unreadable)?;

@@ -387,7 +387,8 @@ async fn verify_file(
     keys: Keys,
     output: &Output,
 ) -> anyhow::Result<bool> {
-    let is_encrypted = backup::is_encrypted(&file)?;
+    let is_encrypted = backup::is_encrypted(&file)
+        .with_context(|| format!("{} cannot be read", file.display()))?;
     let replay = Replay { log: Some(log_of(&file, log)), ..Replay::default() };
     let (summary, plan) = blocking(move || {
         let summary = checked_file(&file, &keys)?;

@@ -21,6 +21,7 @@ pub(super) struct Salvage {
 /// `orrery salvage --into DIR`. Returns false if any data was lost.
 pub(super) async fn run(asked: Salvage, config: &Config) -> anyhow::Result<bool> {
     super::admin::refuse_foreign(&config.data_dir)?;
+    super::admin::refuse_running(&config.data_dir)?;
     let Salvage { into, shape } = asked;
     let data = config.data_dir.clone();
     let inline_bytes = config.engine.payload_inline_bytes;
