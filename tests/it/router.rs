@@ -133,14 +133,13 @@ async fn router_never_sends_a_local_slug_to_the_upstream() {
 async fn router_without_upstream_names_the_local_models() {
     let near = Upstream::start().await;
     let service = Service::start().await;
+    service.manifest_file("broken.gguf", "GGUF and no more");
     service.manifest(&near.manifest("talks", "chat", ""));
     let answer = service.post("/v1/chat/completions", &chat("gpt-4o", false)).send().await;
     let body = answer.expect(404);
     let message = body["error"]["message"].as_str().unwrap();
-    assert!(
-        message.contains("no upstream is configured") && message.contains("talks"),
-        "{message}"
-    );
+    assert!(message.contains("no upstream is configured"), "{message}");
+    assert!(message.ends_with("local models that can answer: talks"), "failing ones: {message}");
 }
 
 #[tokio::test]

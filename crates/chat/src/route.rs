@@ -265,7 +265,10 @@ impl Inner {
     /// Lists the slugs of the catalog models that serve the operation, for error messages.
     fn local_ids(&self, operation: Operation) -> String {
         let models = self.catalog.list();
-        let mut serving = models.iter().filter(|model| model.runner.server(operation).is_some());
+        let can_answer = |model: &&Arc<Model>| {
+            model.runner.server(operation).is_some() && model.failing().is_none()
+        };
+        let mut serving = models.iter().filter(can_answer);
         let mut named: Vec<&str> =
             serving.by_ref().take(NAMED_MAX).map(|model| model.slug.as_str()).collect();
         if serving.next().is_some() {

@@ -124,10 +124,12 @@ fn known(model: String, models: &[Listed], has_upstream: bool) -> anyhow::Result
     match nearest(&model, &ids) {
         _ if ids.is_empty() => bail!("the model {model} does not support chat: {NO_MODEL}"),
         Some(near) => bail!("the model {model} does not support chat; did you mean {near}?"),
-        None => bail!(
-            "the model {model} does not support chat; models that do: {}",
-            ids.iter().take(MODELS_SHOWN).copied().collect::<Vec<_>>().join(", ")
-        ),
+        None => {
+            let working = models.iter().filter(|model| model.status == "ok");
+            let working = working.map(|model| model.id.as_str()).take(MODELS_SHOWN);
+            let working = working.collect::<Vec<_>>().join(", ");
+            bail!("the model {model} does not support chat; models that do: {working}")
+        }
     }
 }
 
