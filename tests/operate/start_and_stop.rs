@@ -1,7 +1,10 @@
 //! Starting while another service is running or a port is in use; stopping, which is immediate if
 //! nothing is running and otherwise logs a message.
 
+use std::fs;
 use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 
@@ -119,4 +122,52 @@ fn taken_port_names_its_holder_once() {
     assert_eq!(said.matches(&pid).count(), 1, "{said}");
     assert!(said.contains("`orrery serve --port 9000`"), "{said}");
     assert!(said.contains(&format!("the host base\n  cannot listen on {address}: ")), "{said}");
+}
+
+#[test]
+fn start_logs_each_address() {
+    let folder = tempfile::tempdir().unwrap();
+    let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
+    drop(setup.start());
+    let log = setup.log_since(0);
+    let ready = log.lines().find(|line| line.contains("service ready")).unwrap();
+    let ready: serde_json::Value = serde_json::from_str(ready).unwrap();
+    let base = setup.base();
+    let hosts = ["base", "workflows", "flows", "agent", "dashboard"].iter().zip(base.port()..);
+    let mut hosts: Vec<String> =
+        hosts.map(|(host, port)| format!("{host} {}:{port}", base.ip())).collect();
+    hosts.push(format!("metrics {}:9464", base.ip()));
+    let listening = ready.pointer("/fields/listening").or(ready.get("listening")).unwrap();
+    let mut listening: Vec<&str> = listening.as_str().unwrap().split(", ").collect();
+    listening.sort_unstable();
+    hosts.sort_unstable();
+    assert_eq!(listening, hosts);
+}
+
+/// The binary needs no other file; `/proc` is for the processes of models.
+#[test]
+#[ignore = "needs a mount: run tests/run"]
+fn service_runs_in_a_chroot_with_only_the_binary_and_proc() {
+    const SCRIPT: &str = "mount --rbind /proc \"$0/proc\" && exec chroot \"$0\" \"$@\"";
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path();
+    let setup = Setup::new(root, &root.join("data"), "");
+    fs::create_dir(root.join("proc")).unwrap();
+    fs::copy(env!("CARGO_BIN_EXE_orrery"), root.join("orrery")).unwrap();
+    let mut command = Command::new("unshare");
+    if !rustix::process::geteuid().is_root() {
+        command.arg("--map-root-user");
+    }
+    command.args(["--mount", "sh", "-c", SCRIPT]).arg(root).args(["/orrery", "--config"]);
+    command.arg(Path::new("/").join(setup.config().file_name().unwrap())).arg("serve");
+    command.env_remove("NOTIFY_SOCKET").stdin(Stdio::null()).stdout(Stdio::null());
+    let mut service = command.spawn().unwrap();
+    let test = ["model", "test", "text-sentiment", "--input", r#"{"text": "What a night!"}"#];
+    let answer = eventually("the model answers", || {
+        let (is_done, answer, _) = setup.try_run(&test);
+        is_done.then_some(answer)
+    });
+    assert!(answer.contains("label"), "{answer}");
+    service.kill().unwrap();
+    service.wait().unwrap();
 }

@@ -8,7 +8,7 @@ use std::fs;
 use hyper::StatusCode;
 
 use super::doc::Doc;
-use super::{Context, Services, root};
+use super::{Context, Services, doctor, root};
 use orrery_domain::execution::{lane_of_model, lane_of_workflow};
 use orrery_domain::histogram::{Bucket, Histogram};
 use orrery_domain::ids::WorkflowId;
@@ -22,8 +22,6 @@ use orrery_wire::activity::{
 
 /// Maximum number of lanes in the response.
 const LANES_MAX: usize = 100;
-/// Maximum number of models that a warning names.
-const NAMED_MAX: usize = 5;
 const KIB: u64 = 1024;
 /// Hosts that only serve the operator's own tools.
 const NOT_SHOWN: [&str; 2] = ["control", "metrics"];
@@ -110,17 +108,8 @@ async fn warnings(services: &Services) -> Result<Vec<String>, crate::Error> {
                 .to_owned(),
         );
     }
-    let models = services.catalog.list();
-    let failing = models.iter().filter(|model| model.failing().is_some());
-    let failing: Vec<&str> = failing.map(|model| model.slug.as_str()).collect();
-    if !failing.is_empty() {
-        let named: Vec<&str> = failing.iter().copied().take(NAMED_MAX).collect();
-        warnings.push(format!(
-            "{} of {} models are failing ({}); `orrery model list` says why",
-            failing.len(),
-            models.len(),
-            named.join(", ")
-        ));
+    if let Some(failing) = doctor::failing(services) {
+        warnings.push(format!("{failing}; `orrery model list` says why"));
     }
     Ok(warnings)
 }

@@ -189,16 +189,27 @@ fn models(services: &Services) -> Finding {
             "check the permissions and the mount of models_dir, then run `orrery reload`",
         );
     }
+    match failing(services) {
+        Some(detail) => Finding::warning("catalog", detail).mended_by("orrery model list"),
+        None => {
+            let count = services.catalog.len();
+            Finding::good("catalog", format!("{count} models, none is failing"))
+        }
+    }
+}
+
+/// Returns how many models are failing, and which; `None` if none is.
+pub fn failing(services: &Services) -> Option<String> {
     let models = services.catalog.list();
     let failing = models.iter().filter(|model| model.failing().is_some());
     let failing: Vec<&str> = failing.map(|model| model.slug.as_str()).collect();
-    if failing.is_empty() {
-        return Finding::good("catalog", format!("{} models, none is failing", models.len()));
-    }
-    let named: Vec<&str> = failing.iter().copied().take(NAMED_MAX).collect();
-    let detail =
-        format!("{} of {} models are failing: {}", failing.len(), models.len(), named.join(", "));
-    Finding::warning("catalog", detail).mended_by("orrery model list")
+    let verb = match failing.len() {
+        0 => return None,
+        1 => "is",
+        _ => "are",
+    };
+    let named = failing.iter().copied().take(NAMED_MAX).collect::<Vec<&str>>().join(", ");
+    Some(format!("{} of {} models {verb} failing: {named}", failing.len(), models.len()))
 }
 
 /// Looks up the host names in the configuration.

@@ -97,7 +97,7 @@ async fn create(
         false => format!("of organization {}", key.organization),
     };
     output::note(&format!(
-        "Key {} ({}) {owner}, valid {}. It is shown only once:",
+        "Key {} ({}) {owner}, valid {}. It is shown only once.",
         key.id,
         key.name,
         key.expires_at.map_or("until it is deleted".to_owned(), |at| format!("until {at}")),

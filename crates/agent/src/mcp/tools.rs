@@ -252,7 +252,11 @@ async fn tool_of_workflow(inner: &Inner, workflow: &Workflow) -> Result<Tool, en
 
 fn joined(parts: &[Option<&str>]) -> String {
     let parts = parts.iter().flatten().map(|part| part.trim()).filter(|part| !part.is_empty());
-    parts.collect::<Vec<_>>().join(" ")
+    let sentence = |part: &str| match part.ends_with(['.', '!', '?', ':', '。', '！', '？']) {
+        true => part.to_owned(),
+        false => format!("{part}."),
+    };
+    parts.map(sentence).collect::<Vec<_>>().join(" ")
 }
 
 fn tool(name: String, title: &str, description: &str, schema: JsonObject, meta: Value) -> Tool {
@@ -311,6 +315,23 @@ mod tests {
             assert!(name.len() <= NAME_MAX && name.chars().all(is_plain), "{name}");
             assert!(!names[..at].contains(name), "{name} twice");
         }
+    }
+
+    #[test]
+    fn mcp_description_consists_of_sentences() {
+        let run = Some("Runs a workflow.");
+        for (written, expected) in [
+            ("The mood of a page", "The mood of a page. Runs a workflow."),
+            ("The mood of a page. ", "The mood of a page. Runs a workflow."),
+            ("Is it urgent?", "Is it urgent? Runs a workflow."),
+            ("", "Runs a workflow."),
+        ] {
+            assert_eq!(joined(&[Some(written), run]), expected);
+        }
+        assert_eq!(
+            joined(&[Some("Says what is in a picture"), None]),
+            "Says what is in a picture."
+        );
     }
 
     #[test]

@@ -17,7 +17,6 @@ use orrery_storage as storage;
 const FILES_BESIDE_CONNECTIONS: u64 = 1024;
 /// Free share of the disk, in percent, below which `orrery check` warns.
 const LOW_PERCENT: u64 = 10;
-const MIB: u64 = 1024 * 1024;
 const GB: u64 = 1_000_000_000;
 
 pub(super) fn findings(config: &Config) -> Vec<Finding> {
@@ -59,10 +58,11 @@ fn disk(folder: &Path, reserve: Option<u64>) -> Option<Finding> {
     let total = monitor.total();
     let percent = free.saturating_mul(100).checked_div(total).unwrap_or_default();
     let detail = format!(
-        "{} of {} GB are free ({percent} %); below {} MiB (limits.disk_reserve) new work is refused",
+        "{} of {} GB are free ({percent} %); below {}.{} GB (limits.disk_reserve) new work is refused",
         free / GB,
         total / GB,
-        reserve / MIB
+        reserve / GB,
+        reserve % GB / (GB / 10)
     );
     if percent < LOW_PERCENT {
         return Some(Finding::warning("disk", detail).mended_by(mend));
@@ -210,7 +210,7 @@ mod tests {
         assert!(full.detail.contains("new work is refused until"), "{}", full.detail);
         let good = disk(&missing, Some(0)).unwrap();
         assert_ne!(good.verdict, Verdict::Fault);
-        assert!(good.detail.contains("below 0 MiB (limits.disk_reserve)"), "{}", good.detail);
+        assert!(good.detail.contains("below 0.0 GB (limits.disk_reserve)"), "{}", good.detail);
     }
 
     #[test]

@@ -245,6 +245,10 @@ async fn status(shape: Shape) -> anyhow::Result<()> {
         .args(["show", "orrery.service", "--property", SHOWN])
         .output()
         .context("systemctl cannot be run: is this a machine with systemd?")?;
+    if !asked.status.success() {
+        let reason = String::from_utf8_lossy(&asked.stderr);
+        bail!("systemd does not answer: {}", reason.lines().next().unwrap_or_default());
+    }
     let text = String::from_utf8_lossy(&asked.stdout).into_owned();
     if text.lines().any(|line| line == "LoadState=not-found") {
         bail!("the service is not installed: run `sudo orrery service install`");

@@ -132,6 +132,7 @@ pub(super) fn provide(folder: &Folder, names: &Names, now: Timestamp) -> Result<
             None => return Ok(pair),
             Some(reason) => reason.to_owned(),
         },
+        Err(_missing) if !folder.certificate.exists() => "there is none yet".to_owned(),
         Err(error) => error.to_string(),
     };
     issue(folder, &authority, &permitted, now)?;
