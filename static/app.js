@@ -3,6 +3,7 @@
 
 import { html, render, signal, useEffect, useRef, useState } from "/static/vendor/preact.js";
 import {
+  AGAIN_MS,
   Button,
   Dialog,
   Door,
@@ -85,8 +86,6 @@ function nextTheme() {
 }
 
 const loaded = new Map();
-// Milliseconds between two attempts to load a screen.
-const AGAIN_MS = 3000;
 
 // A part of a module that is loaded on demand.
 function Lazy({ file, part, ...rest }) {

@@ -12,26 +12,43 @@ function here() {
 }
 
 export function go(target, { replace = false } = {}) {
-  // Back restores the scroll position of this page.
-  if (!replace) history.replaceState({ scroll: scrollY }, "");
+  if (!replace) keepScroll();
   history[replace ? "replaceState" : "pushState"](replace ? history.state : null, "", target);
   const before = place.value.path;
   place.value = here();
-  if (place.value.path !== before) scrollTo(0, 0);
+  // A new entry of the history starts at its top, also if it is the next page of the same list.
+  if (!replace || place.value.path !== before) scrollTo(0, 0);
 }
 
+// Back and Forward restore the scroll position that an entry of the history had last.
+let isRestoring = false;
+let atRest = null;
+function keepScroll() {
+  clearTimeout(atRest);
+  if (!isRestoring) history.replaceState({ scroll: scrollY }, "");
+}
+addEventListener("scroll", () => {
+  clearTimeout(atRest);
+  atRest = setTimeout(keepScroll, SCROLL_REST_MS);
+});
+
 addEventListener("popstate", (event) => {
+  clearTimeout(atRest);
   place.value = here();
   if (event.state?.scroll) scrollBack(event.state.scroll);
 });
 
-// How long Back waits for a page to be tall enough again, and how long it then holds the scroll position.
+// How long Back waits for a page to be tall enough again, how long it then holds the scroll position, and how long a
+// page must not have been scrolled before its position is kept.
 const SCROLL_WAIT_MS = 5000;
 const SCROLL_HOLD_MS = 300;
+const SCROLL_REST_MS = 150;
 
 // Scrolls to `top` as soon as the page is tall enough, unless the person scrolls first.
 function scrollBack(top) {
   const abort = new AbortController();
+  isRestoring = true;
+  abort.signal.addEventListener("abort", () => (isRestoring = false));
   for (const name of ["wheel", "touchstart", "keydown", "pointerdown"])
     addEventListener(name, () => abort.abort(), { signal: abort.signal, passive: true });
   const begun = performance.now();
@@ -188,7 +205,12 @@ export function sentence(error) {
   return status === 413 || status >= 500 ? `${said} ${WAYS_ON[status] ?? WAYS_ON[500]}` : said;
 }
 
-// Calls `load` now and whenever `keys` change; keeps the previous result until there is a new one.
+export const connectionLost = () => new Refusal(0, "The connection to the service was lost.");
+// Milliseconds between two attempts to reach a service that does not answer.
+export const AGAIN_MS = 3000;
+
+// Calls `load` now and whenever `keys` change; keeps the previous result until there is a new one. Without an answer,
+// it tries again by itself.
 export function useLoad(load, keys) {
   const [state, setState] = useState({ data: null, error: null, loading: true });
   const [round, setRound] = useState(0);
@@ -217,13 +239,22 @@ export function useLoad(load, keys) {
     load(abort.signal).then(
       (data) => end({ data, error: null, loading: false }),
       // If the page's own request fails, the next change triggers another one.
-      (error) => end((old) => (isOwn ? old : { ...old, error, loading: false })),
+      (error) => end((old) => (isOwn && !old.error ? old : { ...old, error, loading: false })),
     );
     return () => {
       abort.abort();
       own.isBusy = false;
     };
   }, [...keys, round]);
+  useEffect(() => {
+    if (state.error?.status !== 0) return undefined;
+    const timer = setInterval(follow, AGAIN_MS);
+    addEventListener("online", follow);
+    return () => {
+      clearInterval(timer);
+      removeEventListener("online", follow);
+    };
+  }, [state.error]);
   return { ...state, follow, reload: () => setRound((n) => n + 1), set: (data) => setState({ data, error: null, loading: false }) };
 }
 
@@ -372,6 +403,9 @@ export function Notice({ kind = "info", children, action }) {
 export const Lost = () =>
   html`<${Notice} kind="warning">The service does not answer. This page may be out of date; it updates by itself when the service is back.</${Notice}>`;
 
+const UNREACHABLE =
+  "The service does not answer. Check that it is running and reachable from this computer. This page opens by itself when the service answers.";
+
 // Shows exactly one of: loading, an error, an empty state, the content.
 export function Loaded({ of, empty, children }) {
   const { data, error, loading, reload } = of;
@@ -381,10 +415,10 @@ export function Loaded({ of, empty, children }) {
       error.status === 404 && one
         ? html`<${Link} class="button plain" to=${`/app/${list}`}><span>Go to the list</span></${Link}>`
         : html`<${Button} icon="refresh-cw" onClick=${reload}>Try again</${Button}>`;
-    return html`<${Notice} kind="error" action=${action}>${sentence(error)}</${Notice}>`;
+    return html`<${Notice} kind="error" action=${action}>${error.status === 0 ? UNREACHABLE : sentence(error)}</${Notice}>`;
   }
   if (!data) return html`<p class="loading" role="status">${loading ? "Loading…" : ""}</p>`;
-  return html`${error ? html`<${Notice} kind="error">${sentence(error)}</${Notice}>` : null}${empty?.(data) ?? children(data)}`;
+  return html`${error?.status === 0 ? html`<${Lost} />` : error ? html`<${Notice} kind="error">${sentence(error)}</${Notice}>` : null}${empty?.(data) ?? children(data)}`;
 }
 
 export function Empty({ icon = "info", title, children }) {

@@ -2,7 +2,7 @@
 // windows: hidden pages hold none, a few visible pages hold one each, and the others poll, so that a new window can
 // always load.
 
-import { Refusal, UNATTENDED, ask, tellLists, unattended } from "/static/core.js";
+import { Refusal, UNATTENDED, ask, connectionLost, tellLists, unattended } from "/static/core.js";
 import { eventsOf as eventsOfAnswer } from "/static/stream.js";
 
 // Maximum number of connections held by live pages, of the six available.
@@ -126,7 +126,7 @@ export function eventsOf(path, on, signal, query = "") {
     events.addEventListener("end", (event) => done(resolve, JSON.parse(event.data)));
     events.onopen = () => on.lost?.(null);
     events.onerror = () => {
-      const away = new Refusal(0, "The connection to the service was lost.");
+      const away = connectionLost();
       // The browser reconnects by itself, unless the service refused: then an ordinary request gets the reason.
       if (events.readyState === EventSource.CLOSED)
         ask("GET", path + query, undefined, { signal }).then(
@@ -181,7 +181,7 @@ document.addEventListener("visibilitychange", () => {
 
 async function hold(signal) {
   const answer = await fetch("/events", { headers: UNATTENDED, signal, cache: "no-store" }).catch((error) => {
-    throw error.name === "AbortError" ? error : new Refusal(0, "The connection to the service was lost.");
+    throw error.name === "AbortError" ? error : connectionLost();
   });
   if (!answer.ok)
     throw new Refusal(answer.status, "Changes cannot be followed.", { retryAfter: Number(answer.headers.get("retry-after")) || null });
@@ -202,8 +202,6 @@ async function hold(signal) {
       windows.postMessage(topics);
       tellLists(topics);
     }
-  } catch (error) {
-    throw error.name === "AbortError" || error instanceof Refusal ? error : new Refusal(0, "The connection to the service was lost.");
   } finally {
     isMissing = true;
   }

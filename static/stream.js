@@ -1,12 +1,18 @@
 // Reads server-sent events from the response to a POST: the browser's EventSource only supports GET.
 
+import { connectionLost } from "/static/core.js";
+
+const lost = (error) => {
+  throw error.name === "AbortError" ? error : connectionLost();
+};
+
 // Yields {id, data} for each event; everything else is skipped.
 export async function* eventsOf(answer) {
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   let id = null;
   for (;;) {
-    const { value, done } = await reader.read();
+    const { value, done } = await reader.read().catch(lost);
     if (done) return;
     rest += value;
     const lines = rest.split("\n");

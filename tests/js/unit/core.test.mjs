@@ -20,6 +20,7 @@ import {
   tellLists,
   unattended,
 } from "/static/core.js";
+import { eventsOf } from "/static/stream.js";
 
 const { fetch } = globalThis;
 afterEach(() => {
@@ -180,4 +181,32 @@ test("an empty parameter leaves the query, and the others stay", () => {
   assert.equal(String(place.value.query), "type=prediction&since=60");
   setQuery({ type: undefined, since: null });
   assert.deepEqual([place.value.path, String(place.value.query)], ["/app/runs", ""]);
+});
+
+test("a new entry of the history starts at its top, a changed filter stays where it is", () => {
+  const scrolled = [];
+  globalThis.scrollTo = (...to) => scrolled.push(to);
+  setQuery({ since: 60 });
+  assert.deepEqual(scrolled, []);
+  setQuery({ cursor: "abc" }, {});
+  assert.deepEqual(scrolled, [[0, 0]]);
+  setQuery({ since: null, cursor: null });
+});
+
+test("a stream that breaks is the service's fault, not the page's; an abort is neither", async () => {
+  const broken = (error) =>
+    new Response(
+      new ReadableStream({
+        start: (control) => control.enqueue(new TextEncoder().encode("id: 1\ndata: one\n\n")),
+        pull: (control) => control.error(error),
+      }),
+    );
+  const read = async (answer) => {
+    const seen = [];
+    for await (const { data } of eventsOf(answer)) seen.push(data);
+    return seen;
+  };
+  await assert.rejects(read(broken(new TypeError("network error"))), { status: 0, message: "The connection to the service was lost." });
+  await assert.rejects(read(broken(new DOMException("stop", "AbortError"))), { name: "AbortError" });
+  assert.deepEqual(await read(new Response("id: 1\ndata: one\n\ndata: two\n\n")), ["one", "two"]);
 });
