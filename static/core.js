@@ -594,17 +594,3 @@ const LONG = new RegExp(`\\S{${WORD_MAX + 1}}`);
 export function Text({ children, as: Tag = "bdi" }) {
   return html`<${Tag} class=${LONG.test([children].flat().join("")) ? "long" : undefined}>${children}</${Tag}>`;
 }
-
-// Distinguishes an external change of `value` from one made here: typed text reaches `value` a few keys later.
-// Returns a function that records values written here.
-export function useForeign(value, onForeign) {
-  const own = useRef([value]);
-  useEffect(() => {
-    const at = own.current.indexOf(value);
-    own.current = at < 0 ? [value] : own.current.slice(at);
-    if (at < 0) onForeign(value);
-  }, [value]);
-  return (written) => {
-    own.current.push(written);
-  };
-}

@@ -2,8 +2,9 @@
 // value are one: every change creates a new value, and parts of the value that the form does not show are kept.
 
 import { html, useEffect, useRef, useState } from "/static/vendor/preact.js";
-import { Button, Field, Icon, IconButton, Notice, ask, bytes, sentence, useForeign } from "/static/core.js";
-import { couldBe, initial, isNullable, kindOf, propertiesOf, resolve } from "/static/schema.js";
+import { Button, Field, Icon, IconButton, Notice, ask, bytes, sentence } from "/static/core.js";
+import { MOMENTS, couldBe, initial, isNullable, kindOf, propertiesOf, resolve } from "/static/schema.js";
+import { useAlternatives, useForeign } from "/static/values.js";
 
 // Number of fields shown at once; further optional ones can be expanded.
 const SHOWN_MAX = 40;
@@ -78,7 +79,7 @@ function OneOf({ schema, value, onValue, label, hint, error, optional, required,
 }
 
 function Yes({ value, onValue, label, hint, error, name }) {
-  return html`<div class=${`field ${error ? "wrong" : ""}`}><label class="box"><input type="checkbox" name=${name} checked=${value === true} onChange=${(event) => onValue(event.currentTarget.checked)} /><span>${label}</span></label>
+  return html`<div class=${`field ${error ? "wrong" : ""}`}><label class="box"><input type="checkbox" name=${name} checked=${value === true} indeterminate=${value === undefined} onChange=${(event) => onValue(event.currentTarget.checked)} /><span>${label}</span></label>
     ${hint ? html`<p class="hint">${hint}</p>` : null}${error ? html`<p class="field-error"><${Icon} name="circle-alert" />${error}</p>` : null}</div>`;
 }
 
@@ -106,13 +107,6 @@ function Figure({ schema, value, onValue, label, hint, error, optional, required
 // String formats that are URLs; a file can be uploaded instead of typing one.
 const isAddress = (schema) => ["uri", "url", "iri", "uri-reference"].includes(schema.format) || typeof schema.contentMediaType === "string";
 
-// A time in the form of a local time input; `undefined` if the text is not a time.
-function localOf(text) {
-  const moment = new Date(text);
-  if (typeof text !== "string" || text === "" || Number.isNaN(moment.getTime())) return undefined;
-  return new Date(moment.getTime() - moment.getTimezoneOffset() * 60000).toISOString().slice(0, 19);
-}
-
 function Words({ schema, value, onValue, label, hint, error, optional, required, name }) {
   const isLine =
     isAddress(schema) ||
@@ -121,16 +115,18 @@ function Words({ schema, value, onValue, label, hint, error, optional, required,
     (Number.isFinite(schema.maxLength) && schema.maxLength <= 200);
   const isWrongType = value !== undefined && value !== null && typeof value !== "string";
   const set = (text) => onValue(text === "" && (optional || !schema.minLength) ? (optional ? undefined : "") : text);
-  const type = { date: "date", email: "email", password: "password" }[schema.format] ?? "text";
+  const type = { email: "email", password: "password" }[schema.format] ?? "text";
   const shown = isWrongType ? JSON.stringify(value) : (value ?? "");
-  if (schema.format === "date-time" && (shown === "" || localOf(shown))) {
-    const moment = (text) => onValue(text === "" ? (optional ? undefined : "") : new Date(text).toISOString());
-    return html`<${Field} label=${label} hint=${hint} error=${error} optional=${optional}>${(field) => html`<input ...${field} type="datetime-local" step="1" name=${name} required=${required} value=${localOf(shown) ?? ""} onInput=${(event) => moment(event.currentTarget.value)} />`}</${Field}>`;
+  const moment = MOMENTS[schema.format];
+  const local = moment && (shown === "" ? "" : moment.shown(shown));
+  if (local !== undefined) {
+    const choose = (text) => onValue(text === "" ? (optional ? undefined : "") : moment.text(text, shown));
+    return html`<${Field} label=${label} hint=${hint} error=${error} optional=${optional}>${(field) => html`<input ...${field} ...${moment.input} name=${name} required=${required} value=${local} onInput=${(event) => choose(event.currentTarget.value)} />`}</${Field}>`;
   }
   return html`<${Field} label=${label} hint=${hint} error=${error} optional=${optional}>${(field) =>
     isLine
       ? html`<div class="upload"><input ...${field} type=${type} name=${name} required=${required} maxlength=${schema.maxLength} value=${shown} placeholder=${isNullable(schema) ? "empty" : undefined}
-        onInput=${(event) => set(event.currentTarget.value)} />${schema.format === "color" ? html`<input type="color" class="swatch-field" aria-label=${`${label}, picker`} value=${/^#[0-9a-f]{6}$/i.test(shown) ? shown : "#808080"} onInput=${(event) => set(event.currentTarget.value)} />` : null}${isAddress(schema) ? html`<${Upload} label=${label} onFile=${(url) => onValue(url)} />` : null}</div>`
+        onInput=${(event) => set(event.currentTarget.value)} />${schema.format === "color" ? html`<input type="color" class=${`swatch-field ${shown === "" ? "unset" : ""}`} aria-label=${`${label}, picker`} value=${/^#[0-9a-f]{6}$/i.test(shown) ? shown : "#808080"} onInput=${(event) => set(event.currentTarget.value)} />` : null}${isAddress(schema) ? html`<${Upload} label=${label} onFile=${(url) => onValue(url)} />` : null}</div>`
       : html`<textarea ...${field} name=${name} required=${required} maxlength=${schema.maxLength} rows="3" value=${shown} onInput=${(event) => set(event.currentTarget.value)} />`}</${Field}>`;
 }
 
@@ -212,10 +208,11 @@ function Choice({ schema, root, value, onValue, label, hint, error, optional, pa
             : `Form ${index + 1}`)
     );
   };
+  const leave = useAlternatives();
   const choose = (index) => {
     setAt(index);
     const part = resolve(all[index], root);
-    onValue(index < 0 ? undefined : part?.type === "null" ? null : initial(part, root, 1));
+    onValue(leave(at, value, index, index < 0 ? undefined : part?.type === "null" ? null : initial(part, root, 1)));
   };
   const chosen = at >= 0 ? resolve(all[at], root) : null;
   return html`<fieldset><legend>${label}${optional ? html` <span class="quiet">(optional)</span>` : null}</legend>${hint ? html`<p class="hint">${hint}</p>` : null}

@@ -2,7 +2,8 @@
 // JSON tab is first opened; if that fails, a plain text field replaces it.
 
 import { html, useEffect, useId, useRef, useState } from "/static/vendor/preact.js";
-import { Icon, useForeign } from "/static/core.js";
+import { Icon } from "/static/core.js";
+import { useForeign } from "/static/values.js";
 
 let loading = null;
 const load = () =>

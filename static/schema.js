@@ -74,7 +74,49 @@ export function propertiesOf(schema) {
     .map(([one]) => one);
 }
 
-// The initial value of a form: defaults and constants. Optional fields without one are absent.
+const two = (number) => String(number).padStart(2, "0");
+
+// A moment as the local time of the browser, up to the year 9999, which its inputs support.
+function localOf(text) {
+  const at = new Date(text);
+  const year = at.getFullYear();
+  if (!(year >= 0 && year <= 9999)) return undefined;
+  const day = `${String(year).padStart(4, "0")}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
+  return `${day}T${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
+}
+
+function instantOf(local) {
+  const at = new Date(local);
+  return Number.isNaN(at.getTime()) ? local : at.toISOString();
+}
+
+const TIME = /^(\d\d:\d\d(?::\d\d)?)(?:\.\d+)?(Z|[+-]\d\d:\d\d)?$/i;
+
+// A time of day keeps its offset; a new one has the offset of the browser.
+function timeOf(local, before) {
+  const minutes = -new Date().getTimezoneOffset();
+  const size = Math.abs(minutes);
+  const own = `${minutes < 0 ? "-" : "+"}${two(Math.floor(size / 60))}:${two(size % 60)}`;
+  return `${local.length === 5 ? `${local}:00` : local}${TIME.exec(before)?.[2] ?? own}`;
+}
+
+/**
+ * Formats of texts with an input of the browser: its attributes, what it shows of a text (undefined if it cannot show
+ * it), and the text for what was chosen.
+ * @type {Record<string, { input: object, shown: (text: string) => string | undefined, text: (local: string, before: string) => string }>}
+ */
+export const MOMENTS = {
+  "date-time": { input: { type: "datetime-local", step: "1", max: "9999-12-31T23:59:59" }, shown: localOf, text: instantOf },
+  date: {
+    input: { type: "date", max: "9999-12-31" },
+    shown: (text) => (/^\d{4}-\d\d-\d\d$/.test(text) ? text : undefined),
+    text: (local) => local,
+  },
+  time: { input: { type: "time", step: "1" }, shown: (text) => TIME.exec(text)?.[1], text: timeOf },
+};
+
+// The initial value of a form: defaults and constants, and false where a required box is not checked. Optional fields
+// without one are absent.
 export function initial(schema, root, depth = 0) {
   const part = resolve(schema, root);
   if (!isObject(part) || depth > DEPTH_MAX) return undefined;
@@ -84,8 +126,9 @@ export function initial(schema, root, depth = 0) {
   const value = {};
   const required = Array.isArray(part.required) ? part.required : [];
   for (const [name, of] of propertiesOf(part)) {
-    const start = initial(of, root, depth + 1);
     const inner = resolve(of, root);
+    const isBox = required.includes(name) && kindOf(inner, depth + 1) === "boolean";
+    const start = initial(of, root, depth + 1) ?? (isBox ? false : undefined);
     if (start !== undefined && (required.includes(name) || inner?.default !== undefined || "const" in (inner ?? {}))) value[name] = start;
   }
   return depth === 0 || Object.keys(value).length || required.length ? value : undefined;

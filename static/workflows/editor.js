@@ -29,6 +29,7 @@ import { API, FLOWS, allModels, download, loadVersion, nextVersion, putVersion }
 import { StepsTab } from "/static/workflows/steps.js";
 import { JsonEditor } from "/static/json.js";
 import { Compared, VersionsTab } from "/static/workflows/versions.js";
+import { Toast, focusedText } from "/static/values.js";
 
 // Milliseconds without a change after which the service validates the draft.
 const PAUSE_MS = 500;
@@ -113,12 +114,14 @@ function Opened({ workflow, models, version, reload }) {
   const [past, setPast] = useState([]);
   const [future, setFuture] = useState([]);
   const [toast, setToast] = useState(null);
-  const editedAt = useRef(0);
-  // Continuous typing is one undo step; a change with `said` is a separate one.
+  // The text field of the last change, if it was made in one, and its time.
+  const typed = useRef({ field: null, at: 0 });
+  // Continuous typing in one field is one undo step.
   const edit = (next, said = null) => {
-    const isTyping = !said && Date.now() - editedAt.current < PAUSE_MS;
-    editedAt.current = said ? 0 : Date.now();
-    if (!isTyping) setPast((all) => [...all, latest.current].slice(-HISTORY_MAX));
+    const field = said ? null : focusedText();
+    const continues = field && field === typed.current.field && Date.now() - typed.current.at < PAUSE_MS;
+    typed.current = { field, at: Date.now() };
+    if (!continues) setPast((all) => [...all, latest.current].slice(-HISTORY_MAX));
     setFuture([]);
     setToast(said);
     setDraft(next);
@@ -129,7 +132,7 @@ function Opened({ workflow, models, version, reload }) {
     setFrom(from.slice(0, -1));
     setTo((all) => [...all, latest.current]);
     setToast(null);
-    editedAt.current = 0;
+    typed.current = { field: null, at: 0 };
     setDraft(from.at(-1));
   };
   const undo = () => step(past, setPast, setFuture);
@@ -137,9 +140,10 @@ function Opened({ workflow, models, version, reload }) {
   useEffect(() => {
     const onUndo = (event) => {
       const key = event.key.toLowerCase();
-      // Text fields and the JSON editor have their own undo history.
       if (!(event.ctrlKey || event.metaKey) || event.altKey || !["z", "y"].includes(key) || document.querySelector("dialog[open]")) return;
-      if (tab !== "steps" || event.composedPath()[0].closest?.("input, textarea, select, [contenteditable]")) return;
+      // A text field has an undo history of its own for what was typed there last; so does the JSON editor.
+      const field = focusedText();
+      if (tab !== "steps" || (field && field === typed.current.field)) return;
       event.preventDefault();
       if (key === "y" || event.shiftKey) redo();
       else undo();
@@ -235,7 +239,7 @@ function Opened({ workflow, models, version, reload }) {
       <${Button} icon="rotate-ccw" onClick=${discard}>Discard the changes</${Button}></div>`
         : null
     }
-    <div class="toasts" role="status">${toast ? html`<div class="toast"><span>${toast}</span><${Button} icon="rotate-ccw" title="Ctrl+Z" onClick=${undo}>Undo</${Button}></div>` : null}</div></div>
+    <${Toast} text=${toast} title="Ctrl+Z" onUndo=${undo} /></div>
     ${
       open === "more"
         ? html`<${More} workflow=${workflow} version=${version} onClose=${() => setOpen(null)} onOpen=${setOpen} onChange=${(

@@ -1,10 +1,11 @@
 // The fields of one step, by its type. A field changes only its own part of the step; parts without a field stay as
 // written.
 
-import { html, useState } from "/static/vendor/preact.js";
+import { html, useRef, useState } from "/static/vendor/preact.js";
 import { Button, Field, Icon, Input, Link, Notice, Text, useLoad } from "/static/core.js";
 import { Json } from "/static/form.js";
 import { isNullable, propertiesOf, resolve, typesOf } from "/static/schema.js";
+import { useAlternatives } from "/static/values.js";
 import { changed, idOf, valueAt } from "/static/workflows/flow.js";
 import { allWorkflows, workflowWithInputs } from "/static/workflows/service.js";
 import { Pairs, Template } from "/static/workflows/text.js";
@@ -41,7 +42,7 @@ const UNARY = ["exists", "not_exists", "is_null", "is_not_null"];
 
 // `errors`: the service's errors by place in the step.
 export function StepFields({ step, onStep, offers, errors, models, own, siblings }) {
-  const set = (path, next) => onStep(changed(step, path, next));
+  const set = (path, next, said) => onStep(changed(step, path, next), said);
   const error = (place) => errors.find((one) => one.within === place)?.message;
   const tools = { step, set, onStep, offers, error, errors, models, own };
   const Part = { model: Model, http: Http, parallel: Parallel, choice: Choice, map: Each, wait: Wait, workflow: Other, pass: Value }[
@@ -107,7 +108,7 @@ function Model({ step, set, offers, error, errors, models }) {
         step.fallback
           ? html`<${ModelChoice} label="Model instead" value=${step.fallback.model} models=${models} error=${error("fallback/model")} onValue=${(next) => set(["fallback", "model"], next)} />
         <${Params} schema=${models?.find((one) => one.slug === step.fallback.model)?.request_schema} value=${step.fallback.params} errors=${errors} at="fallback/params" offers=${offers} onValue=${(next) => set(["fallback", "params"], next)} />
-        <div><${Button} icon="x" onClick=${() => set(["fallback"], undefined)}>Remove the fallback</${Button}></div>`
+        <div><${Button} icon="x" onClick=${() => set(["fallback"], undefined, "The fallback is removed.")}>Remove the fallback</${Button}></div>`
           : html`<div><${Button} icon="plus" onClick=${() => set(["fallback"], { model: "", params: step.params ?? {} })}>Add a fallback</${Button}></div>`
       }</div></details>`;
 }
@@ -143,18 +144,20 @@ const METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
 
 function Http({ step, set, offers, error }) {
   const auth = step.auth ?? null;
+  const kind = auth?.type ?? "";
+  const [leaveAuth, leaveFailing] = [useAlternatives(), useAlternatives()];
   const text = (label, path, more = {}) =>
     html`<${Template} label=${label} isText=${true} optional=${true} value=${valueAt(step, path)} error=${error(path.join("/"))} offers=${offers} onValue=${(next) => set(path, next)} ...${more} />`;
   const failing = Array.isArray(step.fail_when) ? "codes" : (step.fail_when ?? "connection_error");
   return html`<div class="pairs-1-3"><${Field} label="Method" error=${error("method")}>${(field) => html`<select ...${field} value=${step.method ?? "GET"} onChange=${(event) => set(["method"], event.currentTarget.value)}>${METHODS.map((one) => html`<option>${one}</option>`)}</select>`}</${Field}>
       ${text("URL", ["url"], { optional: false })}</div>
     <${Template} label="Body" hint="JSON, or a text that is sent as it is." optional=${true} rows=${3} value=${step.body} error=${error("body")} offers=${offers} onValue=${(next) => set(["body"], next)} />
-    <${Pairs} label="Headers" name="X-Header" isText=${true} value=${step.headers} offers=${offers} error=${error("headers")} onValue=${(next) => set(["headers"], next)} />
-    <${Pairs} label="Query" name="name" value=${step.query_params} offers=${offers} error=${error("query_params")} onValue=${(next) => set(["query_params"], next)} />
+    <${Pairs} label="Headers" name="X-Header" isText=${true} value=${step.headers} offers=${offers} error=${error("headers")} onValue=${(next, said) => set(["headers"], next, said)} />
+    <${Pairs} label="Query" name="name" value=${step.query_params} offers=${offers} error=${error("query_params")} onValue=${(next, said) => set(["query_params"], next, said)} />
     <fieldset><legend>Authentication <span class="quiet">(optional)</span></legend>
       <${Field} label="Kind" error=${error("auth/type")}>${(
         field,
-      ) => html`<select ...${field} value=${auth?.type ?? ""} onChange=${(event) => set(["auth"], event.currentTarget.value ? { type: event.currentTarget.value } : undefined)}>
+      ) => html`<select ...${field} value=${kind} onChange=${({ currentTarget: { value } }) => set(["auth"], leaveAuth(kind, auth ?? undefined, value, value ? { type: value } : undefined))}>
         <option value="">None</option><option value="bearer">Bearer token</option><option value="basic">Name and password</option><option value="api_key">API key</option></select>`}</${Field}>
       ${auth ? html`<p class="hint">It is stored encrypted; three asterisks represent the stored value.</p>` : null}
       ${auth?.type === "bearer" ? text("Token", ["auth", "token"], { optional: false }) : null}
@@ -167,7 +170,7 @@ function Http({ step, set, offers, error }) {
       }</fieldset>
     <${Field} label="The step fails" error=${error("fail_when")}>${(
       field,
-    ) => html`<select ...${field} value=${failing} onChange=${(event) => set(["fail_when"], event.currentTarget.value === "codes" ? [500] : event.currentTarget.value)}>
+    ) => html`<select ...${field} value=${failing} onChange=${({ currentTarget: { value } }) => set(["fail_when"], leaveFailing(failing, step.fail_when ?? failing, value, value === "codes" ? [500] : value))}>
       <option value="connection_error">when nothing answers</option><option value="non_2xx">when the answer is not a success (2xx)</option><option value="codes">on certain status codes</option></select>`}</${Field}>
     ${failing === "codes" ? html`<${Json} label="Status codes" hint="A list of numbers" rows=${2} value=${step.fail_when} onValue=${(next) => set(["fail_when"], next)} />` : null}
     <details open=${Boolean(step.fallback)}><summary>If it fails</summary><${Json} label="A second request" hint="url, and optionally method, headers, query_params, body" optional=${true} value=${step.fallback} onValue=${(next) => set(["fallback"], next)} error=${error("fallback")} /></details>`;
@@ -182,7 +185,7 @@ function Parallel({ step, set, error }) {
         branch,
         at,
       ) => html`<div class="item" key=${at}><${Input} label=${`Name of branch ${at + 1}`} optional=${true} error=${error(`branches/${at}/name`)} value=${branch?.name ?? ""} onValue=${(next) => set(["branches", at, "name"], next || undefined)} />
-      <${Button} icon="trash-2" disabled=${branches.length < 2} onClick=${() => set(["branches", at], undefined)}>Delete with its ${(branch?.steps ?? []).length} steps</${Button}></div>`,
+      <${Button} icon="trash-2" disabled=${branches.length < 2} onClick=${() => set(["branches", at], undefined, "The branch is deleted with its steps.")}>Delete with its ${(branch?.steps ?? []).length} steps</${Button}></div>`,
     )}
     <div><${Button} icon="plus" onClick=${() => set(["branches"], [...branches, { steps: [] }])}>Add a branch</${Button}></div>`;
 }
@@ -214,11 +217,15 @@ function Each({ step, set, offers, error }) {
 const WAITS = { seconds: 60, until: "", event: { name: "approval" } };
 
 function Wait({ step, set, onStep, offers, error, errors }) {
-  const [choice, setChoice] = useState(["until", "event"].find((name) => step[name] !== undefined) ?? "seconds");
+  const leave = useAlternatives();
+  // An emptied field leaves the step without any kind of wait: then the one that was there last stays.
+  const last = useRef("seconds");
+  const choice = Object.keys(WAITS).findLast((name) => step[name] !== undefined) ?? last.current;
+  last.current = choice;
   const choose = (next) => {
-    setChoice(next);
+    last.current = next;
     const others = Object.fromEntries(Object.entries(step).filter(([name]) => !(name in WAITS)));
-    onStep({ ...others, [next]: step[next] ?? WAITS[next] });
+    onStep({ ...others, [next]: leave(choice, step[choice], next, WAITS[next]) });
   };
   return html`<${Field} label="Wait">${(field) => html`<select ...${field} value=${choice} onChange=${(event) => choose(event.currentTarget.value)}><option value="seconds">for a time</option><option value="until">until a moment</option><option value="event">for an event</option></select>`}</${Field}>
     ${
@@ -279,18 +286,22 @@ function Numeric({ label, hint, error, value, onValue, ...rest }) {
 // Dependencies, timeout and repetition: options of every type of step.
 function Running({ step, set, error, siblings }) {
   const retry = step.retry ?? null;
-  const has = step.depends_on !== undefined || step.continue_on_error || step.timeout_seconds !== undefined || step.on_exhausted || retry;
-  return html`<details open=${Boolean(has)}><summary>Order, timeout and retries</summary><div class="stack">
+  const [leaveRetry, leaveOrder] = [useAlternatives(), useAlternatives()];
+  // Open at first if an option is set. Clearing the last one does not close it.
+  const [isOpen] = useState(() =>
+    Boolean(step.depends_on !== undefined || step.continue_on_error || step.timeout_seconds !== undefined || step.on_exhausted || retry),
+  );
+  return html`<details open=${isOpen}><summary>Order, timeout and retries</summary><div class="stack">
     <label class="box"><input type="checkbox" checked=${step.continue_on_error === true} onChange=${(event) => set(["continue_on_error"], event.currentTarget.checked || undefined)} /> Dependent steps continue even if it fails</label>
     <${Numeric} label="Timeout in seconds" error=${error("timeout_seconds")} value=${step.timeout_seconds} onValue=${(next) => set(["timeout_seconds"], next)} />
     <fieldset><legend>Begins after</legend>
-      <label class="box"><input type="checkbox" checked=${step.depends_on === undefined} onChange=${(event) => set(["depends_on"], event.currentTarget.checked ? undefined : [])} /> The steps it refers to (default)</label>
+      <label class="box"><input type="checkbox" checked=${step.depends_on === undefined} onChange=${(event) => set(["depends_on"], leaveOrder(step.depends_on === undefined, step.depends_on, event.currentTarget.checked, event.currentTarget.checked ? undefined : []))} /> The steps it refers to (default)</label>
       ${step.depends_on === undefined ? null : siblings.map((id) => html`<label class="box" key=${id}><input type="checkbox" checked=${step.depends_on.includes?.(id)} onChange=${(event) => set(["depends_on"], event.currentTarget.checked ? [...step.depends_on, id] : step.depends_on.filter((one) => one !== id))} /> <code>${id}</code></label>`)}
       ${error("depends_on") ? html`<p class="field-error"><${Icon} name="circle-alert" /><${Text}>${error("depends_on")}</${Text}></p>` : null}</fieldset>
     ${
       ["model", "http", "workflow"].includes(step.type)
         ? html`<fieldset><legend>When it fails</legend>
-      <label class="box"><input type="checkbox" checked=${Boolean(retry)} onChange=${(event) => set(["retry"], event.currentTarget.checked ? { max_attempts: 3, initial_delay_seconds: 1 } : undefined)} /> Try again</label>
+      <label class="box"><input type="checkbox" checked=${Boolean(retry)} onChange=${(event) => set(["retry"], leaveRetry(Boolean(retry), step.retry, event.currentTarget.checked, event.currentTarget.checked ? { max_attempts: 3, initial_delay_seconds: 1 } : undefined))} /> Try again</label>
       ${
         retry
           ? html`<div class="pairs-2">
@@ -317,24 +328,29 @@ function Running({ step, set, error, siblings }) {
 const KINDS = { string: "Text", number: "Number", integer: "Whole number", boolean: "Yes or no", array: "List", object: "Object" };
 const SIMPLE = ["type", "title", "description", "default"];
 
-// The inputs as a list; the schema below it shows everything that the list cannot.
+// The inputs as a list; the schema below it shows everything that the list cannot. `onSchema` gets the schema, and
+// `renamed` (the old and the new name) or what is `said` about a deletion.
 export function InputFields({ schema, onSchema, errors }) {
   const value = schema ?? {};
   const properties = Object.entries(value.properties ?? {});
   const required = Array.isArray(value.required) ? value.required : [];
-  const write = (next, needed = required) =>
-    onSchema({
-      ...value,
-      type: value.type ?? "object",
-      properties: Object.fromEntries(next),
-      required: needed.length ? needed : undefined,
-    });
+  const write = (next, needed = required, more = {}) =>
+    onSchema(
+      {
+        ...value,
+        type: value.type ?? "object",
+        properties: Object.fromEntries(next),
+        required: needed.length ? needed : undefined,
+      },
+      more,
+    );
   const rename = (at, name) => {
     const [before] = properties[at];
     if (!name || name === before || properties.some(([one]) => one === name)) return false;
     write(
       properties.map((one, index) => (index === at ? [name, one[1]] : one)),
       required.map((one) => (one === before ? name : one)),
+      { renamed: [before, name] },
     );
     return true;
   };
@@ -364,17 +380,18 @@ export function InputFields({ schema, onSchema, errors }) {
           write(
             properties.filter((_, index) => index !== at),
             required.filter((one) => one !== name),
+            { said: `The input “${name}” is deleted.` },
           )}>Delete</${Button}></div></fieldset>`,
     )}
     <div><${Button} icon="plus" onClick=${() => write([...properties, [free(), { type: "string" }]])}>Add an input</${Button}></div>
-    <details><summary>As a JSON Schema</summary><${Json} label="Schema of the inputs" rows=${14} value=${schema} onValue=${onSchema} /></details></div>`;
+    <details><summary>As a JSON Schema</summary><${Json} label="Schema of the inputs" rows=${14} value=${schema} onValue=${(next) => onSchema(next, {})} /></details></div>`;
 }
 
 export function OutputFields({ definition, onDefinition, offers, errors }) {
   const mapping = definition.metadata?.output_mapping;
-  const set = (next) => {
+  const set = (next, said) => {
     const metadata = changed(definition.metadata ?? {}, ["output_mapping"], next);
-    onDefinition(changed(definition, ["metadata"], Object.keys(metadata).length ? metadata : undefined));
+    onDefinition(changed(definition, ["metadata"], Object.keys(metadata).length ? metadata : undefined), said);
   };
   return html`<div class="stack"><p class="hint">The output of a run. Without names here, it is the output of the last step.</p>
     <${Pairs} label="Output" name="output" value=${mapping} offers=${offers} onValue=${set} error=${errors[0]?.message} /></div>`;

@@ -21,6 +21,9 @@ export function subjectOf(step) {
 
 const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
 
+// The name of a map's item within the map; empty for other steps.
+export const itemOf = (step) => (step?.type === "map" ? (step.item_name ?? "item") : "");
+
 export const idOf = (step) => String((isObject(step) ? (step.step_id ?? step.id) : undefined) ?? "");
 
 // ---- Places: lists of names and numbers ----
@@ -68,7 +71,7 @@ export function blocksOf(step) {
         { path: ["default_branch", "steps"], name: "Otherwise" },
       ];
     case "map":
-      return [{ path: ["steps"], name: `For each ${step.item_name ?? "item"}` }];
+      return [{ path: ["steps"], name: `For each ${itemOf(step)}` }];
     default:
       return [];
   }
@@ -95,6 +98,11 @@ export function walk(definition) {
 // ---- References ----
 
 const REFERENCE = /(\\?)\{\{\s*([\w-]+)(\.resume_url\b)?/g;
+// The first names of a reference, in braces or, in a condition, after `$.`.
+const NAMES = String.raw`([\w-]+)(\.[^.[\]{}'"\s]+|\['[^']*'\]|\["[^"]*"\])?`;
+const IN_BRACES = new RegExp(String.raw`(\\?\{\{\s*)${NAMES}`, "g");
+const IN_CONDITION = new RegExp(String.raw`^(\s*\$\.)${NAMES}`);
+const isCondition = (value) => isObject(value) && typeof value.operator === "string" && IN_CONDITION.test(value.expression);
 
 // The first names of the references in a value: the steps it needs. The link that answers a step is available before
 // that step begins.
@@ -104,21 +112,73 @@ export function rootsOf(value, found = new Set()) {
       if (!escape && !isLink) found.add(name);
     }
   else if (value !== null && typeof value === "object") for (const part of Object.values(value)) rootsOf(part, found);
+  if (isCondition(value)) found.add(IN_CONDITION.exec(value.expression)[2]);
   return found;
 }
 
-// The value with each reference to `from` renamed to `to`, including `depends_on`.
-export function renamed(value, from, to) {
-  if (typeof value === "string")
-    return value.replace(/(\\?\{\{\s*)([\w-]+)/g, (all, before, name) => (name === from && !before.startsWith("\\") ? before + to : all));
-  if (Array.isArray(value)) return value.map((part) => renamed(part, from, to));
+// How a reference continues with a name, and the name of such a part.
+const partFor = (name) => (/^[\w-]+$/.test(name) ? `.${name}` : name.includes("'") ? `["${name}"]` : `['${name}']`);
+const nameOf = (part) => (part?.startsWith(".") ? part.slice(1) : part?.slice(2, -2));
+
+// The value with each text of a reference changed: `change(root, part)` returns its first names. `depends_on` has roots.
+// `hides`: whether the root has another meaning inside a map.
+function withReferences(value, change, hides) {
+  const replaced = (text, form) =>
+    text.replace(form, (all, before, root, part) => (before.startsWith("\\") ? all : before + change(root, part ?? "")));
+  if (typeof value === "string") return replaced(value, IN_BRACES);
+  if (Array.isArray(value)) return value.map((part) => withReferences(part, change, hides));
   if (!isObject(value)) return value;
-  return Object.fromEntries(
-    Object.entries(value).map(([name, part]) => [
-      name,
-      name === "depends_on" && Array.isArray(part) ? part.map((id) => (id === from ? to : id)) : renamed(part, from, to),
-    ]),
+  const each = ([name, part]) => {
+    if (hides(value) && ["steps", "output"].includes(name)) return [name, part];
+    if (name === "depends_on" && Array.isArray(part)) return [name, part.map((id) => (typeof id === "string" ? change(id, "") : id))];
+    if (name === "expression" && isCondition(value)) return [name, replaced(part, IN_CONDITION)];
+    return [name, withReferences(part, change, hides)];
+  };
+  return Object.fromEntries(Object.entries(value).map(each));
+}
+
+// The value with each reference to the step or item `from` renamed to `to`, including `depends_on`.
+export const renamed = (value, from, to) =>
+  withReferences(
+    value,
+    (root, part) => (root === from ? to : root) + part,
+    (map) => itemOf(map) === from,
   );
+
+// The definition with each reference to the input `from` renamed to `to`.
+export function renamedInput(definition, from, to) {
+  const change = (root, part) => root + (root === "inputs" && nameOf(part) === from ? partFor(to) : part);
+  const { input_schema: schema, ...others } = definition;
+  return { ...withReferences(others, change, () => false), ...(schema === undefined ? null : { input_schema: schema }) };
+}
+
+// Names that references begin with and that no step or item may have.
+const ROOTS = ["inputs", "execution", "secrets"];
+
+// Puts `next` in the place of a step. References to its id, or to the item of a map, follow a new name, except while it
+// is a name that means something else. They follow it also while it is being typed: `naming`, of the previous call, has
+// the name that they have now. Returns the definition and the next `naming`.
+export function withStep(definition, path, next, naming = null) {
+  const before = valueAt(definition, path);
+  const of = [idOf, itemOf].find((one) => one(before) !== one(next));
+  const whole = changed(definition, path, next);
+  if (!of) return { whole, naming };
+  const at = pointer(path);
+  const [old, name] = [of(before), of(next)];
+  const from = naming?.at === at && naming.of === of && naming.name === old ? naming.from : old;
+  const others = walk(definition).filter((one) => pointer(one.path) !== at);
+  const ids = others.map(({ step }) => idOf(step));
+  // An item is only known within its map.
+  const isItem = of === itemOf;
+  const within = isItem ? walk({ steps: before.steps }) : others;
+  const used = rootsOf(isItem ? [before.steps, before.output] : definition);
+  const taken = new Set([...ROOTS, isItem ? idOf(next) : "item", ...used, ...ids, ...within.map(({ step }) => itemOf(step))]);
+  const follows = from && /^[\w-]+$/.test(name) && (name === from || !taken.has(name)) && !ids.includes(from);
+  const latest = { at, of, name, from: follows ? name : from };
+  if (!follows) return { whole, naming: latest };
+  if (!isItem) return { whole: renamed(whole, from, name), naming: latest };
+  const inner = ["steps", "output"].filter((part) => part in next).map((part) => [part, renamed(next[part], from, name)]);
+  return { whole: changed(definition, path, { ...next, ...Object.fromEntries(inner) }), naming: latest };
 }
 
 // What a step at a place may refer to: inputs, the items of enclosing loops, earlier steps.
@@ -132,7 +192,7 @@ export function offersAt(definition, path) {
     const around = valueAt(definition, path.slice(0, length));
     if (typeof path[length - 1] !== "number" || path[length - 2] !== "steps") continue;
     for (const step of stepsAt(definition, path.slice(0, length - 1)).slice(0, path[length - 1])) offerStep(step, offers);
-    if (around?.type === "map" && length < path.length) offers.push({ text: around.item_name ?? "item", note: "The item" });
+    if (around?.type === "map" && length < path.length) offers.push({ text: itemOf(around), note: "The item" });
   }
   for (const { step, path: at } of walk(definition)) {
     if (isObject(step.event) && idOf(step) && pointer(at) !== pointer(path))

@@ -3,7 +3,20 @@
 import { html, useEffect, useRef, useState } from "/static/vendor/preact.js";
 import { Icon, IconButton, Notice, Text, place, setQuery } from "/static/core.js";
 import { InputFields, OutputFields, StepFields } from "/static/workflows/fields.js";
-import { TYPES, blocksOf, changed, idOf, offersAt, pointer, renamed, rootsOf, subjectOf, valueAt, walk } from "/static/workflows/flow.js";
+import {
+  TYPES,
+  blocksOf,
+  changed,
+  idOf,
+  offersAt,
+  pointer,
+  renamedInput,
+  rootsOf,
+  subjectOf,
+  valueAt,
+  walk,
+  withStep,
+} from "/static/workflows/flow.js";
 import { FlowMap } from "/static/workflows/map.js";
 
 // The initial content of a new step of each type.
@@ -23,8 +36,6 @@ const NEW = {
 };
 const INPUTS = "inputs";
 const OUTPUT = "output";
-// Names that references begin with and that no step may have.
-const RESERVED = ["inputs", "execution", "secrets", "item"];
 
 // A step with its nested steps.
 const walkOf = (step) => [step, ...walk({ steps: [step] }).slice(1)];
@@ -49,21 +60,15 @@ export function StepsTab({ definition, onDefinition, steps, byStep, models, own,
     if (matchMedia("(max-width: 1100px)").matches) setTimeout(() => fields.current?.scrollIntoView({ block: "start" }), 0);
   };
   const put = (path, next, said) => onDefinition(changed(definition, path, next), said);
-  // References follow an id while it is being typed: their current name is kept here.
-  const naming = useRef({ at: null, id: null, from: null });
-  const putStep = (path, before, next) => {
-    const [old, id, at] = [idOf(before), idOf(next), pointer(path)];
-    if (old === id) {
-      put(path, next);
-      return;
-    }
-    const from = naming.current.at === at && naming.current.id === old ? naming.current.from : old;
-    const others = steps.filter((other) => pointer(other.path) !== at);
-    const taken = new Set([...RESERVED, ...rootsOf(definition), ...others.flatMap(({ step }) => [idOf(step), step?.item_name])]);
-    const follows = from && /^[\w-]+$/.test(id) && (id === from || !taken.has(id)) && !others.some(({ step }) => idOf(step) === from);
-    naming.current = { at, id, from: follows ? id : from };
-    const whole = changed(definition, path, next);
-    onDefinition(follows ? changed(renamed(whole, from, id), path, renamed(next, from, id)) : whole);
+  const naming = useRef(null);
+  const putStep = (path, next, said) => {
+    const put = withStep(definition, path, next, naming.current);
+    naming.current = put.naming;
+    onDefinition(put.whole, said);
+  };
+  const putSchema = (schema, { said, renamed }) => {
+    const next = changed(definition, ["input_schema"], schema);
+    onDefinition(renamed ? renamedInput(next, ...renamed) : next, said);
   };
   const listAt = (path) => {
     const list = valueAt(definition, path);
@@ -73,7 +78,7 @@ export function StepsTab({ definition, onDefinition, steps, byStep, models, own,
     const list = [...listAt(block)];
     list.splice(at, 0, { step_id: freeId(steps, type), type, ...structuredClone(NEW[type]) });
     put(block, list);
-    choose(pointer([...block, at]));
+    open(pointer([...block, at]));
   };
   const move = (path, by) => {
     const block = path.slice(0, -1);
@@ -94,7 +99,7 @@ export function StepsTab({ definition, onDefinition, steps, byStep, models, own,
     const list = [...listAt(path.slice(0, -1))];
     list.splice(path.at(-1) + 1, 0, { ...step, step_id: freeId(steps, step.type) });
     put(path.slice(0, -1), list);
-    choose(pointer([...path.slice(0, -1), path.at(-1) + 1]));
+    open(pointer([...path.slice(0, -1), path.at(-1) + 1]));
   };
   const tools = { definition, chosen, open, add, move, byStep, isLocked };
   const path = one ? one.path : null;
@@ -120,14 +125,14 @@ export function StepsTab({ definition, onDefinition, steps, byStep, models, own,
             <${IconButton} icon="copy" label="Duplicate" onClick=${() => copy(path)} /><${IconButton} icon="trash-2" label="Delete the step" onClick=${() => remove(path)} /></div>`
           }</header>
         <p class="hint">${TYPES[one.step?.type]?.[2] ?? ""}.${users.length ? html` What it gives goes to ${users.map((id, at) => html`${at ? ", " : ""}<code>${id}</code>`)}.` : null}</p>
-        <fieldset class="bare" disabled=${isLocked}><${StepFields} key=${chosen} step=${one.step} onStep=${(next) => putStep(path, one.step, next)} offers=${offersAt(definition, path)} errors=${byStep.get(chosen) ?? []} models=${models} own=${own} siblings=${listAt(
+        <fieldset class="bare" disabled=${isLocked}><${StepFields} key=${chosen} step=${one.step} onStep=${(next, said) => putStep(path, next, said)} offers=${offersAt(definition, path)} errors=${byStep.get(chosen) ?? []} models=${models} own=${own} siblings=${listAt(
           path.slice(0, -1),
         )
           .map(idOf)
           .filter((id) => id && id !== idOf(one.step))} /></fieldset>`
           : chosen === OUTPUT
             ? html`<header class="step-head"><h2><${Icon} name="upload" />Output</h2></header><fieldset class="bare" disabled=${isLocked}><${OutputFields} definition=${definition} onDefinition=${onDefinition} offers=${offersAt(definition, ["steps", (definition.steps ?? []).length])} errors=${general.filter((p) => p.path.startsWith("/metadata"))} /></fieldset>`
-            : html`<header class="step-head"><h2><${Icon} name="download" />Inputs</h2></header><fieldset class="bare" disabled=${isLocked}><${InputFields} schema=${definition.input_schema} onSchema=${(next) => put(["input_schema"], next)} errors=${general.filter((p) => p.path.startsWith("/input_schema"))} /></fieldset>`
+            : html`<header class="step-head"><h2><${Icon} name="download" />Inputs</h2></header><fieldset class="bare" disabled=${isLocked}><${InputFields} schema=${definition.input_schema} onSchema=${putSchema} errors=${general.filter((p) => p.path.startsWith("/input_schema"))} /></fieldset>`
       }
     </section></div>
     ${!steps.length ? html`<${Notice}>A workflow needs at least one step: add one with the button in the list.</${Notice}>` : null}`;

@@ -1,7 +1,8 @@
 // Fields of the editor: texts with completion of references, and pairs of names and values.
 
 import { html, useId, useMemo, useRef, useState } from "/static/vendor/preact.js";
-import { Button, Field, Icon, IconButton, useForeign } from "/static/core.js";
+import { Button, Field, Icon, IconButton } from "/static/core.js";
+import { useForeign } from "/static/values.js";
 
 // Maximum number of references offered.
 const OFFERED_MAX = 12;
@@ -145,7 +146,7 @@ function Completed({ field, text, onText, offers, rows, ...rest }) {
 // Names and their values, such as headers.
 export function Pairs({ label, hint, error, value, onValue, offers, name = "name", isText = false }) {
   const pairs = Object.entries(value ?? {});
-  const write = (next) => onValue(next.length ? Object.fromEntries(next) : undefined);
+  const write = (next, said) => onValue(next.length ? Object.fromEntries(next) : undefined, said);
   const free = () => {
     let number = 1;
     while (`${name}-${number}` in (value ?? {})) number += 1;
@@ -160,7 +161,11 @@ export function Pairs({ label, hint, error, value, onValue, offers, name = "name
         else event.currentTarget.value = key;
       }} />
       <${Template} bare=${true} label=${`${key} of ${label}`} value=${one} isText=${isText} offers=${offers} onValue=${(next) => write(pairs.map((pair, index) => (index === at ? [key, next ?? ""] : pair)))} />
-      <${IconButton} icon="x" label=${`Remove ${key}`} onClick=${() => write(pairs.filter((_, index) => index !== at))} /></div>`,
+      <${IconButton} icon="x" label=${`Remove ${key}`} onClick=${() =>
+        write(
+          pairs.filter((_, index) => index !== at),
+          `“${key}” is removed.`,
+        )} /></div>`,
     )}
     ${error ? html`<p class="field-error"><${Icon} name="circle-alert" /><bdi>${error}</bdi></p>` : null}
     <div><${Button} icon="plus" onClick=${() => write([...pairs, [free(), ""]])}>Add</${Button}></div></fieldset>`;

@@ -38,6 +38,7 @@ mod decisions;
 mod decisions_local;
 mod deliveries;
 mod detail_screens;
+mod edit_screens;
 mod endpoints;
 mod events;
 mod executions;

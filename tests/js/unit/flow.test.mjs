@@ -13,11 +13,13 @@ import {
   pointer,
   problemsByStep,
   renamed,
+  renamedInput,
   rootsOf,
   subjectOf,
   valueAt,
   waitsOf,
   walk,
+  withStep,
 } from "/static/workflows/flow.js";
 
 const model = (step_id, params = {}, more = {}) => ({ step_id, type: "model", model: "m", params, ...more });
@@ -110,6 +112,100 @@ test("a step is renamed in references and in depends_on alone", () => {
     depends_on: ["z", "b"],
     list: ["a", "{{z}}"],
   });
+});
+
+test("an expression of a condition refers without braces, the same text elsewhere does not", () => {
+  const condition = { expression: "$.a.output", operator: "exists" };
+  assert.deepEqual([...rootsOf({ and: [condition], text: "$.b.output" })], ["a"]);
+  assert.deepEqual(renamed({ not: condition, expression: "$.a.output" }, "a", "z"), {
+    not: { expression: "$.z.output", operator: "exists" },
+    expression: "$.a.output",
+  });
+});
+
+test("an input is renamed in every form of a reference, but not in its schema", () => {
+  const before = {
+    input_schema: { properties: { x: { default: "{{inputs.x}}" } } },
+    steps: [
+      { step_id: "a", text: "{{inputs.x}} {{ inputs['x'].y }} {{inputs[\"x\"][0]}} {{inputs.xy}} {{x}} \\{{inputs.x}}" },
+      { step_id: "c", condition: { expression: "$.inputs.x", operator: "exists" }, depends_on: ["x"] },
+    ],
+    metadata: { output_mapping: { all: "{{inputs.x}}" } },
+  };
+  const after = renamedInput(before, "x", "z");
+  assert.equal(after.steps[0].text, "{{inputs.z}} {{ inputs.z.y }} {{inputs.z[0]}} {{inputs.xy}} {{x}} \\{{inputs.x}}");
+  assert.deepEqual(after.steps[1], {
+    step_id: "c",
+    condition: { expression: "$.inputs.z", operator: "exists" },
+    depends_on: ["x"],
+  });
+  assert.equal(after.metadata.output_mapping.all, "{{inputs.z}}");
+  assert.equal(after.input_schema, before.input_schema);
+  assert.equal(renamedInput({ steps: ["{{inputs.x}}"] }, "x", "the size").steps[0], "{{inputs['the size']}}");
+  assert.equal(renamedInput({ steps: ["{{inputs['the size']}}"] }, "the size", "it's").steps[0], '{{inputs["it\'s"]}}');
+});
+
+/** Types a new name for the part of the step at `path`, letter by letter; returns the definition. */
+function typing(definition, path, part, name) {
+  let [whole, naming] = [definition, null];
+  for (let length = 1; length <= name.length; length += 1) {
+    const next = { ...valueAt(whole, path), [part]: name.slice(0, length) };
+    ({ whole, naming } = withStep(whole, path, next, naming));
+  }
+  return whole;
+}
+
+const MAP = {
+  steps: [
+    { step_id: "read", type: "pass", result: 1 },
+    {
+      step_id: "each",
+      type: "map",
+      items: "{{picture.list}}",
+      item_name: "picture",
+      output: "{{picture}} {{read.output}}",
+      steps: [
+        { step_id: "in", type: "pass", result: "{{picture.url}}" },
+        {
+          step_id: "deep",
+          type: "map",
+          items: "{{picture.parts}}",
+          item_name: "picture",
+          steps: [{ step_id: "x", result: "{{picture}}" }],
+        },
+      ],
+    },
+    { step_id: "after", type: "pass", result: "{{picture}}" },
+  ],
+};
+
+test("references to a step follow its id while it is typed, also past an id that is taken", () => {
+  const { steps } = typing(MAP, ["steps", 0], "step_id", "in_the_sun");
+  assert.equal(steps[0].step_id, "in_the_sun");
+  assert.equal(steps[1].output, "{{picture}} {{in_the_sun.output}}");
+  assert.equal(typing(MAP, ["steps", 0], "step_id", "in").steps[1].output, "{{picture}} {{i.output}}");
+});
+
+test("references to an item follow its name within its map, unless an inner map has the same", () => {
+  const { steps } = typing(MAP, ["steps", 1], "item_name", "photo");
+  const [, each, after] = steps;
+  assert.equal(each.output, "{{photo}} {{read.output}}");
+  assert.equal(each.items, "{{picture.list}}");
+  assert.equal(each.steps[0].result, "{{photo.url}}");
+  assert.equal(each.steps[1].items, "{{photo.parts}}");
+  assert.equal(each.steps[1].steps[0].result, "{{picture}}");
+  assert.equal(after.result, "{{picture}}");
+  // Without a name, an item is called item.
+  const { whole } = withStep(MAP, ["steps", 1], { ...MAP.steps[1], item_name: undefined });
+  assert.equal(whole.steps[1].output, "{{item}} {{read.output}}");
+  // The name of a step is not taken over.
+  assert.equal(typing(MAP, ["steps", 1], "item_name", "read").steps[1].output, "{{rea}} {{read.output}}");
+});
+
+test("a step that keeps its name changes nothing else", () => {
+  const next = { ...MAP.steps[0], result: 2 };
+  const { whole, naming } = withStep(MAP, ["steps", 0], next, null);
+  assert.deepEqual([whole.steps[0], whole.steps[1] === MAP.steps[1], naming], [next, true, null]);
 });
 
 test("a step is offered inputs, the item of its loop and earlier steps, not later ones", () => {

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { DEPTH_MAX, couldBe, example, initial, isNullable, kindOf, propertiesOf, resolve, typesOf } from "/static/schema.js";
+import { DEPTH_MAX, MOMENTS, couldBe, example, initial, isNullable, kindOf, propertiesOf, resolve, typesOf } from "/static/schema.js";
 
 test("references are followed, with what is beside them on top", () => {
   const root = { $defs: { "a/b": { $ref: "#/$defs/c" }, c: { type: "string", title: "C" } } };
@@ -68,6 +68,42 @@ test("a form begins with defaults and constants, and without optional fields", (
   };
   assert.deepEqual(initial(schema, schema), { kind: "x", size: 3, inner: {} });
   assert.equal(initial({ type: "string", default: "" }, {}), "");
+});
+
+test("a required box begins as it looks: not checked", () => {
+  const schema = {
+    required: ["sure", "nested"],
+    properties: {
+      sure: { type: "boolean" },
+      loud: { type: "boolean" },
+      set: { type: "boolean", default: true },
+      nested: { required: ["deep"], properties: { deep: { type: ["boolean", "null"] }, other: { type: "boolean" } } },
+    },
+  };
+  assert.deepEqual(initial(schema, schema), { sure: false, set: true, nested: { deep: false } });
+});
+
+for (const [format, text, shown] of [
+  ["date-time", "2026-11-26T12:30:05Z", "2026-11-26T12:30:05"],
+  ["date-time", "2026-11-26T12:30:05.678+02:00", "2026-11-26T10:30:05"],
+  ["date-time", "0002-01-01T00:00:00Z", "0002-01-01T00:00:00"],
+  ["date-time", "+012026-01-01T00:00:00Z", undefined],
+  ["date-time", "{{inputs.day}}", undefined],
+  ["date", "2026-11-26", "2026-11-26"],
+  ["date", "12026-11-26", undefined],
+  ["time", "12:30", "12:30"],
+  ["time", "12:30:05.5+02:00", "12:30:05"],
+  ["time", "noon", undefined],
+]) {
+  test(`the field of the ${format} ${text} shows ${shown}`, () => assert.equal(MOMENTS[format].shown(text), shown));
+}
+
+test("what a field shows becomes the text of its format, whatever was typed", () => {
+  assert.equal(MOMENTS["date-time"].text("2026-11-26T12:30", ""), "2026-11-26T12:30:00.000Z");
+  assert.equal(MOMENTS["date-time"].text("12026-01-01T00:00", ""), "12026-01-01T00:00");
+  assert.equal(MOMENTS.date.text("2026-11-26", ""), "2026-11-26");
+  assert.equal(MOMENTS.time.text("12:30", ""), "12:30:00+00:00");
+  assert.equal(MOMENTS.time.text("12:30:05", "01:00:00-05:00"), "12:30:05-05:00");
 });
 
 test("an example is an object", () => {
