@@ -586,11 +586,15 @@ export function Status({ of }) {
   return html`<span class=${`status ${kind}`}><${Icon} name=${icon} />${word}</span>`;
 }
 
-// Longer words may be broken, so that they do not make a table wider than the window.
-const WORD_MAX = 36;
-const LONG = new RegExp(`\\S{${WORD_MAX + 1}}`);
+// Longer words may be broken, so that they do not make a table wider than the window. Addresses break after / and @.
+const WORD_MAX = 28;
+const LONG = new RegExp(`[^\\s/@?&,-]{${WORD_MAX + 1}}`);
+const SEGMENTS = /(?<=[^/][/@])(?=[^/])/;
+const ADDRESS_MAX = 200;
 
 // Untrusted text, isolated so that its writing direction does not affect its surroundings.
 export function Text({ children, as: Tag = "bdi" }) {
-  return html`<${Tag} class=${LONG.test([children].flat().join("")) ? "long" : undefined}>${children}</${Tag}>`;
+  const text = [children].flat().join("");
+  const parts = text.length > ADDRESS_MAX ? [text] : text.split(SEGMENTS);
+  return html`<${Tag} class=${LONG.test(text) ? "long" : undefined}>${parts.map((part, at) => (at ? [html`<wbr />`, part] : part))}</${Tag}>`;
 }

@@ -10,9 +10,24 @@ const GROUP = 10;
 const MARGIN = "150px 0px";
 const ROW_PX = 44;
 
+// Whether the page is being printed: paper shows every row, and what is closed on the screen.
+export function usePrinting() {
+  const [isPrinted, setPrinted] = useState(false);
+  useEffect(() => {
+    const note = (event) => setPrinted(event.type === "beforeprint");
+    addEventListener("beforeprint", note);
+    addEventListener("afterprint", note);
+    return () => {
+      removeEventListener("beforeprint", note);
+      removeEventListener("afterprint", note);
+    };
+  }, []);
+  return isPrinted;
+}
+
 // `children` renders one row. `start`: the index of the row scrolled into view at first.
 export function Rows({ all, columns, start = null, children }) {
-  if (all.length <= WHOLE_MAX) return html`<tbody>${all.map(children)}</tbody>`;
+  if (usePrinting() || all.length <= WHOLE_MAX) return html`<tbody>${all.map(children)}</tbody>`;
   const groups = [];
   for (let at = 0; at < all.length; at += GROUP) groups.push(at);
   return groups.map(
