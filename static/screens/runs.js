@@ -32,9 +32,10 @@ import {
 } from "/static/core.js";
 import { eventsOf, follow, rereading } from "/static/live.js";
 import { LongText, Output, Tree } from "/static/output.js";
-import { Rows } from "/static/rows.js";
+import { Rows, usePrinting } from "/static/rows.js";
 import { axisOf, rowsOfExecution, rowsOfPrediction } from "/static/timeline.js";
 import { CLASSES, Tabs } from "/static/screens/models.js";
+import { DeliveriesOf } from "/static/screens/webhooks.js";
 
 const API = "/api/base";
 const FINAL = ["success", "error", "cancelled", "completed", "failed"];
@@ -165,11 +166,19 @@ function Many({ what, all, onClose }) {
         refused.push(sentence(error));
       }
     }
-    if (refused.length) throw new Error(`${done} of ${all.length} done. ${refused[0]}`);
+    if (refused.length) throw new Refusal(409, `${done} of ${all.length} done. ${refused[0]}`);
     setReport(done);
   };
   return html`<${Confirm} title=${what === "cancel" ? `Cancel ${all.length} runs?` : `Run ${all.length} workflows again?`} action=${what === "cancel" ? "Cancel them" : "Run them again"} onDo=${act} onClose=${onClose}>
     <p>${what === "cancel" ? "The runs on this page that have not finished are stopped. This cannot be undone." : "Each failed workflow on this page goes on from the step that failed, as a new run."}</p>${report}</${Confirm}>`;
+}
+
+// The current name of a workflow; of a deleted one, the name in the rows of its runs.
+async function nameOf(workflow, get) {
+  const found = await get(`${API}/v1/workflows/${workflow}`).catch(() =>
+    get(`${API}/v2/executions?workflow_id=${workflow}&limit=1&fields=workflow_name`).catch(() => null),
+  );
+  return found?.name ?? found?.executions?.[0]?.workflow_name ?? null;
 }
 
 // A run is a prediction, a workflow execution, or a call of the chat router.
@@ -186,9 +195,7 @@ async function load(id, type, signal) {
   if (!CALLS.includes(type)) {
     try {
       const record = await get(`${API}/v1/workflows/executions/${id}?timeout=0`);
-      // The workflow's current name; a deleted workflow has none.
-      const workflow = record.workflow_id ? await get(`${API}/v1/workflows/${record.workflow_id}`).catch(() => null) : null;
-      return { type: "workflow", record, name: workflow?.name ?? null };
+      return { type: "workflow", record, name: record.workflow_id ? await nameOf(record.workflow_id, get) : null };
     } catch (error) {
       if (!isMissing(error)) throw error;
     }
@@ -328,7 +335,7 @@ function Shown({ id, type, title, record, now, lost, problem, reload }) {
     ${tab === "input" ? html`<${Payload} value=${record.input ?? record.inputs} problem=${record.input_error ?? record.inputs_error} />` : null}
     ${tab === "output" ? (record.output_error ? html`<${Notice} kind="error"><${Text}>${record.output_error}</${Text}></${Notice}>` : html`<${Output} value=${record.output} />`) : null}
     ${tab === "logs" ? html`<${Logs} record=${record} />` : null}
-    ${tab === "webhook" ? html`<p>Whether a webhook was sent, and what its receiver answered: <${Link} to=${`/app/webhooks/${id}`}>the deliveries of this run</${Link}>.</p>` : null}
+    ${tab === "webhook" ? html`<${DeliveriesOf} run=${id} />` : null}
     ${tab === "raw" ? html`<div class="json card pad"><${Tree} value=${record} open=${true} /></div><div><${Copy} text=${JSON.stringify(record, null, 2)} label="Copy as JSON" /></div>` : null}`
     }</${Page}>`;
 }
@@ -390,11 +397,12 @@ function Timeline({ type, record, now }) {
   );
   const failedAt = rows.findIndex((row) => ["failed", "error"].includes(row.status));
   const chosen = place.value.query.get("step") ?? rows[failedAt]?.id ?? null;
+  const isPrinted = usePrinting();
   const waiting = (record.waiting_for ?? []).filter((one) => one.reason !== "paused");
   return html`${waiting.length ? html`<${Notice}>${waiting.map((one, at) => html`<span key=${at}>${at ? " " : ""}${sentenceOf(one)}</span>`)}</${Notice}>` : null}
     <div class="card scroll timeline"><table><thead><tr><th scope="col">${type === "workflow" ? "Step" : "What"}</th><th scope="col">Status</th><th scope="col" class="number">Took</th>
       <th scope="col" class="axis"><span class="hidden">Bars from ${inFull(from)} to ${inFull(to)}</span><span aria-hidden="true">0</span><span aria-hidden="true">${duration((to - from) / 1000)}</span></th></tr></thead>
-    <${Rows} all=${rows} columns="4" start=${failedAt < 0 ? null : failedAt}>${(row) => html`<${Row} key=${row.id} row=${row} axis=${axis} isOpen=${chosen === row.id} opens=${type === "workflow" || Boolean(row.error)} />`}</${Rows}></table></div>
+    <${Rows} all=${rows} columns="4" start=${failedAt < 0 ? null : failedAt}>${(row) => html`<${Row} key=${row.id} row=${row} axis=${axis} isOpen=${(isPrinted && type === "workflow") || chosen === row.id} opens=${type === "workflow" || Boolean(row.error)} />`}</${Rows}></table></div>
     <p class="legend-row quiet"><span class="key queued"></span> waits <span class="key good"></span> succeeded <span class="key bad"></span> failed <span class="key active"></span> runs${axis.gaps.length ? html` <span class="key gap"></span> time without activity, shortened` : null}</p>`;
 }
 

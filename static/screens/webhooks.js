@@ -64,16 +64,37 @@ export function List() {
         <pre class="code left" tabindex="0">${`curl -s ${base}/v1/prediction/ -H "X-API-Key: $ORRERY_KEY" -d '{\n  "model": "text-sentiment", "version": "0.0.1",\n  "input": {"text": "What a beautiful night!"},\n  "webhook_url": "https://example.com/hook"}'`}</pre></${Empty}>`}>${(
       data,
     ) => html`
-      <div class="card scroll"><table><thead><tr><th scope="col">Receiver</th><th scope="col">Status</th><th scope="col">Created</th><th scope="col">Next attempt</th><th scope="col">Run</th></tr></thead>
-      <tbody>${data.webhooks.map(
-        (
-          one,
-        ) => html`<tr key=${one.delivery_id}><th scope="row"><${Link} to=${`/app/webhooks/${idOf(one)}`}><${Text}>${one.url}</${Text}></${Link}></th>
-        <td data-label="Status"><${Status} of=${one.status} /></td><td data-label="Created"><${Time} at=${one.created_at} /></td><td data-label="Next attempt"><${Due} at=${one.next_attempt_at} /></td>
-        <td data-label="Run"><${Link} to=${`/app/runs/${one.execution_id}`}><code>${one.execution_id.slice(-8)}</code></${Link}></td></tr>`,
-      )}</tbody></table></div>
+      <${Deliveries} all=${data.webhooks} hasRuns=${true} />
       <div class="actions">${offset ? html`<${Button} onClick=${() => setQuery({ offset: Math.max(0, offset - PAGE) || "" }, {})}>Newer</${Button}>` : null}
         ${offset + data.webhooks.length < data.total_count ? html`<${Button} icon="chevron-right" onClick=${() => setQuery({ offset: offset + PAGE }, {})}>Older</${Button}>` : null}<span class="quiet">${data.total_count} in all</span></div>`}</${Loaded}></${Page}>`;
+}
+
+// Why a delivery was made: the event of an endpoint, by its last word, or the request of the run.
+const EVENTS = { started: "when it started", completed: "when it completed", failed: "when it failed", test: "as a test" };
+const whyOf = ({ event }) => (event ? `for an endpoint, ${EVENTS[event.split(".")[1]] ?? event}` : "for the run itself");
+const runOf = (delivery) => `/app/runs/${delivery.execution_id}${delivery.event?.startsWith("workflow.") ? "?type=workflow" : ""}`;
+
+function Deliveries({ all, hasRuns }) {
+  return html`<div class="card scroll"><table><thead><tr><th scope="col">Receiver</th><th scope="col">Status</th><th scope="col">Created</th><th scope="col">Next attempt</th>${hasRuns ? html`<th scope="col">Run</th>` : null}</tr></thead>
+    <tbody>${all.map(
+      (
+        one,
+      ) => html`<tr key=${one.delivery_id}><th scope="row"><${Link} to=${`/app/webhooks/${idOf(one)}`}><${Text}>${one.url}</${Text}></${Link}><div class="quiet note">${whyOf(one)}</div></th>
+      <td data-label="Status"><${Status} of=${one.status} /></td><td data-label="Created"><${Time} at=${one.created_at} /></td><td data-label="Next attempt"><${Due} at=${one.next_attempt_at} /></td>
+      ${hasRuns ? html`<td data-label="Run"><${Link} to=${runOf(one)}><code>${one.execution_id.slice(-8)}</code></${Link}></td>` : null}</tr>`,
+    )}</tbody></table></div>`;
+}
+
+// The deliveries of one run, for its page.
+export function DeliveriesOf({ run }) {
+  const all = useLoad((signal) => ask("GET", `${API}?execution=${run}&limit=${PAGE}`, undefined, { signal }), [run]);
+  useChanges(["webhooks"], all);
+  return html`<${Loaded} of=${all} empty=${(data) =>
+    data.webhooks.length
+      ? null
+      : html`<p class="quiet">No webhook was sent for this run: it asked for none, and no webhook endpoint is notified of it.</p>`}>${(
+    data,
+  ) => html`<${Deliveries} all=${data.webhooks} hasRuns=${false} />`}</${Loaded}>`;
 }
 
 // The receivers, and those for which deliveries are waiting.
@@ -115,13 +136,13 @@ export function Detail({ id }) {
     };
   }, [isMoving, id, one.data]);
   if (!one.data && one.error instanceof Refusal && one.error.status === 404) {
-    return html`<${Page} title="Webhook"><${Empty} icon="webhook" title="There is no webhook here"><p>This run asked for no webhook, or its record is no longer stored. <${Link} to=${`/app/runs/${encodeURIComponent(id)}`}>Open the run</${Link}> or <${Link} to="/app/webhooks">see all webhooks</${Link}>.</p></${Empty}></${Page}>`;
+    return html`<${Page} title="Webhook"><${Empty} icon="webhook" title="There is no webhook here"><p>No delivery has this id, or its record is no longer stored. <${Link} to="/app/webhooks">See all webhooks</${Link}>, or <${Link} to=${`/app/runs/${encodeURIComponent(id)}?tab=webhook`}>the webhooks of the run</${Link}> with this id.</p></${Empty}></${Page}>`;
   }
   return html`<${Page} title="Webhook" intro=${one.data ? html`<${Text}>${one.data.url}</${Text}>` : null} actions=${one.data ? html`<${Redeliver} of=${one.data} reload=${one.reload} />` : null}>
     <${Loaded} of=${one}>${(
       delivery,
     ) => html`<dl class="facts"><div><dt>Status</dt><dd><${Status} of=${delivery.status} /></dd></div><div><dt>Created</dt><dd><${Time} at=${delivery.created_at} /></dd></div>
-      <div><dt>Next attempt</dt><dd><${Due} at=${delivery.next_attempt_at} /></dd></div><div><dt>Run</dt><dd><${Link} to=${`/app/runs/${delivery.execution_id}`}><code>${delivery.execution_id.slice(-8)}</code></${Link}></dd></div></dl>
+      <div><dt>Next attempt</dt><dd><${Due} at=${delivery.next_attempt_at} /></dd></div><div><dt>Run</dt><dd><${Link} to=${runOf(delivery)}><code>${delivery.execution_id.slice(-8)}</code></${Link}></dd></div></dl>
       <section><h2>Attempts</h2>${
         delivery.attempts?.length
           ? html`<div class="card scroll"><table><thead><tr><th scope="col">Number</th><th scope="col">Result</th><th scope="col">When</th><th scope="col" class="number">Took</th><th scope="col">Response of the receiver</th></tr></thead>
