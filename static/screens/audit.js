@@ -39,6 +39,7 @@ const WORDS = {
   "POST /members/{id}/reset": "Create a password reset link",
   "link.create": "Made a link",
   "link.delete": "Withdrew an invitation",
+  "balance.top-up": "Topped up the balance",
   "organization.create": "Created the organization",
   "organization.limit": "Changed the limits of the organization",
   "webhook.redeliver": "Sent a webhook again",
@@ -57,6 +58,8 @@ const SUBJECTS = {
   webhook: "a webhook",
   trigger: "a trigger",
   execution: "a run",
+  executions: "many runs",
+  key: "an API key",
   organization: "the organization",
   model: "a model",
   chain: "a fallback chain",
@@ -80,14 +83,15 @@ const VERBS = {
   unlock: "Unlocked",
 };
 
-// Actions in words; unknown actions show their name.
-function wordsOf(action) {
-  const [subject, verb] = action.split(".");
+// Actions in words; unknown actions show their name. The first part is the subject, the last one the verb.
+export function wordsOf(action) {
+  const parts = action.split(".");
+  const [subject, verb] = [parts[0], parts.at(-1)];
   return WORDS[action] ?? (SUBJECTS[subject] && VERBS[verb] ? `${VERBS[verb]} ${SUBJECTS[subject]}` : action);
 }
 
-const ID = /[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}/;
-const isNamed = (subject) => ID.exec(subject)?.index === 0 && subject[36] === " ";
+const ID = /[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}/g;
+const isNamed = (subject) => subject.search(ID) === 0 && subject[36] === " ";
 // The name for an id; for a key, without the prefix of its text.
 const nameIn = (subject) => subject.slice(37).replace(/^\w{4,16}… /, "");
 
@@ -107,13 +111,12 @@ function whoOf(actor, names) {
   return `${admin ? "Admin key" : "API key"} ${names.has(id) ? `“${names.get(id)}”` : ended(id)}`;
 }
 
-// The object, by its name or, without one, by the end of its id.
-function subjectOf(subject, names) {
+// The object, with names for ids or, without one, the end of the id.
+export function subjectOf(subject, names) {
   const [link, ...email] = subject.split(" ");
   if (LINKS[link]) return email.length ? `${LINKS[link]} for ${email.join(" ")}` : LINKS[link];
   if (isNamed(subject)) return nameIn(subject);
-  const id = ID.exec(subject)?.[0];
-  return id ? (names.get(id) ?? ended(id)) : subject;
+  return subject.replace(ID, (id) => names.get(id) ?? ended(id));
 }
 
 export function List() {

@@ -219,6 +219,10 @@ async fn upkeep_screens_show_denied_actions_in_audit_log() {
     assert_eq!(by_key(Method::DELETE, &endpoint).send().await.status, 204);
     let path = format!("/keys/{}", made["id"].as_str().unwrap());
     assert_eq!(service.asks(&owner, Method::DELETE, &path).send().await.status, 204);
+    let dollars = orrery_domain::money::Usd::from_micros(20_000_000);
+    service.running.services.billing.top_up(service.organization.id, dollars).await.unwrap();
+    let bulk = json!({"action": "redrive", "filter": {"status": "failed"}});
+    service.post("/v1/workflows/executions/bulk", &bulk).send().await.expect(202);
     browser.client.refresh().await.unwrap();
     browser.see("Deleted an API key").await;
     let rows = browser.run("return [...document.querySelectorAll('tbody tr')].map((one) => [...one.cells].slice(1, 4).map((cell) => cell.innerText).join(' | '))").await;
@@ -233,6 +237,11 @@ async fn upkeep_screens_show_denied_actions_in_audit_log() {
         "The service | Made a link | Set-up",
     ] {
         assert!(rows.contains(&row), "{row}: {rows:#?}");
+    }
+    for row in
+        ["The service | Topped up the balance | 20 USD, entry …", " | Continued many runs | …"]
+    {
+        assert!(rows.iter().any(|one| one.contains(row)), "{row}: {rows:#?}");
     }
     let text = browser.text().await;
     assert!(text.contains("web shop") && !text.contains(made["id"].as_str().unwrap()), "{text}");
