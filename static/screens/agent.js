@@ -11,6 +11,7 @@ import {
   Link,
   Loaded,
   Notice,
+  Refusal,
   Text,
   ask,
   duration,
@@ -56,15 +57,19 @@ export function Agent() {
   );
   const sessions = useLoad((signal) => ask("GET", `${API}/sessions`, undefined, { signal }), []);
   const session = named ?? fresh;
+  // The message stays when another session is chosen.
+  const draft = useState("");
   const all = sessions.data?.sessions ?? [];
-  if (who.value.agent === false && !named) {
-    return html`<${Empty} icon="info" title="The agent has no model yet"><p>The person who runs this machine chooses one: <code>agent.model</code> in the configuration. Then the agent can be asked here.</p></${Empty}>`;
-  }
+  const hasModel = who.value.agent !== false;
+  const without = hasModel
+    ? null
+    : html`<${Empty} icon="info" title="The agent has no model yet"><p>The person who runs this machine chooses one: <code>agent.model</code> in the configuration. Then the agent can be asked here.</p></${Empty}>`;
+  if (!hasModel && !named) return without;
   return html`<div class="filters"><${Field} label="Session">${(
     field,
   ) => html`<select ...${field} value=${named ?? ""} onChange=${(event) => setQuery({ session: event.currentTarget.value }, {})}>
       <option value="">A new one</option>${[...new Set([...(named ? [named] : []), ...all])].map((name) => html`<option value=${name}>${name}</option>`)}</select>`}</${Field}></div>
-    <${Session} key=${session} session=${session} onBegin=${() => {
+    <${Session} key=${session} session=${session} draft=${draft} without=${without} onBegin=${() => {
       if (!named) setQuery({ session });
     }} onClear=${() => {
       setQuery({ session: "" });
@@ -72,15 +77,16 @@ export function Agent() {
     }} />`;
 }
 
-function Session({ session, onBegin, onClear }) {
+function Session({ session, ...rest }) {
   const memory = useLoad(
     (signal) => ask("GET", `${API}/memory?session_id=${encodeURIComponent(session)}`, undefined, { signal }),
     [session],
   );
-  return html`<${Loaded} of=${memory}>${(data) => html`<${Talk} session=${session} memory=${data} onBegin=${onBegin} onClear=${onClear} />`}</${Loaded}>`;
+  return html`<${Loaded} of=${memory}>${(data) => html`<${Talk} session=${session} memory=${data} ...${rest} />`}</${Loaded}>`;
 }
 
-function Talk({ session, memory, onBegin, onClear }) {
+// `without`: shown instead of the field for a message if the agent has no model.
+function Talk({ session, memory, draft: [draft, setDraft], without, onBegin, onClear }) {
   const [turns, setTurns] = useState(() =>
     memory.conversation_history.map((one) => ({
       prompt: one.user_prompt,
@@ -90,7 +96,6 @@ function Talk({ session, memory, onBegin, onClear }) {
     })),
   );
   const [live, setLive] = useState(null);
-  const [draft, setDraft] = useState("");
   const [behavior, setBehavior] = useState("agent");
   const [isEco, setEco] = useState(false);
   const [error, setError] = useState(null);
@@ -173,10 +178,17 @@ function Talk({ session, memory, onBegin, onClear }) {
       ${!turns.length && !live ? html`<p class="quiet">Ask for something, such as “Make a QR code of my address”. The agent finds the model, runs it and shows the result. The service remembers the session.</p>` : null}<div ref=${end}></div></div>
     ${error ? html`<${Notice} kind="error">${sentence(error)}</${Notice}>` : null}
     ${question && !live && Array.isArray(question.options) && question.options.length ? html`<div class="actions">${question.options.map((one) => html`<${Button} key=${String(one)} onClick=${() => send(String(one))}><${Text}>${String(one)}</${Text}></${Button}>`)}</div>` : null}
-    <form class="compose" onSubmit=${submit}><textarea rows="3" aria-label="Your message" placeholder="What should be done?" value=${draft} onInput=${(event) => setDraft(event.currentTarget.value)} onKeyDown=${onKey}></textarea>
-      ${live ? html`<${Button} icon="square" disabled=${!live.task} onClick=${stop}>Stop</${Button}>` : html`<${Button} kind="primary" icon="send" type="submit" disabled=${!draft.trim()}>Send</${Button}>`}</form>
-    <div class="filters"><${Field} label="What it may do">${(field) => html`<select ...${field} value=${behavior} onChange=${(event) => setBehavior(event.currentTarget.value)}>${BEHAVIORS.map(([value, word]) => html`<option value=${value}>${word}</option>`)}</select>`}</${Field}>
-      <label class="box tall"><input type="checkbox" checked=${isEco} onChange=${(event) => setEco(event.currentTarget.checked)} /> The cheaper model</label>
+    ${
+      without ??
+      html`<form class="compose" onSubmit=${submit}><textarea rows="3" aria-label="Your message" placeholder="What should be done?" value=${draft} onInput=${(event) => setDraft(event.currentTarget.value)} onKeyDown=${onKey}></textarea>
+      ${live ? html`<${Button} icon="square" disabled=${!live.task} onClick=${stop}>Stop</${Button}>` : html`<${Button} kind="primary" icon="send" type="submit" disabled=${!draft.trim()}>Send</${Button}>`}</form>`
+    }
+    <div class="filters">${
+      without
+        ? null
+        : html`<${Field} label="What it may do">${(field) => html`<select ...${field} value=${behavior} onChange=${(event) => setBehavior(event.currentTarget.value)}>${BEHAVIORS.map(([value, word]) => html`<option value=${value}>${word}</option>`)}</select>`}</${Field}>
+      <label class="box tall"><input type="checkbox" checked=${isEco} onChange=${(event) => setEco(event.currentTarget.checked)} /> The cheaper model</label>`
+    }
       ${turns.length ? html`<${Button} icon="trash-2" disabled=${Boolean(live)} onClick=${() => setClearing(true)}>Forget the session</${Button}>` : null}</div>
     ${
       isClearing
@@ -198,6 +210,11 @@ function Turn({ of, isLive }) {
       ${isLive ? html`<p class="act" role="status"><span class="status active"><${Icon} name="loader" /> working</span></p>` : null}
       ${end ? html`<p class="quiet note"><${Text}>${end.model ?? ""}</${Text}>, ${duration(end.total_time_ms / 1000)}, ${money(end.cost)} <${Link} to=${`/app/runs/${end.task_id}?type=agent`}>in Runs</${Link}></p>` : null}</article>`;
 }
+
+// Classes of errors after which another attempt may succeed.
+const PASSING = ["provider_error", "provider_rate_limit", "provider_unavailable", "execution_timeout"];
+const faultOf = ({ message, details }) =>
+  sentence(new Refusal(PASSING.includes(details?.error_classification) ? 503 : 400, String(message)));
 
 const act = (icon, children) => html`<div class="act"><${Icon} name=${icon} />${children}</div>`;
 
@@ -253,7 +270,7 @@ function Act({ of }) {
     case "clarification_needed":
       return html`<p class="said"><${Text}>${of.question}</${Text}></p>${of.context ? html`<p class="quiet"><${Text}>${String(of.context)}</${Text}></p>` : null}`;
     case "error":
-      return html`<${Notice} kind=${of.error_code === "Cancelled" ? "info" : "error"}><${Text}>${of.error_code === "Cancelled" ? "It was stopped." : of.message}</${Text}></${Notice}>`;
+      return html`<${Notice} kind=${of.error_code === "Cancelled" ? "info" : "error"}><${Text}>${of.error_code === "Cancelled" ? "It was stopped." : faultOf(of)}</${Text}></${Notice}>`;
     default:
       return null;
   }

@@ -25,6 +25,7 @@ import { Tree } from "/static/output.js";
 import { Agent } from "/static/screens/agent.js";
 import { Tabs } from "/static/screens/models.js";
 import { eventsOf } from "/static/stream.js";
+import { Toast } from "/static/values.js";
 
 const KEY = "chat";
 // Maximum number of images per message, and the longer side in pixels of the image sent to a model and of the one
@@ -109,6 +110,12 @@ function grown(message, chunk) {
   return next;
 }
 
+// What a chunk says of a failure: some services name the model themselves.
+function failureOf({ message }) {
+  const text = typeof message === "string" ? message : "it gave no reason";
+  return /^the model\b/i.test(text) ? text : `The model failed: ${text}`;
+}
+
 function Conversation({ models }) {
   const [saved] = useState(stored);
   const [model, setModel] = useState(models.some((one) => one.id === saved.model) ? saved.model : models[0].id);
@@ -121,6 +128,8 @@ function Conversation({ models }) {
   const [images, setImages] = useState([]);
   const [error, setError] = useState(null);
   const [abort, setAbort] = useState(null);
+  // The messages before "New conversation", until the next message.
+  const [cleared, setCleared] = useState(null);
   const end = useRef(null);
   const chooser = useRef(null);
   const list = useRef(messages);
@@ -139,6 +148,7 @@ function Conversation({ models }) {
     const control = new AbortController();
     setAbort(control);
     setError(null);
+    setCleared(null);
     let answer = { role: "assistant", content: "", model, live: true };
     setMessages([...history, answer]);
     const body = {
@@ -152,7 +162,7 @@ function Conversation({ models }) {
       for await (const { data } of eventsOf(reply)) {
         if (data === "[DONE]") break;
         const chunk = JSON.parse(data);
-        if (chunk.error) throw new Error(chunk.error.message ?? "the model failed");
+        if (chunk.error) throw new Refusal(502, failureOf(chunk.error));
         answer = grown(answer, chunk);
         setMessages([...history, answer]);
       }
@@ -204,12 +214,13 @@ function Conversation({ models }) {
       ${
         messages.length
           ? html`<${Button} icon="plus" disabled=${Boolean(abort)} onClick=${() => {
+              setCleared(messages);
               setMessages([]);
               setError(null);
             }}>New conversation</${Button}>`
           : null
       }</div>
-    <details open=${Boolean(system)}><summary>Instructions for the model</summary><textarea rows="3" aria-label="Instructions for the model" value=${system} onInput=${(event) => setSystem(event.currentTarget.value)}></textarea></details>
+    <details open=${Boolean(saved.system)}><summary>Instructions for the model</summary><textarea rows="3" aria-label="Instructions for the model" value=${system} onInput=${(event) => setSystem(event.currentTarget.value)}></textarea></details>
     <div class="talk" role="log" aria-label="Conversation" aria-busy=${Boolean(abort)}>${
       messages.length
         ? messages.map((one, at) => html`<${Message} key=${at} of=${one} isLive=${Boolean(abort) && at === messages.length - 1} />`)
@@ -227,7 +238,11 @@ function Conversation({ models }) {
       }} />
       <div class="stack"><${Button} icon="upload" disabled=${images.length >= IMAGES_MAX} title="For models that accept images. You can also paste or drop them." onClick=${() => chooser.current.click()}>Image</${Button}>
       ${abort ? html`<${Button} icon="square" onClick=${() => abort.abort()}>Stop</${Button}>` : html`<${Button} kind="primary" icon="send" type="submit" disabled=${!(draft.trim() || images.length)}>Send</${Button}>`}</div></form>
-    <p class="hint">Enter sends, Shift+Enter starts a new line.${!abort && messages.at(-1)?.role === "assistant" ? html` <button type="button" class="as-link" onClick=${again}>Answer again</button>` : null}</p></div>`;
+    <p class="hint">Enter sends, Shift+Enter starts a new line.${!abort && messages.at(-1)?.role === "assistant" ? html` <button type="button" class="as-link" onClick=${again}>Answer again</button>` : null}</p></div>
+    <${Toast} text=${cleared && "The conversation is deleted."} onUndo=${() => {
+      setMessages(cleared);
+      setCleared(null);
+    }} />`;
 }
 
 function Message({ of, isLive }) {

@@ -1,6 +1,9 @@
 //! The chat playground in a browser: a model whose stream is stopped and survives a reload, and the
 //! agent with its tools, its media and its stored session.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use serde_json::{Value, json};
 
 use crate::support::chromium::Chromium;
@@ -61,6 +64,30 @@ async fn chat_screens_stream_stop_and_survive_a_reload() {
     browser.see("Eight planets, and").await;
     browser.see(", stopped").await;
     up.hung_up(2).await;
+    // A model that fails in the middle of an answer is not a fault of the page.
+    for (said, ends) in [
+        ("The model failed: out of memory. Try again in a moment.", false),
+        ("its stream broke", true),
+    ] {
+        let stream = up.streams();
+        browser.says("Once more").await;
+        stream.say("Half of");
+        browser.see("Half of").await;
+        if ends {
+            stream.cut();
+        } else {
+            stream.event(&json!({"error": {"message": "out of memory"}}));
+        }
+        browser.see(said).await;
+        assert!(!browser.text().await.contains("in this page"), "{}", browser.text().await);
+    }
+    // A new conversation can be undone.
+    browser.press("New conversation").await;
+    browser.see("Write something below.").await;
+    browser.see("The conversation is deleted.").await;
+    browser.picture("chat-undo").await;
+    browser.press("Undo").await;
+    browser.see("There are <b>many</b>.").await;
     // The page shows the error of a failing model and offers to try again.
     up.answers(500, "{\"error\": {\"message\": \"the model is on fire\"}}");
     browser.says("Once more").await;
@@ -155,7 +182,12 @@ async fn chat_screens_show_agent_activity_and_memory() {
         calls("run_workflow", json!({"workflow": workflow})),
         json!({"role": "assistant", "content": "Here is <i>your</i> code."}),
     ];
+    let is_busy = Arc::new(AtomicBool::new(false));
+    let busy = Arc::clone(&is_busy);
     up.follows(move |request| {
+        if busy.load(Ordering::SeqCst) {
+            return (503, json!({"error": {"message": "the model is busy: try again later."}}));
+        }
         // The screen also requests the list of models.
         let Some(all) = request["messages"].as_array() else { return (200, json!({"data": []})) };
         let own = all.iter().rev().take_while(|message| message["role"] != "user");
@@ -191,6 +223,19 @@ async fn chat_screens_show_agent_activity_and_memory() {
         (said == 2).then_some(())
     })
     .await;
+    // A failure of the model is a sentence. A message that is being written stays when another
+    // session is chosen.
+    is_busy.store(true, Ordering::SeqCst);
+    browser.says("And now?").await;
+    browser.see("The model is busy. Try again in a moment.").await;
+    let field = "return document.querySelector('textarea').value";
+    browser.find("//textarea[@aria-label='Your message']").await.send_keys("A long draft").await;
+    browser.choose("Session", "A new one").await;
+    browser.see("Ask for something").await;
+    assert_eq!(browser.run(field).await, "A long draft");
+    browser.choose("Session", session.as_str().unwrap()).await;
+    browser.see("Make a QR code").await;
+    assert_eq!(browser.run(field).await, "A long draft");
     browser.press("Forget the session").await;
     browser.press("Forget it").await;
     browser.see("Ask for something").await;

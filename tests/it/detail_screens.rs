@@ -96,6 +96,74 @@ async fn detail_screens_edit_steps_in_place_and_undo() {
     browser.leave().await;
 }
 
+/// Checks the tab of a run that lists its deliveries: to endpoints, and the one that the run asked
+/// for. `plain` has only deliveries to endpoints, `bare` has none.
+async fn lists_deliveries(service: &Service, browser: &Chromium, plain: &str, bare: &str) {
+    let own = Receiver::start().await;
+    let fields = json!({"input": {"template": "Hello"}, "webhook_url": own.url()});
+    let both = service.create_with("text-template", fields).await;
+    for (run, of_endpoint, of_run) in [(plain, 2, 0), (both.as_str(), 2, 1), (bare, 0, 0)] {
+        browser.open(service, &format!("/app/runs/{run}?tab=webhook")).await;
+        let count = |text: &str| {
+            format!(
+                "return [...document.querySelectorAll('tbody th')].filter((one) => one.innerText.includes('{text}')).length"
+            )
+        };
+        holds(
+            browser,
+            "endpoints",
+            &format!("{} === {of_endpoint}", count("for an endpoint, when")),
+        )
+        .await;
+        holds(browser, "own", &format!("{} === {of_run}", count("for the run itself"))).await;
+        let none = "document.body.innerText.includes('No webhook was sent for this run')";
+        holds(browser, "none", &format!("return {none} === {}", of_endpoint + of_run == 0)).await;
+    }
+    browser.open(service, &format!("/app/runs/{both}?tab=webhook")).await;
+    browser.find("//tr[contains(.,'for the run itself')]//a").await.click().await;
+    browser.see("What is sent").await;
+    browser.open(service, &format!("/app/webhooks/{bare}")).await;
+    browser.see("There is no webhook here").await;
+    browser.press("the webhooks of the run").await;
+    browser.see("No webhook was sent for this run").await;
+}
+
+/// Adds a model whose form has fields without a value.
+fn form_without_values(service: &Service, provider: &Provider) {
+    let schema = "[request_schema.properties.size]\ntype = 'integer'\nminimum = 1\nmaximum = 9\n\
+        [request_schema.properties.day]\ntype = 'string'\nformat = 'date-time'\n\
+        [request_schema.properties.ink]\ntype = 'string'\nformat = 'color'\n\
+        [request_schema.properties.at]\ntype = 'string'\nformat = 'time'\n\
+        [request_schema.properties.loud]\ntype = 'boolean'\n\
+        [request_schema.properties.sure]\ntype = 'boolean'\n";
+    let schema = format!("request_schema.required = ['sure']\n{schema}");
+    service.manifest(&provider.manifest("draw", "/echo", &schema));
+}
+
+/// Checks that each field of this form shows whether it is set, and sends what it shows.
+async fn fields_show_what_is_set(service: &Service, browser: &Chromium) {
+    // A number without a value has no slider position; times and colors have input types of their
+    // own.
+    browser.open(service, "/app/models/draw").await;
+    browser.find("//input[@type='range'][contains(@class,'unset')]").await;
+    browser.find("//input[@type='datetime-local']").await;
+    browser.find("//input[@type='color'][contains(@class,'unset')]").await;
+    // A box that was never touched is neither checked nor cleared, unless the model requires it.
+    let boxes =
+        "return ['loud', 'sure'].map((name) => document.getElementsByName(name)[0].indeterminate)";
+    assert_eq!(browser.run(boxes).await, json!([true, false]));
+    // Every value that a field shows is sent.
+    browser.run("const at = document.querySelector('[type=time]'); at.value = '12:30:05'; at.dispatchEvent(new Event('input', { bubbles: true }))").await;
+    browser.find("//input[@name='day'][@max='9999-12-31T23:59:59']").await;
+    browser.press_tab("JSON").await;
+    let input: Value = serde_json::from_str(&browser.json_text().await).unwrap();
+    assert!(input["at"].as_str().unwrap().starts_with("12:30:05"), "{input}");
+    assert_eq!((&input["sure"], &input["loud"]), (&json!(false), &Value::Null), "{input}");
+    browser.press("Run").await;
+    browser.see("Succeeded").await;
+    browser.picture("form-bounds").await;
+}
+
 /// Sums up the page's layout shifts.
 const SHIFTS: &str = "window.shift = 0; new PerformanceObserver((list) => { for (const one of list.getEntries()) if (!one.hadRecentInput) window.shift += one.value; }).observe({ type: 'layout-shift', buffered: true });";
 
@@ -103,14 +171,13 @@ const SHIFTS: &str = "window.shift = 0; new PerformanceObserver((list) => { for 
 #[ignore = "needs chromium: run tests/run"]
 async fn detail_screens_name_runs_and_open_the_delivery_of_a_row() {
     let service =
-        Service::configured("webhooks.schedule = ['1ms', '1h']\nbilling.enabled = true\n").await;
+        Service::configured("webhooks.schedule = ['1ms', '1h']\nwebhooks.circuit_failures = 100\nbilling.enabled = true\n").await;
     let mut receiver = Receiver::answering([500; 40]).await;
     let owner = service.owner().await;
     let provider = Provider::start().await;
-    let schema = "[request_schema.properties.size]\ntype = 'integer'\nminimum = 1\nmaximum = 9\n\
-        [request_schema.properties.day]\ntype = 'string'\nformat = 'date-time'\n\
-        [request_schema.properties.ink]\ntype = 'string'\nformat = 'color'\n";
-    service.manifest(&provider.manifest("draw", "/hold", schema));
+    form_without_values(&service, &provider);
+    let bare = service.create("text-template", json!({"template": "Hello"})).await;
+    service.ended(&bare).await;
     let endpoint = json!({"url": receiver.url()});
     let endpoint = service
         .ask(orrery_api::Role::Base, Method::POST, "/v1/webhook-endpoints")
@@ -134,11 +201,11 @@ async fn detail_screens_name_runs_and_open_the_delivery_of_a_row() {
     browser.open(&service, &format!("/app/runs/{execution}?type=workflow")).await;
     browser.find("//h1[starts-with(.,'Read the invoices, ')]").await;
     holds(&browser, "title", "return document.title.startsWith('Read the invoices, ')").await;
-    // The page of a run without a webhook shows that it has none.
-    browser.open(&service, &format!("/app/runs/{plain}?tab=webhook")).await;
-    browser.press("the deliveries of this run").await;
-    browser.see("There is no webhook here").await;
-    browser.see("This run asked for no webhook").await;
+    lists_deliveries(&service, &browser, &plain, &bare).await;
+    // The title of a run survives its workflow.
+    service.flows(Method::DELETE, &format!("/workflows/{flow}")).send().await;
+    browser.open(&service, &format!("/app/runs/{execution}?type=workflow")).await;
+    browser.find("//h1[starts-with(.,'Read the invoices, ')]").await;
     // The row of an endpoint's delivery links to the delivery, whose page shows the next attempt.
     let newest = until("a delivery that waits", async || {
         let found = browser.asks("GET", "/api/base/v1/webhooks?status=pending", &Value::Null).await;
@@ -159,16 +226,15 @@ async fn detail_screens_name_runs_and_open_the_delivery_of_a_row() {
     // The user can skip the schedule.
     browser.press("Send now").await;
     browser.find("//th[normalize-space(.)='3 again']").await;
-    // A number without a value has no slider position; times and colors have input types of their
-    // own.
-    browser.open(&service, "/app/models/draw").await;
-    browser.find("//input[@type='range'][contains(@class,'unset')]").await;
-    browser.find("//input[@type='datetime-local']").await;
-    browser.find("//input[@type='color']").await;
-    browser.picture("form-bounds").await;
+    fields_show_what_is_set(&service, &browser).await;
     // If the agent has no model, the page shows this before the user writes a message.
     browser.open(&service, "/app/chat?with=agent").await;
     browser.see("The agent has no model yet").await;
+    // Also in a session of its own, which shows what was said before.
+    browser.open(&service, "/app/chat?with=agent&session=abc").await;
+    browser.see("The agent has no model yet").await;
+    browser.see("Ask for something").await;
+    assert_eq!(browser.run("return document.querySelectorAll('main textarea').length").await, 0);
     browser.open(&service, "/app/account").await;
     browser.see("f Workflows").await;
     // Content that loads later does not move the rest.
@@ -180,6 +246,58 @@ async fn detail_screens_name_runs_and_open_the_delivery_of_a_row() {
     browser.leave().await;
 }
 
+/// Checks that a page of a list starts at its top, and that Back and Forward restore positions.
+async fn pages_keep_positions(browser: &Chromium) {
+    browser.run("scrollTo(0, 9999)").await;
+    browser.press("Older runs").await;
+    browser.find("//button[normalize-space(.)='Newest']").await;
+    holds(browser, "the top", "return scrollY === 0").await;
+    browser.run("history.back()").await;
+    holds(browser, "the end of the first page", "return scrollY > 900").await;
+    let end = browser.run("return scrollY").await;
+    // As if a person scrolled, which ends the restoration of the position.
+    browser.run("dispatchEvent(new Event('wheel')); scrollTo(0, 300)").await;
+    holds(browser, "the position is kept", "return history.state?.scroll === 300").await;
+    browser.run("document.querySelector('nav.rail a[href=\"/app/keys\"]').click()").await;
+    browser.find("//h1[.='API keys']").await;
+    browser.run("history.back()").await;
+    holds(browser, "the place of Back", "return scrollY === 300").await;
+    browser.run("history.back()").await;
+    browser.run("history.forward()").await;
+    holds(browser, "the place of Forward", "return scrollY === 300").await;
+    assert_ne!(end, 300);
+}
+
+/// Checks that screens wait for the connection, and open once it is back: one whose code is not
+/// loaded yet, and others that wait for their data.
+async fn screens_wait_for_connection(service: &Service, browser: &Chromium) {
+    browser.connected(false).await;
+    browser.run("document.querySelector('nav.rail a[href=\"/app/audit\"]').click()").await;
+    browser.see("No connection. This page opens by itself").await;
+    browser.picture("no-connection").await;
+    browser.connected(true).await;
+    browser.find("//h1[.='Audit log']").await;
+    // Screens that are loaded already wait for their data in the same way.
+    for (path, shown) in [
+        ("keys", "//td[@data-label='Key']"),
+        ("members", "//td[@data-label='Role']"),
+        ("runs", "//tbody//th"),
+    ] {
+        browser.open(service, &format!("/app/{path}")).await;
+        browser.find(shown).await;
+        let visit =
+            |to: &str| format!("document.querySelector('nav.rail a[href=\"/app/{to}\"]').click()");
+        browser.run(&visit("audit")).await;
+        browser.find("//h1[.='Audit log']").await;
+        browser.settled().await;
+        browser.connected(false).await;
+        browser.run(&visit(path)).await;
+        browser.see("This page opens by itself when the service answers").await;
+        browser.connected(true).await;
+        browser.find(shown).await;
+    }
+}
+
 #[tokio::test]
 #[ignore = "needs chromium: run tests/run"]
 async fn detail_screens_keep_position_and_survive_lost_connection() {
@@ -187,7 +305,7 @@ async fn detail_screens_keep_position_and_survive_lost_connection() {
     let service = Service::start().await;
     service.manifest(&up.manifest("talk", "chat", ""));
     let owner = service.owner().await;
-    for at in 0..45 {
+    for at in 0..60 {
         service.create("text-template", json!({"template": at.to_string()})).await;
     }
     let browser = Chromium::start().await;
@@ -202,6 +320,7 @@ async fn detail_screens_keep_position_and_survive_lost_connection() {
     browser.run("history.back()").await;
     browser.find("//h1[.='Runs']").await;
     holds(&browser, "the same place", &format!("return Math.abs(scrollY - {at}) < 2")).await;
+    pages_keep_positions(&browser).await;
     // A printed page has no navigation; with forced colors, the bars remain.
     browser.media(&[("", "print")]).await;
     let shown = "return getComputedStyle(document.querySelector('.rail')).display";
@@ -218,18 +337,13 @@ async fn detail_screens_keep_position_and_survive_lost_connection() {
     assert_eq!(browser.run(marked).await, "solid");
     browser.run("document.querySelectorAll('tbody th a')[0].click()").await;
     browser.find("//*[contains(@class,'track')]").await;
+    let tabs = "const [one, ...others] = [...document.querySelectorAll('[role=tab]')].map((tab) => getComputedStyle(tab).borderBottomColor); return others.length > 3 && !others.includes(one)";
+    assert_eq!(browser.run(tabs).await, true, "the chosen tab is marked");
     let kept =
         "return getComputedStyle(document.querySelector('.track .span.good')).backgroundColor";
     assert_ne!(browser.run(kept).await, "rgba(0, 0, 0, 0)");
     browser.media(&[("forced-colors", "none")]).await;
-    // Without a connection, a screen that is not loaded yet waits, and opens once the connection is
-    // back.
-    browser.connected(false).await;
-    browser.run("document.querySelector('nav.rail a[href=\"/app/audit\"]').click()").await;
-    browser.see("No connection. This page opens by itself").await;
-    browser.picture("no-connection").await;
-    browser.connected(true).await;
-    browser.find("//h1[.='Audit log']").await;
+    screens_wait_for_connection(&service, &browser).await;
     // A long answer keeps the message field in view, and the page shows a failure once, in one
     // sentence.
     let message = "//textarea[@aria-label='Your message']";
@@ -254,5 +368,43 @@ async fn detail_screens_keep_position_and_survive_lost_connection() {
     assert!(!said.as_str().unwrap().contains(".."), "{said}");
     browser.picture("chat-error").await;
     browser.expect_quiet_console(&["ERR_INTERNET_DISCONNECTED", "503 (", "502 ("]).await;
+    browser.leave().await;
+}
+
+#[tokio::test]
+#[ignore = "needs chromium: run tests/run"]
+async fn detail_screens_print_long_lists_and_closed_steps() {
+    let service = Service::start().await;
+    let owner = service.owner().await;
+    let step = |at: usize| json!({"step_id": format!("pass_{at}"), "type": "pass", "result": at});
+    let flow = service.workflow((0..90).map(step).collect()).await;
+    let execution = service.trigger(&flow, json!({})).await;
+    service.completed(&execution).await;
+    for at in 0..80 {
+        let key = json!({"name": format!("key {at}")});
+        service.asks(&owner, Method::POST, "/keys").json(&key).send().await.expect(201);
+    }
+    let browser = Chromium::start().await;
+    browser.becomes(&service, &owner).await;
+    let counts = "return [document.querySelectorAll('tr.spacer').length > 0, document.querySelectorAll('tr.detail').length]";
+    for (path, details) in
+        [("/app/keys", 0), (format!("/app/runs/{execution}?type=workflow").as_str(), 90)]
+    {
+        browser.open(&service, path).await;
+        browser.settled().await;
+        let gives = async |what: &str, value: Value| {
+            until(what, async || (browser.run(counts).await == value).then_some(())).await;
+        };
+        gives("only rows in view", json!([true, 0])).await;
+        browser.run("dispatchEvent(new Event('beforeprint'))").await;
+        gives("everything", json!([false, details])).await;
+        browser.run("dispatchEvent(new Event('afterprint'))").await;
+        gives("only rows in view again", json!([true, 0])).await;
+    }
+    browser.open(&service, "/app/chat").await;
+    browser.settled().await;
+    browser.media(&[("", "print")]).await;
+    let fields = "return [...document.querySelectorAll('.composer, .compose')].filter((one) => one.checkVisibility()).length";
+    assert_eq!(browser.run(fields).await, 0);
     browser.leave().await;
 }
