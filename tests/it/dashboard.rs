@@ -475,6 +475,47 @@ async fn status_counts_only_own_organization() {
 }
 
 #[tokio::test]
+async fn model_loads_and_waits_count_only_own_organization() {
+    let service = Service::start().await;
+    let owner = service.owner().await;
+    let provider = Provider::start().await;
+    service.manifest(&provider.manifest("held", "/hold", "concurrency = 1"));
+    let loads = async || {
+        let found = service.asks(&owner, Method::GET, "/models").send().await.expect(200);
+        let held = found["models"].as_array().unwrap().iter().find(|one| one["slug"] == "held");
+        let held = held.unwrap().clone();
+        (held["running"].clone(), held["queued"].clone(), held["concurrency"].clone())
+    };
+    // The other organization runs one and queues three; another model of its own is idle too.
+    let run = json!({"model": "held", "version": "0.0.1", "input": {}});
+    for _ in 0..4 {
+        let other = service.ask(Role::Base, Method::POST, "/v1/prediction").key(&service.other_key);
+        other.json(&run).send().await.expect(200);
+    }
+    provider.arrived(1).await;
+    assert_eq!(loads().await, (json!(0), json!(0), json!(1)));
+    // Two predictions and a step of a workflow wait behind them.
+    for _ in 0..2 {
+        service.create("held", json!({})).await;
+    }
+    let step = json!([{"step_id": "h", "type": "model", "model": "held", "params": {}}]);
+    let flow = service.workflow(step).await;
+    let execution = service.trigger(&flow, json!({})).await;
+    until("own load", async || (loads().await == (json!(0), json!(3), json!(1))).then_some(()))
+        .await;
+    let waits = service.execution(&execution).await["waiting_for"].clone();
+    let own =
+        json!([{"reason": "model", "step_id": "h", "model": "held", "running": 0, "queued": 3}]);
+    assert_eq!(waits, own);
+    // The service's own figures count everything.
+    assert_eq!(service.engine().load("held").queued, 6);
+    // The step counts for the organization while it holds the model's slot, too.
+    provider.release(7);
+    service.completed(&execution).await;
+    until("end", async || (loads().await == (json!(0), json!(0), json!(1))).then_some(())).await;
+}
+
+#[tokio::test]
 async fn dashboard_lists_omit_bodies() {
     let service = Service::start().await;
     let owner = service.owner().await;

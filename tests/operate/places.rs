@@ -140,7 +140,10 @@ fn names_are_looked_up_verbatim() {
     let entries = r#"[{"model": "text-keywords"}]"#;
     setup.run(&["chain", "create", "safe", "--model", "text-summary", "--entries", entries]);
     for (arguments, hint) in [
-        (&["org", "show", "defualt"][..], "there is no organization defualt: did you mean default?"),
+        (
+            &["org", "show", "defualt"][..],
+            "there is no organization defualt: did you mean default?",
+        ),
         (&["chain", "show", "saef"], "there is no chain saef: did you mean safe?"),
         (&["model", "test", "text-sentimnt"], "model not found: did you mean text-sentiment?"),
         (&["model", "test", "sentiment"], "model not found: did you mean text-sentiment?"),

@@ -194,12 +194,17 @@ pub const LIST_LOADS: Doc = Doc {
 
 pub const LIST_ALL_LOADS: Doc = Doc { id: "admin_list_models", ..LIST_LOADS };
 
-/// `GET /models` of the dashboard. The load is counted over all organizations.
+/// `GET /models` of the dashboard, with the load of the member's organization; `GET
+/// /admin/v1/models`, with the load of all organizations.
 pub async fn list_loads(context: Context) -> Result<Response, crate::Error> {
     let services = &context.services;
-    let describe = |model: &std::sync::Arc<orrery_catalog::Model>| {
-        let load = services.engine.load(model.slug.as_str());
-        ModelLoad {
+    let mut models = Vec::new();
+    for model in services.catalog.list() {
+        let load = match context.organization() {
+            Ok(organization) => services.engine.share(organization, model.slug.as_str()).await?,
+            Err(_all) => services.engine.load(model.slug.as_str()),
+        };
+        models.push(ModelLoad {
             slug: model.slug.to_string(),
             title: model.title.clone(),
             runner: model.runner_type.to_owned(),
@@ -208,8 +213,8 @@ pub async fn list_loads(context: Context) -> Result<Response, crate::Error> {
             running: load.running,
             queued: load.queued,
             concurrency: model.concurrency,
-        }
-    };
+        });
+    }
     let unserved = services.catalog.list_unserved().into_iter().map(|(slug, unserved)| ModelLoad {
         slug: slug.to_string(),
         title: slug.to_string(),
@@ -220,7 +225,7 @@ pub async fn list_loads(context: Context) -> Result<Response, crate::Error> {
         queued: 0,
         concurrency: 0,
     });
-    let models = services.catalog.list().iter().map(describe).chain(unserved).collect();
+    models.extend(unserved);
     Ok(response::json(StatusCode::OK, &ModelLoads { models }))
 }
 

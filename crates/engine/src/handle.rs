@@ -30,8 +30,11 @@ use orrery_records::billing::Billing;
 use orrery_records::files::Files;
 use orrery_records::limits;
 use orrery_runtime::{Clock, Tasks};
-use orrery_storage::Store;
+use orrery_storage::{Page, Store};
 use orrery_webhooks::Endpoints;
+
+/// Maximum number of an organization's executions of one model that [`Engine::share`] counts.
+pub const SHARE_MAX: usize = 10_000;
 
 /// Passes a committed delivery to the outbox.
 pub type OnDelivery = Arc<dyn Fn(Delivery) + Send + Sync>;
@@ -265,6 +268,22 @@ impl Engine {
     #[must_use]
     pub fn load(&self, model: &str) -> Load {
         self.inner.lanes().load(&lane_of_model(model))
+    }
+
+    /// Returns an organization's share of the load of a model's lane. At most [`SHARE_MAX`]
+    /// executions are counted.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn share(&self, organization: OrganizationId, model: &str) -> Result<Load, Error> {
+        let lane = lane_of_model(model);
+        let mut rows = None;
+        if self.load(model).queued > 0 {
+            let prefix = rows::queue_of(&lane, organization);
+            let page = Page { prefix, after: None, before: None, limit: SHARE_MAX };
+            rows = Some(self.inner.store.page(page).await?.len());
+        }
+        Ok(self.inner.lanes().share(&lane, organization, rows))
     }
 
     /// Returns the numbers of running and queued executions across all lanes.

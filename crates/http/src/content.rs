@@ -12,8 +12,8 @@ use serde::de::DeserializeOwned;
 
 use super::answers::{MODEL_VALUES_MAX, parse_aside};
 use super::request::count_values;
-use orrery_domain::wide_integer::wide_integer;
 use orrery_domain::json_fault;
+use orrery_domain::wide_integer::wide_integer;
 
 /// Maximum number of content codings of one body.
 const CODINGS_MAX: usize = 2;

@@ -127,10 +127,18 @@ pub enum Waiting {
         /// in memory.
         #[serde(skip_serializing_if = "Option::is_none")]
         position: Option<usize>,
+        /// The organization's running executions of the workflow.
         running: usize,
     },
-    /// A slot of a model.
-    Model { step_id: String, model: String, running: usize, queued: usize },
+    /// A slot of a model, which other organizations may hold.
+    Model {
+        step_id: String,
+        model: String,
+        /// The organization's running calls of the model.
+        running: usize,
+        /// The organization's queued calls of the model, as far as they are held in memory.
+        queued: usize,
+    },
     /// The end of a `wait` step.
     Timer { step_id: String, until: Time },
     /// An event, sent with an API key or through `resume_url`.

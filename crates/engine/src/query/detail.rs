@@ -10,7 +10,9 @@ use std::time::Duration;
 use serde_json::value::{RawValue, to_raw_value};
 
 use crate::active::ActiveExecutions;
+use crate::run::commit::not_serializable;
 use crate::scheduler::admission::Scheduler;
+use crate::scheduler::lanes::Load;
 use crate::scheduler::retries::{Delay, Retries};
 use crate::{Engine, Error, Plans, rows};
 use orrery_domain::definition::{EventWait, Kind, Plan, Step as Planned, Wait};
@@ -277,11 +279,12 @@ impl Views {
     }
 
     /// Returns the execution's position in its lane, starting at 1, or `None` if it is beyond the
-    /// window, and the number of running executions.
+    /// window, and the number of running executions of its organization in the lane.
     pub(super) fn lane_position(&self, execution: &Execution) -> (Option<usize>, usize) {
         let lane = execution.lane();
         let lanes = self.scheduler.lanes();
-        (lanes.position(&lane, execution.id), lanes.load(&lane).running)
+        let running = lanes.share(&lane, execution.organization, None).running;
+        (lanes.position(&lane, execution.id), running)
     }
 
     fn step_waits(&self, execution: &Execution, planned: &Planned, step: &Step) -> Option<Waiting> {
@@ -306,10 +309,9 @@ impl Views {
             }
             (Kind::Model(_), _, Some(running)) if step.status == Status::Queued => {
                 let model = running.model.clone();
-                let load =
-                    self.scheduler.lanes().load(&orrery_domain::execution::lane_of_model(&model));
-                let running = load.running;
-                let queued = load.queued;
+                let lane = orrery_domain::execution::lane_of_model(&model);
+                let Load { running, queued, .. } =
+                    self.scheduler.lanes().share(&lane, execution.organization, None);
                 Some(Waiting::Model { step_id, model, running, queued })
             }
             (_, _, Some(_)) => Some(Waiting::Step { step_id, attempt }),

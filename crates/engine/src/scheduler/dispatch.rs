@@ -110,10 +110,10 @@ impl Inner {
             let inner = Arc::clone(self);
             match next {
                 None => return,
-                Some(Next::AdmitStep { lane, waiter }) => {
+                Some(Next::AdmitStep { lane, of, waiter }) => {
                     if waiter.send(()).is_err() {
                         // The step is no longer waiting.
-                        self.lanes().release_step(&lane);
+                        self.lanes().release_step(&lane, of);
                     }
                 }
                 Some(Next::Start { lane, ticket, task }) => {

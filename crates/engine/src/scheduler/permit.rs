@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use crate::Inner;
 use orrery_domain::execution::lane_of_model;
+use orrery_domain::ids::OrganizationId;
 use orrery_runtime::{self as runtime, turns};
 
 /// A model permit, or a waiting request for one. Dropping it releases the permit or leaves the
@@ -15,6 +16,8 @@ use orrery_runtime::{self as runtime, turns};
 pub struct ModelPermit {
     inner: Arc<Inner>,
     lane: String,
+    /// The organization that the permit counts for, if any.
+    of: Option<OrganizationId>,
     /// While waiting, the number of the waiting step and the channel that notifies it.
     wait: Option<(u64, oneshot::Receiver<()>)>,
     /// The time of the request.
@@ -36,16 +39,17 @@ impl Inner {
         let inner = Arc::clone(self);
         let since = runtime::monotonic_now();
         let mut lanes = self.lanes();
-        if lanes.try_acquire(&lane) {
+        let of = turns::holder();
+        if lanes.try_acquire(&lane, of) {
             drop(lanes);
-            return ModelPermit { inner, lane, wait: None, since };
+            return ModelPermit { inner, lane, of, wait: None, since };
         }
         let (sender, granted) = oneshot::channel();
-        let number = lanes.enqueue_step(&lane, turns::holder(), sender, is_first);
+        let number = lanes.enqueue_step(&lane, of, sender, is_first);
         drop(lanes);
         // A permit may be free and may have been withheld only by the turn order.
         self.scheduler.wake();
-        ModelPermit { inner, lane, wait: Some((number, granted)), since }
+        ModelPermit { inner, lane, of, wait: Some((number, granted)), since }
     }
 }
 
@@ -76,7 +80,7 @@ impl Drop for ModelPermit {
             }
         }
         self.inner.meters.ended(&self.lane, self.since.elapsed(), false);
-        self.inner.lanes().release_step(&self.lane);
+        self.inner.lanes().release_step(&self.lane, self.of);
         self.inner.scheduler.wake();
     }
 }

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::{Full, Lanes, Next, OrganizationLoad, Ticket};
+use super::{Full, Lanes, Load, Next, OrganizationLoad, Ticket};
 use orrery_domain::ids::{ExecutionId, OrganizationId};
 
 impl<T, G> Lanes<T, G> {
@@ -51,6 +51,13 @@ impl<T, G> Lanes<T, G> {
     #[must_use]
     pub fn load_of(&self, organization: OrganizationId) -> OrganizationLoad {
         self.organizations.load(organization)
+    }
+
+    /// Returns the organization's share of a lane's load. `rows` is the number of its unfinished
+    /// executions on disk; without it, queued executions are counted in memory.
+    #[must_use]
+    pub fn share(&self, name: &str, of: OrganizationId, rows: Option<usize>) -> Load {
+        self.lanes.get(name).map_or_else(Load::default, |lane| lane.load_of(of, rows))
     }
 
     /// Adds rows of the organization to the lane, oldest first; `more_from` is where the unread

@@ -248,6 +248,13 @@ impl Fixture {
             let running = self.running.iter().filter(|run| run.row.0 == lane).count();
             let load = self.lanes.load(&name(lane));
             assert_eq!((load.running, load.queued), (running, rows - running), "of the lane");
+            for owner in (0..4).map(organization) {
+                let rows = self.disk.iter().filter(|row| row.0 == lane && row.2 == owner).count();
+                let own = |run: &&Run| run.row.0 == lane && run.row.2 == owner;
+                let running = self.running.iter().filter(own).count();
+                let share = self.lanes.share(&name(lane), owner, Some(rows));
+                assert_eq!((share.running, share.queued), (running, rows - running), "its share");
+            }
         }
         assert!(!self.lanes.recount(), "the places were counted wrong");
     }
@@ -450,11 +457,11 @@ fn organization_at_its_cap_does_not_delay_waiting_step() {
     fixture.submit(0, 1, false);
     fixture.lanes.enqueue_step(&name(0), None, 2, false);
     assert!(!fixture.step(), "the only place is taken");
-    fixture.lanes.release_step(&name(0));
+    fixture.lanes.release_step(&name(0), None);
     let next = fixture.lanes.next();
     assert!(matches!(next, Some(Next::AdmitStep { waiter: 2, .. })), "{next:?}");
     // The execution left on disk starts when both permits are free.
-    fixture.lanes.release_step(&name(0));
+    fixture.lanes.release_step(&name(0), None);
     fixture.finish(0);
     fixture.settle();
     assert_eq!(fixture.started.len(), 2);
@@ -524,13 +531,13 @@ fn organization_without_runs_may_exceed_cap_of_lane_whose_runner_has_places() {
 #[test]
 fn waiting_steps_of_organizations_take_turns() {
     let mut fixture = Fixture::new(1, 10, &[]);
-    assert!(fixture.lanes.try_acquire(&name(0)));
+    assert!(fixture.lanes.try_acquire(&name(0), None));
     for (waiter, owner) in [(1, 1), (2, 1), (3, 1), (4, 2)] {
         fixture.lanes.enqueue_step(&name(0), Some(organization(owner)), waiter, false);
     }
     let mut admitted = Vec::new();
     for _ in 0..4 {
-        fixture.lanes.release_step(&name(0));
+        fixture.lanes.release_step(&name(0), None);
         let Some(Next::AdmitStep { waiter, .. }) = fixture.lanes.next() else { break };
         admitted.push(waiter);
     }

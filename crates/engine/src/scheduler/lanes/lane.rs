@@ -74,8 +74,8 @@ pub(super) struct Lane<T, G> {
     pub(super) may_exceed: bool,
     /// Waiting steps, with their numbers.
     pub(super) waiting_steps: Lines<Option<OrganizationId>, (u64, G)>,
-    /// The number of admitted steps.
-    pub(super) admitted_steps: usize,
+    /// The numbers of admitted steps of organizations. No number is 0.
+    admitted_steps: HashMap<Option<OrganizationId>, usize>,
     /// Whether a step was admitted last; steps and executions alternate while both are waiting.
     pub(super) step_was_last: bool,
     members: HashMap<ExecutionId, MemberState<T>>,
@@ -119,7 +119,7 @@ impl<T, G> Lane<T, G> {
             queue_limit,
             may_exceed: false,
             waiting_steps: Lines::default(),
-            admitted_steps: 0,
+            admitted_steps: HashMap::new(),
             step_was_last: false,
             members: HashMap::new(),
             window: Lines::default(),
@@ -138,7 +138,7 @@ impl<T, G> Lane<T, G> {
     // --- capacity ---
 
     pub(super) fn has_free_permit(&self) -> bool {
-        self.running + self.admitted_steps < self.cap
+        self.running + self.admitted_steps() < self.cap
     }
 
     pub(super) fn can_start(&self) -> bool {
@@ -193,7 +193,7 @@ impl<T, G> Lane<T, G> {
     /// Whether the lane is empty, in memory and on disk.
     pub(super) fn is_unused(&self) -> bool {
         let has_rows = self.queued > 0 || !self.stored.is_empty() || self.refilling.is_some();
-        let has_steps = self.admitted_steps > 0 || !self.waiting_steps.is_empty();
+        let has_steps = !self.admitted_steps.is_empty() || !self.waiting_steps.is_empty();
         self.members.is_empty() && self.window.is_empty() && !has_rows && !has_steps
     }
 
@@ -227,10 +227,40 @@ impl<T, G> Lane<T, G> {
 
     pub(super) fn load(&self) -> Load {
         Load {
-            running: self.running + self.admitted_steps,
+            running: self.running + self.admitted_steps(),
             queued: self.queued + self.waiting_steps.len(),
             cap: self.cap,
         }
+    }
+
+    /// Returns an organization's share of the load. `rows` are its unfinished executions on disk;
+    /// without them, only queued executions in the window are counted.
+    pub(super) fn load_of(&self, organization: OrganizationId, rows: Option<usize>) -> Load {
+        let running = self.running_of.get(&organization).copied().unwrap_or_default();
+        let in_window = || self.window.len_of(organization);
+        let queued = rows.map_or_else(in_window, |rows| rows.saturating_sub(running));
+        let of = Some(organization);
+        let admitted = self.admitted_steps.get(&of).copied().unwrap_or_default();
+        Load {
+            running: running + admitted,
+            queued: queued + self.waiting_steps.len_of(of),
+            cap: self.cap,
+        }
+    }
+
+    fn admitted_steps(&self) -> usize {
+        self.admitted_steps.values().sum()
+    }
+
+    pub(super) fn admit_step(&mut self, of: Option<OrganizationId>) {
+        *self.admitted_steps.entry(of).or_default() += 1;
+    }
+
+    pub(super) fn release_step(&mut self, of: Option<OrganizationId>) {
+        if let Some(admitted) = self.admitted_steps.get_mut(&of) {
+            *admitted = admitted.saturating_sub(1);
+        }
+        self.admitted_steps.retain(|_, admitted| *admitted > 0);
     }
 
     pub(super) const fn queued(&self) -> usize {

@@ -60,10 +60,10 @@ impl<K: Copy + Eq + Hash, T> Lines<K, T> {
         self.turns.push_front(key);
     }
 
-    /// Takes the next item and ends the turn of its key.
-    pub fn pop(&mut self) -> Option<T> {
+    /// Takes the next item with its key, and ends the turn of the key.
+    pub fn pop(&mut self) -> Option<(K, T)> {
         let key = self.keys().next()?;
-        self.pop_of(key)
+        Some((key, self.pop_of(key)?))
     }
 
     /// Takes the next item of a key and ends its turn.
@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(lines.take(4), [40, 41]);
         lines.push_back(5, 50);
         assert_eq!(lines.remove(|held| *held == 50), Some(50));
-        let rest: Vec<_> = std::iter::from_fn(|| lines.pop()).collect();
+        let rest: Vec<_> = std::iter::from_fn(|| lines.pop().map(|(_, item)| item)).collect();
         assert_eq!(rest, [29, 10, 21, 30, 12, 22]);
         assert!(lines.is_empty() && lines.keys().next().is_none());
         assert_eq!((lines.take(1).len(), lines.remove(|_| true)), (0, None));

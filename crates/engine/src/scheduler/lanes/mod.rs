@@ -71,7 +71,7 @@ pub struct Ticket<T> {
 #[derive(Debug)]
 pub enum Next<T, G> {
     /// Admit this waiting step; its lane has already counted it.
-    AdmitStep { lane: Arc<str>, waiter: G },
+    AdmitStep { lane: Arc<str>, of: Option<OrganizationId>, waiter: G },
     /// Start this execution; its lane has already counted it as running. The task that runs the
     /// execution holds `task` for as long as it lives.
     Start { lane: Arc<str>, ticket: Ticket<T>, task: Arc<()> },
@@ -424,23 +424,23 @@ impl<T, G> Lanes<T, G> {
             if !lane.has_free_permit() || (lane.step_was_last && has_own_turn) {
                 continue;
             }
-            let Some((_, waiter)) = lane.waiting_steps.pop() else { continue };
-            lane.admitted_steps += 1;
+            let Some((of, (_, waiter))) = lane.waiting_steps.pop() else { continue };
+            lane.admit_step(of);
             lane.step_was_last = true;
             self.wake_steps(&name);
-            return Some(Next::AdmitStep { lane: name, waiter });
+            return Some(Next::AdmitStep { lane: name, of, waiter });
         }
         None
     }
 
     /// Admits a step at once if a permit is free and nothing else is waiting for it. Returns
     /// whether the step was admitted.
-    pub fn try_acquire(&mut self, name: &str) -> bool {
+    pub fn try_acquire(&mut self, name: &str, of: Option<OrganizationId>) -> bool {
         let Some(lane) = self.lanes.get_mut(name) else { return false };
         let is_free =
             lane.has_free_permit() && lane.waiting_steps.is_empty() && !lane.has_waiting();
         if is_free {
-            lane.admitted_steps += 1;
+            lane.admit_step(of);
         }
         is_free
     }
@@ -485,9 +485,9 @@ impl<T, G> Lanes<T, G> {
     }
 
     /// Releases the permit of an admitted step.
-    pub fn release_step(&mut self, name: &str) {
+    pub fn release_step(&mut self, name: &str, of: Option<OrganizationId>) {
         if let Some(lane) = self.lanes.get_mut(name) {
-            lane.admitted_steps = lane.admitted_steps.saturating_sub(1);
+            lane.release_step(of);
         }
         self.wake_steps(name);
         self.schedule_lane(name);

@@ -75,14 +75,14 @@ fn organization_with_places_of_its_own_waits_behind_no_guests() {
     }
     fixture.settle();
     for _ in 0..4 {
-        assert!(fixture.lanes.try_acquire(&name(1)));
+        assert!(fixture.lanes.try_acquire(&name(1), None));
     }
     for waiter in 0..8 {
         fixture.lanes.enqueue_step(&name(1), Some(organization(1)), waiter, false);
     }
     fixture.submit(1, 2, false);
     for _ in 0..2 {
-        fixture.lanes.release_step(&name(1));
+        fixture.lanes.release_step(&name(1), None);
         fixture.settle();
     }
     assert_eq!(fixture.counted(organization(2)), 1);

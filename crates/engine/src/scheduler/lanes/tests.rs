@@ -120,7 +120,7 @@ impl Fixture {
         assert!(has_turns || next.is_none(), "nobody would have looked");
         match next {
             None => false,
-            Some(Next::AdmitStep { lane, waiter }) => {
+            Some(Next::AdmitStep { lane, waiter, .. }) => {
                 self.admitted.push((number(&lane), waiter));
                 true
             }
@@ -213,7 +213,7 @@ impl Fixture {
 
     fn ask(&mut self, lane: usize) {
         self.next_id += 1;
-        if self.lanes.try_acquire(&name(lane)) {
+        if self.lanes.try_acquire(&name(lane), None) {
             self.admitted.push((lane, self.next_id));
         } else {
             let number = self.lanes.enqueue_step(&name(lane), None, self.next_id, false);
@@ -224,7 +224,7 @@ impl Fixture {
     fn leave(&mut self, which: usize) {
         if let Some(index) = which.checked_rem(self.admitted.len()) {
             let (lane, _) = self.admitted.remove(index);
-            self.lanes.release_step(&name(lane));
+            self.lanes.release_step(&name(lane), None);
         }
     }
 
