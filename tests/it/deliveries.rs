@@ -329,3 +329,48 @@ async fn delivery_test_reports_receiver_response() {
     assert!(refused["error"].as_str().unwrap().starts_with("url "), "{refused}");
     assert_eq!(list(&service, "").await["total_count"], 0, "nothing of it is kept");
 }
+
+#[tokio::test]
+async fn delivery_to_paused_receiver_shows_when_the_receiver_is_tried_again() {
+    let lines = "webhooks.schedule = ['1ms', '1h']\nwebhooks.circuit_failures = 2\nwebhooks.circuit_open = '1h'\n";
+    let service = Service::configured(lines).await;
+    let mut receiver = Receiver::answering([500; 20]).await;
+    let owner = service.owner().await;
+    let endpoint = json!({"url": receiver.url(), "events": ["prediction.completed"]});
+    announce(&service, &receiver.url()).await;
+    for _ in 0..2 {
+        receiver.next().await;
+    }
+    let probe = until("open circuit", async || {
+        let path = "/webhooks/receivers";
+        let found = service.asks(&owner, Method::GET, path).send().await.expect(200);
+        found["receivers"][0]["next_probe_at"].as_str().map(str::to_owned)
+    })
+    .await;
+    // Deliveries that are due now wait for the probe: of the run itself, and of an endpoint.
+    let own = announce(&service, &receiver.url()).await;
+    service.post("/v1/webhook-endpoints", &endpoint).send().await.expect(201);
+    let other = service.create("text-template", json!({"template": "x"})).await;
+    for (id, count) in [(&own, 1), (&other, 1)] {
+        let found = until("deliveries", async || {
+            let found = list(&service, &format!("execution={id}")).await;
+            let all = found["webhooks"].as_array()?.clone();
+            (all.len() == count && all.iter().all(|one| one["status"] == "pending")).then_some(all)
+        })
+        .await;
+        for one in found {
+            assert_eq!(one["next_attempt_at"], probe, "{one}");
+            assert_eq!(one["redeliverable"], false, "{one}");
+        }
+    }
+    // A receiver that works is not concerned.
+    let works = Receiver::answering([500]).await;
+    let id = announce(&service, &works.url()).await;
+    let waits = until("next attempt", async || {
+        let answer = service.get(&format!("/v1/webhooks/{id}")).await;
+        let one = (answer.status == 200).then(|| answer.json())?;
+        (one["attempts"].as_array()?.len() == 1 && one["status"] == "pending").then_some(one)
+    })
+    .await;
+    assert_ne!(waits["next_attempt_at"], probe);
+}

@@ -18,6 +18,7 @@ use orrery_http::query::read_time;
 use orrery_http::{Response, response};
 use orrery_runtime::new_id;
 use orrery_webhooks::{DeliveryState, Filter, Recorded, Refusal};
+use orrery_wire::Time;
 use orrery_wire::delivery::{
     Delivery, DeliveryStatus, List, NewTestDelivery, Receiver, Receivers, Redelivered, Replay,
     Replayed, Shown, TestDelivery,
@@ -344,7 +345,7 @@ async fn record(
     recorded: &Recorded,
     with_body: bool,
 ) -> Result<Delivery, crate::Error> {
-    let Recorded { delivery, state: standing, redeliverable, .. } = recorded;
+    let Recorded { delivery, state: standing, redeliverable, next_attempt_at, .. } = recorded;
     let request = match with_body {
         false => None,
         true => match services.outbox.body(delivery).await {
@@ -364,6 +365,7 @@ async fn record(
         },
         source: execution.map_or(Source::Api, |execution| execution.source),
         redeliverable,
+        next_attempt_at: next_attempt_at.map(Time::from),
     };
     Ok(Delivery::of(delivery, shown))
 }

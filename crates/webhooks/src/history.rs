@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use super::outbox::Outbox;
 use super::{Error, attempt, rows, test_delivery};
-use orrery_domain::delivery::{Attempt, Delivery, Status, Webhook};
+use orrery_domain::delivery::{self, Attempt, Delivery, Status, Webhook};
 use orrery_domain::ids::{ExecutionId, OrganizationId};
 use orrery_domain::payload::Payload;
 use orrery_domain::time::Timestamp;
@@ -105,6 +105,8 @@ pub struct Recorded {
     pub is_still: bool,
     /// Remaining time before the next redelivery is accepted.
     pub cooldown: Duration,
+    /// When the next attempt is made: not before the probe of a receiver whose circuit is open.
+    pub next_attempt_at: Option<Timestamp>,
 }
 
 /// The reason for refusing to send a delivery again.
@@ -290,17 +292,22 @@ impl Outbox {
     ) -> Result<Option<Recorded>, Error> {
         let context = &self.context;
         let found = rows::load(&context.store, organization, execution).await?;
-        Ok(found.map(|delivery| {
-            let flies = context.in_flight().contains(&(organization, delivery.row()));
-            let standing = match delivery.progress.status {
-                Status::Pending if flies => DeliveryState::Delivering,
-                status @ (Status::Pending | Status::Delivered | Status::Failed) => status.into(),
-            };
-            let cools = self.cooldown_left(&delivery);
-            let is_still = delivery.progress.rests(context.clock.steady());
-            let redeliverable = is_still && cools.is_zero();
-            Recorded { delivery, state: standing, redeliverable, is_still, cooldown: cools }
-        }))
+        let Some(delivery) = found else { return Ok(None) };
+        let flies = context.in_flight().contains(&(organization, delivery.row()));
+        let state = match delivery.progress.status {
+            Status::Pending if flies => DeliveryState::Delivering,
+            status @ (Status::Pending | Status::Delivered | Status::Failed) => status.into(),
+        };
+        let cooldown = self.cooldown_left(&delivery);
+        let is_still = delivery.progress.rests(context.clock.steady());
+        let redeliverable = is_still && cooldown.is_zero();
+        let mut next_attempt_at = delivery.progress.next_attempt_at;
+        if state == DeliveryState::Pending
+            && let Some(circuit) = self.circuit(&delivery::receiver(&delivery.webhook.url)).await?
+        {
+            next_attempt_at = next_attempt_at.max(Some(circuit.until));
+        }
+        Ok(Some(Recorded { delivery, state, redeliverable, is_still, cooldown, next_attempt_at }))
     }
 
     /// Returns the body of a delivery as it is sent.
@@ -471,7 +478,7 @@ impl Outbox {
 fn is_within(one: &Recorded, filter: &Filter) -> bool {
     let created = one.delivery.created_at;
     filter.state.is_none_or(|standing| standing == one.state)
-        && filter.matches(&orrery_domain::delivery::receiver(&one.delivery.webhook.url))
+        && filter.matches(&delivery::receiver(&one.delivery.webhook.url))
         && filter.from.is_none_or(|from| created >= from)
         && filter.to.is_none_or(|to| created < to)
 }

@@ -78,11 +78,15 @@ impl Outbox {
         }
         let mut receivers: Vec<Receiver> = found.into_values().collect();
         for receiver in &mut receivers {
-            let circuit: Option<rows::Circuit> = store.read(&rows::circuit(&receiver.name)).await?;
-            receiver.circuit =
-                circuit.map(|kept| OpenCircuit { failures: kept.failures, until: kept.open_until });
+            receiver.circuit = self.circuit(&receiver.name).await?;
         }
         receivers.sort_by_key(|receiver| std::cmp::Reverse(receiver.newest));
         Ok((receivers, is_capped))
+    }
+
+    /// Returns the open circuit of a receiver.
+    pub(super) async fn circuit(&self, receiver: &str) -> Result<Option<OpenCircuit>, Error> {
+        let kept: Option<rows::Circuit> = self.context.store.read(&rows::circuit(receiver)).await?;
+        Ok(kept.map(|kept| OpenCircuit { failures: kept.failures, until: kept.open_until }))
     }
 }

@@ -31,6 +31,7 @@ pub struct Delivery {
     /// What started the execution.
     pub source: Source,
     pub created_at: Time,
+    /// When the next attempt is made. While the receiver's circuit is open, not before its probe.
     pub next_attempt_at: Option<Time>,
     /// Whether a redelivery would be accepted now.
     pub redeliverable: bool,
@@ -147,6 +148,7 @@ pub struct Shown {
     pub headers: Map<String, Value>,
     pub source: Source,
     pub redeliverable: bool,
+    pub next_attempt_at: Option<Time>,
 }
 
 impl Delivery {
@@ -169,7 +171,7 @@ impl Delivery {
             headers: shown.headers,
             source: shown.source,
             created_at: delivery.created_at.into(),
-            next_attempt_at: progress.next_attempt_at.map(Time::from),
+            next_attempt_at: shown.next_attempt_at,
             redeliverable: shown.redeliverable,
             attempts: Some(attempts),
         }
