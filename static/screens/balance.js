@@ -17,6 +17,7 @@ import {
   onDay,
   place,
   setQuery,
+  useChanges,
   useLoad,
 } from "/static/core.js";
 import { Rows } from "/static/rows.js";
@@ -47,6 +48,7 @@ export function List() {
     },
     [limit],
   );
+  useChanges(["balance"], all);
   const download = (entries) => {
     const link = document.createElement("a");
     link.href = URL.createObjectURL(new Blob([csvOf(entries)], { type: "text/csv" }));

@@ -18,12 +18,14 @@ import {
   ask,
   sentence,
   session,
+  useChanges,
   useLoad,
 } from "/static/core.js";
 import { Rows } from "/static/rows.js";
 
 export function List() {
   const keys = useLoad((signal) => ask("GET", "/keys", undefined, { signal }), []);
+  useChanges(["keys"], keys);
   const [isCreating, setCreating] = useState(false);
   const [deleting, setDeleting] = useState(null);
   const { member } = session.value;

@@ -16,6 +16,7 @@ import {
   ask,
   sentence,
   session,
+  useChanges,
   useLoad,
 } from "/static/core.js";
 import { Rows } from "/static/rows.js";
@@ -28,6 +29,8 @@ export function List() {
     async (signal) => (isOwner ? ask("GET", "/invitations", undefined, { signal }) : { invitations: [] }),
     [isOwner],
   );
+  useChanges(["members"], members);
+  useChanges(["members"], invitations);
   const [isInviting, setInviting] = useState(false);
   const [removing, setRemoving] = useState(null);
   const [resetting, setResetting] = useState(null);

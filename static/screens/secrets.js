@@ -16,6 +16,7 @@ import {
   Time,
   ask,
   sentence,
+  useChanges,
   useLoad,
 } from "/static/core.js";
 import { Rows } from "/static/rows.js";
@@ -25,6 +26,7 @@ const pathOf = (name) => `${API}/${encodeURIComponent(name)}`;
 
 export function List() {
   const secrets = useLoad((signal) => ask("GET", API, undefined, { signal }), []);
+  useChanges(["secrets"], secrets);
   const [setting, setSetting] = useState(null);
   const [deleting, setDeleting] = useState(null);
   const add = html`<${Button} kind="primary" icon="plus" onClick=${() => setSetting({ name: "" })}>Add a secret</${Button}>`;

@@ -61,7 +61,7 @@ export function List() {
     },
     [keyword, tag, status, sort, offset],
   );
-  useChanges(["runs", "status"], all);
+  useChanges(["workflows", "runs", "status"], all);
   const [open, setOpen] = useState(null);
   const set = (changes) => setQuery({ ...changes, offset: "" });
   const tags = [...new Set([...(all.data?.workflows ?? []).flatMap((one) => one.tags), ...(tag ? [tag] : [])])].sort();

@@ -16,6 +16,7 @@ import {
   sentence,
   session,
   statusOf,
+  useChanges,
   useLoad,
 } from "/static/core.js";
 import { Json, SchemaForm } from "/static/form.js";
@@ -97,6 +98,7 @@ function Recent({ workflow }) {
     (signal) => ask("GET", `${API}/workflows/${workflow.workflow_id}/executions?limit=8`, undefined, { signal }),
     [workflow.workflow_id],
   );
+  useChanges(["runs"], recent);
   return html`<h2>Latest runs</h2><${Loaded} of=${recent} empty=${(data) => (data.executions.length ? null : html`<p class="quiet">It has not run yet. Fill in the form and press Run.</p>`)}>${(
     data,
   ) => html`

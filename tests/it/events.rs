@@ -253,7 +253,8 @@ async fn event_stream_of_changes_reports_topics_of_own_organization_until_sessio
     let ask = |topics: &str| service.asks(&owner, Method::GET, &format!("/events{topics}"));
     ask("?topics=runs,needed").send().await.expect_error(
         400,
-        "topics must be one or more of runs, webhooks, files, needs, status, session, not 'needed'",
+        "topics must be one or more of runs, webhooks, files, needs, status, workflows, members, \
+         keys, secrets, balance, session, not 'needed'",
     );
     service
         .page_asks(Method::GET, "/events")
@@ -280,6 +281,23 @@ async fn event_stream_of_changes_reports_topics_of_own_organization_until_sessio
     let upload = upload.header("content-type", "multipart/form-data; boundary=b").body(text);
     upload.send().await.expect(201);
     assert_eq!(files.next().await.unwrap().2, json!({"topics": ["files"]}));
+    let mut records = Stream::open(ask("?topics=workflows,members,keys,secrets,balance")).await;
+    let mut reports = async |topic: &str| {
+        assert_eq!(records.next().await.unwrap().2, json!({"topics": [topic]}));
+    };
+    service.workflow(json!([{"step_id": "a", "type": "pass", "result": 1}])).await;
+    reports("workflows").await;
+    service.asks(&owner, Method::POST, "/invitations").json(&json!({})).send().await.expect(201);
+    reports("members").await;
+    let key = json!({"name": "web shop"});
+    service.asks(&owner, Method::POST, "/keys").json(&key).send().await.expect(201);
+    reports("keys").await;
+    let secret = service.ask(Role::Base, Method::PUT, "/v1/secrets/SHOP").key(&service.key);
+    secret.json(&json!({"value": "x"})).send().await;
+    reports("secrets").await;
+    let dollar = orrery_domain::money::Usd::from_micros(1_000_000);
+    service.running.services.billing.top_up(service.organization.id, dollar).await.unwrap();
+    reports("balance").await;
     service.asks(&owner, Method::DELETE, "/session").send().await;
     files.rest().await;
     all.rest().await;

@@ -4,9 +4,11 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use hyper::Method;
 use serde_json::{Value, json};
 
 use crate::support::chromium::Chromium;
+use crate::support::dashboard::Person;
 use crate::support::{Process, Provider, Receiver, Service};
 use orrery_api::Role;
 
@@ -246,7 +248,7 @@ const FOLLOWED: &str = "window.following = 0; window.isSeen = true; window.marke
 #[tokio::test]
 #[ignore = "needs chromium: run tests/run"]
 async fn live_lists_show_changes_made_elsewhere() {
-    let service = Service::start().await;
+    let service = Service::configured("billing.enabled = true\n").await;
     let provider = Provider::start().await;
     let mut receiver = Receiver::held([]).await;
     service.manifest(&provider.manifest("held", "/hold", ""));
@@ -304,12 +306,53 @@ async fn live_lists_show_changes_made_elsewhere() {
     browser.run("document.querySelector('nav.rail a[href=\"/app/files\"]').click()").await;
     browser.see("No files yet").await;
     let text = "--b\r\ncontent-disposition: form-data; name=\"file\"; filename=\"offer.txt\"\r\n\r\nhello\r\n--b--\r\n";
-    let upload = service.ask(Role::Base, hyper::Method::POST, "/v1/files").key(&service.key);
+    let upload = service.ask(Role::Base, Method::POST, "/v1/files").key(&service.key);
     let upload = upload.header("content-type", "multipart/form-data; boundary=b").body(text);
     upload.send().await.expect(201);
     browser.see("offer.txt").await;
+    records_follow(&service, &browser, &owner).await;
     follows(1).await;
     browser.leave().await;
+}
+
+/// Checks the lists of workflows, their latest runs, keys, members, secrets and the balance.
+async fn records_follow(service: &Service, browser: &Chromium, owner: &Person) {
+    let visits = async |page: &str, shown: &str| {
+        let link = format!("document.querySelector('nav.rail a[href=\"/app/{page}\"]').click()");
+        browser.run(&link).await;
+        browser.see(shown).await;
+    };
+    let steps = json!([{"step_id": "a", "type": "pass", "result": 1}]);
+    let named =
+        |name: &str| json!({"name": name, "description": "d", "definition": {"steps": steps}});
+    visits("workflows", "flow").await;
+    let made = service.flows(Method::POST, "/workflows").json(&named("Farewell")).send().await;
+    browser.see("Farewell").await;
+    let path = format!("/workflows/{}", made.expect(201)["workflow_id"].as_str().unwrap());
+    service.flows(Method::DELETE, &path).send().await;
+    browser.see_no_more("Farewell").await;
+    let made = service.flows(Method::POST, "/workflows").json(&named("Greeting")).send().await;
+    let greeting = made.expect(201)["workflow_id"].as_str().unwrap().to_owned();
+    browser.press("Greeting").await;
+    browser.press_tab("Run").await;
+    browser.see("It has not run yet.").await;
+    service.trigger(&greeting, json!({})).await;
+    browser.find("//section[@aria-label='Runs']//tbody//a[contains(.,'Completed')]").await;
+    visits("keys", "API keys").await;
+    let key = json!({"name": "web shop"});
+    service.asks(owner, Method::POST, "/keys").json(&key).send().await.expect(201);
+    browser.see("web shop").await;
+    visits("members", "The people who can log in").await;
+    service.member(owner, "grace@example.com").await;
+    browser.see("grace@example.com").await;
+    visits("secrets", "No secrets yet").await;
+    let secret = service.asks(owner, Method::PUT, "/api/base/v1/secrets/SHOP_TOKEN");
+    secret.json(&json!({"value": "x"})).send().await;
+    browser.see("SHOP_TOKEN").await;
+    visits("balance", "Nothing was spent yet").await;
+    let dollars = orrery_domain::money::Usd::from_micros(5_000_000);
+    service.running.services.billing.top_up(service.organization.id, dollars).await.unwrap();
+    browser.see("Topped up").await;
 }
 
 /// Records the text of change streams once they have ended.
@@ -337,7 +380,7 @@ async fn page_whose_stream_was_replaced_waits_and_follows_again() {
     becomes(asked, json!(1)).await;
     let mut newer = Vec::new();
     for _ in 0..8 {
-        newer.push(service.asks(&owner, hyper::Method::GET, "/events").open().await);
+        newer.push(service.asks(&owner, Method::GET, "/events").open().await);
     }
     becomes("return window.ended.some((text) => text.includes('event: replaced'))", json!(true))
         .await;
@@ -367,7 +410,7 @@ async fn execution_request_with_current_tag_waits_for_change() {
     provider.arrived(1).await;
     let path = |timeout: u32| format!("/executions/{id}?timeout={timeout}");
     let get = async |timeout: u32, tag: &str| {
-        let ask = service.flows(hyper::Method::GET, &path(timeout));
+        let ask = service.flows(Method::GET, &path(timeout));
         let ask = if tag.is_empty() { ask } else { ask.header("if-none-match", tag) };
         ask.send().await
     };

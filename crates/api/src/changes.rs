@@ -26,13 +26,19 @@ const PAUSE: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_secs(60);
 
 /// The topics, with the tables to watch. Their keys start with the organization.
-const TOPICS: [(&str, &[Table]); 5] = [
+const TOPICS: [(&str, &[Table]); 10] = [
     ("runs", &[Table::Standing]),
     ("webhooks", &[Table::DeliveryStanding, Table::WebhookEndpoint]),
     ("files", &[Table::File]),
     // Reserved; no event has this topic yet.
     ("needs", &[]),
     ("status", &[Table::Execution, Table::DeliveryStanding]),
+    // Created, deleted and renamed ones.
+    ("workflows", &[Table::WorkflowOf, Table::WorkflowSlug]),
+    ("members", &[Table::Member, Table::LinkOf]),
+    ("keys", &[Table::ApiKeyId]),
+    ("secrets", &[Table::Secret]),
+    ("balance", &[Table::Ledger]),
 ];
 
 /// The topic of the member's own record, including permissions.
