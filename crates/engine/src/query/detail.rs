@@ -10,7 +10,6 @@ use std::time::Duration;
 use serde_json::value::{RawValue, to_raw_value};
 
 use crate::active::ActiveExecutions;
-use crate::run::commit::not_serializable;
 use crate::scheduler::admission::Scheduler;
 use crate::scheduler::lanes::Load;
 use crate::scheduler::retries::{Delay, Retries};
