@@ -229,7 +229,7 @@ impl Probe {
         };
         let mut messages = std::mem::take(&mut probe.messages);
         for (index, message) in messages.iter_mut().enumerate() {
-            if message[CONTENT].as_str().is_some_and(|text| !text.trim().is_empty()) {
+            if !is_blank(&message[CONTENT]) {
                 let role = message[ROLE].as_str().unwrap_or_default();
                 let what = format!("messages[{index}], a message of the role '{role}'");
                 message[CONTENT] = probe.marker(what).into();
@@ -255,8 +255,11 @@ impl Probe {
         probe.messages = messages;
         let mut tools = std::mem::take(&mut probe.tools);
         for (index, tool) in tools.iter_mut().enumerate() {
-            if let Some(name) = tool.pointer_mut("/function/name") {
-                *name = probe.marker(format!("tools[{index}]")).into();
+            for place in ["/function/name", "/function/description"] {
+                let text = tool.pointer_mut(place).filter(|text| !is_blank(text));
+                if let Some(text) = text {
+                    *text = probe.marker(format!("tools[{index}]")).into();
+                }
             }
         }
         probe.tools = tools;
@@ -292,6 +295,10 @@ impl Probe {
             !prompt.contains(&escaped) && !prompt.contains(&display)
         })
     }
+}
+
+fn is_blank(text: &Value) -> bool {
+    text.as_str().is_none_or(|text| text.trim().is_empty())
 }
 
 fn text_of(role: &str, text: &str) -> Value {

@@ -308,6 +308,23 @@ fn template_shows_calls_with_any_arguments() {
 }
 
 #[test]
+fn template_that_shows_only_the_names_of_tools_gets_them_as_text() {
+    let given = json!([{"role": "user", "content": "U1U"}]);
+    let messages = "{% for m in messages %}{{ m.content }}{% endfor %}";
+    for (tools, is_complete) in [
+        ("{{ t.function.name }}", false),
+        ("{{ t.function.name }}({{ t.function.parameters | tojson }})", false),
+        ("{{ t.function.name }}: {{ t.function.description }}", true),
+        ("{{ t | tojson }}", true),
+    ] {
+        let source = format!("{{% for t in tools or [] %}}{tools}{{% endfor %}}{messages}");
+        let prompt = prompt(&template(&source), &given, true).unwrap();
+        assert!(prompt.contains("get_weather") && prompt.contains("T1T"), "{prompt}");
+        assert_eq!(prompt.contains("<tools>"), !is_complete, "{prompt}");
+    }
+}
+
+#[test]
 fn template_gets_thinking_in_the_field_that_it_reads() {
     let given = json!([{"role": "user", "content": "U1U"},
         {"role": "assistant", "content": "H1H", "reasoning_content": "K1K"},
