@@ -69,7 +69,7 @@ impl Messages {
             finished.insert("content".to_owned(), content);
             for name in CARRIED {
                 let Some(mut value) = message.shift_remove(name) else { continue };
-                if !is_nothing(&value) {
+                if !said::is_empty(&value) {
                     drop_indices(&mut value);
                     finished.insert(name.to_owned(), value);
                 }
@@ -113,17 +113,6 @@ fn joined_texts(content: &Value) -> Option<String> {
         }
     }
     Some(text)
-}
-
-/// Whether a value is null or empty.
-pub(super) fn is_nothing(value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::String(text) => text.is_empty(),
-        Value::Array(items) => items.is_empty(),
-        Value::Object(fields) => fields.is_empty(),
-        Value::Bool(_) | Value::Number(_) => false,
-    }
 }
 
 /// Takes this many bytes if they are available, and returns whether they were.

@@ -42,7 +42,8 @@ pub fn is_answer(delta: &Map<String, Value>, is_finished: bool) -> bool {
     delta.iter().any(is_part) || (is_finished && is_end())
 }
 
-fn is_empty(value: &Value) -> bool {
+/// Whether a value is null or empty.
+pub(super) fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,
         Value::String(text) => text.is_empty(),

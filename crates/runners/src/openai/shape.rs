@@ -9,7 +9,8 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::failure::{Failure, cut, said_of};
-use super::message::{Messages, is_nothing};
+use super::message::Messages;
+use super::said;
 use orrery_domain::chat::{Tokens, estimate};
 use orrery_domain::classify::ErrorClass;
 use orrery_domain::raw_object::RawObject;
@@ -84,10 +85,11 @@ pub fn has_answer(event: &Value) -> bool {
         return event.get("usage").is_none();
     };
     choices.iter().any(|choice| {
-        let message = choice.get("delta").or(choice.get("message")).and_then(Value::as_object);
-        let mut fields = message.into_iter().flatten().filter(|(name, _)| *name != "role");
-        let mut others = ["text", "finish_reason"].iter().filter_map(|name| choice.get(*name));
-        fields.any(|(_, value)| !is_nothing(value)) || others.any(|value| !is_nothing(value))
+        let text = |name: &str| choice.get(name).and_then(Value::as_str);
+        let delta = ["delta", "message"].iter().find_map(|name| choice.get(*name)?.as_object());
+        let is_finished = text("finish_reason").is_some();
+        delta.is_some_and(|delta| said::is_answer(delta, is_finished))
+            || text("text").is_some_and(|text| !text.is_empty())
     })
 }
 
@@ -183,7 +185,7 @@ pub fn completion_of(text: &[u8]) -> Option<Vec<u8>> {
         for choice in choices.iter().filter_map(Value::as_array).flatten() {
             let index = choice.get("index").and_then(Value::as_u64).unwrap_or(0);
             let index = usize::try_from(index).ok()?;
-            let delta = choice.get("delta").or(choice.get("message")).and_then(Value::as_object);
+            let delta = ["delta", "message"].iter().find_map(|name| choice.get(*name)?.as_object());
             if !messages.add(index, delta.cloned().unwrap_or_default()) {
                 return None;
             }
