@@ -303,10 +303,8 @@ async fn router_ends_stream_with_the_failure_in_any_dialect() {
     }
 }
 
-#[tokio::test]
-async fn router_falls_back_along_chain_after_unusable_answer() {
-    let first = Upstream::start().await;
-    let second = Upstream::start().await;
+/// Starts a service with the models `first`, which has a price, and `second`, its fallback.
+async fn chained(first: &Upstream, second: &Upstream) -> Service {
     let service = Service::start().await;
     service.manifest(&first.manifest("first", "chat", "[cost]\ntype = 'fixed'\namount = 1.0\n"));
     service.manifest(&second.manifest("second", "chat", ""));
@@ -317,6 +315,14 @@ async fn router_falls_back_along_chain_after_unusable_answer() {
     };
     let chains = &service.running.services.chains;
     chains.create(service.organization.id, "first", "a", entries, &schema).await.unwrap();
+    service
+}
+
+#[tokio::test]
+async fn router_falls_back_along_chain_after_unusable_answer() {
+    let first = Upstream::start().await;
+    let second = Upstream::start().await;
+    let service = chained(&first, &second).await;
     let sse = ("content-type", "text/event-stream");
     for (is_stream, header, text) in [
         (false, ("x-kind", "html"), "<html>"),
@@ -367,6 +373,14 @@ async fn router_falls_back_along_chain_after_unusable_answer() {
         assert_eq!(answer.status, 200, "{text}: {}", answer.text);
         assert!(answer.text.contains("\"hi\""), "{text}: {}", answer.text);
     }
+    assert!(service.ledger().await.is_empty(), "nothing was charged");
+}
+
+#[tokio::test]
+async fn router_falls_back_after_errors_that_concern_only_one_model() {
+    let first = Upstream::start().await;
+    let second = Upstream::start().await;
+    let service = chained(&first, &second).await;
     for (status, message) in [
         (404, "no such model"),
         (400, "the request exceeds the available context size"),
