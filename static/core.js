@@ -38,8 +38,7 @@ addEventListener("popstate", (event) => {
   if (event.state?.scroll) scrollBack(event.state.scroll);
 });
 
-// How long Back waits for a page to be tall enough again, how long it then holds the scroll position, and how long a
-// page must not have been scrolled before its position is kept.
+// How long Back waits for a page to be tall enough, and then holds it there; how long a page rests before it is kept.
 const SCROLL_WAIT_MS = 5000;
 const SCROLL_HOLD_MS = 300;
 const SCROLL_REST_MS = 150;
@@ -587,7 +586,7 @@ export function Status({ of }) {
 }
 
 // Longer words may be broken, so that they do not make a table wider than the window. Addresses break after / and @.
-const WORD_MAX = 28;
+const WORD_MAX = 20;
 const LONG = new RegExp(`[^\\s/@?&,-]{${WORD_MAX + 1}}`);
 const SEGMENTS = /(?<=[^/][/@])(?=[^/])/;
 const ADDRESS_MAX = 200;
@@ -596,5 +595,6 @@ const ADDRESS_MAX = 200;
 export function Text({ children, as: Tag = "bdi" }) {
   const text = [children].flat().join("");
   const parts = text.length > ADDRESS_MAX ? [text] : text.split(SEGMENTS);
-  return html`<${Tag} class=${LONG.test(text) ? "long" : undefined}>${parts.map((part, at) => (at ? [html`<wbr />`, part] : part))}</${Tag}>`;
+  const shown = parts.map((part) => (LONG.test(part) ? html`<span class="long">${part}</span>` : part));
+  return html`<${Tag}>${shown.flatMap((part, at) => (at ? [html`<wbr />`, part] : part))}</${Tag}>`;
 }

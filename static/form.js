@@ -79,7 +79,7 @@ function OneOf({ schema, value, onValue, label, hint, error, optional, required,
 }
 
 function Yes({ value, onValue, label, hint, error, name }) {
-  return html`<div class=${`field ${error ? "wrong" : ""}`}><label class="box"><input type="checkbox" name=${name} checked=${value === true} indeterminate=${value === undefined} onChange=${(event) => onValue(event.currentTarget.checked)} /><span>${label}</span></label>
+  return html`<div class=${`field ${error ? "wrong" : ""}`}><label class="box"><input type="checkbox" name=${name} checked=${value === true} indeterminate=${value === undefined} class=${value === undefined ? "unset" : ""} onChange=${(event) => onValue(event.currentTarget.checked)} /><span>${label}</span></label>
     ${hint ? html`<p class="hint">${hint}</p>` : null}${error ? html`<p class="field-error"><${Icon} name="circle-alert" />${error}</p>` : null}</div>`;
 }
 

@@ -19,7 +19,7 @@ const BROKEN: &str = r"
           range.setEnd(node, index + word.length);
           const lines = new Set([...range.getClientRects()].map((one) => Math.round(one.top)));
           // Very long single words may be broken.
-          if (lines.size > 1 && word.length <= 28) found.push(word);
+          if (lines.size > 1 && word.length <= 20) found.push(word);
         }
       }
     }

@@ -349,6 +349,7 @@ async fn delivery_to_paused_receiver_shows_when_the_receiver_is_tried_again() {
     .await;
     // Deliveries that are due now wait for the probe: of the run itself, and of an endpoint.
     let own = announce(&service, &receiver.url()).await;
+    service.ended(&own).await;
     service.post("/v1/webhook-endpoints", &endpoint).send().await.expect(201);
     let other = service.create("text-template", json!({"template": "x"})).await;
     for (id, count) in [(&own, 1), (&other, 1)] {
