@@ -107,7 +107,7 @@ async fn child_workflow_that_is_unknown_or_in_a_cycle_is_rejected() {
     for (step, place) in [
         (child("nothing", json!({})), "/steps/0/workflow"),
         (branches, "/steps/0/branches/1/steps/0/workflow"),
-        (json!({"step_id": "w", "type": "wait", "event": event}), "/steps/0/event/schema"),
+        (json!({"step_id": "w", "type": "wait", "event": event}), "/steps/0/event/schema/type"),
     ] {
         let refused = create(steps(step)).send().await.expect(400);
         assert_eq!(refused["details"][0]["path"], place, "{refused}");

@@ -222,9 +222,10 @@ async fn webhook_secret_without_url_is_a_warning() {
     of_model["cron"] = json!("@daily");
     let made = service.post("/v1/schedules", &of_model).send().await.expect(201);
     assert_eq!(made["warnings"], json!([said]));
-    let path = format!("/v1/schedules/{}", made["id"].as_str().unwrap());
+    let path = format!("/v1/schedules/{}", made["schedule_id"].as_str().unwrap());
     let put = async |change: Value| {
-        service.ask(Role::Base, Method::PUT, &path).json(&change).send().await.expect(200)
+        let asked = service.ask(Role::Base, Method::PUT, &path).key(&service.key);
+        asked.json(&change).send().await.expect(200)
     };
     assert_eq!(put(json!({"webhook_secret": "t"})).await["warnings"], json!([said]));
     let with_url = json!({"webhook_secret": "t", "webhook_url": "http://127.0.0.1:9/"});

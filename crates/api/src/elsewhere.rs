@@ -81,7 +81,7 @@ fn nearby(role: Role, method: &Method, path: &str) -> Option<String> {
         let near = spelling::nearest(&single, &known).filter(|_| single.len() > SHORT_MAX);
         near.map(str::to_owned)
     };
-    served.or_else(whole).or_else(|| of_host().find_map(|pattern| respelled(pattern, &parts)))
+    served.or_else(|| of_host().find_map(|pattern| respelled(pattern, &parts))).or_else(whole)
 }
 
 /// Returns the path with its literal segments corrected to those of the pattern, if they are near

@@ -43,7 +43,13 @@ pub async fn create(mut context: Context) -> Result<Response, crate::Error> {
     let bytes = context.request.body().await?;
     let claim = match idempotency_key::begin(&context, organization, "flows", &bytes).await? {
         Creation::New(claim) => claim,
-        Creation::Replay(answered) => return Ok(created(&answered.subject)),
+        Creation::Replay(answered) => {
+            let workflows = &context.services.workflows;
+            if let Ok(workflow) = workflows.find_any(organization, &answered.subject).await {
+                super::workflows::warn_of_taken_name(&context, &workflow).await;
+            }
+            return Ok(created(&answered.subject));
+        }
     };
     let mut fields = body::parse(&bytes)?;
     let name = fields.required_name("name", NAME_MAX)?;

@@ -75,6 +75,7 @@ pub async fn create(mut context: Context) -> Result<Response, crate::Error> {
         Creation::Replay(answered) => {
             let workflows = &context.services.workflows;
             let workflow = workflows.find_any(organization, &answered.subject).await?;
+            warn_of_taken_name(&context, &workflow).await;
             return created(&workflow);
         }
     };

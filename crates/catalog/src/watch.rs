@@ -43,22 +43,27 @@ impl Watch {
             watcher: None,
             failure: Recurring::default(),
         };
-        watch.follow(folder);
+        watch.renew(folder);
         watch
     }
 
-    /// Watches the directory that `folder` leads to now. Returns whether it is another one than at
-    /// the last check. A missing directory is no failure: the models in it are optional.
-    fn follow(&mut self, folder: &Path) -> bool {
-        let identity = std::fs::metadata(folder).ok().map(|data| (data.dev(), data.ino()));
-        let is_other = identity != self.identity;
-        if is_other {
-            self.watcher = None;
-        }
-        self.identity = identity;
-        if identity.is_some() && self.watcher.is_none() {
+    /// Returns whether the path leads to another directory than the one that is watched.
+    fn is_outdated(&self, folder: &Path) -> bool {
+        let identity = identity_of(folder);
+        identity != self.identity || (identity.is_some() && self.watcher.is_none())
+    }
+
+    /// Watches the directory that the path leads to now. Returns whether that is another directory
+    /// than before or is watched again. A missing directory is no failure: it is optional.
+    fn renew(&mut self, folder: &Path) -> bool {
+        let before = std::mem::replace(&mut self.identity, identity_of(folder));
+        self.watcher = None;
+        if self.identity.is_some() {
             match self.start(folder) {
-                Ok(watcher) => self.watcher = Some(watcher),
+                Ok(watcher) => {
+                    self.watcher = Some(watcher);
+                    return true;
+                }
                 Err(error) if self.failure.is_news(&error.to_string()) => {
                     let folder = folder.display();
                     tracing::warn!(%folder, %error, "failed to watch the models folder");
@@ -66,7 +71,7 @@ impl Watch {
                 Err(_logged) => {}
             }
         }
-        is_other
+        before != self.identity
     }
 
     fn start(&self, folder: &Path) -> notify::Result<RecommendedWatcher> {
@@ -82,6 +87,10 @@ impl Watch {
     }
 }
 
+fn identity_of(folder: &Path) -> Option<Identity> {
+    std::fs::metadata(folder).ok().map(|data| (data.dev(), data.ino()))
+}
+
 impl Catalog {
     /// Reloads after each change in the directory until the service stops; calls `reloaded` after
     /// each reload. The directory may appear, disappear or be replaced at any time. If it cannot be
@@ -93,21 +102,21 @@ impl Catalog {
         let stopping = tasks.clone();
         tasks.spawn(async move {
             loop {
+                let mut is_check = false;
                 tokio::select! {
                     () = stopping.stopping() => return,
                     () = changed.notified() => {}
-                    () = tokio::time::sleep(CHECK_EVERY) => {
-                        let folder = catalog.shared.folder.clone();
-                        let checked = spawn_blocking(move || {
-                            let is_other = watch.follow(&folder);
-                            (watch, is_other)
-                        });
-                        let Ok((checked, is_other)) = checked.await else { return };
-                        watch = checked;
-                        if !is_other {
-                            continue;
-                        }
-                    }
+                    () = tokio::time::sleep(CHECK_EVERY) => is_check = true,
+                }
+                let folder = catalog.shared.folder.clone();
+                let checked = spawn_blocking(move || {
+                    let is_other = watch.is_outdated(&folder) && watch.renew(&folder);
+                    (watch, is_other)
+                });
+                let Ok((checked, is_other)) = checked.await else { return };
+                watch = checked;
+                if is_check && !is_other {
+                    continue;
                 }
                 loop {
                     tokio::select! {
@@ -116,6 +125,15 @@ impl Catalog {
                         () = tokio::time::sleep(SETTLED) => break,
                     }
                 }
+                // A directory that was created again may have the same inode. Since the watch is
+                // renewed before the reload, no change is missed.
+                let folder = catalog.shared.folder.clone();
+                let renewed = spawn_blocking(move || {
+                    watch.renew(&folder);
+                    watch
+                });
+                let Ok(renewed) = renewed.await else { return };
+                watch = renewed;
                 if let Ok(report) = catalog.reload_off_thread().await {
                     reloaded(&report);
                 }
@@ -162,7 +180,7 @@ mod tests {
         let (catalog, _) = Catalog::open(models.clone(), Dependencies::none());
         let tasks = Tasks::new();
         let (tell, mut reloads) = mpsc::unbounded_channel();
-        catalog.watch(&tasks, move |_| drop(tell.send(())));
+        catalog.watch(&tasks, move |_| tell.send(()).unwrap_or_default());
         let mut expect = async |present: &str, absent: &str| {
             while catalog.get(present).is_none() || catalog.get(absent).is_some() {
                 reloads.recv().await.unwrap();

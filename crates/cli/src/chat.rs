@@ -127,8 +127,11 @@ fn known(model: String, models: &[Listed], has_upstream: bool) -> anyhow::Result
         None => {
             let working = models.iter().filter(|model| model.status == "ok");
             let working = working.map(|model| model.id.as_str()).take(MODELS_SHOWN);
-            let working = working.collect::<Vec<_>>().join(", ");
-            bail!("the model {model} does not support chat; models that do: {working}")
+            let others = match working.collect::<Vec<_>>().join(", ").as_str() {
+                "" => "none that does works: `orrery model list` says why".to_owned(),
+                working => format!("models that do: {working}"),
+            };
+            bail!("the model {model} does not support chat; {others}")
         }
     }
 }
@@ -311,12 +314,13 @@ mod tests {
         assert_eq!(said("qwen", &models), Ok("qwen".to_owned()));
         for (name, models, expect) in [
             ("lama", &models[..], "did you mean llama?"),
-            ("nope", &models, "models that do: llama, qwen"),
+            ("nope", &models, "models that do: llama"),
+            ("nope", &models[1..], "none that does works: `orrery model list` says why"),
             ("nope", &[], "put a .gguf file"),
         ] {
             let said = said(name, models).unwrap_err();
             assert!(said.starts_with(&format!("the model {name} does not support chat")), "{said}");
-            assert!(said.contains(expect), "{said}");
+            assert!(said.ends_with(expect) || models.is_empty() && said.contains(expect), "{said}");
         }
         let of_upstream = known("gpt-x".to_owned(), &models, true).unwrap();
         assert_eq!(of_upstream, "gpt-x", "the upstream may serve what it does not list");

@@ -38,10 +38,27 @@ fn with_json_last(mut words: Vec<OsString>) -> Vec<OsString> {
     words
 }
 
+/// Commands of other programs, and how to do the same with this one. None of them is a misspelling
+/// of a command such as `restore`.
+const ELSEWHERE: [(&str, &str); 4] = [
+    (
+        "start",
+        "`orrery serve` starts the service in this terminal, `systemctl start orrery` an installed one",
+    ),
+    ("stop", "`systemctl stop orrery` stops an installed service, Ctrl+C one in a terminal"),
+    ("restart", "`systemctl restart orrery` restarts an installed service"),
+    ("status", "`orrery service status` shows an installed service, `orrery doctor` its problems"),
+];
+
 /// Replaces clap's suggestions of commands with the most similar visible one, if there is one.
 fn with_near_command(mut error: clap::Error) -> clap::Error {
     let unknown = error.get(ContextKind::InvalidSubcommand).map(ToString::to_string);
     let suggested = error.remove(ContextKind::SuggestedSubcommand);
+    let is_it = |(command, _): &&(&str, &str)| unknown.as_deref() == Some(command);
+    if let Some((_, tip)) = ELSEWHERE.iter().find(is_it) {
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![(*tip).into()]));
+        return error;
+    }
     if let (Some(unknown), Some(ContextValue::Strings(suggested))) = (unknown, suggested) {
         let all = Arguments::command();
         let is_hidden = |name: &str| all.find_subcommand(name).is_some_and(Command::is_hide_set);
@@ -91,10 +108,18 @@ mod tests {
             "orrery files list",
             "orrery workflow run",
             "orrery restart",
+            "orrery stop",
             "orrery guards",
             "orrery llm-workers",
         ] {
             assert!(!refusal(line).contains("similar"), "{}", refusal(line));
+        }
+    }
+
+    #[test]
+    fn cli_names_the_command_for_service_verbs() {
+        for (verb, tip) in ELSEWHERE {
+            assert!(refusal(&format!("orrery {verb}")).contains(tip), "{verb}");
         }
     }
 
@@ -112,7 +137,7 @@ mod tests {
             for hidden in ["guard", "fence", "builtin-worker", "llm-worker"] {
                 assert!(!script.contains(hidden), "{shell} {hidden}");
             }
-            for visible in ["doctor", "chain", "--config", "--amount"] {
+            for visible in ["doctor", "chain", "config", "amount"] {
                 assert!(script.contains(visible), "{shell} {visible}");
             }
         }

@@ -95,7 +95,11 @@ pub fn fill_url(url: &str, input: &Value) -> Result<String, url_template::Error>
     let template = InputTemplate::parse(&url.into())?;
     match template.url() {
         None => Ok(url.to_owned()),
-        Some(url) => Ok(url?.resolve(&Input(input), bytes_max(input))?.into()),
+        Some(url) => {
+            let url = url?.resolve(&Input(input), bytes_max(input))?;
+            url_template::check_target(&url)?;
+            Ok(url.into())
+        }
     }
 }
 
@@ -208,13 +212,14 @@ mod tests {
 
     #[test]
     fn input_template_url_values_stay_in_their_component() {
-        let input = json!({"id": "../a?x=", "n": 7, "up": ".."});
+        let input = json!({"id": "../a?x=", "n": 7, "up": "..", "colon": "a:b"});
         for (url, expect) in [
             ("http://h/u/{{input.id}}/x", Ok("http://h/u/..%2Fa%3Fx%3D/x")),
             ("http://h/{{input.n}}?q={{ input.id }}", Ok("http://h/7?q=..%2Fa%3Fx%3D")),
             ("http://h/plain", Ok("http://h/plain")),
             ("http://h/{{input.up}}/x", Err("must not get the path segment '..'")),
             ("http://h/{{input.missing}}/x", Err("{{input.missing}} ")),
+            ("http://{{input.colon}}:p@h/", Err("must not have ':' in its user name")),
         ] {
             let filled = fill_url(url, &input).map_err(|error| error.to_string());
             match (filled, expect) {

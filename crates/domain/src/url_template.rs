@@ -117,8 +117,8 @@ impl<'t> UrlTemplate<'t> {
             left = left.saturating_sub(text.len());
             Ok(utf8_percent_encode(&text, ENCODED).to_string())
         })?;
-        let url = Url::parse(&text).ok().filter(|url| self.is_target_of(url)).ok_or(Error::Url)?;
-        check_target(&url).map(|()| url)
+        let url = Url::parse(&text).ok().filter(|url| self.is_target_of(url));
+        url.ok_or(Error::Url)
     }
 
     /// Resolves the URL for display, with secrets masked.

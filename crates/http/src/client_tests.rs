@@ -220,6 +220,8 @@ async fn received(client: &Client, request: Request<Bytes>, is_plain: bool) -> S
         if is_plain {
             client.send(request, &LIMITS).await.unwrap();
         } else {
+            let mut request = request;
+            basic_auth::take_from_url(&mut request);
             client.send_other(request, &LIMITS).await.unwrap();
         }
     };

@@ -287,11 +287,10 @@ fn http_step_validates_resolved_references() {
             json!({"x": ".."}),
             "url must not get the path segment '..'",
         ),
-        (whole("http://a%3Ab:c@h/"), json!({}), "the user name of basic credentials must not"),
         (
             whole("http://{{inputs.x}}:c@h/"),
             json!({"x": "a:b"}),
-            "the user name of basic credentials",
+            "url must not have ':' in its user name",
         ),
         (
             json!({"url": "http://h/", "auth": {"type": "basic", "username": "a:b", "password": "c"}}),

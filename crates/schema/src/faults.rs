@@ -25,10 +25,6 @@ const QUOTED_CHARS: usize = 80;
 /// Describes the error of a schema that could not be compiled.
 pub(super) fn of(schema: &Value, error: &jsonschema::ValidationError<'_>) -> Violation {
     let path = error.instance_path().to_string();
-    if let Some((path, target)) = dangling(schema, schema, "").filter(|_| path.is_empty()) {
-        let message = format!("`$ref` {:?} points to nothing in the schema", quoted(target));
-        return Violation { path, message: brief(message) };
-    }
     let value = schema.pointer(&path).unwrap_or(&Value::Null);
     let message = match keyword(&path) {
         "pattern" => pattern(value),
@@ -68,23 +64,18 @@ fn keyword(path: &str) -> &str {
     last
 }
 
-/// Returns the position and the target of the first reference within the schema that points to
-/// nothing.
-fn dangling<'s>(root: &Value, schema: &'s Value, place: &str) -> Option<(String, &'s str)> {
+/// Returns the position of the first reference with this target.
+pub(super) fn place_of(schema: &Value, target: &str, place: &str) -> Option<String> {
     let inside = |name: &str| format!("{place}/{}", name.replace('~', "~0").replace('/', "~1"));
     match schema {
-        Value::Object(fields) => fields.iter().find_map(|(name, value)| match value.as_str() {
-            Some(target) if name == "$ref" => {
-                let pointer = target.strip_prefix('#').filter(|rest| rest.starts_with('/'))?;
-                let is_dangling = !pointer.contains('%') && root.pointer(pointer).is_none();
-                is_dangling.then(|| (inside(name), target))
-            }
-            _ => dangling(root, value, &inside(name)),
+        Value::Object(fields) => fields.iter().find_map(|(name, value)| {
+            let is_it = matches!(name.as_str(), "$ref" | "$dynamicRef") && value == target;
+            if is_it { Some(inside(name)) } else { place_of(value, target, &inside(name)) }
         }),
-        Value::Array(items) => items
-            .iter()
-            .enumerate()
-            .find_map(|(index, item)| dangling(root, item, &inside(&index.to_string()))),
+        Value::Array(items) => {
+            let mut items = items.iter().enumerate();
+            items.find_map(|(index, item)| place_of(item, target, &inside(&index.to_string())))
+        }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
     }
 }
@@ -155,6 +146,7 @@ mod tests {
                 "/patternProperties",
                 "\"(?<=a)\" is not a supported regular expression: look-around",
             ),
+            (json!({"$ref": "#missing"}), "/$ref", "points to nothing in the schema"),
             (json!({"properties": {"pattern": 5}}), "/properties/pattern", "is not of type"),
         ] {
             let schema = json!({"type": "object", "properties": {"a": {}, "x": property}});

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value};
 
-use super::{Error, PATTERN_BYTES, whole};
+use super::{Error, PATTERN_BYTES, Violation, faults};
 
 /// Maximum edges. A schema with more edges expands too far, whatever its shape.
 const EDGES_MAX: usize = 1_000_000;
@@ -265,8 +265,9 @@ impl<'s> Builder<'s> {
     /// Returns the possible targets of a reference within the document.
     fn targets(&self, reference: &str) -> Result<Vec<&'s Value>, Error> {
         let nothing = || {
-            let sentence = format!("\"$ref\": \"{reference}\" points to nothing in the schema");
-            Error::Invalid(whole(sentence))
+            let message = format!("\"$ref\": \"{reference}\" points to nothing in the schema");
+            let path = faults::place_of(self.root, reference, "").unwrap_or_default();
+            Error::Invalid(Violation { path, message })
         };
         let fragment = reference.strip_prefix('#').ok_or_else(nothing)?;
         let decoded = percent_decode_str(fragment).decode_utf8_lossy();

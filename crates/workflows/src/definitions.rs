@@ -134,7 +134,7 @@ fn compile(
         let Some(schema) = &event.schema else { continue };
         let schema = Schema::compile(schema).map_err(|error| {
             let message = format!("step '{}': event/schema: {error}", step.id);
-            let path = place_of(definition, &step.id, "event/schema");
+            let path = place_of(definition, &step.id, "event/schema") + error.path();
             let problems = vec![Problem { path, message: message.clone() }];
             Error::Invalid { message, problems }
         })?;
