@@ -585,16 +585,16 @@ export function Status({ of }) {
   return html`<span class=${`status ${kind}`}><${Icon} name=${icon} />${word}</span>`;
 }
 
-// Longer words may be broken, so that they do not make a table wider than the window. Addresses break after / and @.
+// Longer words may be broken, so that they do not make a table wider than the window. Long addresses break after / and @.
 const WORD_MAX = 20;
 const LONG = new RegExp(`[^\\s/@?&,-]{${WORD_MAX + 1}}`);
 const SEGMENTS = /(?<=[^/][/@])(?=[^/])/;
-const ADDRESS_MAX = 200;
+const ADDRESS = /^\S{21,200}$/;
 
 // Untrusted text, isolated so that its writing direction does not affect its surroundings.
 export function Text({ children, as: Tag = "bdi" }) {
   const text = [children].flat().join("");
-  const parts = text.length > ADDRESS_MAX ? [text] : text.split(SEGMENTS);
+  const parts = ADDRESS.test(text) ? text.split(SEGMENTS) : [text];
   const shown = parts.map((part) => (LONG.test(part) ? html`<span class="long">${part}</span>` : part));
   return html`<${Tag}>${shown.flatMap((part, at) => (at ? [html`<wbr />`, part] : part))}</${Tag}>`;
 }
