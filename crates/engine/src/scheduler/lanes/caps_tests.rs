@@ -250,7 +250,7 @@ impl Fixture {
             assert_eq!((load.running, load.queued), (running, rows - running), "of the lane");
             for owner in (0..4).map(organization) {
                 let rows = self.disk.iter().filter(|row| row.0 == lane && row.2 == owner).count();
-                let own = |run: &&Run| run.row.0 == lane && run.row.2 == owner;
+                let own = |run: &&Running| run.row.0 == lane && run.row.2 == owner;
                 let running = self.running.iter().filter(own).count();
                 let share = self.lanes.share(&name(lane), owner, Some(rows));
                 assert_eq!((share.running, share.queued), (running, rows - running), "its share");
