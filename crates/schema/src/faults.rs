@@ -24,7 +24,13 @@ const QUOTED_CHARS: usize = 80;
 
 /// Describes the error of a schema that could not be compiled.
 pub(super) fn of(schema: &Value, error: &jsonschema::ValidationError<'_>) -> Violation {
-    let path = error.instance_path().to_string();
+    let mut path = error.instance_path().to_string();
+    if let Some((names, _name)) = path.rsplit_once("/patternProperties/")
+        && error.masked().to_string().contains("regex")
+    {
+        // An invalid name: its own position would be that of its schema.
+        path = format!("{names}/patternProperties");
+    }
     let value = schema.pointer(&path).unwrap_or(&Value::Null);
     let message = match keyword(&path) {
         "pattern" => pattern(value),

@@ -535,11 +535,12 @@ fn waiting_steps_of_organizations_take_turns() {
     for (waiter, owner) in [(1, 1), (2, 1), (3, 1), (4, 2)] {
         fixture.lanes.enqueue_step(&name(0), Some(organization(owner)), waiter, false);
     }
-    let mut admitted = Vec::new();
+    let (mut admitted, mut holder) = (Vec::new(), None);
     for _ in 0..4 {
-        fixture.lanes.release_step(&name(0), None);
+        fixture.lanes.release_step(&name(0), holder);
         let Some(Next::AdmitStep { waiter, .. }) = fixture.lanes.next() else { break };
         admitted.push(waiter);
+        holder = Some(organization(if waiter == 4 { 2 } else { 1 }));
     }
     assert_eq!(admitted, [1, 4, 2, 3]);
 }
