@@ -246,9 +246,10 @@ async fn legacy_flow_invalid_requests_start_nothing() {
         (with("name", json!("")), "name is required"),
         (with("name", json!("a\tb")), "name must not contain control characters"),
         (with("steps", json!([])), "definition must include at least one step"),
-        (with("steps", json!({})), "steps must be an array"),
+        (with("steps", json!({})), "steps must be an array of objects"),
+        (with("inputs", json!([{"name": ""}])), "inputs[0].name must not be empty"),
         (
-            with("inputs", json!([{"name": ""}])),
+            with("inputs", json!([{"name": "{a}"}])),
             "each of inputs must have a name without braces and brackets",
         ),
         (with("nodes_json", json!([])), "nodes_json must be a string"),

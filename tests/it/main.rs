@@ -11,6 +11,7 @@ mod admin_api;
 mod agent;
 mod agent_memory;
 mod agent_servers;
+mod agreement;
 mod answers;
 mod audit;
 mod backups;

@@ -123,13 +123,14 @@ async fn named_secret_with_invalid_name_or_value_is_rejected() {
     };
     let name = "a secret's name must have 1 to 64 characters of a-z A-Z 0-9 _ -";
     ask("a.b", json!({"value": "x"})).await.expect_error(400, name);
-    let value = "a secret's value must have 1 to 32768 bytes of text without NUL";
-    for bad in [String::new(), "a\0b".to_owned(), "x".repeat(32769)] {
+    for (bad, rule) in [
+        (String::new(), "must not be empty"),
+        ("a\0b".to_owned(), "must not contain NUL characters"),
+        ("x".repeat(32769), "must have at most 32768 characters"),
+    ] {
         let refused = ask("a", json!({"value": bad})).await.expect(400);
-        assert_eq!(
-            (&refused["error"], &refused["details"][0]["path"]),
-            (&json!(value), &json!("/value"))
-        );
+        assert_eq!(refused["error"], format!("value {rule}"));
+        assert_eq!(refused["details"], json!([{"path": "/value", "message": rule}]));
     }
     assert_eq!(ask("a", json!({"value": 7})).await.status, 400);
     assert_eq!(ask("a", json!({})).await.status, 400);

@@ -86,7 +86,7 @@ async fn prediction_create_refusals_have_specified_texts() {
         ),
         (
             json!({"webhook_url": "https://example.com/", "webhook_secret": "x".repeat(257)}),
-            "webhook_secret must have 1 to 256 bytes",
+            "webhook_secret must have at most 256 characters",
         ),
         (
             json!({"webhook_url": "https://example.com/", "webhook_secret": "line\nbreak"}),

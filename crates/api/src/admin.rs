@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures_util::stream;
 use hyper::StatusCode;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::mpsc;
@@ -28,7 +29,7 @@ use orrery_wire::operator::{
 /// Maximum number of test events that are buffered for the client.
 const REPORTS_MAX: usize = 256;
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct KeyRequest {
     name: String,
@@ -40,7 +41,7 @@ struct KeyRequest {
     created_by: String,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct NewOrganization {
     name: String,
@@ -229,7 +230,7 @@ pub async fn list_loads(context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &ModelLoads { models }))
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Trial {
     slug: String,

@@ -7,6 +7,8 @@ use futures_util::future::BoxFuture;
 use futures_util::stream;
 use hyper::StatusCode;
 use hyper::header::{HeaderName, HeaderValue};
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::doc::{Doc, ErrorForm, Kind, Param, RequestDoc, ResponseDoc};
@@ -15,12 +17,14 @@ use orrery_agent::{Feed, Request, Started, TaskEvent, check_session_name};
 use orrery_chat::Caller;
 use orrery_domain::execution::{Execution, Source};
 use orrery_domain::ids::{ExecutionId, OrganizationId};
+use orrery_http::request::parse_value;
 use orrery_http::sse::{self, HEARTBEAT};
 use orrery_http::{Response, response};
 use orrery_wire::agent::{
     Choice, Cleared, Completion, CompletionRequest, Exchange, Memory, Message, MessageRequest,
     Model, Models, Reply, Sessions, TaskCancelled, Usage,
 };
+use orrery_wire::request::{self, Mismatch};
 
 const X_SESSION_ID: HeaderName = HeaderName::from_static("x-session-id");
 const X_TASK_ID: HeaderName = HeaderName::from_static("x-task-id");
@@ -245,12 +249,17 @@ async fn answer_to(
     form: Form,
 ) -> Result<Response, crate::Error> {
     let bytes = context.request.body().await?;
-    let fields = super::body::parse(&bytes)?;
+    let session = session_header(&context);
     let request = match form {
-        Form::OpenAi => Request::of_completion(fields, session_header(&context), true)?,
-        Form::Flat => Request::of_message(fields, session_header(&context))?,
+        Form::OpenAi => Request::of_completion(read(&bytes)?, session, true)?,
+        Form::Flat => Request::of_message(read(&bytes)?, session)?,
     };
     start(context, caller, request, form).await
+}
+
+/// Reads a body; an error has OpenAI's format.
+fn read<T: DeserializeOwned + JsonSchema + 'static>(bytes: &[u8]) -> Result<T, crate::Error> {
+    Ok(request::read(parse_value(bytes)?).map_err(Mismatch::of_field)?)
 }
 
 fn session_header(context: &Context) -> Option<&str> {
@@ -264,8 +273,7 @@ pub async fn complete(
     caller: Caller,
     body: &[u8],
 ) -> Result<Response, crate::Error> {
-    let fields = super::body::parse(body)?;
-    let request = Request::of_completion(fields, session_header(&context), false)?;
+    let request = Request::of_completion(read(body)?, session_header(&context), false)?;
     start(context, caller, request, Form::OpenAi).await
 }
 

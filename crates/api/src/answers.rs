@@ -19,15 +19,15 @@ use orrery_domain::secret::is_name;
 use orrery_domain::step::EventSource;
 use orrery_engine as engine;
 use orrery_http::request::parse_value;
-use orrery_http::{Response, content, fields, media_type, response};
+use orrery_http::{Response, content, media_type, response};
 use orrery_schema::Patience;
 use orrery_wire::answer::{Accepted, Event};
+use orrery_wire::request::{self, MismatchKind};
 use orrery_workflows::Compiled;
 
 /// Maximum number of schema fields with a control on the page.
 const CONTROLS_MAX: usize = 50;
 const FORM: &str = "application/x-www-form-urlencoded";
-const PAYLOAD: &str = "payload";
 const NO_PAYLOAD: &str = "payload field is required, as in {\"payload\": {\"approved\": true}}";
 /// The field of a form whose schema has no property with a control.
 const ACKNOWLEDGED: &str = "acknowledged";
@@ -99,18 +99,12 @@ fn is_form(headers: &HeaderMap, body: &[u8]) -> bool {
 /// Returns the payload of a JSON body. Other fields are rejected, because an answer cannot be
 /// undone.
 fn of_json(body: &[u8]) -> Result<Value, crate::Error> {
-    if body.trim_ascii().is_empty() {
-        return Err(crate::Error::bad_request(NO_PAYLOAD));
-    }
-    let Value::Object(mut sent) = parse_value(body)? else {
-        return Err(crate::Error::bad_request("the request body must be a JSON object"));
-    };
-    let payload =
-        sent.shift_remove(PAYLOAD).ok_or_else(|| crate::Error::bad_request(NO_PAYLOAD))?;
-    match sent.keys().next() {
-        None => Ok(payload),
-        Some(name) => Err(crate::Error::bad_request(fields::sentence("field", name, &[PAYLOAD]))),
-    }
+    let read = request::read::<Event>(parse_value(body)?);
+    let event = read.map_err(|mismatch| match mismatch.kind {
+        MismatchKind::Missing => crate::Error::bad_request(NO_PAYLOAD),
+        MismatchKind::Unknown | MismatchKind::Invalid => mismatch.into(),
+    })?;
+    Ok(event.payload)
 }
 
 /// Validates a payload and sends it to the step.

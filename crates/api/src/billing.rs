@@ -1,6 +1,7 @@
 //! Billing: the balance, and the operator's routes to read and change it.
 
 use hyper::StatusCode;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::Context;
@@ -15,7 +16,7 @@ use orrery_wire::service::Balance;
 const LIMIT_DEFAULT: u64 = 50;
 const LIMIT_MAX: u64 = 10_000;
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct TopUp {
     organization: Option<String>,

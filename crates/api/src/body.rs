@@ -1,93 +1,87 @@
-//! Parses JSON request bodies and their webhook fields, and builds the error responses for invalid
+//! Converts the fields that several request bodies have, and builds the error responses for invalid
 //! input.
 
+use std::collections::HashSet;
+
 use hyper::header::{HeaderValue, RETRY_AFTER};
-use serde_json::Value;
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+use serde_json::json;
 
 use super::Services;
 use crate::Error;
 use orrery_domain::delivery::Webhook;
-use orrery_domain::json_object::JsonObject;
 use orrery_domain::signature;
-use orrery_http::fields::sentence;
-use orrery_http::request::{Request, parse_value};
+use orrery_http::Request;
+use orrery_http::request::parse_value;
 use orrery_schema::{Unavailable, ValidationError, Violation};
+use orrery_wire::request::{Mismatch, read};
 
-/// Parses a body as a JSON object. An empty body counts as an object without fields.
+/// Reads a body that the dashboard sends from a form. The details of an error name the field, next
+/// to which the page shows the message.
 ///
 /// # Errors
-/// 400 when the body is not JSON or not an object.
-pub fn parse(bytes: &[u8]) -> Result<JsonObject, Error> {
-    match parse_value(bytes)? {
-        Value::Object(fields) => Ok(fields.into()),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
-            Err(Error::bad_request("the request body must be a JSON object"))
-        }
-    }
+/// 400 when the body does not match its schema.
+pub async fn form<T: DeserializeOwned + JsonSchema + 'static>(
+    request: &mut Request,
+) -> Result<T, Error> {
+    let body = parse_value(&request.body().await?)?;
+    read(body).map_err(|mismatch| {
+        let Mismatch { path, message, .. } = &mismatch;
+        let details = json!([{"path": format!("/{path}"), "message": message}]);
+        Error::from(mismatch).with_details(details)
+    })
 }
 
-/// Rejects a body with an unknown field.
-///
-/// # Errors
-/// 400, with a similar known field as a suggestion.
-pub fn refuse_unread(fields: &JsonObject) -> Result<(), Error> {
-    match fields.unread().next() {
-        Some(unknown) => Err(Error::bad_request(sentence("field", unknown, fields.known()))),
-        None => Ok(()),
-    }
-}
-
-/// Returns the webhook for the completion: `webhook_url`, signed with `webhook_secret`. An empty
-/// URL means no webhook.
+/// Returns the webhook for the completion: the URL, with the secret that signs it. An empty URL means
+/// no webhook.
 ///
 /// # Errors
 /// 400 for an invalid URL, for a URL that the egress guard denies, and for an invalid secret.
-pub fn webhook(fields: &mut JsonObject, services: &Services) -> Result<Option<Webhook>, Error> {
-    webhook_at("webhook_url", fields, services)
+pub fn webhook(
+    url: Option<String>,
+    secret: Option<String>,
+    services: &Services,
+) -> Result<Option<Webhook>, Error> {
+    let Some(url) = webhook_url("webhook_url", url, services)? else { return Ok(None) };
+    let secret = secret.filter(|secret| !secret.is_empty());
+    let secret = secret.map(|secret| sealed_secret(&secret, services)).transpose()?;
+    Ok(Some(Webhook { url, secret }))
 }
 
 /// The warning about a webhook secret without a URL.
 pub const SECRET_ALONE: &str = "webhook_secret has no effect without webhook_url";
 
 /// Warns about a webhook secret without a URL.
-pub fn warn_of_secret_alone(request: &Request, fields: &JsonObject) {
-    let is_set =
-        |name| fields.peek(name).and_then(Value::as_str).is_some_and(|text| !text.is_empty());
-    if is_set("webhook_secret") && !is_set("webhook_url") {
+pub fn warn_of_secret_alone(request: &Request, url: Option<&String>, secret: Option<&String>) {
+    let is_set = |text: Option<&String>| text.is_some_and(|text| !text.is_empty());
+    if is_set(secret) && !is_set(url) {
         request.warn(SECRET_ALONE);
     }
 }
 
-/// Like [`webhook`], but reads the URL from another field.
-///
-/// # Errors
-/// The same as [`webhook`].
-pub fn webhook_at(
-    name: &'static str,
-    fields: &mut JsonObject,
-    services: &Services,
-) -> Result<Option<Webhook>, Error> {
-    let secret = fields.text("webhook_secret")?.filter(|secret| !secret.is_empty());
-    let Some(url) = webhook_url_at(name, fields, services)? else { return Ok(None) };
-    let secret = secret.map(|secret| sealed_secret(&secret, services)).transpose()?;
-    Ok(Some(Webhook { url, secret }))
-}
-
-/// Returns only the URL; `None` if it is empty.
+/// Returns the URL in the field `name`; `None` if it is empty.
 ///
 /// # Errors
 /// 400 for an invalid URL, and for a URL that the egress guard denies.
-pub fn webhook_url_at(
-    name: &'static str,
-    fields: &mut JsonObject,
+pub fn webhook_url(
+    name: &str,
+    url: Option<String>,
     services: &Services,
 ) -> Result<Option<String>, Error> {
-    let url = fields.text(name)?.filter(|url| !url.is_empty());
+    let url = url.filter(|url| !url.is_empty());
     if let Some(url) = &url {
         let checked = services.egress.check_url(url);
         checked.map_err(|error| Error::bad_request(format!("{name} {error}")))?;
     }
     Ok(url)
+}
+
+/// Returns the items without surrounding whitespace and without duplicates, in order.
+pub fn distinct(items: Vec<String>) -> Vec<String> {
+    let mut seen = HashSet::new();
+    let trimmed = items.into_iter().map(|item| item.trim().to_owned());
+    trimmed.filter(|item| seen.insert(item.clone())).collect()
 }
 
 /// Seals a webhook's secret for storage.

@@ -12,7 +12,7 @@ use orrery_engine as engine;
 use orrery_http::{self as http, Response, response};
 use orrery_records::idempotency::StoredResponse;
 use orrery_runtime::new_id;
-use orrery_wire::bulk_job::{Accepted, Filter, Request, View};
+use orrery_wire::bulk_job::{Accepted, Request, View};
 
 const NO_JOB: ResponseDoc = ResponseDoc::error(404, "Job not found");
 const JOB: ResponseDoc = ResponseDoc::json::<View>(200, "The job with its progress");
@@ -45,13 +45,6 @@ pub async fn start(mut context: Context) -> Result<Response, crate::Error> {
     };
     let request: Request = http::request::parse(&bytes)?;
     let limit = request.limit.unwrap_or(LIMIT_MAX);
-    if !(1..=LIMIT_MAX).contains(&limit) {
-        return Err(crate::Error::bad_request(format!("limit must be from 1 to {LIMIT_MAX}")));
-    }
-    // An empty filter, for example from an unset variable, would select everything.
-    if let Some(name) = Filter::NAMES.iter().find(|name| request.filter.get(name) == Some("")) {
-        return Err(crate::Error::bad_request(format!("filter.{name} must not be empty")));
-    }
     let filter = read_filter(&|name| request.filter.get(name))?;
     let services = &context.services;
     let id: JobId = new_id();

@@ -3,6 +3,7 @@
 //! or change chains.
 
 use hyper::StatusCode;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -14,22 +15,22 @@ use orrery_records::chains::Change;
 use orrery_wire::chain;
 use orrery_wire::operator::{Chain, Chains};
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct New {
     organization: Option<String>,
     model: String,
     name: String,
-    entries: Vec<Entry>,
+    entries: Vec<chain::Entry>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Changed {
     organization: Option<String>,
     model: String,
     name: String,
-    entries: Option<Vec<Entry>>,
+    entries: Option<Vec<chain::Entry>>,
     enabled: Option<bool>,
 }
 
@@ -42,10 +43,11 @@ pub async fn create(mut context: Context) -> Result<Response, crate::Error> {
     let organization =
         services.accounts.organization_or_default(new.organization.as_deref()).await?;
     let schema_of = |slug: &str| schema_of(services, slug);
+    let entries = new.entries.into_iter().map(Entry::from).collect();
     let made = services
         .chains
         .by(context.actor())
-        .create(organization.id, &new.model, &new.name, new.entries, &schema_of)
+        .create(organization.id, &new.model, &new.name, entries, &schema_of)
         .await?;
     Ok(response::json(StatusCode::CREATED, &Chain::of(&made, &organization)))
 }
@@ -59,7 +61,8 @@ pub async fn change(mut context: Context) -> Result<Response, crate::Error> {
     let organization =
         services.accounts.organization_or_default(changed.organization.as_deref()).await?;
     let schema_of = |slug: &str| schema_of(services, slug);
-    let change = Change { entries: changed.entries, enabled: changed.enabled };
+    let entries = changed.entries.map(|all| all.into_iter().map(Entry::from).collect());
+    let change = Change { entries, enabled: changed.enabled };
     let chain = services
         .chains
         .by(context.actor())

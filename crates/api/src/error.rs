@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 use hyper::header::{HeaderName, HeaderValue};
-use orrery_domain::json_object::Mismatch;
 use orrery_http as http;
 use orrery_http::body::BoxError;
 use orrery_http::error::OpenAi;
+use orrery_wire::request::Mismatch;
 
 /// A rejected or failed request.
 #[derive(Debug)]

@@ -8,34 +8,37 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::StatusCode;
 use hyper::header::{ETAG, HeaderValue, IF_NONE_MATCH};
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
 use serde_json::value::to_raw_value;
 use serde_json::{Map, Value};
 
-use super::body::{self, validation_error};
+use super::body;
 use super::content::names_etag;
 use super::doc::{Doc, Kind, OFFSET, Param, RequestDoc, ResponseDoc};
 use super::idempotency_key::{self, Creation};
+use super::inputs::{check_entry, check_inputs};
 use super::{Context, Role};
 use orrery_domain::delivery::Webhook;
 use orrery_domain::execution::{self, Execution, Work, WorkflowRun};
 use orrery_domain::hex::hex;
 use orrery_domain::ids::{BulkId, ExecutionId, Id as _, WorkflowId};
-use orrery_domain::json_object::JsonObject;
 use orrery_domain::workflow::{Status, Version, Workflow};
 use orrery_engine::query::lists::Query;
 use orrery_engine::rows::Standing;
 use orrery_engine::{self as engine, Submission};
+use orrery_http::request::{parse, parse_value};
 use orrery_http::{Response, response};
 use orrery_records::idempotency::StoredResponse;
 use orrery_runtime::{monotonic_now, new_id};
-use orrery_schema::{Patience, ValidationError};
 use orrery_wire as wire;
 use orrery_wire::execution::{Cancelled, List, Summary};
+use orrery_wire::request;
 use orrery_wire::trigger::{
     Accepted, BULK_MAX, Bulk, BulkEntry, BulkTrigger, BulkVersionTrigger, PublicTrigger, Trigger,
     VersionTrigger,
 };
-use orrery_workflows::{self as workflows, Compiled, count_trigger};
+use orrery_workflows::{self as workflows, count_trigger};
 
 /// Default time to wait for an unfinished execution to change, in seconds.
 const TIMEOUT_DEFAULT: u64 = 10;
@@ -75,7 +78,11 @@ pub const TRIGGER: Doc = Doc {
 pub async fn trigger(mut context: Context) -> Result<Response, crate::Error> {
     let bytes = context.request.body().await?;
     let workflow = find(&context).await?;
-    start_one(&context, "trigger", &bytes, &workflow, None).await
+    let read = parse(&bytes);
+    let Trigger { version_id, run } =
+        idempotency_key::checked(&context, route("trigger", &workflow, None), &bytes, read).await?;
+    let version = version_of(&workflow, version_id.as_deref())?;
+    start_one(&context, ("trigger", None), &bytes, (&workflow, version), run).await
 }
 
 pub const TRIGGER_VERSION: Doc = Doc {
@@ -89,8 +96,13 @@ pub const TRIGGER_VERSION: Doc = Doc {
 pub async fn trigger_version(mut context: Context) -> Result<Response, crate::Error> {
     let bytes = context.request.body().await?;
     let workflow = find(&context).await?;
-    let version = context.request.param("version");
-    start_one(&context, "trigger", &bytes, &workflow, Some(version)).await
+    let id = context.request.param("version");
+    let version = version_of(&workflow, Some(id))?;
+    let read = parse(&bytes);
+    let run =
+        idempotency_key::checked(&context, route("trigger", &workflow, Some(id)), &bytes, read)
+            .await?;
+    start_one(&context, ("trigger", Some(id)), &bytes, (&workflow, version), run).await
 }
 
 pub const TRIGGER_PUBLIC: Doc = Doc {
@@ -108,6 +120,7 @@ pub const TRIGGER_PUBLIC: Doc = Doc {
 /// execution, regardless of the organization that owns the workflow.
 pub async fn trigger_public(mut context: Context) -> Result<Response, crate::Error> {
     let bytes = context.request.body().await?;
+    let PublicTrigger { run, .. } = parse(&bytes)?;
     let missing =
         || crate::Error::not_found("workflow version not found or not publicly available");
     let reference = context.request.param("workflow");
@@ -126,35 +139,32 @@ pub async fn trigger_public(mut context: Context) -> Result<Response, crate::Err
             && version.status == Status::Active
             && workflow.status == Status::Active
     };
-    let id = version.filter(is_public).ok_or_else(missing)?.id.clone();
-    start_one(&context, "public", &bytes, &workflow, Some(&id)).await
+    let version = version.filter(is_public).ok_or_else(missing)?;
+    let route = ("public", Some(version.id.as_str()));
+    start_one(&context, route, &bytes, (&workflow, version), run).await
 }
 
 /// Starts one execution. `trigger` distinguishes routes that can address the same version.
 async fn start_one(
     context: &Context,
-    trigger: &str,
+    (trigger, in_path): (&str, Option<&str>),
     bytes: &Bytes,
-    workflow: &Workflow,
-    in_path: Option<&str>,
+    (workflow, version): (&Workflow, &Version),
+    run: VersionTrigger,
 ) -> Result<Response, crate::Error> {
     let services = &context.services;
-    let mut fields = body::parse(bytes)?;
-    let version = requested_version(workflow, in_path, &mut fields)?;
-    // The route consists of the path alone: if the path has no version, the latest version may have
-    // changed by the time the request is retried.
-    let route = format!("{trigger}/{}/{}", workflow.id, in_path.unwrap_or_default());
+    let route = route(trigger, workflow, in_path);
     let earlier = format!("trigger/{}/{}", workflow.id, version.id);
     let claim = match begin(context, &route, &earlier, bytes).await? {
         Creation::New(claim) => claim,
         Creation::Replay(answered) => return replayed(context, &answered, None).await,
     };
     refuse_archived(workflow)?;
-    body::warn_of_secret_alone(&context.request, &fields);
-    let webhook = body::webhook(&mut fields, services)?;
+    let VersionTrigger { inputs, webhook_url: url, webhook_secret: secret } = run;
+    body::warn_of_secret_alone(&context.request, url.as_ref(), secret.as_ref());
+    let webhook = body::webhook(url, secret, services)?;
     let compiled = services.workflows.compiled(version.revision).await?;
-    let inputs = fields.take("inputs").unwrap_or_else(|| Value::Object(Map::new()));
-    let inputs = check_inputs(&compiled, inputs).await?;
+    let inputs = check_inputs(&compiled, Value::Object(inputs.unwrap_or_default())).await?;
     let submission = submission(context, workflow, version, None, &inputs, webhook)?;
     let mut commit = claim.commit(StoredResponse::created(submission.id))?;
     count_trigger(&mut commit, workflow.id, &version.id);
@@ -179,6 +189,12 @@ async fn begin(
         }
     }
     idempotency_key::begin(context, organization, route, bytes).await
+}
+
+/// Returns the route of an `Idempotency-Key`. It consists of the path alone: if the path has no
+/// version, the latest version may have changed by the time the request is retried.
+fn route(trigger: &str, workflow: &Workflow, in_path: Option<&str>) -> String {
+    format!("{trigger}/{}/{}", workflow.id, in_path.unwrap_or_default())
 }
 
 fn accepted(execution: &Execution) -> Response {
@@ -213,7 +229,12 @@ pub const BULK: Doc = Doc {
 pub async fn bulk(mut context: Context) -> Result<Response, crate::Error> {
     let bytes = context.request.body().await?;
     let workflow = find(&context).await?;
-    start_bulk(&context, &bytes, &workflow, None).await
+    let read = read_bulk(&bytes);
+    let BulkTrigger { version_id, runs } =
+        idempotency_key::checked(&context, route("bulk-trigger", &workflow, None), &bytes, read)
+            .await?;
+    let version = version_of(&workflow, version_id.as_deref())?;
+    start_bulk(&context, None, &bytes, (&workflow, version), runs).await
 }
 
 pub const BULK_VERSION: Doc = Doc {
@@ -227,23 +248,36 @@ pub const BULK_VERSION: Doc = Doc {
 pub async fn bulk_version(mut context: Context) -> Result<Response, crate::Error> {
     let bytes = context.request.body().await?;
     let workflow = find(&context).await?;
-    start_bulk(&context, &bytes, &workflow, Some(context.request.param("version"))).await
+    let id = context.request.param("version");
+    let version = version_of(&workflow, Some(id))?;
+    let read = read_bulk(&bytes);
+    let runs = idempotency_key::checked(
+        &context,
+        route("bulk-trigger", &workflow, Some(id)),
+        &bytes,
+        read,
+    )
+    .await?;
+    start_bulk(&context, Some(id), &bytes, (&workflow, version), runs).await
+}
+
+/// Reads a bulk trigger. The sentence about its inputs is part of the contract.
+fn read_bulk<T: DeserializeOwned + JsonSchema + 'static>(bytes: &[u8]) -> Result<T, crate::Error> {
+    request::read(parse_value(bytes)?).map_err(|mismatch| match mismatch.path.as_str() {
+        "inputs" => crate::Error::bad_request(format!("inputs must contain 1–{BULK_MAX} items")),
+        _ => mismatch.into(),
+    })
 }
 
 async fn start_bulk(
     context: &Context,
-    bytes: &Bytes,
-    workflow: &Workflow,
     in_path: Option<&str>,
+    bytes: &Bytes,
+    (workflow, version): (&Workflow, &Version),
+    runs: BulkVersionTrigger,
 ) -> Result<Response, crate::Error> {
     let services = &context.services;
-    let mut fields = body::parse(bytes)?;
-    let version = requested_version(workflow, in_path, &mut fields)?;
-    let entries = match fields.take("inputs") {
-        Some(Value::Array(entries)) if (1..=BULK_MAX).contains(&entries.len()) => entries,
-        _ => return Err(crate::Error::bad_request("inputs must contain 1–10 items")),
-    };
-    let route = format!("bulk-trigger/{}/{}", workflow.id, in_path.unwrap_or_default());
+    let route = route("bulk-trigger", workflow, in_path);
     let earlier = format!("bulk-trigger/{}/{}", workflow.id, version.id);
     let claim = match begin(context, &route, &earlier, bytes).await? {
         Creation::New(claim) => claim,
@@ -255,8 +289,9 @@ async fn start_bulk(
         }
     };
     refuse_archived(workflow)?;
-    body::warn_of_secret_alone(&context.request, &fields);
-    let webhook = body::webhook(&mut fields, services)?;
+    let BulkVersionTrigger { inputs: entries, webhook_url: url, webhook_secret: secret } = runs;
+    body::warn_of_secret_alone(&context.request, url.as_ref(), secret.as_ref());
+    let webhook = body::webhook(url, secret, services)?;
     let compiled = services.workflows.compiled(version.revision).await?;
     let bulk: BulkId = new_id();
     let now = services.clock.now();
@@ -303,53 +338,12 @@ pub fn refuse_archived(workflow: &Workflow) -> Result<(), crate::Error> {
     Ok(())
 }
 
-/// Returns the version in the path, or else the version in the body, or else the latest version.
-fn requested_version<'w>(
-    workflow: &'w Workflow,
-    in_path: Option<&str>,
-    fields: &mut JsonObject,
-) -> Result<&'w Version, crate::Error> {
-    match in_path {
-        Some(id) => version_of(workflow, Some(id)),
-        None => version_of(workflow, fields.text("version_id")?.as_deref()),
-    }
-}
-
 pub fn version_of<'w>(
     workflow: &'w Workflow,
     named: Option<&str>,
 ) -> Result<&'w Version, crate::Error> {
     let id = named.filter(|id| !id.is_empty()).unwrap_or(&workflow.latest);
     Ok(workflow.version(id).ok_or(workflows::Error::NoVersion)?)
-}
-
-/// Returns the inputs with the defaults of the workflow's schema filled in.
-async fn check_inputs(compiled: &Compiled, inputs: Value) -> Result<Value, crate::Error> {
-    if !inputs.is_object() {
-        return Err(crate::Error::bad_request("inputs must be an object"));
-    }
-    match &compiled.inputs {
-        None => Ok(inputs),
-        Some(schema) => {
-            schema.check_off_thread(inputs, Patience::Request).await.map_err(validation_error)
-        }
-    }
-}
-
-/// Like [`check_inputs`], for one entry of a bulk trigger. The inner error is a message.
-pub async fn check_entry(
-    compiled: &Compiled,
-    inputs: Value,
-) -> Result<Result<Value, String>, crate::Error> {
-    if !inputs.is_object() {
-        return Ok(Err("invalid input: it must be an object".to_owned()));
-    }
-    let Some(schema) = &compiled.inputs else { return Ok(Ok(inputs)) };
-    match schema.check_off_thread(inputs, Patience::Request).await {
-        Ok(inputs) => Ok(Ok(inputs)),
-        Err(broken @ ValidationError::Violations(_)) => Ok(Err(format!("invalid input: {broken}"))),
-        Err(unavailable) => Err(validation_error(unavailable)),
-    }
 }
 
 pub fn submission(
@@ -559,6 +553,7 @@ pub const REDRIVE: Doc = Doc {
 pub async fn redrive(mut context: Context) -> Result<Response, crate::Error> {
     let caller = context.caller()?;
     let bytes = context.request.body().await?;
+    parse::<Map<String, Value>>(&bytes)?;
     let source = id_of(&context)?;
     let route = format!("redrive/{source}");
     let services = &context.services;

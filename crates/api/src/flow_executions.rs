@@ -4,27 +4,29 @@
 use std::sync::Arc;
 
 use hyper::StatusCode;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::Context;
 use super::body;
 use super::doc::{Doc, OFFSET, Param, RequestDoc, ResponseDoc};
-use super::executions::{check_entry, find, refuse_archived, submission, version_of};
+use super::executions::{find, refuse_archived, submission, version_of};
 use super::idempotency_key::{self, Creation};
+use super::inputs::check_entry;
 use orrery_domain::execution::{Execution, TOGETHER_MAX};
 use orrery_domain::ids::{BulkId, ExecutionId, OrganizationId};
-use orrery_domain::json_object::{JsonObject, Mismatch};
 use orrery_domain::legacy;
 use orrery_domain::workflow::Workflow;
 use orrery_engine as engine;
 use orrery_engine::query::lists::Query;
+use orrery_http::request::{parse, parse_value};
 use orrery_http::{Response, response};
 use orrery_records::idempotency::StoredResponse;
 use orrery_runtime::new_id;
 use orrery_wire::execution::Steps;
 use orrery_wire::legacy::{
-    BulkTrigger, Bulked, ExecutionList, LOOK_UP_MAX, LookUp, LookedUp, Record, Trigger, Triggered,
+    BulkTrigger, Bulked, ExecutionList, LookUp, LookedUp, Record, Trigger, Triggered,
 };
+use orrery_wire::request::{self, Mismatch};
 use orrery_workflows::{Compiled, count_trigger};
 
 const LIMIT_DEFAULT: u64 = 50;
@@ -55,9 +57,7 @@ pub const TRIGGER: Doc = Doc {
 /// `POST /api/v1/{workflow}/trigger`
 pub async fn trigger(mut context: Context) -> Result<Response, crate::Error> {
     let bytes = context.request.body().await?;
-    let mut fields = body::parse(&bytes)?;
-    let parameters = fields.take("parameters").unwrap_or_else(|| json!({}));
-    let started = start(&context, &bytes, fields, vec![parameters], Together::One).await?;
+    let started = start(&context, &bytes, Together::One).await?;
     let id = started.first().cloned().unwrap_or_default();
     let message = "Workflow triggered successfully";
     let body = Triggered { status: "success", message, trigger_id: &id };
@@ -85,18 +85,27 @@ pub const BULK_ALIAS: Doc = Doc {
 /// `POST /api/v2/{workflow}/bulk`: starts all executions or none.
 pub async fn bulk(mut context: Context) -> Result<Response, crate::Error> {
     let bytes = context.request.body().await?;
-    let mut fields = body::parse(&bytes)?;
-    let Some(Value::Array(parameters)) = fields.take("parameters") else {
-        return Err(crate::Error::bad_request("parameters must be an array of objects"));
-    };
-    if !(1..=TOGETHER_MAX).contains(&parameters.len()) {
-        let message = format!("parameters must contain 1–{TOGETHER_MAX} items");
-        return Err(crate::Error::bad_request(message));
-    }
-    let ids = start(&context, &bytes, fields, parameters, Together::Bulk).await?;
+    let ids = start(&context, &bytes, Together::Bulk).await?;
     let message = "Workflows triggered successfully";
     let body = Bulked { status: "success", message, execution_ids: &ids };
     Ok(response::json(StatusCode::OK, &body))
+}
+
+/// Reads the body of a trigger as that of a bulk trigger.
+fn read(bytes: &[u8], together: Together) -> Result<BulkTrigger, crate::Error> {
+    if together == Together::One {
+        let Trigger { parameters, webhook_url, webhook_secret } = parse(bytes)?;
+        let parameters = vec![parameters.unwrap_or_default()];
+        return Ok(BulkTrigger { parameters, webhook_url, webhook_secret });
+    }
+    // The sentence about the number of items is part of the contract.
+    request::read(parse_value(bytes)?).map_err(|mismatch: Mismatch| {
+        if mismatch.path == "parameters" && mismatch.message != "must be an array of objects" {
+            let message = format!("parameters must contain 1–{TOGETHER_MAX} items");
+            return crate::Error::bad_request(message);
+        }
+        mismatch.into()
+    })
 }
 
 /// Whether the started executions form a bulk.
@@ -111,8 +120,6 @@ enum Together {
 async fn start(
     context: &Context,
     bytes: &[u8],
-    mut fields: JsonObject,
-    parameters: Vec<Value>,
     together: Together,
 ) -> Result<Vec<String>, crate::Error> {
     let organization = context.caller()?.organization;
@@ -128,8 +135,10 @@ async fn start(
         }
     };
     refuse_archived(&workflow)?;
-    body::warn_of_secret_alone(&context.request, &fields);
-    let webhook = body::webhook(&mut fields, services)?;
+    let BulkTrigger { parameters, webhook_url: url, webhook_secret: secret } =
+        read(bytes, together)?;
+    body::warn_of_secret_alone(&context.request, url.as_ref(), secret.as_ref());
+    let webhook = body::webhook(url, secret, services)?;
     let compiled = services.workflows.compiled(version.revision).await?;
     let bulk: Option<BulkId> = (together == Together::Bulk).then(new_id);
     let mut submissions = Vec::new();
@@ -156,20 +165,18 @@ async fn start(
 /// booleans as strings.
 async fn check(
     compiled: &Compiled,
-    mut parameters: Value,
+    mut parameters: Map<String, Value>,
 ) -> Result<Result<Value, String>, crate::Error> {
     let schema = compiled.plan.input_schema();
     let properties = schema.and_then(|schema| schema.get("properties")?.as_object());
-    if let Value::Object(given) = &mut parameters {
-        for (name, value) in given {
-            let kind = properties.and_then(|all| all.get(name)?.get("type")?.as_str());
-            let typed = value.as_str().and_then(|text| legacy::typed(text, kind?));
-            if let Some(typed) = typed {
-                *value = typed;
-            }
+    for (name, value) in &mut parameters {
+        let kind = properties.and_then(|all| all.get(name)?.get("type")?.as_str());
+        let typed = value.as_str().and_then(|text| legacy::typed(text, kind?));
+        if let Some(typed) = typed {
+            *value = typed;
         }
     }
-    check_entry(compiled, parameters).await
+    check_entry(compiled, Value::Object(parameters)).await
 }
 
 pub const LIST: Doc = Doc {
@@ -213,9 +220,8 @@ pub const LOOK_UP: Doc = Doc {
 /// `POST /api/v1/{workflow}/executions/bulk`: returns the executions that exist.
 pub async fn look_up(mut context: Context) -> Result<Response, crate::Error> {
     let organization = context.caller()?.organization;
-    let mut fields = body::parse(&context.request.body().await?)?;
-    let ids = fields.texts("execution_ids", LOOK_UP_MAX)?;
-    let ids = ids.ok_or_else(|| Mismatch::required("execution_ids"))?;
+    let LookUp { execution_ids: ids } = context.request.json().await?;
+    let ids = body::distinct(ids);
     let workflow = workflow_of(&context).await?;
     let mut found = Vec::new();
     for id in ids.iter().filter_map(|id| id.parse::<ExecutionId>().ok()) {

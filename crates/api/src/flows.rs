@@ -5,17 +5,17 @@ use hyper::StatusCode;
 use serde_json::Value;
 
 use super::Context;
-use super::body;
 use super::doc::{Doc, OFFSET, Param, RequestDoc, ResponseDoc};
 use super::idempotency_key::{self, Creation};
 use orrery_domain::ids::WorkflowId;
-use orrery_domain::json_object::{JsonObject, Mismatch};
 use orrery_domain::legacy;
-use orrery_domain::workflow::{DESCRIPTION_MAX, NAME_MAX, Version, Workflow};
+use orrery_domain::workflow::{Version, Workflow};
+use orrery_http::request::parse_value;
 use orrery_http::{Response, response};
 use orrery_records::idempotency::StoredResponse;
 use orrery_runtime::new_id;
 use orrery_wire::legacy::{Category, Created, List, Listed, NewWorkflow, Shown, Workflow as Shape};
+use orrery_wire::request;
 use orrery_workflows::{self as workflows, CATEGORIES, Filter, New, Put, SortKey};
 
 const LIMIT_DEFAULT: u64 = 50;
@@ -51,16 +51,14 @@ pub async fn create(mut context: Context) -> Result<Response, crate::Error> {
             return Ok(created(&answered.subject));
         }
     };
-    let mut fields = body::parse(&bytes)?;
-    let name = fields.required_name("name", NAME_MAX)?;
-    let description = fields.bounded_text("description", DESCRIPTION_MAX)?.unwrap_or_default();
-    let definition = read(&mut fields, None)?;
+    let NewWorkflow { name, description, shape } = read(&bytes)?;
+    let definition = definition(&shape, None)?;
     let services = &context.services;
     let id: WorkflowId = new_id();
     let commit = claim.commit(StoredResponse::created(id))?;
     let new = New {
         name,
-        description,
+        description: description.unwrap_or_default(),
         categories: Vec::new(),
         tags: Vec::new(),
         locked: false,
@@ -91,7 +89,7 @@ pub const UPDATE: Doc = Doc {
 /// `POST /api/v1/{workflow}`: updates the latest version and the workflow's name and description.
 pub async fn update(mut context: Context) -> Result<Response, crate::Error> {
     let organization = context.caller()?.organization;
-    let mut fields = body::parse(&context.request.body().await?)?;
+    let NewWorkflow { name, description, shape } = read(&context.request.body().await?)?;
     let services = &context.services;
     let reference = context.request.param("workflow");
     let workflow = services.workflows.find(organization, reference).await?;
@@ -99,22 +97,20 @@ pub async fn update(mut context: Context) -> Result<Response, crate::Error> {
     if latest.locked {
         return Err(workflows::Error::VersionLocked.into());
     }
-    let name = fields.required_name("name", NAME_MAX)?;
-    let description = fields.bounded_text("description", DESCRIPTION_MAX)?.unwrap_or_default();
     let before = definition_of(&context, latest).await?;
     let put = Put {
-        definition: Some(read(&mut fields, Some(&before))?),
+        definition: Some(definition(&shape, Some(&before))?),
         locked: latest.locked,
         production: latest.production,
         allowed_to_share: None,
         name: Some(name),
-        description: Some(description),
+        description: Some(description.unwrap_or_default()),
         replaces: None,
     };
     let changed =
         services.workflows.put_version(organization, reference, &workflow.latest, put).await?;
-    let definition = definition_of(&context, self::latest(&changed)?).await?;
-    Ok(response::json(StatusCode::OK, &Shape::of(&changed, &definition)))
+    let changed_definition = definition_of(&context, self::latest(&changed)?).await?;
+    Ok(response::json(StatusCode::OK, &Shape::of(&changed, &changed_definition)))
 }
 
 pub const LIST: Doc = Doc {
@@ -167,19 +163,18 @@ pub async fn get(context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &shown))
 }
 
-/// Returns the definition in the body.
-fn read(fields: &mut JsonObject, before: Option<&Value>) -> Result<Value, crate::Error> {
-    let mut text = |name| Ok::<_, Mismatch>(fields.text(name)?.unwrap_or_default());
-    let written = legacy::Fields {
-        workspace_id: text("workspace_id")?,
-        thumbnail_url: text("thumbnail_url")?,
-        nodes_json: text("nodes_json")?,
-        edges_json: text("edges_json")?,
-        inputs: fields.take("inputs").unwrap_or_default(),
-        outputs: fields.take("outputs").unwrap_or_default(),
-        steps: fields.take("steps").unwrap_or_default(),
-    };
-    let definition = legacy::definition(&written, before);
+/// Reads a body. The sentence about a missing step is part of the contract.
+fn read(bytes: &[u8]) -> Result<NewWorkflow, crate::Error> {
+    request::read(parse_value(bytes)?).map_err(|mismatch| {
+        if mismatch.path == "steps" && mismatch.message == "must not be empty" {
+            return crate::Error::bad_request("definition must include at least one step");
+        }
+        mismatch.into()
+    })
+}
+
+fn definition(shape: &legacy::Shape, before: Option<&Value>) -> Result<Value, crate::Error> {
+    let definition = legacy::definition(shape, before);
     definition.map_err(|error| crate::Error::bad_request(error.to_string()))
 }
 

@@ -99,3 +99,22 @@ pub async fn begin(
         )),
     }
 }
+
+/// Returns the body that was read. A reused key takes precedence over an invalid body.
+///
+/// # Errors
+/// As [`begin`], and else the error of the body.
+pub async fn checked<T>(
+    context: &Context,
+    route: String,
+    body: &[u8],
+    read: Result<T, impl Into<crate::Error>>,
+) -> Result<T, crate::Error> {
+    match read {
+        Ok(read) => Ok(read),
+        Err(error) => {
+            begin(context, context.caller()?.organization, &route, body).await?;
+            Err(error.into())
+        }
+    }
+}

@@ -44,6 +44,7 @@ mod flow_executions;
 mod flows;
 mod history;
 mod idempotency_key;
+mod inputs;
 mod keys;
 mod limits;
 mod links;

@@ -45,7 +45,7 @@ pub async fn described(services: &Services, owner: &Owner) -> Result<Organizatio
 const NO_ORGANIZATION: ResponseDoc = ResponseDoc::error(404, "Organization not found");
 
 pub const CHANGE: Doc = Doc {
-    request: Some(RequestDoc::json::<LimitsChange>()),
+    request: Some(RequestDoc::optional_json::<LimitsChange>()),
     responses: &[
         ResponseDoc::json::<Organization>(200, "The organization with its limits"),
         NO_ORGANIZATION,

@@ -3,8 +3,10 @@
 //! Only the response that creates a link contains its URL.
 
 use hyper::StatusCode;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::body::form;
 use super::doc::{Doc, RequestDoc, ResponseDoc};
 use super::sessions::{FOREIGN, NOT_JSON, with_cookie};
 use super::{Context, Role};
@@ -67,7 +69,7 @@ pub const SET_UP: Doc = Doc {
 
 /// `POST /setup`
 pub async fn set_up(mut context: Context) -> Result<Response, crate::Error> {
-    let join: Join = context.request.json().await?;
+    let join: Join = form(&mut context.request).await?;
     let (_, token) = context.services.members.set_up(&join.token, newcomer(&join)).await?;
     with_cookie(&context, &token)
 }
@@ -80,7 +82,7 @@ pub const ACCEPT: Doc = Doc {
 
 /// `POST /invitations/accept`
 pub async fn accept(mut context: Context) -> Result<Response, crate::Error> {
-    let join: Join = context.request.json().await?;
+    let join: Join = form(&mut context.request).await?;
     let (_, token) = context.services.members.accept(&join.token, newcomer(&join)).await?;
     with_cookie(&context, &token)
 }
@@ -103,7 +105,7 @@ pub const INVITE: Doc = Doc {
 
 /// `POST /invitations`
 pub async fn invite(mut context: Context) -> Result<Response, crate::Error> {
-    let InvitationRequest { email } = context.request.json().await?;
+    let InvitationRequest { email } = form(&mut context.request).await?;
     let organization = context.organization()?;
     let email = email.as_deref().map(str::trim).filter(|email| !email.is_empty());
     let members = context.services.members.by(context.actor());
@@ -140,7 +142,7 @@ pub async fn withdraw(context: Context) -> Result<Response, crate::Error> {
     Ok(response::empty(StatusCode::NO_CONTENT))
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct OwnerLinkRequest {
     organization: Option<String>,

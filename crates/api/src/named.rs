@@ -7,6 +7,7 @@
 
 use hyper::StatusCode;
 
+use super::body::form;
 use super::doc::{Doc, Kind, Param, RequestDoc, ResponseDoc};
 use super::links::new_link;
 use super::{Context, chains, limits, secrets};
@@ -210,7 +211,7 @@ pub const PUT_SECRET: Doc = Doc {
 
 /// `PUT /admin/v1/organizations/{organization}/secrets/{name}`: an identical value changes nothing.
 pub async fn put_secret(mut context: Context) -> Result<Response, crate::Error> {
-    let SecretValue { value } = context.request.json().await?;
+    let SecretValue { value } = form(&mut context.request).await?;
     let organization = context.organization()?;
     let name = context.request.param("name");
     let stored = context.services.secrets.by(context.actor());

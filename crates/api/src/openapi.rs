@@ -106,17 +106,16 @@ struct Schemas {
 
 impl Schemas {
     fn new() -> Self {
-        let settings = || {
-            let mut settings = SchemaSettings::draft2020_12();
+        let settings = |mut settings: SchemaSettings| {
             settings.definitions_path = "/components/schemas".into();
             settings.meta_schema = None;
             let mut plain = ReplaceBoolSchemas::default();
             plain.skip_additional_properties = true;
-            settings.with_transform(plain)
+            settings.with_transform(plain).into_generator()
         };
         Self {
-            read: settings().for_deserialize().into_generator(),
-            sent: settings().for_serialize().into_generator(),
+            read: settings(orrery_wire::request::settings()),
+            sent: settings(SchemaSettings::draft2020_12().for_serialize()),
             warned: BTreeSet::new(),
         }
     }

@@ -14,10 +14,10 @@ use super::{Context, Role, Services, models};
 use orrery_domain::chain::Entry;
 use orrery_domain::execution::{self, Candidate, Execution, Source, Status, Work};
 use orrery_domain::ids::{ExecutionId, OrganizationId};
-use orrery_domain::json_object::JsonObject;
 use orrery_domain::logs::append_logs;
 use orrery_domain::payload::Payload;
 use orrery_engine::{self as engine, Submission};
+use orrery_http::request::parse_value;
 use orrery_http::{Response, response};
 use orrery_records::accounts::Caller;
 use orrery_records::chains;
@@ -25,6 +25,7 @@ use orrery_records::idempotency::StoredResponse;
 use orrery_runtime::new_id;
 use orrery_wire::Text;
 use orrery_wire::prediction::{Accepted, Ended, NewPrediction, Prediction, Shown, Urls};
+use orrery_wire::request::{self, Mismatch, MismatchKind};
 use orrery_workflows as workflows;
 
 /// Maximum `wait` of a `GET`, in seconds.
@@ -244,14 +245,15 @@ pub fn not_found(error: engine::Error) -> crate::Error {
 async fn submit(context: &mut Context, route: &str) -> Result<ExecutionId, crate::Error> {
     let caller = context.caller()?;
     let bytes = context.request.body().await?;
-    let fields = body::parse(&bytes)?;
     let claim = match idempotency_key::begin(context, caller.organization, route, &bytes).await? {
         Creation::New(claim) => claim,
         Creation::Replay(answered) => return idempotency_key::created_id(&answered),
     };
     let services = &context.services;
-    body::warn_of_secret_alone(&context.request, &fields);
-    let mut submission = check(services, caller, context.source(), fields).await?;
+    let new = read(services, &bytes)?;
+    let (url, secret) = (new.webhook_url.as_ref(), new.webhook_secret.as_ref());
+    body::warn_of_secret_alone(&context.request, url, secret);
+    let mut submission = check(services, caller, context.source(), new).await?;
     let id = submission.id;
     submission.origin = context.origin(id);
     let commit = claim.commit(StoredResponse::created(id))?;
@@ -259,30 +261,38 @@ async fn submit(context: &mut Context, route: &str) -> Result<ExecutionId, crate
     Ok(id)
 }
 
+/// Reads the body. A version that may be omitted is empty.
+fn read(services: &Services, bytes: &[u8]) -> Result<NewPrediction, crate::Error> {
+    let mut body = parse_value(bytes)?;
+    let has_version = services.settings.fill_version(&mut body);
+    let mut new: NewPrediction = request::read(body).map_err(required_field)?;
+    if !has_version {
+        new.version.clear();
+    }
+    Ok(new)
+}
+
+/// Returns the error of a body, whose sentence about a missing field is part of the contract.
+fn required_field(mismatch: Mismatch) -> crate::Error {
+    if mismatch.kind == MismatchKind::Missing {
+        return crate::Error::bad_request(format!("{} field is required", mismatch.path));
+    }
+    mismatch.into()
+}
+
 /// Validates the request and converts it to a submission.
 async fn check(
     services: &Services,
     caller: Caller,
     source: Source,
-    mut fields: JsonObject,
+    new: NewPrediction,
 ) -> Result<Submission, crate::Error> {
-    let input = fields.take("input");
-    let slug = fields.text("model")?.filter(|slug| !slug.is_empty());
-    let slug = slug.ok_or_else(|| crate::Error::bad_request("model field is required"))?;
-    let version = fields.text("version")?.filter(|version| !version.is_empty());
-    if version.is_none() && !services.settings.optional_version {
-        return Err(crate::Error::bad_request("version field is required"));
-    }
-    let input = match input {
-        None => return Err(crate::Error::bad_request("input field is required")),
-        Some(input @ Value::Object(_)) => input,
-        Some(_) => return Err(crate::Error::bad_request("input must be an object")),
-    };
-    let webhook = body::webhook(&mut fields, services)?;
+    let slug = new.model;
+    let webhook = body::webhook(new.webhook_url, new.webhook_secret, services)?;
     let model =
         services.catalog.get(&slug).ok_or_else(|| models::not_found(&services.catalog, &slug))?;
-    let input = model.check_input(input).await.map_err(validation_error)?;
-    let selector = fields.text("fallback_selector")?.filter(|name| !name.is_empty());
+    let input = model.check_input(Value::Object(new.input)).await.map_err(validation_error)?;
+    let selector = new.fallback_selector.filter(|name| !name.is_empty());
     let chain =
         chain(services, caller.organization, model.slug.as_str(), selector.as_deref()).await?;
     Ok(Submission {
@@ -290,7 +300,7 @@ async fn check(
         organization: caller.organization,
         key: caller.key,
         source,
-        work: Work::Prediction(execution::Prediction::new(version.unwrap_or_default(), chain)),
+        work: Work::Prediction(execution::Prediction::new(new.version, chain)),
         input: to_raw_value(&input).map_err(crate::Error::internal)?,
         webhook,
         origin: None,

@@ -8,29 +8,30 @@ use super::doc::{Doc, OFFSET, Param, RequestDoc, ResponseDoc};
 use super::idempotency_key::{self, Creation};
 use super::named::only_one;
 use super::{Context, Services, body};
-use orrery_domain::calendar::{CRON_BYTES_MAX, Calendar};
+use orrery_domain::calendar::Calendar;
 use orrery_domain::delivery::Webhook;
 use orrery_domain::execution::Kind;
 use orrery_domain::ids::{ScheduleId, WorkflowId};
-use orrery_domain::json_object::JsonObject;
-use orrery_domain::schedule::{
-    CATCH_UP_DEFAULT, CATCH_UP_MAX, JITTER_MAX, Overlap, RunResult, Schedule, Target,
-};
+use orrery_domain::schedule::{CATCH_UP_DEFAULT, Overlap, RunResult, Schedule, Target};
+use orrery_domain::spelling;
 use orrery_domain::time::Timestamp;
+use orrery_http::request::{parse, parse_value};
 use orrery_http::{Request, Response, response};
 use orrery_records::idempotency::StoredResponse;
 use orrery_records::schedules;
 use orrery_runtime::new_id;
 use orrery_storage::Commit;
 use orrery_wire::admin::NamedSchedule;
-use orrery_wire::schedule::{self as wire, NEXT_RUNS, OfModel, OfWorkflow};
+use orrery_wire::request;
+use orrery_wire::schedule::{
+    self as wire, AnyTarget, Common, ModelRun, NEXT_RUNS, NewOfModel, NewOfWorkflow, OfAny,
+    OfWorkflow, WorkflowRun,
+};
 
 const LIMIT_DEFAULT: u64 = 50;
 const LIMIT_MAX: u64 = 100;
 /// Maximum size of an input as JSON, so that it fits in a record of the store.
 const INPUT_BYTES_MAX: usize = 48 * 1024;
-/// Maximum length of a version, chain name, model slug or time zone, in characters.
-const NAME_MAX: usize = 200;
 
 const SCHEDULE: ResponseDoc = ResponseDoc::json::<wire::Schedule>(200, "The schedule");
 const CREATED: ResponseDoc = ResponseDoc::json::<wire::Schedule>(201, "The created schedule");
@@ -46,7 +47,7 @@ const SEVERAL: ResponseDoc = ResponseDoc::error(
 const TOO_MANY: ResponseDoc = ResponseDoc::error(409, "There are too many schedules");
 
 pub const CREATE: Doc = Doc {
-    request: Some(RequestDoc::json::<OfWorkflow>()),
+    request: Some(RequestDoc::json::<NewOfWorkflow>()),
     is_idempotent: true,
     responses: &[CREATED, NO_WORKFLOW, TOO_MANY],
     ..Doc::new("schedules", "create_workflow_schedule", "Schedule a workflow")
@@ -55,12 +56,20 @@ pub const CREATE: Doc = Doc {
 /// `POST /workflows/{workflow}/schedules`
 pub async fn create(mut context: Context) -> Result<Response, crate::Error> {
     let workflow = workflow_of(&context).await?;
+    let bytes = context.request.body().await?;
+    let read = || {
+        let NewOfWorkflow { cron, run, common, secret } = parse(&bytes)?;
+        let mut change = Change::read(common, secret.webhook_secret, &context.services)?;
+        change.cron = Some(cron);
+        change.run_workflow(run)?;
+        Ok(change)
+    };
     let target = Target::Workflow { workflow, version: None };
-    create_of(&mut context, target).await
+    create_of(&context, &bytes, target, read).await
 }
 
 pub const CREATE_OF_MODEL: Doc = Doc {
-    request: Some(RequestDoc::json::<OfModel>()),
+    request: Some(RequestDoc::json::<NewOfModel>()),
     is_idempotent: true,
     responses: &[CREATED, TOO_MANY],
     ..Doc::new("schedules", "create_model_schedule", "Schedule a prediction")
@@ -68,19 +77,37 @@ pub const CREATE_OF_MODEL: Doc = Doc {
 
 /// `POST /v1/schedules`
 pub async fn create_of_model(mut context: Context) -> Result<Response, crate::Error> {
-    let (model, version) = (String::new(), String::new());
-    create_of(&mut context, Target::Model { model, version, fallback_selector: None }).await
+    let bytes = context.request.body().await?;
+    let read = || {
+        let mut body = parse_value(&bytes)?;
+        let has_version = context.services.settings.fill_version(&mut body);
+        let NewOfModel { cron, model, version, run, common, secret } = request::read(body)?;
+        let mut change = Change::read(common, secret.webhook_secret, &context.services)?;
+        change.cron = Some(cron);
+        change.model = Some(model);
+        change.version = Some(version).filter(|_| has_version);
+        change.run_model(run)?;
+        Ok(change)
+    };
+    create_of(&context, &bytes, model_target(), read).await
 }
 
-async fn create_of(context: &mut Context, target: Target) -> Result<Response, crate::Error> {
+fn model_target() -> Target {
+    Target::Model { model: String::new(), version: String::new(), fallback_selector: None }
+}
+
+async fn create_of(
+    context: &Context,
+    bytes: &[u8],
+    target: Target,
+    read: impl FnOnce() -> Result<Change, crate::Error>,
+) -> Result<Response, crate::Error> {
     let organization = context.organization()?;
-    let bytes = context.request.body().await?;
-    let fields = body::parse(&bytes)?;
-    let (route, is_of_model) = match &target {
-        Target::Workflow { workflow, .. } => (format!("schedules/{workflow}"), false),
-        Target::Model { .. } => ("schedules".to_owned(), true),
+    let route = match &target {
+        Target::Workflow { workflow, .. } => format!("schedules/{workflow}"),
+        Target::Model { .. } => "schedules".to_owned(),
     };
-    let claim = match idempotency_key::begin(context, organization, &route, &bytes).await? {
+    let claim = match idempotency_key::begin(context, organization, &route, bytes).await? {
         Creation::New(claim) => claim,
         Creation::Replay(answered) => {
             let id = idempotency_key::created_id(&answered)?;
@@ -89,7 +116,7 @@ async fn create_of(context: &mut Context, target: Target) -> Result<Response, cr
             return Ok(response::json(StatusCode::CREATED, &shown(services, &made).await?));
         }
     };
-    let change = Change::read(fields, &context.services, is_of_model)?;
+    let change = read()?;
     let id = new_id();
     let commit = claim.commit(StoredResponse::created(id))?;
     create_with(context, (id, target), &change, commit).await
@@ -208,7 +235,7 @@ pub const CHANGE: Doc = Doc {
 };
 
 pub const CHANGE_ANY: Doc = Doc {
-    request: Some(RequestDoc::optional_json::<OfModel>()),
+    request: Some(RequestDoc::optional_json::<OfAny>()),
     id: "change_schedule",
     summary: "Update a schedule of a workflow or model",
     ..CHANGE
@@ -218,10 +245,20 @@ pub const CHANGE_ANY: Doc = Doc {
 /// fields keep their values.
 pub async fn change(mut context: Context) -> Result<Response, crate::Error> {
     let found = find(&context).await?;
-    let fields = body::parse(&context.request.body().await?)?;
+    // Only the base host has a path without the workflow, and with schedules of models.
+    let change = if context.request.param("workflow").is_empty() {
+        let OfAny { target, common, secret } = context.request.json().await?;
+        let mut change = Change::read(common, secret.webhook_secret, &context.services)?;
+        change.run_any(target, matches!(found.target, Target::Model { .. }))?;
+        change
+    } else {
+        let OfWorkflow { cron, run, common, secret } = context.request.json().await?;
+        let mut change = Change::read(common, secret.webhook_secret, &context.services)?;
+        change.cron = cron;
+        change.run_workflow(run)?;
+        change
+    };
     let services = &context.services;
-    let is_of_model = matches!(found.target, Target::Model { .. });
-    let change = Change::read(fields, services, is_of_model)?;
     let apply = |schedule: &mut Schedule| -> Result<(), schedules::Error> {
         change.apply(schedule);
         Ok(())
@@ -257,20 +294,23 @@ pub const PUT_NAMED: Doc = Doc {
 /// `PUT /admin/v1/organizations/{organization}/schedules/{name}`: a request with identical fields
 /// changes nothing.
 pub async fn put_named(mut context: Context) -> Result<Response, crate::Error> {
-    let mut fields = body::parse(&context.request.body().await?)?;
-    if fields.unread().any(|name| name == "webhook_secret") {
-        // The stored secret is sealed, so it cannot be compared.
-        let message = "webhook_secret cannot be set here: use a webhook endpoint";
-        return Err(crate::Error::bad_request(message));
-    }
+    let bytes = context.request.body().await?;
+    let NamedSchedule { workflow: named, target, common } = request::read(parse_value(&bytes)?)
+        .map_err(|mismatch| match mismatch.path.as_str() {
+            // The stored secret is sealed, so it cannot be compared.
+            "webhook_secret" => crate::Error::bad_request(
+                "webhook_secret cannot be set here: use a webhook endpoint",
+            ),
+            _ => mismatch.into(),
+        })?;
     let organization = context.organization()?;
-    let named = fields.filled_text("workflow", NAME_MAX)?;
     let workflow = match &named {
         Some(reference) => Some(context.services.workflows.find(organization, reference).await?.id),
         None => None,
     };
     let services = &context.services;
-    let mut change = Change::read(fields, services, workflow.is_none())?;
+    let mut change = Change::read(common, None, services)?;
+    change.run_any(target, workflow.is_none())?;
     if workflow.is_none() && change.model.is_none() {
         return Err(crate::Error::bad_request("workflow or model is required"));
     }
@@ -279,10 +319,7 @@ pub async fn put_named(mut context: Context) -> Result<Response, crate::Error> {
     let Some(found) = find_named(&context).await? else {
         let target = match workflow {
             Some(workflow) => Target::Workflow { workflow, version: None },
-            None => {
-                let (model, version) = (String::new(), String::new());
-                Target::Model { model, version, fallback_selector: None }
-            }
+            None => model_target(),
         };
         return create_with(&context, (new_id(), target), &change, Commit::new()).await;
     };
@@ -399,49 +436,74 @@ struct Change {
 }
 
 impl Change {
+    /// Reads the fields that all schedules have.
     fn read(
-        mut fields: JsonObject,
+        common: Common,
+        secret: Option<String>,
         services: &Services,
-        is_of_model: bool,
     ) -> Result<Self, crate::Error> {
-        let has_url = fields.unread().any(|name| name == "webhook_url");
-        let mut change = Self {
-            cron: fields.filled_text("cron", CRON_BYTES_MAX)?,
-            timezone: fields.filled_text("timezone", NAME_MAX)?,
-            overlap: fields.text("overlap")?.map(|word| overlap(&word)).transpose()?,
-            catch_up_seconds: fields.whole("catch_up_seconds", &(0..=CATCH_UP_MAX))?,
-            paused: fields.flag("paused")?,
-            name: fields.bounded_name("name", NAME_MAX)?,
-            starts_at: moment(&mut fields, "starts_at")?,
-            ends_at: moment(&mut fields, "ends_at")?,
-            ..Self::default()
-        };
-        let jitter = fields.whole("jitter_seconds", &(0..=u64::from(JITTER_MAX)))?;
-        change.jitter_seconds = jitter.map(u32::try_from).transpose()?;
-        let url = body::webhook_url_at("webhook_url", &mut fields, services)?;
-        change.webhook_url = has_url.then_some(url);
-        if let Some(secret) = fields.text("webhook_secret")? {
+        let url = common.webhook_url.map(|url| body::webhook_url("webhook_url", url, services));
+        let sealed = secret.map(|secret| {
             let secret = Some(secret).filter(|secret| !secret.is_empty());
-            let sealed = secret.map(|secret| body::sealed_secret(&secret, services));
-            change.webhook_secret = Some(sealed.transpose()?);
+            secret.map(|secret| body::sealed_secret(&secret, services)).transpose()
+        });
+        Ok(Self {
+            timezone: common.timezone,
+            overlap: common.overlap,
+            catch_up_seconds: common.catch_up_seconds,
+            jitter_seconds: common.jitter_seconds,
+            paused: common.paused,
+            name: common.name,
+            starts_at: common.starts_at.map(|text| moment("starts_at", &text)).transpose()?,
+            ends_at: common.ends_at.map(|text| moment("ends_at", &text)).transpose()?,
+            webhook_url: url.transpose()?,
+            webhook_secret: sealed.transpose()?,
+            ..Self::default()
+        })
+    }
+
+    fn run_workflow(&mut self, run: WorkflowRun) -> Result<(), crate::Error> {
+        let WorkflowRun { inputs, version_id } = run;
+        self.version = version_id;
+        self.input = inputs.map(|inputs| checked_input("inputs", inputs)).transpose()?;
+        Ok(())
+    }
+
+    fn run_model(&mut self, run: ModelRun) -> Result<(), crate::Error> {
+        let ModelRun { input, fallback_selector } = run;
+        self.fallback_selector = fallback_selector;
+        self.input = input.map(|input| checked_input("input", input)).transpose()?;
+        Ok(())
+    }
+
+    /// Reads the fields of one kind of schedule; those of the other kind are refused.
+    fn run_any(&mut self, target: AnyTarget, is_of_model: bool) -> Result<(), crate::Error> {
+        let AnyTarget { cron, model, version, model_run, workflow_run } = target;
+        let of_model = [
+            ("model", model.is_some()),
+            ("version", version.is_some()),
+            ("input", model_run.input.is_some()),
+            ("fallback_selector", model_run.fallback_selector.is_some()),
+        ];
+        let of_workflow = [
+            ("inputs", workflow_run.inputs.is_some()),
+            ("version_id", workflow_run.version_id.is_some()),
+        ];
+        let (known, others): (&[_], &[_]) =
+            if is_of_model { (&of_model, &of_workflow) } else { (&of_workflow, &of_model) };
+        if let Some((name, _)) = others.iter().find(|(_, is_given)| *is_given) {
+            let known: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
+            let sentence = spelling::unknown("field", name, name, &known);
+            return Err(crate::Error::bad_request(sentence));
         }
-        let named = if is_of_model { "input" } else { "inputs" };
-        change.input = fields.object(named)?.map(Value::Object);
-        if let Some(input) = &change.input
-            && input.to_string().len() > INPUT_BYTES_MAX
-        {
-            let message = format!("{named} must have at most {INPUT_BYTES_MAX} bytes");
-            return Err(crate::Error::bad_request(message));
+        self.cron = cron;
+        if !is_of_model {
+            return self.run_workflow(workflow_run);
         }
-        if is_of_model {
-            change.model = fields.filled_text("model", NAME_MAX)?;
-            change.version = fields.filled_text("version", NAME_MAX)?;
-            change.fallback_selector = fields.bounded_text("fallback_selector", NAME_MAX)?;
-        } else {
-            change.version = fields.bounded_text("version_id", NAME_MAX)?;
-        }
-        body::refuse_unread(&fields)?;
-        Ok(change)
+        self.run_model(model_run)?;
+        self.model = model;
+        self.version = version;
+        Ok(())
     }
 
     /// Warns about a webhook secret for a schedule without a webhook.
@@ -488,24 +550,20 @@ fn put<T: Clone>(held: &mut T, given: &Option<T>) {
     }
 }
 
-fn overlap(word: &str) -> Result<Overlap, crate::Error> {
-    let known = Overlap::ALL.into_iter().find(|overlap| overlap.as_str() == word);
-    known.ok_or_else(|| {
-        let words = Overlap::ALL.map(Overlap::as_str).join(", ");
-        crate::Error::bad_request(format!("overlap must be one of {words}"))
-    })
+fn checked_input(name: &str, input: Map<String, Value>) -> Result<Value, crate::Error> {
+    let input = Value::Object(input);
+    if input.to_string().len() > INPUT_BYTES_MAX {
+        let message = format!("{name} must have at most {INPUT_BYTES_MAX} bytes");
+        return Err(crate::Error::bad_request(message));
+    }
+    Ok(input)
 }
 
 /// Parses a time; an empty string means no time.
-fn moment(
-    fields: &mut JsonObject,
-    name: &'static str,
-) -> Result<Option<Option<Timestamp>>, crate::Error> {
-    let Some(text) = fields.text(name)? else { return Ok(None) };
+fn moment(name: &str, text: &str) -> Result<Option<Timestamp>, crate::Error> {
     if text.is_empty() {
-        return Ok(Some(None));
+        return Ok(None);
     }
-    let parsed =
-        text.parse().map_err(|error| crate::Error::bad_request(format!("{name} is {error}")));
-    parsed.map(|moment| Some(Some(moment)))
+    let parsed = text.parse();
+    parsed.map(Some).map_err(|error| crate::Error::bad_request(format!("{name} is {error}")))
 }

@@ -2,9 +2,11 @@
 //! never contain a value.
 
 use hyper::StatusCode;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::Context;
+use super::body::form;
 use super::doc::{Doc, RequestDoc, ResponseDoc};
 use orrery_http::{Response, response};
 use orrery_wire::operator;
@@ -39,7 +41,7 @@ pub const PUT: Doc = Doc {
 
 /// `PUT /v1/secrets/{name}`
 pub async fn put(mut context: Context) -> Result<Response, crate::Error> {
-    let SecretValue { value } = context.request.json().await?;
+    let SecretValue { value } = form(&mut context.request).await?;
     let secrets = context.services.secrets.by(context.actor());
     let name = context.request.param("name");
     let (secret, is_new) = secrets.set(context.organization()?, name, &value).await?;
@@ -60,7 +62,7 @@ pub async fn delete(context: Context) -> Result<Response, crate::Error> {
 
 // --- the operator's routes ---
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct New {
     organization: Option<String>,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use metrics_exporter_prometheus::PrometheusHandle;
+use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinError;
 
@@ -16,6 +17,7 @@ use orrery_chat::Chat;
 use orrery_chat::decisions::Decisions;
 use orrery_config::secret::Secret;
 use orrery_domain::ids::OrganizationId;
+use orrery_domain::model::VERSION;
 use orrery_domain::time::Timestamp;
 use orrery_engine::{Aside, Engine};
 use orrery_http::budget::Budget;
@@ -186,6 +188,22 @@ pub struct Settings {
     /// socket.
     pub control_token: Option<Secret>,
     pub doctor: Doctor,
+}
+
+impl Settings {
+    /// Adds a version to the body of a request that has none, if it may be omitted. Returns whether
+    /// the body has one.
+    pub fn fill_version(&self, body: &mut Value) -> bool {
+        let is_given = |version: &Value| !version.is_null() && version.as_str() != Some("");
+        let has_version = body.get("version").is_some_and(is_given);
+        if self.optional_version
+            && !has_version
+            && let Value::Object(fields) = body
+        {
+            fields.insert("version".to_owned(), VERSION.into());
+        }
+        has_version
+    }
 }
 
 /// Settings that a reload of the configuration replaces while the service is running.

@@ -5,6 +5,7 @@
 use hyper::StatusCode;
 use hyper::header::SET_COOKIE;
 
+use super::body::form;
 use super::doc::{Doc, RequestDoc, ResponseDoc};
 use super::{Context, Role, access};
 use orrery_domain::member::Member;
@@ -135,7 +136,7 @@ pub const RESET: Doc = Doc {
 
 /// `POST /session/reset`
 pub async fn reset(mut context: Context) -> Result<Response, crate::Error> {
-    let PasswordReset { token, password } = context.request.json().await?;
+    let PasswordReset { token, password } = form(&mut context.request).await?;
     let (_, token) = context.services.members.reset(&token, &password).await?;
     with_cookie(&context, &token)
 }
@@ -152,7 +153,7 @@ pub const CHANGE_PASSWORD: Doc = Doc {
 
 /// `POST /session/password`
 pub async fn change_password(mut context: Context) -> Result<Response, crate::Error> {
-    let PasswordChange { current, password } = context.request.json().await?;
+    let PasswordChange { current, password } = form(&mut context.request).await?;
     let member = &context.visit()?.member;
     let members = context.services.members.by(context.actor());
     let from = context.request.peer.ip();

@@ -17,9 +17,10 @@ use serde_json::Value;
 
 use super::doc::{ErrorForm, Kind};
 use super::{Access, ROUTES, Role, Route};
+use orrery_domain::spelling;
 use orrery_http::Response;
 use orrery_http::body;
-use orrery_http::fields::{self, FieldCheck};
+use orrery_http::fields::FieldCheck;
 use orrery_http::query::Query;
 use orrery_records::signed_urls;
 
@@ -57,7 +58,12 @@ pub fn check_query(route: &Route, query: &Query, is_by_link: bool) -> Result<(),
         known.push(signed_urls::PARAMETER);
     }
     if let Some(name) = query.names().find(|name| !known.contains(name)) {
-        return Err(crate::Error::bad_request(fields::sentence("query parameter", name, &known)));
+        return Err(crate::Error::bad_request(spelling::unknown(
+            "query parameter",
+            name,
+            name,
+            &known,
+        )));
     }
     for param in route.doc.query {
         let message = match param.kind {

@@ -10,19 +10,18 @@ use hyper::StatusCode;
 use hyper::header::{CONTENT_DISPOSITION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use multer::{Field, Multipart};
 use percent_encoding::percent_decode_str;
-use serde_json::{Map, Value};
+use serde_json::{Value, json};
 
 use super::Context;
-use super::body;
 use super::doc::{Doc, RequestDoc, ResponseDoc};
 use super::files::{missing, public_url, view};
 use orrery_domain::file::{self, Digest, File, NAME_MAX};
-use orrery_domain::json_object::{JsonObject, Mismatch};
 use orrery_http::media_type::{self, MediaType};
 use orrery_http::{Request, Response, response};
 use orrery_records::files::{Announced, Files, Receiving};
 use orrery_wire as wire;
-use orrery_wire::file::{FileForm, FileUrl, KEEP_MAX, KEEP_MIN, NewUpload, RequiredHeaders};
+use orrery_wire::file::{FileForm, FileUrl, NewUpload, RequiredHeaders, Retention};
+use orrery_wire::request;
 
 /// Maximum size of a field's head (boundary and headers) in bytes, accurate to one chunk. The form
 /// parser may read two chunks, each as large as a connection's buffer, before it searches for the
@@ -46,22 +45,16 @@ pub const PRESIGN: Doc = Doc {
 /// `POST /v1/upload/presign`
 pub async fn presign(mut context: Context) -> Result<Response, crate::Error> {
     let grant = context.grant()?;
-    let mut fields = body::parse(&context.request.body().await?)?;
-    let content_type = fields.required_text("content_type", NAME_MAX)?;
+    let NewUpload { content_type, filename, size, sha256, retention, .. } =
+        context.request.json().await?;
     if file::content_type(&content_type) != content_type {
         return Err(crate::Error::bad_request("content_type must be a type such as image/png"));
     }
-    fields.text("file_type")?;
-    let sha256 = fields.text("sha256")?.map(|text| {
-        let digest = Digest::parse(&text.to_ascii_lowercase());
-        digest.ok_or_else(|| crate::Error::bad_request("sha256 must have 64 hexadecimal digits"))
-    });
-    let filename = fields.text("filename")?.as_deref().map(check_name).transpose()?;
     let announced = Announced {
-        filename,
-        sha256: sha256.transpose()?,
-        size: fields.whole("size", &(0..=u64::MAX))?,
-        keep: keep(&mut fields)?,
+        filename: filename.as_deref().map(check_name).transpose()?,
+        sha256: sha256.and_then(|text| Digest::parse(&text.to_ascii_lowercase())),
+        size,
+        keep: keep(&retention),
         content_type,
     };
     let services = &context.services;
@@ -181,7 +174,7 @@ async fn take_form(context: Context) -> Result<wire::file::File, crate::Error> {
             Some(KEEP) => {
                 let text = short_text(&mut field, &failure).await?;
                 let value = text.trim().parse::<u64>().map_or(Value::String(text), Value::from);
-                announced.keep = keep(&mut Map::from_iter([(KEEP.to_owned(), value)]).into())?;
+                announced.keep = keep(&request::read(json!({KEEP: value}))?);
                 head.begins();
             }
             Some(_) | None => {
@@ -339,9 +332,8 @@ fn check_name(name: &str) -> Result<String, crate::Error> {
     Ok(name.to_owned())
 }
 
-/// Returns the retention of the file.
-fn keep(fields: &mut JsonObject) -> Result<Option<Duration>, Mismatch> {
-    Ok(fields.whole(KEEP, &(KEEP_MIN..=KEEP_MAX))?.map(Duration::from_secs))
+fn keep(retention: &Retention) -> Option<Duration> {
+    retention.expires_in_seconds.map(Duration::from_secs)
 }
 
 #[cfg(test)]

@@ -13,24 +13,17 @@ use super::webhooks::headers_of_endpoint;
 use super::{Context, Services, body};
 use orrery_domain::delivery::{Delivery, Webhook};
 use orrery_domain::ids::{EndpointId, WorkflowId};
-use orrery_domain::json_object::JsonObject;
 use orrery_domain::payload::Payload;
 use orrery_domain::time::Timestamp;
-use orrery_domain::webhook_endpoint::{
-    Disabled, Endpoint, Event, FILTER_MAX, Reason, Scheme, is_name,
-};
+use orrery_domain::webhook_endpoint::{Disabled, Endpoint, Event, Reason, Scheme, is_name};
 use orrery_http::{Response, response};
 use orrery_runtime::new_id;
 use orrery_webhooks::EndpointError;
 use orrery_wire::delivery::TestDelivery;
-use orrery_wire::webhook_endpoint::{self as wire, EventBody, NewEndpoint, Rotate, WithSecret};
-
-/// Maximum length of a URL, in characters.
-const URL_MAX: usize = 2_000;
-/// Maximum length of a model slug, in characters.
-const MODEL_MAX: usize = 200;
-const GRACE_DEFAULT: u64 = 24 * 3600;
-const GRACE_MAX: u64 = 7 * 24 * 3600;
+use orrery_wire::webhook_endpoint::{
+    self as wire, EndpointChange, EndpointFields, EventBody, GRACE_DEFAULT, NewEndpoint, Rotate,
+    WithSecret,
+};
 
 const NO_ENDPOINT: ResponseDoc = ResponseDoc::error(404, "Endpoint not found");
 
@@ -45,8 +38,8 @@ pub const CREATE: Doc = Doc {
 
 /// `POST /v1/webhook-endpoints`
 pub async fn create(mut context: Context) -> Result<Response, crate::Error> {
-    let fields = body::parse(&context.request.body().await?)?;
-    let change = Change::read(fields, &context.services)?;
+    let NewEndpoint { url, fields } = context.request.json().await?;
+    let change = Change::read(Some(url), fields, &context.services)?;
     create_with(&context, &change).await
 }
 
@@ -105,7 +98,7 @@ pub async fn get(context: Context) -> Result<Response, crate::Error> {
 }
 
 pub const CHANGE: Doc = Doc {
-    request: Some(RequestDoc::optional_json::<NewEndpoint>()),
+    request: Some(RequestDoc::optional_json::<EndpointChange>()),
     responses: &[
         ResponseDoc::json::<wire::Endpoint>(200, "The updated endpoint"),
         NO_ENDPOINT,
@@ -117,9 +110,9 @@ pub const CHANGE: Doc = Doc {
 /// `PUT /v1/webhook-endpoints/{endpoint}`: omitted fields keep their values.
 pub async fn change(mut context: Context) -> Result<Response, crate::Error> {
     let found = find(&context).await?;
-    let fields = body::parse(&context.request.body().await?)?;
+    let EndpointChange { url, fields } = context.request.json().await?;
     let services = &context.services;
-    let change = Change::read(fields, services)?;
+    let change = Change::read(url, fields, services)?;
     if change.scheme.is_some_and(|scheme| scheme != found.scheme) {
         let message = "signature cannot be changed; make another endpoint";
         return Err(crate::Error::bad_request(message));
@@ -132,7 +125,7 @@ pub async fn change(mut context: Context) -> Result<Response, crate::Error> {
 }
 
 pub const PUT_NAMED: Doc = Doc {
-    request: Some(RequestDoc::json::<NewEndpoint>()),
+    request: Some(RequestDoc::optional_json::<EndpointChange>()),
     responses: &[
         ResponseDoc::json::<wire::Endpoint>(200, "The endpoint existed"),
         ResponseDoc::json::<WithSecret>(
@@ -150,9 +143,9 @@ pub const PUT_NAMED: Doc = Doc {
 /// `PUT /admin/v1/organizations/{organization}/webhook-endpoints/{name}`: a request with identical
 /// fields changes nothing.
 pub async fn put_named(mut context: Context) -> Result<Response, crate::Error> {
-    let fields = body::parse(&context.request.body().await?)?;
+    let EndpointChange { url, fields } = context.request.json().await?;
     let services = &context.services;
-    let mut change = Change::read(fields, services)?;
+    let mut change = Change::read(url, fields, services)?;
     let name = context.request.param("name");
     if !is_name(name) {
         return Err(EndpointError::InvalidName.into());
@@ -226,9 +219,8 @@ pub const ROTATE: Doc = Doc {
 
 /// `POST /v1/webhook-endpoints/{endpoint}/rotate`
 pub async fn rotate(mut context: Context) -> Result<Response, crate::Error> {
-    let mut fields = body::parse(&context.request.body().await?)?;
-    let grace = fields.whole("grace_seconds", &(0..=GRACE_MAX))?.unwrap_or(GRACE_DEFAULT);
-    body::refuse_unread(&fields)?;
+    let Rotate { grace_seconds } = context.request.json().await?;
+    let grace = grace_seconds.unwrap_or(GRACE_DEFAULT);
     let organization = context.organization()?;
     let id = id_of(&context)?;
     let endpoints = context.services.outbox.endpoints().by(context.actor());
@@ -286,45 +278,21 @@ struct Change {
 }
 
 impl Change {
-    fn read(mut fields: JsonObject, services: &Services) -> Result<Self, crate::Error> {
-        let url = fields.filled_text("url", URL_MAX)?;
-        if let Some(url) = &url {
-            let checked = services.egress.check_url(url);
-            checked.map_err(|error| crate::Error::bad_request(format!("url {error}")))?;
-        }
-        let name = fields.text("name")?.map(|name| Some(name).filter(|name| !name.is_empty()));
-        if let Some(Some(name)) = &name
-            && !is_name(name)
-        {
-            return Err(EndpointError::InvalidName.into());
-        }
-        let events = fields.texts("events", Event::ALL.len())?;
-        let models = fields.texts("models", FILTER_MAX)?;
-        let is_model = |model: &String| !model.is_empty() && model.chars().count() <= MODEL_MAX;
-        if !models.iter().flatten().all(is_model) {
-            let message = format!("models must have items of 1 to {MODEL_MAX} characters");
-            return Err(crate::Error::bad_request(message));
-        }
-        let workflows = fields.texts("workflow_ids", FILTER_MAX)?;
-        let no_id = |_no_id| crate::Error::bad_request("workflow_ids must be an array of UUIDs");
-        let parse = |ids: Vec<String>| {
-            ids.iter().map(|id| id.parse().map_err(no_id)).collect::<Result<Vec<WorkflowId>, _>>()
-        };
-        let scheme = fields.text("signature")?;
-        let read_events = |words: Vec<String>| {
-            words.iter().map(|word| event(word)).collect::<Result<Vec<Event>, _>>()
-        };
-        let change = Self {
-            url,
-            name,
-            events: events.map(read_events).transpose()?,
-            models,
-            workflows: workflows.map(parse).transpose()?,
-            scheme: scheme.map(|word| self::scheme(&word)).transpose()?,
-            disabled: fields.flag("disabled")?,
-        };
-        body::refuse_unread(&fields)?;
-        Ok(change)
+    fn read(
+        url: Option<String>,
+        fields: EndpointFields,
+        services: &Services,
+    ) -> Result<Self, crate::Error> {
+        let EndpointFields { name, events, models, workflow_ids, signature, disabled } = fields;
+        Ok(Self {
+            url: body::webhook_url("url", url, services)?,
+            name: name.map(|name| Some(name).filter(|name| !name.is_empty())),
+            events: events.map(distinct),
+            models: models.map(body::distinct),
+            workflows: workflow_ids.map(distinct),
+            scheme: signature,
+            disabled,
+        })
     }
 
     fn apply(&self, endpoint: &mut Endpoint, now: Timestamp) {
@@ -345,16 +313,13 @@ impl Change {
     }
 }
 
-fn event(word: &str) -> Result<Event, crate::Error> {
-    Event::ALL.into_iter().find(|event| event.as_str() == word).ok_or_else(|| {
-        let words = Event::ALL.map(Event::as_str).join(", ");
-        crate::Error::bad_request(format!("each of events must be one of {words}"))
-    })
-}
-
-fn scheme(word: &str) -> Result<Scheme, crate::Error> {
-    Scheme::ALL.into_iter().find(|scheme| scheme.as_str() == word).ok_or_else(|| {
-        let words = Scheme::ALL.map(Scheme::as_str).join(", ");
-        crate::Error::bad_request(format!("signature must be one of {words}"))
-    })
+/// Returns the items without duplicates, in order.
+fn distinct<T: PartialEq>(items: Vec<T>) -> Vec<T> {
+    let mut distinct = Vec::with_capacity(items.len());
+    for item in items {
+        if !distinct.contains(&item) {
+            distinct.push(item);
+        }
+    }
+    distinct
 }

@@ -13,8 +13,9 @@ use orrery_domain::account::DEFAULT_ORGANIZATION;
 use orrery_domain::delivery::{self, Webhook};
 use orrery_domain::execution::{self, Source};
 use orrery_domain::ids::{ExecutionId, OrganizationId};
-use orrery_domain::json_object::Mismatch;
+use orrery_domain::time::Timestamp;
 use orrery_http::query::read_time;
+use orrery_http::request::parse_value;
 use orrery_http::{Response, response};
 use orrery_runtime::new_id;
 use orrery_webhooks::{DeliveryState, Filter, Recorded, Refusal};
@@ -24,6 +25,7 @@ use orrery_wire::delivery::{
     Replayed, Shown, TestDelivery,
 };
 use orrery_wire::prediction::{Announcement, Metrics};
+use orrery_wire::request;
 
 const LIMIT_DEFAULT: u64 = 50;
 const LIMIT_MAX: u64 = 100;
@@ -173,18 +175,17 @@ pub const REPLAY: Doc = Doc {
 /// `POST /v1/webhooks/replay`: redelivers all failed deliveries of a time range.
 pub async fn replay(mut context: Context) -> Result<Response, crate::Error> {
     let organization = context.caller()?.organization;
-    let mut fields = body::parse(&context.request.body().await?)?;
-    let mut moment = |name| {
-        let text = fields.text(name)?.ok_or_else(|| Mismatch::required(name))?;
-        read_time(name, &text)
-    };
-    let from = moment("from")?;
-    let to = moment("to")?;
+    let body = parse_value(&context.request.body().await?)?;
+    let Replay { from, to, status: _ } = request::read(body).map_err(|mismatch| match mismatch
+        .path
+        .as_str()
+    {
+        "status" => crate::Error::bad_request("status must be failed: nothing else is sent again"),
+        _ => mismatch.into(),
+    })?;
+    let (from, to) = (Timestamp::from(from), Timestamp::from(to));
     if to <= from {
         return Err(crate::Error::bad_request("to must be later than from"));
-    }
-    if fields.text("status")?.is_some_and(|status| status != "failed") {
-        return Err(crate::Error::bad_request("status must be failed: nothing else is sent again"));
     }
     let count = context.services.outbox.replay(organization, from, to).await?;
     Ok(response::json(StatusCode::ACCEPTED, &Replayed { count }))
@@ -199,10 +200,12 @@ pub const TEST: Doc = Doc {
 /// `POST /v1/webhooks/test`: sends a sample delivery and returns the receiver's response.
 pub async fn test(mut context: Context) -> Result<Response, crate::Error> {
     let organization = context.caller()?.organization;
-    let mut fields = body::parse(&context.request.body().await?)?;
+    let NewTestDelivery { url, webhook_secret: secret } = context.request.json().await?;
     let services = &context.services;
-    let webhook = body::webhook_at("url", &mut fields, services)?;
-    let webhook = webhook.ok_or_else(|| Mismatch::required("url"))?;
+    let url = body::webhook_url("url", Some(url), services)?.unwrap_or_default();
+    let secret = secret.filter(|secret| !secret.is_empty());
+    let secret = secret.map(|secret| body::sealed_secret(&secret, services)).transpose()?;
+    let webhook = Webhook { url, secret };
     let id: ExecutionId = new_id();
     let output = "This is a test delivery: nothing was run.";
     let output = to_raw_value(output).map_err(crate::Error::internal)?;

@@ -4,25 +4,22 @@
 use hyper::StatusCode;
 use hyper::header::{ETAG, HeaderValue, IF_MATCH};
 
-use super::body;
+use super::body::distinct;
 use super::doc::{Doc, Kind, OFFSET, Param, RequestDoc, ResponseDoc};
 use super::idempotency_key::{self, Creation};
 use super::{Context, Role};
 use orrery_domain::definition::Problem;
 use orrery_domain::ids::{RevisionId, WorkflowId};
-use orrery_domain::json_object::{JsonObject, Mismatch};
-use orrery_domain::workflow::{
-    CATEGORIES_MAX, DESCRIPTION_MAX, NAME_MAX, Status, TAG_MAX, TAGS_MAX, VERSIONS_MAX, Workflow,
-    slug_of,
-};
+use orrery_domain::workflow::{Status, TAG_MAX, VERSIONS_MAX, Workflow, slug_of};
 use orrery_engine::query::lists::Query;
+use orrery_http::request::parse;
 use orrery_http::{Response, response};
 use orrery_records::idempotency::StoredResponse;
 use orrery_runtime::new_id;
 use orrery_wire as wire;
 use orrery_wire::workflow::{
-    Categories, Check, FieldError, LastRun, LastRuns, List, NewCheck, NewVersion, NewVersionOnBase,
-    NewWorkflow, NewWorkflowOnBase, Versions, WorkflowChange,
+    Categories, Check, FieldError, LastRun, LastRuns, List, NewCheck, NewVersion, NewVersionFields,
+    NewVersionOnBase, NewWorkflow, NewWorkflowFields, NewWorkflowOnBase, Versions, WorkflowChange,
 };
 use orrery_workflows::{CATEGORIES, Category, Change, Filter, New, Put, SortKey, Triggers};
 
@@ -79,7 +76,7 @@ pub async fn create(mut context: Context) -> Result<Response, crate::Error> {
             return created(&workflow);
         }
     };
-    let new = read_new(body::parse(&bytes)?, context.role)?;
+    let new = read_new(&bytes, context.role)?;
     let services = &context.services;
     let id: WorkflowId = new_id();
     let commit = claim.commit(StoredResponse::created(id))?;
@@ -119,52 +116,36 @@ fn created(workflow: &Workflow) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::CREATED, &view))
 }
 
-fn read_new(mut fields: JsonObject, role: Role) -> Result<New, crate::Error> {
-    let name = fields.required_name("name", NAME_MAX)?;
-    let description = fields.filled_text("description", DESCRIPTION_MAX)?;
+fn read_new(bytes: &[u8], role: Role) -> Result<New, crate::Error> {
     // Existing clients of the base host omit the description.
-    let description = match description {
-        None if role == Role::Base => String::new(),
-        None => return Err(Mismatch::required("description").into()),
-        Some(description) => description,
+    let (name, description, fields) = if role == Role::Base {
+        let NewWorkflowOnBase { name, description, fields } = parse(bytes)?;
+        (name, description.unwrap_or_default(), fields)
+    } else {
+        let NewWorkflow { name, description, fields } = parse(bytes)?;
+        (name, description, fields)
     };
-    let definition = fields.take("definition");
-    if definition.is_none() {
-        return Err(Mismatch::required("definition").into());
-    }
+    let NewWorkflowFields { categories, tags, locked, production, definition } = fields;
     Ok(New {
         name,
         description,
-        categories: read_categories(&mut fields)?.unwrap_or_default(),
-        tags: read_tags(&mut fields)?.unwrap_or_default(),
-        locked: fields.flag("locked")?.unwrap_or(false),
-        production: fields.flag("production")?.unwrap_or(false),
-        definition,
+        categories: categories.map(known_categories).transpose()?.unwrap_or_default(),
+        tags: tags.map(distinct).unwrap_or_default(),
+        locked: locked.unwrap_or(false),
+        production: production.unwrap_or(false),
+        definition: Some(definition),
     })
 }
 
-fn read_categories(fields: &mut JsonObject) -> Result<Option<Vec<String>>, crate::Error> {
-    let categories = fields.texts("categories", CATEGORIES_MAX)?;
-    if let Some(unknown) = categories.iter().flatten().find(|slug| !Category::exists(slug)) {
+fn known_categories(slugs: Vec<String>) -> Result<Vec<String>, crate::Error> {
+    let slugs = distinct(slugs);
+    if let Some(unknown) = slugs.iter().find(|slug| !Category::exists(slug)) {
         let known = CATEGORIES.map(|category| category.slug).join(", ");
         let shown: String = unknown.chars().take(TAG_MAX).collect();
         let message = format!("unknown category '{shown}': there are {known}");
         return Err(crate::Error::bad_request(message));
     }
-    Ok(categories)
-}
-
-fn read_tags(fields: &mut JsonObject) -> Result<Option<Vec<String>>, crate::Error> {
-    let tags = fields.texts("tags", TAGS_MAX)?;
-    let is_good = |tag: &&String| {
-        (1..=TAG_MAX).contains(&tag.chars().count()) && !tag.chars().any(char::is_control)
-    };
-    if !tags.iter().flatten().all(|tag| is_good(&tag)) {
-        let message =
-            format!("a tag must have 1 to {TAG_MAX} characters without control characters");
-        return Err(crate::Error::bad_request(message));
-    }
-    Ok(tags)
+    Ok(slugs)
 }
 
 fn statuses() -> Vec<&'static str> {
@@ -294,22 +275,15 @@ pub const UPDATE: Doc = Doc {
 /// `PUT /workflows/{workflow}`
 pub async fn update(mut context: Context) -> Result<Response, crate::Error> {
     let organization = context.caller()?.organization;
-    let mut fields = body::parse(&context.request.body().await?)?;
-    let status = match fields.text("status")? {
-        None => None,
-        Some(name) => Some(Status::named(&name).ok_or_else(|| {
-            let known = Status::ALL.map(Status::as_str).join(", ");
-            crate::Error::bad_request(format!("status must be one of {known}"))
-        })?),
-    };
+    let change: WorkflowChange = context.request.json().await?;
     let change = Change {
-        name: fields.name("name", NAME_MAX)?,
-        description: fields.filled_text("description", DESCRIPTION_MAX)?,
-        categories: read_categories(&mut fields)?,
-        tags: read_tags(&mut fields)?,
-        locked: fields.flag("locked")?,
-        production: fields.flag("production")?,
-        status,
+        name: change.name,
+        description: change.description,
+        categories: change.categories.map(known_categories).transpose()?,
+        tags: change.tags.map(distinct),
+        locked: change.locked,
+        production: change.production,
+        status: change.status,
     };
     let reference = context.request.param("workflow");
     let changed = context.services.workflows.update(organization, reference, change).await?;
@@ -381,33 +355,36 @@ pub const PUT_VERSION_ON_BASE: Doc =
 /// `PUT /workflows/{workflow}/versions/{version}`
 pub async fn put_version(mut context: Context) -> Result<Response, crate::Error> {
     let organization = context.caller()?.organization;
-    let mut fields = body::parse(&context.request.body().await?)?;
     let version_id = context.request.param("version").to_owned();
-    let reference = context.request.param("workflow");
-    let workflows = &context.services.workflows;
     // The lock is checked first, regardless of the body.
-    let before = workflows.find(organization, reference).await?;
+    let reference = context.request.param("workflow");
+    let before = context.services.workflows.find(organization, reference).await?;
     if before.version(&version_id).is_some_and(|version| version.locked) {
         return Err(orrery_workflows::Error::VersionLocked.into());
     }
-    match fields.text("version_id")? {
-        None if context.role == Role::Base => {}
-        None => return Err(Mismatch::required("version_id").into()),
-        Some(named) if named != version_id => {
-            let message = "version_id must be the one in the path";
-            return Err(crate::Error::bad_request(message));
-        }
-        Some(_) => {}
+    let (named, fields) = if context.role == Role::Base {
+        let NewVersionOnBase { version_id, fields } = context.request.json().await?;
+        (version_id, fields)
+    } else {
+        let NewVersion { version_id, fields } = context.request.json().await?;
+        (Some(version_id), fields)
+    };
+    if named.is_some_and(|named| named != version_id) {
+        let message = "version_id must be the one in the path";
+        return Err(crate::Error::bad_request(message));
     }
+    let NewVersionFields { definition, locked, production, allowed_to_share } = fields;
     let put = Put {
-        definition: fields.take("definition"),
-        locked: fields.flag("locked")?.unwrap_or(false),
-        production: fields.flag("production")?.unwrap_or(false),
-        allowed_to_share: fields.flag("allowed_to_share")?,
+        definition: Some(definition),
+        locked: locked.unwrap_or(false),
+        production: production.unwrap_or(false),
+        allowed_to_share,
         name: None,
         description: None,
         replaces: if_match(&context)?,
     };
+    let reference = context.request.param("workflow");
+    let workflows = &context.services.workflows;
     let changed = workflows.put_version(organization, reference, &version_id, put).await?;
     answer_version(&context, &changed, &version_id).await
 }
@@ -456,7 +433,7 @@ fn if_match(context: &Context) -> Result<Option<Vec<RevisionId>>, crate::Error> 
 }
 
 pub const CHECK: Doc = Doc {
-    request: Some(RequestDoc::json::<NewCheck>()),
+    request: Some(RequestDoc::optional_json::<NewCheck>()),
     responses: &[ResponseDoc::json::<Check>(200, "The problems of the definition"), NO_WORKFLOW],
     ..Doc::new("workflows", "check_definition", "Check a definition without storing it")
 };
@@ -464,9 +441,7 @@ pub const CHECK: Doc = Doc {
 /// `POST /workflows/check` of the dashboard.
 pub async fn check(mut context: Context) -> Result<Response, crate::Error> {
     let organization = context.organization()?;
-    let mut fields = body::parse(&context.request.body().await?)?;
-    let workflow = fields.text("workflow")?;
-    let definition = fields.take("definition");
+    let NewCheck { definition, workflow } = context.request.json().await?;
     let workflows = &context.services.workflows;
     let checked = workflows.try_definition(organization, workflow.as_deref(), definition).await;
     let problems = match checked {

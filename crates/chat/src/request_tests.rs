@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use serde_json::{Value, json};
 
 use super::*;
+use orrery_wire::chat::{INPUTS_MAX, MESSAGES_MAX};
 
 fn chat(body: &Value) -> Result<Request, (String, Option<Cow<'static, str>>, &'static str)> {
     read(Operation::Chat, &body.to_string())
@@ -33,14 +34,14 @@ fn chat_request_error_names_the_invalid_field() {
         (json!({"model": null}), "model", "model is required"),
         (json!({"model": ""}), "model", "model is required"),
         (json!({"model": 7}), "model", "model must be a string"),
-        (json!({"model": "a\u{0}b"}), "model", "model must have at most 256 characters"),
+        (json!({"model": "a\u{0}b"}), "model", "model must not contain control characters"),
         (json!({"model": "x".repeat(257)}), "model", "model must have at most 256 characters"),
         (json!({"messages": null}), "messages", "messages is required"),
         (json!({"messages": []}), "messages", "messages must not be empty"),
         (json!({"messages": "hi"}), "messages", "messages must be an array of objects"),
         (json!({"messages": many}), "messages", "messages must have at most 10000 items"),
         (json!({"messages": [1]}), "messages", "messages[0] must be an object"),
-        (json!({"messages": [{"content": "a"}]}), "messages", "messages[0].role must be a string"),
+        (json!({"messages": [{"content": "a"}]}), "messages", "messages[0].role is required"),
         (
             json!({"messages": [{"role": "user", "content": 1}]}),
             "messages",
@@ -55,16 +56,16 @@ fn chat_request_error_names_the_invalid_field() {
         ),
         (json!({"n": 0}), "n", "n must be a whole number from 1 to 128"),
         (json!({"n": 1.5}), "n", "n must be a whole number from 1 to 128"),
-        (json!({"max_tokens": -2}), "max_tokens", "max_tokens must be a whole number from 1"),
-        (json!({"max_completion_tokens": "9"}), "max_completion_tokens", "must be a whole number"),
+        (json!({"max_tokens": -2}), "max_tokens", "max_tokens must be -1 or a whole number from 1"),
+        (json!({"max_completion_tokens": "9"}), "max_completion_tokens", "or a whole number"),
         (json!({"temperature": 3}), "temperature", "temperature must be a number from 0 to 2"),
         (json!({"top_p": -0.1}), "top_p", "top_p must be a number from 0 to 1"),
         (json!({"presence_penalty": 9}), "presence_penalty", "must be a number from -2 to 2"),
         (json!({"frequency_penalty": []}), "frequency_penalty", "must be a number from -2 to 2"),
         (json!({"top_logprobs": 21}), "top_logprobs", "must be a whole number from 0 to 20"),
-        (json!({"stop": stops}), "stop", "stop must be a string, or an array of at most 64"),
-        (json!({"stop": [1]}), "stop", "stop must be a string, or an array of at most 64"),
-        (json!({"stop": {}}), "stop", "stop must be a string, or an array of at most 64"),
+        (json!({"stop": stops}), "stop", "stop must have at most 64 items"),
+        (json!({"stop": [1]}), "stop", "stop[0] must be a string"),
+        (json!({"stop": {}}), "stop", "stop must be a string or an array of strings"),
         (json!({"fallback_selector": 1}), "fallback_selector", "must be a string"),
     ] {
         let (found, of, _) = chat(&with(fields)).unwrap_err();

@@ -12,6 +12,13 @@ use super::time::Timestamp;
 /// The organization that the first start creates. It is the default when a request names none.
 pub const DEFAULT_ORGANIZATION: &str = "default";
 
+/// Maximum length of a key's name, in bytes.
+pub const KEY_NAME_MAX: usize = 64;
+/// Maximum validity of a key that a member creates, in days.
+pub const KEY_DAYS_MAX: u32 = 3650;
+/// Maximum top-up: a billion dollars, far below the point where additions would saturate.
+pub const TOP_UP_DOLLARS_MAX: i64 = 1_000_000_000;
+
 /// The owner of keys, executions, files and money.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Organization {

@@ -48,14 +48,26 @@ pub enum Behavior {
 }
 
 impl Mode {
-    /// The names in requests.
-    pub const ALL: [(&'static str, Self); 2] = [("max", Self::Max), ("eco", Self::Eco)];
+    /// The name in requests.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Max => "max",
+            Self::Eco => "eco",
+        }
+    }
 }
 
 impl Behavior {
-    /// The names in requests.
-    pub const ALL: [(&'static str, Self); 3] =
-        [("agent", Self::Agent), ("plan", Self::Plan), ("ask", Self::Ask)];
+    /// The name in requests.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Agent => "agent",
+            Self::Plan => "plan",
+            Self::Ask => "ask",
+        }
+    }
 }
 
 /// One exchange.

@@ -16,6 +16,9 @@ use super::time::Timestamp;
 use super::trace::{self, Trace};
 use super::webhook_endpoint::Event;
 
+/// Maximum length of the URL of a webhook, in bytes.
+pub const URL_BYTES_MAX: usize = 8192;
+
 /// The webhook of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Webhook {

@@ -4,7 +4,6 @@
 use std::borrow::Cow;
 
 use super::json_fault;
-use super::json_object::Mismatch;
 
 /// The first problem of a request. Prints as a sentence.
 #[derive(Debug, thiserror::Error)]
@@ -40,11 +39,5 @@ impl InvalidRequest {
             true => format!("invalid request body: {error}"),
             false => format!("invalid JSON body: {}", json_fault::with_position(text, error)),
         })
-    }
-}
-
-impl From<Mismatch> for InvalidRequest {
-    fn from(mismatch: Mismatch) -> Self {
-        Self::field(mismatch.field, mismatch.to_string())
     }
 }

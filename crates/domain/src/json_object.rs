@@ -1,15 +1,11 @@
 //! A strict reader of JSON objects: fields by name and type, a [`Mismatch`] with a sentence for
-//! each invalid field, and the names of unread fields. The caller decides what to do with
-//! mismatches: requests fail on the first one, while the definition compiler collects all of them.
+//! each invalid field, and the names of unread fields. The definition compiler collects all
+//! mismatches.
 
 use std::borrow::Cow;
-use std::collections::HashSet;
 use std::ops::RangeInclusive;
 
 use serde_json::{Map, Value};
-
-/// Maximum characters per item in a list of strings.
-const LISTED_TEXT_CHARS_MAX: usize = 1000;
 
 /// A JSON object being read. Each reader removes its field; null counts as absent.
 #[derive(Debug, Default)]
@@ -59,21 +55,6 @@ pub fn whole_number<T: TryFrom<i128>>(value: &Value) -> Option<T> {
     T::try_from(integer(value)?).ok()
 }
 
-/// Rewrites all whole numbers in a value without a fraction, for types that accept only integers.
-#[must_use]
-pub fn with_integers(value: Value) -> Value {
-    match value {
-        Value::Number(ref number) if number.is_f64() => {
-            whole_number::<i64>(&value).map_or(value, Value::from)
-        }
-        Value::Array(items) => items.into_iter().map(with_integers).collect(),
-        Value::Object(fields) => {
-            fields.into_iter().map(|(name, field)| (name, with_integers(field))).collect()
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value,
-    }
-}
-
 impl JsonObject {
     /// Takes the field, regardless of its type.
     pub fn take(&mut self, field: &'static str) -> Option<Value> {
@@ -91,58 +72,6 @@ impl JsonObject {
             Some(Value::String(text)) => Ok(Some(text)),
             Some(_) => Err(Mismatch::new(field, "must be a string")),
         }
-    }
-
-    /// Takes a string of at most `most` characters.
-    ///
-    /// # Errors
-    /// [`Mismatch`]
-    pub fn bounded_text(&mut self, field: &'static str, most: usize) -> Found<String> {
-        self.text(field)?.map(|text| at_most(field, text, most)).transpose()
-    }
-
-    /// Takes a string of at most `most` characters that is not blank.
-    ///
-    /// # Errors
-    /// [`Mismatch`]: a blank string `is required`.
-    pub fn filled_text(&mut self, field: &'static str, most: usize) -> Found<String> {
-        let Some(text) = self.text(field)? else { return Ok(None) };
-        if text.trim().is_empty() {
-            return Err(Mismatch::required(field));
-        }
-        at_most(field, text, most).map(Some)
-    }
-
-    /// Takes a display name: a [`JsonObject::filled_text`] without control characters.
-    ///
-    /// # Errors
-    /// [`Mismatch`]
-    pub fn name(&mut self, field: &'static str, most: usize) -> Found<String> {
-        one_line(field, self.filled_text(field, most)?)
-    }
-
-    /// Takes a [`JsonObject::name`] that may be empty.
-    ///
-    /// # Errors
-    /// [`Mismatch`]
-    pub fn bounded_name(&mut self, field: &'static str, most: usize) -> Found<String> {
-        one_line(field, self.bounded_text(field, most)?)
-    }
-
-    /// Takes a required [`JsonObject::name`].
-    ///
-    /// # Errors
-    /// [`Mismatch`]: an absent or blank field `is required`.
-    pub fn required_name(&mut self, field: &'static str, most: usize) -> Result<String, Mismatch> {
-        self.name(field, most)?.ok_or_else(|| Mismatch::required(field))
-    }
-
-    /// Takes a required [`JsonObject::filled_text`].
-    ///
-    /// # Errors
-    /// [`Mismatch`]: an absent or blank field `is required`.
-    pub fn required_text(&mut self, field: &'static str, most: usize) -> Result<String, Mismatch> {
-        self.filled_text(field, most)?.ok_or_else(|| Mismatch::required(field))
     }
 
     /// Takes a boolean.
@@ -211,41 +140,6 @@ impl JsonObject {
         }
     }
 
-    /// Takes an array of strings, trimmed and without duplicates. The limits are checked before any
-    /// comparison.
-    ///
-    /// # Errors
-    /// [`Mismatch`], also for more than `most` items (including duplicates) and for an item of more
-    /// than 1,000 characters.
-    pub fn texts(&mut self, field: &'static str, most: usize) -> Found<Vec<String>> {
-        let wrong = || Mismatch::new(field, "must be an array of strings");
-        let Some(value) = self.take(field) else { return Ok(None) };
-        let Value::Array(items) = value else { return Err(wrong()) };
-        if items.len() > most {
-            return Err(Mismatch::new(field, format!("must have at most {most} items")));
-        }
-        let mut seen = HashSet::new();
-        let mut texts = Vec::new();
-        for item in &items {
-            let text = item.as_str().ok_or_else(wrong)?.trim();
-            if text.chars().nth(LISTED_TEXT_CHARS_MAX).is_some() {
-                let message =
-                    format!("must have items of at most {LISTED_TEXT_CHARS_MAX} characters");
-                return Err(Mismatch::new(field, message));
-            }
-            if seen.insert(text) {
-                texts.push(text.to_owned());
-            }
-        }
-        Ok(Some(texts))
-    }
-
-    /// Returns the field's value without taking it.
-    #[must_use]
-    pub fn peek(&self, field: &str) -> Option<&Value> {
-        self.left.get(field)
-    }
-
     /// The names of the unread fields.
     pub fn unread(&self) -> impl Iterator<Item = &str> {
         self.left.keys().map(String::as_str)
@@ -262,27 +156,6 @@ impl Mismatch {
     fn new(field: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
         Self { field, message: message.into() }
     }
-
-    /// The mismatch of a missing required field.
-    #[must_use]
-    pub fn required(field: &'static str) -> Self {
-        Self::new(field, "is required")
-    }
-}
-
-/// Returns the string, unless it contains control characters.
-fn one_line(field: &'static str, text: Option<String>) -> Found<String> {
-    if text.as_deref().is_some_and(|text| text.chars().any(char::is_control)) {
-        return Err(Mismatch::new(field, "must not contain control characters"));
-    }
-    Ok(text)
-}
-
-fn at_most(field: &'static str, text: String, most: usize) -> Result<String, Mismatch> {
-    if text.chars().nth(most).is_some() {
-        return Err(Mismatch::new(field, format!("must have at most {most} characters")));
-    }
-    Ok(text)
 }
 
 #[cfg(test)]
@@ -294,10 +167,6 @@ mod tests {
     fn object(fields: Value) -> JsonObject {
         let Value::Object(fields) = fields else { panic!("an object") };
         fields.into()
-    }
-
-    fn texts(list: Value) -> Result<Option<Vec<String>>, String> {
-        object(json!({ "tags": list })).texts("tags", 20).map_err(|mismatch| mismatch.to_string())
     }
 
     #[test]
@@ -322,35 +191,14 @@ mod tests {
         let mut fields = object(json!({"a": 2.0, "b": 2.5}));
         assert_eq!(fields.whole("a", &(0..=3)), Ok(Some(2)));
         assert!(fields.whole("b", &(0..=3)).is_err());
-        assert_eq!(with_integers(json!({"a": [1.0, 1.5]})), json!({"a": [1, 1.5]}));
-    }
-
-    #[test]
-    fn json_object_text_list_is_deduplicated_in_order() {
-        let list = json!(["b", " a ", "b", "a"]);
-        assert_eq!(texts(list), Ok(Some(vec!["b".to_owned(), "a".to_owned()])));
-        assert_eq!(texts(Value::Null), Ok(None));
-    }
-
-    /// Comparing each of a million items with every other one would take hours.
-    #[test]
-    fn json_object_text_list_is_bounded_before_comparison() {
-        let many: Vec<String> = (0..1_000_000).map(|number| number.to_string()).collect();
-        assert_eq!(texts(json!(many)), Err("tags must have at most 20 items".to_owned()));
-        assert_eq!(
-            texts(json!(["x".repeat(LISTED_TEXT_CHARS_MAX + 1)])),
-            Err("tags must have items of at most 1000 characters".to_owned())
-        );
-        assert_eq!(texts(json!(["a", 1])), Err("tags must be an array of strings".to_owned()));
     }
 
     #[test]
     fn json_object_mismatch_names_field_and_expected_type() {
         let fields = json!({
             "text": 1, "flag": "yes", "number": 11, "whole": 1.5, "size": -1, "object": [],
-            "list": {}, "blank": " ", "long": "four",
+            "list": {},
         });
-        let mut bounded = object(fields.clone());
         let mut object = object(fields);
         let mismatches = [
             object.text("text").err(),
@@ -360,10 +208,6 @@ mod tests {
             object.whole("size", &(0..=u64::MAX)).err(),
             object.object("object").err(),
             object.list("list").err(),
-            object.required_text("blank", 10).err(),
-            object.required_text("absent", 10).err(),
-            object.required_text("long", 3).err(),
-            bounded.bounded_text("long", 3).err(),
         ];
         let sentences = mismatches.map(|mismatch| mismatch.unwrap().to_string());
         assert_eq!(
@@ -376,10 +220,6 @@ mod tests {
                 "size must be a whole number, 0 or more",
                 "object must be an object",
                 "list must be an array",
-                "blank is required",
-                "absent is required",
-                "long must have at most 3 characters",
-                "long must have at most 3 characters",
             ]
         );
     }

@@ -8,6 +8,26 @@ use serde::{Deserialize, Serialize};
 use super::ids::{LinkId, MemberId, OrganizationId};
 use super::time::Timestamp;
 
+/// Maximum length of a name, in characters.
+pub const NAME_MAX: usize = 64;
+/// Maximum length of an email address, in bytes (RFC 5321).
+pub const EMAIL_MAX: usize = 254;
+/// Minimum length of a password, in bytes.
+pub const PASSWORD_MIN: usize = 12;
+/// Maximum length of a password, in bytes.
+pub const PASSWORD_MAX: usize = 256;
+
+/// Whether a text has the rough format of an email address. The service sends no mail; the address
+/// is only the login name.
+#[must_use]
+pub fn is_email(text: &str) -> bool {
+    let is_plain = |c: char| !c.is_whitespace() && !c.is_control();
+    let parts = text.rsplit_once('@').filter(|(name, host)| {
+        !name.is_empty() && !host.is_empty() && !name.contains('@') && text.chars().all(is_plain)
+    });
+    parts.is_some()
+}
+
 /// The role of a member in the organization.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -30,6 +30,9 @@ pub const CATCH_UP_MAX: u64 = 366 * 24 * 3600;
 /// Maximum of `jitter_seconds`: a day.
 pub const JITTER_MAX: u32 = 24 * 3600;
 
+/// Maximum length of a schedule's name, model, version, fallback chain or time zone, in characters.
+pub const NAME_MAX: usize = 200;
+
 /// A stored schedule.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Schedule {

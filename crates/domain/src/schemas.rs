@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
+use crate::agent::{Behavior, Mode};
 use crate::classify::ErrorClass;
 use crate::execution::Source;
 use crate::file::FileSource;
@@ -64,6 +65,8 @@ macro_rules! enumerations {
 }
 
 enumerations! {
+    "AgentMode": Mode [Max, Eco];
+    "AgentBehavior": Behavior [Agent, Plan, Ask];
     "ErrorClassification": ErrorClass [
         ContentModeration, ExecutionTimeout, InvalidUserInput, InvalidModelConfig, ProviderAuth,
         ProviderError, ProviderRateLimit, ProviderUnavailable, InternalError, Unknown

@@ -12,6 +12,8 @@ const BEGINNING_MIN: usize = 4;
 
 /// Maximum length of a name, in characters. Longer names get no suggestion.
 const NAME_MAX: usize = 512;
+/// Maximum number of characters of a path in a sentence.
+const SHOWN_CHARS_MAX: usize = 60;
 /// Maximum number of known names compared. It is limited because a client may send a long list.
 const COMPARED_MAX: usize = 2000;
 
@@ -53,6 +55,20 @@ pub fn nearest<'a>(unknown: &str, known: &[&'a str]) -> Option<&'a str> {
 #[must_use]
 pub fn hint(unknown: &str, known: &[&str]) -> String {
     nearest(unknown, known).map(|near| format!(": did you mean {near}?")).unwrap_or_default()
+}
+
+/// Returns a sentence that reports an unknown name and suggests a similar one. It is safe as a
+/// header value. `path` is the place of the name, and ends with it.
+#[must_use]
+pub fn unknown(what: &str, path: &str, name: &str, known: &[&str]) -> String {
+    let is_plain = |letter: char| letter.is_ascii_graphic() && !matches!(letter, '"' | '\\');
+    let shown = path.chars().take(SHOWN_CHARS_MAX);
+    let shown: String = shown.map(|letter| if is_plain(letter) { letter } else { '?' }).collect();
+    match nearest(name, known) {
+        Some(near) => format!("unknown {what} {shown}: did you mean {near}?"),
+        None if known.is_empty() => format!("unknown {what} {shown}: none is known here"),
+        None => format!("unknown {what} {shown}: known are {}", known.join(", ")),
+    }
 }
 
 #[cfg(test)]

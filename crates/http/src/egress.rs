@@ -15,6 +15,8 @@ use arc_swap::ArcSwapOption;
 use ipnet::IpNet;
 use url::{Host, Url};
 
+use orrery_domain::delivery::URL_BYTES_MAX;
+
 /// The configured rules: `allow` overrides `deny`, and `deny` overrides the defaults.
 #[derive(Debug, Clone)]
 pub struct Policy {
@@ -97,7 +99,7 @@ pub struct Forbidden {
 pub enum UrlError {
     #[error("must be an absolute http or https URL")]
     NotHttp,
-    #[error("must have at most {URL_MAX} bytes")]
+    #[error("must have at most {URL_BYTES_MAX} bytes")]
     TooLong,
     #[error("must not have the port 0: no server listens there")]
     PortZero,
@@ -106,9 +108,6 @@ pub enum UrlError {
     #[error("must not point to a forbidden address: {0}")]
     Forbidden(#[from] Forbidden),
 }
-
-/// The longest accepted URL, in bytes.
-pub const URL_MAX: usize = 8192;
 
 impl Policy {
     /// Checks whether the service may connect to `address`.
@@ -184,7 +183,7 @@ impl Policy {
     /// # Errors
     /// [`UrlError`]; its message is written to follow the name of the field.
     pub fn check_url(&self, text: &str) -> Result<Url, UrlError> {
-        if text.len() > URL_MAX {
+        if text.len() > URL_BYTES_MAX {
             return Err(UrlError::TooLong);
         }
         let url = Url::parse(text).map_err(|_not_absolute| UrlError::NotHttp)?;
@@ -439,7 +438,7 @@ mod tests {
             assert!(said.contains(expect), "{url}: {said}");
         }
         assert_eq!(
-            policy.check_url(&format!("http://e/{}", "x".repeat(URL_MAX))),
+            policy.check_url(&format!("http://e/{}", "x".repeat(URL_BYTES_MAX))),
             Err(UrlError::TooLong)
         );
     }

@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use super::body::BoxError;
 use super::response::{self, Response};
-use orrery_domain::json_object::Mismatch;
 use orrery_wire as wire;
+use orrery_wire::request::Mismatch;
 
 /// A refused request or a failed response. The body is specified in `docs/spec/hosts.md`, "Error
 /// body".
@@ -260,14 +260,14 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Reports a number on the wire that does not fit into `usize`, which can happen only on 32-bit
-/// machines.
 impl From<Mismatch> for Error {
     fn from(mismatch: Mismatch) -> Self {
         Self::bad_request(mismatch.to_string())
     }
 }
 
+/// Reports a number on the wire that does not fit into `usize`, which can happen only on 32-bit
+/// machines.
 impl From<std::num::TryFromIntError> for Error {
     fn from(error: std::num::TryFromIntError) -> Self {
         Self::bad_request("a number is out of range").with_source(error)

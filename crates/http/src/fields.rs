@@ -13,8 +13,6 @@ use orrery_domain::spelling;
 
 /// Maximum number of unknown names listed in one response.
 const NAMED_MAX: usize = 10;
-/// Maximum number of characters shown of a name.
-const NAME_CHARS_MAX: usize = 60;
 /// Size limit for the check, in bytes. Larger bodies are checked only for strict requests.
 const LOOKED_AT_MAX: usize = 256 * 1024;
 
@@ -59,7 +57,8 @@ impl FieldCheck {
         }
         let known: Vec<&str> = self.known.iter().map(String::as_str).collect();
         let named = unknown.iter().take(NAMED_MAX);
-        let sentences: Vec<String> = named.map(|name| sentence("field", name, &known)).collect();
+        let sentences: Vec<String> =
+            named.map(|name| spelling::unknown("field", name, name, &known)).collect();
         if self.is_strict {
             return Err(Error::bad_request(sentences.join("; ")));
         }
@@ -120,20 +119,6 @@ impl Visitor<'_> for UnlessKnown<'_> {
     fn visit_str<E>(self, name: &str) -> Result<Self::Value, E> {
         let is_known = self.0.iter().any(|known| known == name);
         Ok((!is_known).then(|| name.to_owned()))
-    }
-}
-
-/// Returns a sentence that reports an unknown name and suggests a similar one. It is safe as a
-/// header value.
-#[must_use]
-pub fn sentence(what: &str, name: &str, known: &[&str]) -> String {
-    let is_plain = |letter: char| letter.is_ascii_graphic() && !matches!(letter, '"' | '\\');
-    let shown = name.chars().take(NAME_CHARS_MAX);
-    let shown: String = shown.map(|letter| if is_plain(letter) { letter } else { '?' }).collect();
-    match spelling::nearest(name, known) {
-        Some(near) => format!("unknown {what} {shown}: did you mean {near}?"),
-        None if known.is_empty() => format!("unknown {what} {shown}: none is known here"),
-        None => format!("unknown {what} {shown}: known are {}", known.join(", ")),
     }
 }
 

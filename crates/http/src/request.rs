@@ -11,6 +11,7 @@ use http_body_util::BodyExt;
 use hyper::body::{Body as _, Frame};
 use hyper::header::{ACCEPT_ENCODING, CONTENT_ENCODING, HeaderValue};
 use hyper::{HeaderMap, Method, StatusCode};
+use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -23,7 +24,6 @@ use super::query::Query;
 use super::router::Params;
 use super::{Body, Error};
 use orrery_domain::json_fault;
-use orrery_domain::json_object::with_integers;
 use orrery_runtime as runtime;
 use orrery_wire::error::Position;
 
@@ -352,7 +352,7 @@ impl Request {
     ///
     /// # Errors
     /// As [`Request::body`] and [`parse`].
-    pub async fn json<T: DeserializeOwned>(&mut self) -> Result<T, Error> {
+    pub async fn json<T: DeserializeOwned + JsonSchema + 'static>(&mut self) -> Result<T, Error> {
         parse(&self.body().await?)
     }
 }
@@ -404,18 +404,13 @@ pub fn count_values(text: &[u8]) -> usize {
     values
 }
 
-/// Parses the JSON of a request's body as a T. An empty body is an empty object; `Content-Type` is
-/// ignored.
+/// Parses the JSON of a request's body as a T, whose schema is also the check. An empty body is an
+/// empty object; `Content-Type` is ignored.
 ///
 /// # Errors
-/// As [`parse_value`]; 400 with serde's message about the field if the JSON has the wrong shape.
-pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
-    // Parsing in two steps distinguishes invalid JSON from JSON of the wrong shape.
-    T::deserialize(parse_value(bytes)?).or_else(|error| {
-        // serde's integer types reject 2.0, which is the same number as 2.
-        let value = with_integers(parse_value(bytes)?);
-        T::deserialize(value).map_err(|_again| wrong_shape(&error))
-    })
+/// As [`parse_value`]; 400 if the JSON does not match the schema, with the place of the mismatch.
+pub fn parse<T: DeserializeOwned + JsonSchema + 'static>(bytes: &[u8]) -> Result<T, Error> {
+    Ok(orrery_wire::request::read(parse_value(bytes)?)?)
 }
 
 /// Parses the JSON of a request's body, of any shape. An empty body is an empty object.
@@ -441,10 +436,6 @@ fn invalid_json(bytes: &[u8], error: &serde_json::Error) -> Error {
     let message = json_fault::sentence(bytes, error);
     let message = message.as_str();
     Error::bad_request("invalid JSON body").with_details(Position { line, column, message })
-}
-
-fn wrong_shape(error: &serde_json::Error) -> Error {
-    Error::bad_request(format!("invalid request body: {error}"))
 }
 
 #[cfg(test)]

@@ -78,13 +78,13 @@ fn body_with_invalid_json_reports_line_and_column() {
 
 #[test]
 fn body_with_missing_field_names_the_field() {
-    #[derive(Debug, serde::Deserialize)]
+    #[derive(Debug, serde::Deserialize, JsonSchema)]
     struct Shape {
         #[expect(dead_code, reason = "only its type counts here")]
         name: String,
     }
     let error = parse::<Shape>(b"{}").unwrap_err();
-    assert_eq!(error.message, "invalid request body: missing field `name`");
+    assert_eq!(error.message, "name is required");
 }
 
 /// Returns a body that sends one byte every `pause`.

@@ -8,15 +8,15 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::audit::{Actor, Recorder};
-use orrery_domain::account::{EntryKind, LedgerEntry};
+use orrery_domain::account::{EntryKind, LedgerEntry, TOP_UP_DOLLARS_MAX};
 use orrery_domain::ids::{EntryId, ExecutionId, OrganizationId};
 use orrery_domain::money::Usd;
 use orrery_domain::time::Timestamp;
 use orrery_runtime::{Clock, new_id, turns};
 use orrery_storage::{self as storage, Commit, Key, Page, Store, Table};
 
-/// Maximum top-up: a billion dollars, far below the point where additions would saturate.
-pub const TOP_UP_MAX: Usd = Usd::from_micros(1_000_000_000_000_000);
+/// Maximum top-up.
+pub const TOP_UP_MAX: Usd = Usd::from_micros(TOP_UP_DOLLARS_MAX * 1_000_000);
 
 /// Errors of ledger operations.
 #[derive(Debug, thiserror::Error)]

@@ -3,12 +3,15 @@
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::json;
 
-use super::Time;
 use super::chain::Entry;
 use super::limits::LimitsChange;
-use super::schedule::Common;
+use super::schedule::{AnyTarget, Common};
+use super::{Time, pattern};
+use orrery_domain::account::TOP_UP_DOLLARS_MAX;
+use orrery_domain::chain::ENTRIES_MAX;
+use orrery_domain::schedule::NAME_MAX;
 
 /// An organization to create or update.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -32,6 +35,7 @@ pub struct NamedKey {
 pub struct NamedChain {
     /// The primary model. A chain's name is unique per primary model.
     pub model: String,
+    #[schemars(length(min = 1, max = ENTRIES_MAX))]
     pub entries: Vec<Entry>,
     /// Whether the chain is used. Defaults to true.
     pub enabled: Option<bool>,
@@ -39,30 +43,15 @@ pub struct NamedChain {
 
 /// A schedule of a workflow or a model to create or update. Omitted fields of an existing schedule
 /// keep their value.
-#[derive(Debug, JsonSchema)]
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields, example = json!({"workflow": "nightly", "cron": "@daily"}))]
 pub struct NamedSchedule {
     /// The workflow's ID or slug. Either this or `model` is required.
+    #[schemars(length(max = NAME_MAX), transform = pattern::filled)]
     pub workflow: Option<String>,
-    /// The model's slug. Either this or `workflow` is required.
-    pub model: Option<String>,
-    /// A cron expression with 5 fields, or 6 with seconds first, or a nickname such as `@daily`.
-    /// Required for a new schedule.
-    #[schemars(length(max = 256))]
-    pub cron: Option<String>,
-    /// An IANA time zone name. Defaults to UTC.
-    pub timezone: Option<String>,
-    /// The workflow's inputs, which must match the version's `input_schema`. At most 48 KiB.
-    pub inputs: Option<Map<String, Value>>,
-    /// The workflow version to run. Omit or leave empty to run the version that is latest when the
-    /// schedule fires.
-    pub version_id: Option<String>,
-    /// The model's version, as in a prediction.
-    pub version: Option<String>,
-    /// The model's input, which must match its request schema. At most 48 KiB.
-    pub input: Option<Map<String, Value>>,
-    /// The fallback chain to use for the model; an empty string for none.
-    pub fallback_selector: Option<String>,
-    #[schemars(flatten)]
+    #[serde(flatten)]
+    pub target: AnyTarget,
+    #[serde(flatten)]
     pub common: Common,
 }
 
@@ -71,5 +60,6 @@ pub struct NamedSchedule {
 #[serde(deny_unknown_fields)]
 pub struct TopUp {
     /// The amount in US dollars: above 0, with up to six decimal places.
+    #[schemars(extend("exclusiveMinimum" = 0), range(max = TOP_UP_DOLLARS_MAX))]
     pub amount_usd: f64,
 }

@@ -3,9 +3,19 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::Time;
+use super::{Time, chat, pattern};
+use orrery_domain::agent::{Behavior, Mode};
+
+/// Maximum number of messages before the prompt, if no session is given.
+pub const TURNS_MAX: usize = 100;
+/// Maximum length of a session's name, in characters.
+pub const SESSION_CHARS_MAX: usize = 128;
+/// Maximum number of images in one prompt.
+pub const IMAGES_MAX: usize = 4;
+/// Maximum length of an image's URL, in characters.
+pub const IMAGE_URL_CHARS_MAX: usize = 4096;
 
 /// A prompt in OpenAI's format. Other fields are accepted and ignored.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -18,12 +28,11 @@ use super::Time;
     })
 )]
 pub struct CompletionRequest {
-    /// The conversation. The last message is the prompt; earlier messages are only used if no
-    /// session is given.
+    /// The conversation. The last message is the prompt and has the role `user`. Earlier messages
+    /// are only used if neither the body nor the header `X-Session-Id` names a session, and are
+    /// then limited to 100.
     #[schemars(length(min = 1))]
-    pub messages: Vec<Map<String, Value>>,
-    /// Whether to stream the reply as server-sent events. Defaults to true.
-    pub stream: Option<bool>,
+    pub messages: Vec<chat::Message>,
     #[serde(flatten)]
     pub options: Options,
 }
@@ -35,45 +44,29 @@ pub struct CompletionRequest {
     example = json!({"message": "Which models make images?", "session_id": "demo"})
 )]
 pub struct MessageRequest {
-    #[schemars(length(min = 1))]
+    #[schemars(transform = pattern::filled)]
     pub message: String,
-    /// Whether to stream the reply as server-sent events. Defaults to true.
-    pub stream: Option<bool>,
     #[serde(flatten)]
     pub options: Options,
 }
 
 /// Options for answering a prompt.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[schemars(rename = "AgentOptions")]
 pub struct Options {
+    /// Whether to stream the reply as server-sent events. Defaults to true.
+    pub stream: Option<bool>,
     /// The session that remembers this exchange. Omit to start a new session.
-    #[schemars(length(min = 1, max = 128))]
+    #[schemars(length(min = 1, max = SESSION_CHARS_MAX), transform = pattern::line)]
     pub session_id: Option<String>,
+    /// The mode. `eco` uses the cheaper model and a quarter of the steps.
     pub mode: Option<Mode>,
+    /// What the agent may do: use all tools, only plan, or only read.
     pub behavior: Option<Behavior>,
     /// URLs of images to show to the model.
-    #[schemars(length(max = 4))]
+    #[schemars(length(max = IMAGES_MAX), inner(length(max = IMAGE_URL_CHARS_MAX)))]
+    #[schemars(transform = pattern::each_web_url)]
     pub image_urls: Option<Vec<String>>,
-}
-
-/// The mode. `eco` uses the cheaper model and a quarter of the steps.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-#[schemars(rename = "AgentMode")]
-pub enum Mode {
-    Max,
-    Eco,
-}
-
-/// What the agent may do: use all tools, only plan, or only read.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-#[schemars(rename = "AgentBehavior")]
-pub enum Behavior {
-    Agent,
-    Plan,
-    Ask,
 }
 
 /// A complete reply in OpenAI's format.

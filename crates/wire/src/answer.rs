@@ -1,14 +1,15 @@
 //! Events that waiting steps receive: request and response bodies.
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use orrery_domain::ids::ExecutionId;
 
 /// An event for a waiting step.
-#[derive(Debug, JsonSchema)]
-#[schemars(rename = "EventToSend", deny_unknown_fields, example = json!({"payload": {"approved": true}}))]
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "EventToSend", example = json!({"payload": {"approved": true}}))]
 pub struct Event {
     /// The output of the step. Must match the event's `schema`, if it has one.
     pub payload: Value,

@@ -3,8 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Time;
-use orrery_domain::bulk::{Action, Job, Status};
+use super::{Time, pattern};
+use orrery_domain::bulk::{Action, Job, LIMIT_MAX, Status};
 use orrery_domain::ids::JobId;
 
 /// A bulk job to start.
@@ -16,7 +16,8 @@ pub struct Request {
     /// Which executions to process. Omitted fields match all.
     #[serde(default)]
     pub filter: Filter,
-    /// The maximum number of executions, newest first: 1 to 100000. Defaults to 100000.
+    /// The maximum number of executions, newest first. Defaults to 100000.
+    #[schemars(range(min = 1, max = LIMIT_MAX))]
     pub limit: Option<u64>,
 }
 
@@ -25,34 +26,30 @@ pub struct Request {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "BulkJobFilter")]
 pub struct Filter {
+    #[schemars(length(min = 1))]
     pub model: Option<String>,
     /// A comma-separated list of statuses.
+    #[schemars(length(min = 1))]
     pub status: Option<String>,
     #[serde(rename = "type")]
+    #[schemars(length(min = 1))]
     pub kind: Option<String>,
+    #[schemars(transform = pattern::uuid)]
     pub workflow_id: Option<String>,
+    #[schemars(transform = pattern::uuid)]
     pub workflow_execution_id: Option<String>,
     /// A comma-separated list of error classifications.
+    #[schemars(length(min = 1))]
     pub error_classification: Option<String>,
     /// Only executions created at or after this time.
+    #[schemars(transform = pattern::time)]
     pub from: Option<String>,
     /// Only executions created before this time.
+    #[schemars(transform = pattern::time)]
     pub to: Option<String>,
 }
 
 impl Filter {
-    /// Names of the filter's fields.
-    pub const NAMES: [&str; 8] = [
-        "model",
-        "status",
-        "type",
-        "workflow_id",
-        "workflow_execution_id",
-        "error_classification",
-        "from",
-        "to",
-    ];
-
     /// The value of the field with this name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {

@@ -4,8 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::Time;
-use orrery_domain::chain;
+use super::{Time, pattern};
+use orrery_domain::chain::{self, ENTRIES_MAX};
 
 /// A fallback chain: models that run in order if the primary model fails.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -45,7 +45,9 @@ pub struct Chains {
 pub struct NewChain {
     pub model: String,
     /// The name of the chain: 1 to 50 characters of `a-z0-9-`.
+    #[schemars(transform = pattern::chain_name)]
     pub name: String,
+    #[schemars(length(min = 1, max = ENTRIES_MAX))]
     pub entries: Vec<Entry>,
 }
 
@@ -55,6 +57,7 @@ pub struct NewChain {
 pub struct ChainChange {
     pub model: String,
     pub name: String,
+    #[schemars(length(min = 1, max = ENTRIES_MAX))]
     pub entries: Option<Vec<Entry>>,
     pub enabled: Option<bool>,
 }

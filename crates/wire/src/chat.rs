@@ -5,7 +5,18 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::Time;
+use super::{Time, pattern};
+
+/// Maximum length of a model ID, in characters.
+pub const MODEL_CHARS_MAX: usize = 256;
+/// Maximum number of messages in a conversation.
+pub const MESSAGES_MAX: usize = 10_000;
+/// Maximum number of inputs in an embeddings request.
+pub const INPUTS_MAX: usize = 2048;
+/// Maximum number of stop strings in a request.
+pub const STOPS_MAX: usize = 64;
+/// Maximum number of answers (`n`) to a request.
+pub const ANSWERS_MAX: u64 = 128;
 
 /// A chat completion to create. Fields that are not listed here are passed to the model unchanged.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -20,21 +31,21 @@ use super::Time;
 )]
 pub struct CompletionRequest {
     /// The slug of a local chat model, or a model ID exactly as the upstream lists it.
-    #[schemars(length(min = 1, max = 256), regex(pattern = "^[ -~]+$"))]
+    #[schemars(length(max = MODEL_CHARS_MAX), transform = pattern::name)]
     pub model: String,
-    #[schemars(length(min = 1, max = 10_000))]
+    #[schemars(length(min = 1, max = MESSAGES_MAX))]
     pub messages: Vec<Message>,
     /// Whether to stream the answer as server-sent events.
     pub stream: Option<bool>,
     pub stream_options: Option<StreamOptions>,
     /// The number of answers to generate.
-    #[schemars(range(min = 1, max = 128))]
+    #[schemars(range(min = 1, max = ANSWERS_MAX))]
     pub n: Option<u64>,
     /// The older name of `max_completion_tokens`.
-    #[schemars(range(min = -1, max = 4_294_967_295_u32), extend("not" = {"const": 0}))]
+    #[schemars(range(min = -1, max = u32::MAX), extend("not" = {"const": 0}))]
     pub max_tokens: Option<i64>,
     /// The maximum number of tokens per answer. -1 means limited only by the context length.
-    #[schemars(range(min = -1, max = 4_294_967_295_u32), extend("not" = {"const": 0}))]
+    #[schemars(range(min = -1, max = u32::MAX), extend("not" = {"const": 0}))]
     pub max_completion_tokens: Option<i64>,
     #[schemars(range(min = 0, max = 2))]
     pub temperature: Option<f64>,
@@ -86,7 +97,7 @@ pub struct StreamOptions {
 #[schemars(rename = "OneTextOrSeveral")]
 pub enum Texts {
     One(String),
-    Several(#[schemars(length(max = 64))] Vec<String>),
+    Several(#[schemars(length(max = STOPS_MAX))] Vec<String>),
 }
 
 /// Embeddings to create. Fields that are not listed here are passed to the model unchanged.
@@ -97,10 +108,10 @@ pub enum Texts {
 )]
 pub struct EmbeddingsRequest {
     /// The slug of a local embedding model, or a model ID exactly as the upstream lists it.
-    #[schemars(length(min = 1, max = 256), regex(pattern = "^[ -~]+$"))]
+    #[schemars(length(max = MODEL_CHARS_MAX), transform = pattern::name)]
     pub model: String,
     pub input: EmbeddingsInput,
-    #[schemars(range(min = 1, max = 4_294_967_295_u32))]
+    #[schemars(range(min = 1))]
     pub dimensions: Option<u32>,
     /// The fallback chain to use for a local model. Defaults to the first enabled chain by name.
     pub fallback_selector: Option<String>,
@@ -111,9 +122,9 @@ pub struct EmbeddingsRequest {
 #[serde(untagged)]
 pub enum EmbeddingsInput {
     Text(#[schemars(length(min = 1))] String),
-    Texts(#[schemars(length(min = 1, max = 2048))] Vec<String>),
+    Texts(#[schemars(length(min = 1, max = INPUTS_MAX))] Vec<String>),
     Tokens(#[schemars(length(min = 1))] Vec<u64>),
-    TokenLists(#[schemars(length(min = 1, max = 2048))] Vec<Vec<u64>>),
+    TokenLists(#[schemars(length(min = 1, max = INPUTS_MAX))] Vec<Vec<u64>>),
 }
 
 /// The model's answer in OpenAI's format, with the cost in `usage`.

@@ -2,9 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize, Serializer};
+use schemars::{JsonSchema, Schema, json_schema};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value, json};
+
+use super::pattern;
+
+/// Maximum number of questions in one request.
+pub const QUESTIONS_MAX: usize = 256;
+/// Maximum number of options of one question, each labelled with one letter.
+pub const OPTIONS_MAX: usize = 26;
+/// Maximum length of the name of a model, a question or an option, in characters.
+pub const NAME_CHARS_MAX: usize = 256;
 
 /// Typed questions about a state.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -31,13 +41,15 @@ use serde_json::{Map, Value, json};
 )]
 pub struct Request {
     /// A configured alias, the slug of a local chat model, or a model ID of the upstream.
-    #[schemars(length(min = 1, max = 256))]
+    #[schemars(length(max = NAME_CHARS_MAX), transform = pattern::name)]
     pub model: String,
     /// The state that the questions are about.
     pub state: State,
     /// The questions by name, up to 256. A name has up to 256 characters.
-    #[schemars(extend("minProperties" = 1, "maxProperties" = 256))]
-    pub questions: BTreeMap<String, Question>,
+    #[serde(deserialize_with = "pairs")]
+    #[schemars(with = "BTreeMap<String, Question>", transform = named)]
+    #[schemars(extend("minProperties" = 1, "maxProperties" = QUESTIONS_MAX))]
+    pub questions: Vec<(String, Question)>,
 }
 
 /// The state that questions are about: text or JSON.
@@ -57,28 +69,30 @@ pub enum State {
 pub enum Question {
     /// A yes-or-no question. The answer is the probability of yes.
     Oul {
-        #[schemars(length(min = 1))]
+        #[schemars(transform = pattern::filled)]
         instructions: String,
         criteria: Option<Sides>,
     },
     /// An alias of `oul`.
     Noul {
-        #[schemars(length(min = 1))]
+        #[schemars(transform = pattern::filled)]
         instructions: String,
         criteria: Option<Sides>,
     },
     /// A choice between 2 to 26 options, each with a description or null.
     Choice {
-        #[schemars(length(min = 1))]
+        #[schemars(transform = pattern::filled)]
         instructions: String,
-        #[schemars(extend("minProperties" = 2, "maxProperties" = 26))]
-        criteria: BTreeMap<String, Option<String>>,
+        #[serde(deserialize_with = "pairs")]
+        #[schemars(with = "BTreeMap<String, Option<String>>", transform = named)]
+        #[schemars(extend("minProperties" = 2, "maxProperties" = OPTIONS_MAX))]
+        criteria: Vec<(String, Option<String>)>,
     },
     /// A rating on a scale. Each level has a description, lowest level first.
     Score {
-        #[schemars(length(min = 1))]
+        #[schemars(transform = pattern::filled)]
         instructions: String,
-        #[schemars(length(min = 2, max = 26))]
+        #[schemars(length(min = 2, max = OPTIONS_MAX), transform = pattern::each_filled)]
         criteria: Vec<String>,
     },
 }
@@ -140,6 +154,26 @@ pub enum Answer {
         #[schemars(with = "BTreeMap<String, String>")]
         legend: Vec<(String, String)>,
     },
+}
+
+/// Restricts the names of the fields of an object.
+fn named(schema: &mut Schema) {
+    let mut names = json_schema!({"type": "string", "maxLength": NAME_CHARS_MAX});
+    pattern::name(&mut names);
+    schema.insert("propertyNames".to_owned(), names.to_value());
+}
+
+/// Deserializes an object as pairs, in its order.
+fn pairs<'de, D: Deserializer<'de>, T: DeserializeOwned>(
+    deserializer: D,
+) -> Result<Vec<(String, T)>, D::Error> {
+    let fields = Map::<String, Value>::deserialize(deserializer)?;
+    let pair = |(name, value)| Ok((name, serde_json::from_value(value)?));
+    fields
+        .into_iter()
+        .map(pair)
+        .collect::<Result<_, _>>()
+        .map_err(|error: serde_json::Error| serde::de::Error::custom(error))
 }
 
 /// Serializes pairs as an object that keeps their order.

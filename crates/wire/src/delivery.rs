@@ -1,13 +1,14 @@
 //! Webhook deliveries: records, redelivery, replay and test deliveries.
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::Time;
-use orrery_domain::delivery;
+use super::{Time, pattern};
+use orrery_domain::delivery::{self, URL_BYTES_MAX};
 use orrery_domain::execution::Source;
 use orrery_domain::ids::{DeliveryId, EndpointId, ExecutionId};
+use orrery_domain::signature::SECRET_BYTES_MAX;
 use orrery_domain::webhook_endpoint::Event;
 
 /// A webhook delivery with its attempts.
@@ -196,21 +197,19 @@ pub struct Redelivered {
 }
 
 /// A time range whose failed deliveries are sent again.
-#[derive(Debug, JsonSchema)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(example = json!({"from": "2026-11-20T00:00:00Z", "to": "2026-11-21T00:00:00Z"}))]
 pub struct Replay {
     /// Only deliveries created at or after this time.
-    #[schemars(extend("format" = "date-time"))]
-    pub from: String,
+    pub from: Time,
     /// Only deliveries created before this time.
-    #[schemars(extend("format" = "date-time"))]
-    pub to: String,
+    pub to: Time,
     /// Always `failed`: only failed deliveries can be replayed.
     pub status: Option<ReplayStatus>,
 }
 
 /// The status of deliveries that can be replayed.
-#[derive(Debug, JsonSchema)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ReplayStatus {
     Failed,
@@ -223,13 +222,13 @@ pub struct Replayed {
 }
 
 /// A webhook URL to test.
-#[derive(Debug, JsonSchema)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(example = json!({"url": "https://hooks.example.com/orrery"}))]
 pub struct NewTestDelivery {
-    #[schemars(length(min = 1))]
+    #[schemars(length(max = URL_BYTES_MAX), transform = pattern::web_url)]
     pub url: String,
     /// The secret that signs the delivery.
-    #[schemars(length(max = 256))]
+    #[schemars(length(max = SECRET_BYTES_MAX), transform = pattern::line)]
     pub webhook_secret: Option<String>,
 }
 

@@ -1,10 +1,10 @@
 //! Files and uploads.
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::Time;
+use super::{Time, pattern};
 use orrery_domain::file::{self, FileSource, NAME_MAX, Upload};
 use orrery_domain::ids::{ExecutionId, FileId};
 
@@ -106,21 +106,28 @@ pub struct Usage {
 }
 
 /// A presigned upload to create.
-#[derive(Debug, JsonSchema)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(example = json!({"content_type": "image/png", "filename": "cat.png"}))]
 pub struct NewUpload {
     /// The content type, such as `image/png`.
-    #[schemars(length(min = 1, max = 255))]
+    #[schemars(length(min = 1, max = NAME_MAX), transform = pattern::filled)]
     pub content_type: String,
-    #[schemars(length(min = 1, max = NAME_MAX))]
+    #[schemars(transform = pattern::file_name)]
     pub filename: Option<String>,
     /// The size in bytes. An upload of any other size is rejected.
     pub size: Option<u64>,
     /// The SHA-256 hash, as 64 hexadecimal digits. An upload with any other hash is rejected.
-    #[schemars(regex(pattern = "^[0-9a-fA-F]{64}$"))]
+    #[schemars(transform = pattern::sha256)]
     pub sha256: Option<String>,
     /// Accepted and ignored.
     pub file_type: Option<String>,
+    #[serde(flatten)]
+    pub retention: Retention,
+}
+
+/// How long a file is kept.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub struct Retention {
     /// How long the file is kept.
     #[schemars(range(min = KEEP_MIN, max = KEEP_MAX))]
     pub expires_in_seconds: Option<u64>,
@@ -154,7 +161,6 @@ pub struct FileForm {
     /// The content, with a content type and a filename.
     #[schemars(extend("format" = "binary"))]
     pub file: String,
-    /// How long the file is kept.
-    #[schemars(range(min = KEEP_MIN, max = KEEP_MAX))]
-    pub expires_in_seconds: Option<u64>,
+    #[schemars(flatten)]
+    pub retention: Retention,
 }

@@ -4,7 +4,8 @@
 //! Each object has a single type, wherever it is sent: the detail of an execution is also the body
 //! of its webhook, and the legacy formats are converted from the same view. The types derive their
 //! JSON Schemas, from which `api::openapi` builds the hosts' OpenAPI documents; the comment on a
-//! field becomes its description there. Request types describe the bodies that `api::body` parses.
+//! field becomes its description there. Requests are checked
+//! against the same schemas ([`request`]).
 //!
 //! These types are never stored as records. Only the command line parses responses, those of the
 //! control socket ([`operator`]).
@@ -30,15 +31,19 @@ pub mod member;
 pub mod model;
 pub mod openai;
 pub mod operator;
+pub mod pattern;
 pub mod prediction;
+pub mod request;
 pub mod scalars;
 pub mod schedule;
 pub mod secret;
 pub mod service;
+
 pub mod trigger;
 pub mod webhook_endpoint;
 pub mod workflow;
 
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 pub use self::scalars::{AttemptStatus, ExecutionStatus, PredictionStatus, Time};
@@ -63,4 +68,11 @@ impl Text {
     pub const fn missing(error: String) -> Self {
         Self { text: None, error: Some(error) }
     }
+}
+
+/// Distinguishes a null field from an omitted one.
+fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Option<Option<T>>, D::Error> {
+    Option::deserialize(deserializer).map(Some)
 }

@@ -3,7 +3,7 @@
 use std::num::{NonZeroU32, NonZeroU64};
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
 use orrery_domain::account;
 
@@ -50,16 +50,16 @@ impl Limits {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LimitsChange {
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default, deserialize_with = "super::given")]
     #[schemars(with = "Option<NonZeroU32>")]
     pub requests_per_second: Option<Option<NonZeroU32>>,
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default, deserialize_with = "super::given")]
     #[schemars(with = "Option<NonZeroU32>")]
     pub running: Option<Option<NonZeroU32>>,
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default, deserialize_with = "super::given")]
     #[schemars(with = "Option<NonZeroU32>")]
     pub queued: Option<Option<NonZeroU32>>,
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default, deserialize_with = "super::given")]
     #[schemars(with = "Option<NonZeroU64>")]
     pub storage_bytes: Option<Option<NonZeroU64>>,
 }
@@ -80,13 +80,6 @@ impl LimitsChange {
                 .map_or(held.storage_bytes, |given| given.map(NonZeroU64::get)),
         }
     }
-}
-
-/// Distinguishes a null field from an omitted one.
-fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
-    deserializer: D,
-) -> Result<Option<Option<T>>, D::Error> {
-    Option::deserialize(deserializer).map(Some)
 }
 
 #[cfg(test)]

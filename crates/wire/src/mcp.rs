@@ -12,9 +12,11 @@ use serde_json::{Map, Value, json};
     example = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}})
 )]
 pub struct Request {
-    /// Always `2.0`.
+    #[schemars(extend("const" = "2.0"))]
     pub jsonrpc: String,
-    /// The ID of the request: a string or an integer.
+    /// The ID of the request.
+    #[schemars(extend("type" = ["string", "integer"], "maxLength" = 256))]
+    #[schemars(extend("minimum" = i64::MIN, "maximum" = i64::MAX))]
     pub id: Option<Value>,
     /// The method: `initialize`, `server/discover`, `ping`, `tools/list`, `tools/call` or a
     /// notification.

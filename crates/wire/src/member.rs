@@ -3,10 +3,12 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Time;
-use orrery_domain::account::{ApiKey, LedgerEntry, Organization as Owner};
+use super::{Time, pattern};
+use orrery_domain::account::{
+    ApiKey, KEY_DAYS_MAX, KEY_NAME_MAX, LedgerEntry, Organization as Owner,
+};
 use orrery_domain::ids::{ExecutionId, KeyId, LinkId, MemberId, OrganizationId};
-use orrery_domain::member::{self, LinkKind, MemberRole};
+use orrery_domain::member::{self, EMAIL_MAX, LinkKind, MemberRole, NAME_MAX, PASSWORD_MAX};
 use orrery_domain::time::Timestamp;
 
 /// The current login session.
@@ -99,9 +101,12 @@ pub struct LogIn {
 pub struct Join {
     /// The token: the part of the link after `#`.
     pub token: String,
+    #[schemars(length(max = NAME_MAX), transform = pattern::name)]
     pub name: String,
+    #[schemars(length(max = EMAIL_MAX), transform = pattern::email)]
     pub email: String,
     /// The password, 12 to 256 bytes.
+    #[schemars(length(max = PASSWORD_MAX))]
     pub password: String,
 }
 
@@ -111,6 +116,7 @@ pub struct PasswordReset {
     /// The token: the part of the link after `#`.
     pub token: String,
     /// The password, 12 to 256 bytes.
+    #[schemars(length(max = PASSWORD_MAX))]
     pub password: String,
 }
 
@@ -119,6 +125,7 @@ pub struct PasswordReset {
 pub struct PasswordChange {
     pub current: String,
     /// The password, 12 to 256 bytes.
+    #[schemars(length(max = PASSWORD_MAX))]
     pub password: String,
 }
 
@@ -156,6 +163,7 @@ pub struct OpenLink {
 #[serde(deny_unknown_fields)]
 pub struct InvitationRequest {
     /// The email address of the invited person. It only prefills the form that the person sees.
+    #[schemars(length(max = EMAIL_MAX), transform = pattern::optional_email)]
     pub email: Option<String>,
 }
 
@@ -197,9 +205,10 @@ impl From<&member::Link> for Invitation {
 #[serde(deny_unknown_fields)]
 pub struct KeyRequest {
     /// A name for the key.
+    #[schemars(length(max = KEY_NAME_MAX), transform = pattern::name)]
     pub name: String,
     /// The number of days until the key expires. Omit or set to null for a key that never expires.
-    #[schemars(range(min = 1, max = 3650))]
+    #[schemars(range(min = 1, max = KEY_DAYS_MAX))]
     pub expires_in_days: Option<u32>,
 }
 

@@ -1,19 +1,21 @@
 //! Predictions: the request, the view, and the webhook.
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::{AttemptStatus, ExecutionStatus, PredictionStatus, Text, Time};
+use super::{AttemptStatus, ExecutionStatus, PredictionStatus, Text, Time, pattern};
 use orrery_domain::attempt::Attempt;
 use orrery_domain::classify::ErrorClass;
+use orrery_domain::delivery::URL_BYTES_MAX;
 use orrery_domain::execution::{self, Execution, Status};
 use orrery_domain::ids::ExecutionId;
 use orrery_domain::model::VERSION;
+use orrery_domain::signature::SECRET_BYTES_MAX;
 
 /// A prediction to create.
-#[derive(Debug, JsonSchema)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(example = json!({
     "model": "text-template",
     "version": VERSION,
@@ -29,9 +31,10 @@ pub struct NewPrediction {
     /// The model's input. Must match the model's `request_schema`.
     pub input: Map<String, Value>,
     /// The URL to notify when the prediction ends. An empty string for none.
+    #[schemars(length(max = URL_BYTES_MAX), transform = pattern::optional_web_url)]
     pub webhook_url: Option<String>,
     /// The secret that signs the webhook.
-    #[schemars(length(max = 256))]
+    #[schemars(length(max = SECRET_BYTES_MAX), transform = pattern::line)]
     pub webhook_secret: Option<String>,
     /// The name of a fallback chain of this model.
     pub fallback_selector: Option<String>,

@@ -1,87 +1,172 @@
 //! Schedules: requests and views.
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::Time;
+use super::{Time, pattern};
+use orrery_domain::calendar::CRON_BYTES_MAX;
+use orrery_domain::delivery::URL_BYTES_MAX;
 use orrery_domain::ids::{ExecutionId, ScheduleId, WorkflowId};
-use orrery_domain::schedule::{LastRun as Decided, Overlap, RunResult, Schedule as Stored, Target};
+use orrery_domain::schedule::{
+    CATCH_UP_MAX, JITTER_MAX, LastRun as Decided, NAME_MAX, Overlap, RunResult, Schedule as Stored,
+    Target,
+};
+use orrery_domain::signature::SECRET_BYTES_MAX;
 use orrery_domain::time::Timestamp;
 
 /// The number of upcoming firings in a schedule's view.
 pub const NEXT_RUNS: usize = 10;
 
-/// A workflow's schedule to create or update. In an update, omitted fields keep their value.
-#[derive(Debug, JsonSchema)]
-#[schemars(rename = "WorkflowSchedule")]
+/// A workflow's schedule to create.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "NewWorkflowSchedule", deny_unknown_fields)]
+#[schemars(example = json!({"cron": "0 9 * * MON-FRI", "timezone": "Europe/Berlin"}))]
+pub struct NewOfWorkflow {
+    /// A cron expression with 5 fields, or 6 with seconds first, or a nickname such as `@daily`.
+    #[schemars(length(max = CRON_BYTES_MAX), transform = pattern::filled)]
+    pub cron: String,
+    #[serde(flatten)]
+    pub run: WorkflowRun,
+    #[serde(flatten)]
+    pub common: Common,
+    #[serde(flatten)]
+    pub secret: Secret,
+}
+
+/// Changes to a workflow's schedule. Omitted fields keep their value.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "WorkflowSchedule", deny_unknown_fields)]
 #[schemars(example = json!({"cron": "0 9 * * MON-FRI", "timezone": "Europe/Berlin"}))]
 pub struct OfWorkflow {
     /// A cron expression with 5 fields, or 6 with seconds first, or a nickname such as `@daily`.
-    /// Required for a new schedule.
-    #[schemars(length(max = 256))]
+    #[schemars(length(max = CRON_BYTES_MAX), transform = pattern::filled)]
     pub cron: Option<String>,
-    /// An IANA time zone name. Defaults to UTC.
-    pub timezone: Option<String>,
-    /// The workflow's inputs, which must match the version's `input_schema`. At most 48 KiB.
-    pub inputs: Option<Map<String, Value>>,
-    /// The version to run. Omit or leave empty to run the version that is latest when the schedule
-    /// fires.
-    pub version_id: Option<String>,
-    #[schemars(flatten)]
+    #[serde(flatten)]
+    pub run: WorkflowRun,
+    #[serde(flatten)]
     pub common: Common,
+    #[serde(flatten)]
+    pub secret: Secret,
 }
 
-/// A model's schedule to create or update. In an update, omitted fields keep their value.
-#[derive(Debug, JsonSchema)]
-#[schemars(rename = "ModelSchedule")]
+/// A model's schedule to create.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "NewModelSchedule", deny_unknown_fields)]
 #[schemars(example = json!({"model": "text-template", "version": "0.0.1",
     "input": {"template": "tick"}, "cron": "@hourly"}))]
-pub struct OfModel {
+pub struct NewOfModel {
+    /// A cron expression with 5 fields, or 6 with seconds first, or a nickname such as `@daily`.
+    #[schemars(length(max = CRON_BYTES_MAX), transform = pattern::filled)]
+    pub cron: String,
+    /// The model's slug.
+    #[schemars(length(max = NAME_MAX), transform = pattern::filled)]
+    pub model: String,
+    /// The model's version, as in a prediction.
+    #[schemars(length(max = NAME_MAX), transform = pattern::filled)]
+    pub version: String,
+    #[serde(flatten)]
+    pub run: ModelRun,
+    #[serde(flatten)]
+    pub common: Common,
+    #[serde(flatten)]
+    pub secret: Secret,
+}
+
+/// Changes to a schedule of a workflow or a model. Omitted fields keep their value. The fields of
+/// the other kind are refused.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "ScheduleChange", deny_unknown_fields)]
+#[schemars(example = json!({"cron": "@hourly", "paused": false}))]
+pub struct OfAny {
+    #[serde(flatten)]
+    pub target: AnyTarget,
+    #[serde(flatten)]
+    pub common: Common,
+    #[serde(flatten)]
+    pub secret: Secret,
+}
+
+/// What a schedule runs, and when. Only one of the two kinds of fields applies to a schedule.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+pub struct AnyTarget {
     /// A cron expression with 5 fields, or 6 with seconds first, or a nickname such as `@daily`.
     /// Required for a new schedule.
-    #[schemars(length(max = 256))]
+    #[schemars(length(max = CRON_BYTES_MAX), transform = pattern::filled)]
     pub cron: Option<String>,
-    /// An IANA time zone name. Defaults to UTC.
-    pub timezone: Option<String>,
-    /// The model's slug. Required for a new schedule.
+    /// The model's slug. Only for the schedule of a model.
+    #[schemars(length(max = NAME_MAX), transform = pattern::filled)]
     pub model: Option<String>,
-    /// The model's version, as in a prediction. Required for a new schedule.
+    /// The model's version, as in a prediction. Only for the schedule of a model.
+    #[schemars(length(max = NAME_MAX), transform = pattern::filled)]
     pub version: Option<String>,
+    #[serde(flatten)]
+    pub model_run: ModelRun,
+    #[serde(flatten)]
+    pub workflow_run: WorkflowRun,
+}
+
+/// The run of a workflow.
+#[derive(Debug, Default, PartialEq, Deserialize, JsonSchema)]
+pub struct WorkflowRun {
+    /// The workflow's inputs, which must match the version's `input_schema`. At most 48 KiB.
+    pub inputs: Option<Map<String, Value>>,
+    /// The workflow version to run. Omit or leave empty to run the version that is latest when the
+    /// schedule fires.
+    #[schemars(length(max = NAME_MAX))]
+    pub version_id: Option<String>,
+}
+
+/// The run of a model.
+#[derive(Debug, Default, PartialEq, Deserialize, JsonSchema)]
+pub struct ModelRun {
     /// The model's input, which must match its request schema. At most 48 KiB.
     pub input: Option<Map<String, Value>>,
     /// The fallback chain to use; an empty string for none.
+    #[schemars(length(max = NAME_MAX))]
     pub fallback_selector: Option<String>,
-    #[schemars(flatten)]
-    pub common: Common,
 }
 
-#[derive(Debug, JsonSchema)]
+/// The fields that all schedules have.
+#[derive(Debug, Deserialize, JsonSchema)]
 pub struct Common {
+    /// An IANA time zone name. Defaults to UTC.
+    #[schemars(length(max = NAME_MAX), transform = pattern::filled)]
+    pub timezone: Option<String>,
     /// A display name; an empty string for none. It does not have to be unique.
-    #[schemars(length(max = 200))]
+    #[schemars(length(max = NAME_MAX), transform = pattern::line)]
     pub name: Option<String>,
     /// What to do if the previous run has not ended when the schedule fires. Defaults to `skip`.
     pub overlap: Option<Overlap>,
     /// How late a firing may run, in seconds, after the service was down. Of several missed
     /// firings, only the last one runs. Defaults to 3600.
-    #[schemars(range(min = 0, max = 31_622_400))]
+    #[schemars(range(max = CATCH_UP_MAX))]
     pub catch_up_seconds: Option<u64>,
     /// The maximum random delay of each firing, in seconds.
-    #[schemars(range(min = 0, max = 86400))]
+    #[schemars(range(max = JITTER_MAX))]
     pub jitter_seconds: Option<u32>,
     /// Whether the schedule is paused. A paused schedule does not fire, and skipped firings are not
     /// made up.
     pub paused: Option<bool>,
     /// The time before which the schedule does not fire. An empty string for no limit.
+    #[schemars(transform = pattern::optional_time)]
     pub starts_at: Option<String>,
     /// The time after which the schedule does not fire. An empty string for no limit.
+    #[schemars(transform = pattern::optional_time)]
     pub ends_at: Option<String>,
-    /// The URL to notify when each run ends. An empty string for none. If an update changes it, the
-    /// secret is kept.
-    pub webhook_url: Option<String>,
+    /// The URL to notify when each run ends. Null or an empty string for none. If an update changes
+    /// it, the secret is kept.
+    #[serde(default, deserialize_with = "super::given")]
+    #[schemars(with = "Option<String>", length(max = URL_BYTES_MAX))]
+    #[schemars(transform = pattern::optional_web_url)]
+    pub webhook_url: Option<Option<String>>,
+}
+
+/// The secret of a schedule's webhooks.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub struct Secret {
     /// The secret that signs the webhooks. An empty string for no signature.
-    #[schemars(length(max = 256))]
+    #[schemars(length(max = SECRET_BYTES_MAX), transform = pattern::line)]
     pub webhook_secret: Option<String>,
 }
 

@@ -3,8 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Time;
-use orrery_domain::secret;
+use super::{Time, pattern};
+use orrery_domain::secret::{self, VALUE_BYTES_MAX};
 
 /// A named secret, without its value.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -25,6 +25,7 @@ pub struct Secrets {
 #[serde(deny_unknown_fields)]
 pub struct SecretValue {
     /// The value: 1 to 32768 bytes of text without NUL. It is never returned.
+    #[schemars(length(min = 1, max = VALUE_BYTES_MAX), transform = pattern::without_nul)]
     pub value: String,
 }
 

@@ -1,87 +1,75 @@
 //! Workflow triggers, single and bulk: requests and results.
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::{ExecutionStatus, Time};
+use super::{ExecutionStatus, Time, pattern};
+use orrery_domain::delivery::URL_BYTES_MAX;
 use orrery_domain::execution::{Execution, Status};
 use orrery_domain::ids::{BulkId, ExecutionId};
+use orrery_domain::signature::SECRET_BYTES_MAX;
 use orrery_domain::time::Timestamp;
 
 /// A workflow trigger.
-#[derive(Debug, JsonSchema)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(example = json!({"inputs": {"name": "Ada"}}))]
 pub struct Trigger {
     /// The version to run. Defaults to the latest.
     pub version_id: Option<String>,
-    /// The inputs. Must match the version's `input_schema`.
-    pub inputs: Option<Map<String, Value>>,
-    /// The URL to notify when the execution ends. An empty string for none.
-    pub webhook_url: Option<String>,
-    /// The secret that signs the webhook.
-    #[schemars(length(max = 256))]
-    pub webhook_secret: Option<String>,
+    #[serde(flatten)]
+    pub run: VersionTrigger,
 }
 
 /// A trigger of the version in the path.
-#[derive(Debug, JsonSchema)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(example = json!({"inputs": {"name": "Ada"}}))]
 pub struct VersionTrigger {
     /// The inputs. Must match the version's `input_schema`.
     pub inputs: Option<Map<String, Value>>,
     /// The URL to notify when the execution ends. An empty string for none.
+    #[schemars(length(max = URL_BYTES_MAX), transform = pattern::optional_web_url)]
     pub webhook_url: Option<String>,
     /// The secret that signs the webhook.
-    #[schemars(length(max = 256))]
+    #[schemars(length(max = SECRET_BYTES_MAX), transform = pattern::line)]
     pub webhook_secret: Option<String>,
 }
 
 /// A trigger of a shared version.
-#[derive(Debug, JsonSchema)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(example = json!({"api_key": "smk_…", "inputs": {"name": "Ada"}}))]
 pub struct PublicTrigger {
     /// The caller's API key, as an alternative to a header.
     pub api_key: Option<String>,
-    /// The inputs. Must match the version's `input_schema`.
-    pub inputs: Option<Map<String, Value>>,
-    /// The URL to notify when the execution ends. An empty string for none.
-    pub webhook_url: Option<String>,
-    /// The secret that signs the webhook.
-    #[schemars(length(max = 256))]
-    pub webhook_secret: Option<String>,
+    #[serde(flatten)]
+    pub run: VersionTrigger,
 }
 
 /// Maximum number of inputs of one bulk trigger (`docs/spec/hosts.md`, "Limits").
 pub const BULK_MAX: usize = 10;
 
 /// A bulk trigger of a workflow. An invalid entry fails without affecting the others.
-#[derive(Debug, JsonSchema)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(example = json!({"inputs": [{"name": "Ada"}, {"name": "Grace"}]}))]
 pub struct BulkTrigger {
     /// The version to run. Defaults to the latest.
     pub version_id: Option<String>,
-    /// The inputs, one entry for each execution. Each must match the version's `input_schema`.
-    #[schemars(length(min = 1, max = BULK_MAX))]
-    pub inputs: Vec<Value>,
-    /// The URL to notify when each execution ends. An empty string for none.
-    pub webhook_url: Option<String>,
-    /// The secret that signs the webhooks.
-    #[schemars(length(max = 256))]
-    pub webhook_secret: Option<String>,
+    #[serde(flatten)]
+    pub runs: BulkVersionTrigger,
 }
 
 /// A bulk trigger of the version in the path.
-#[derive(Debug, JsonSchema)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(example = json!({"inputs": [{"name": "Ada"}, {"name": "Grace"}]}))]
 pub struct BulkVersionTrigger {
     /// The inputs, one entry for each execution. Each must match the version's `input_schema`.
     #[schemars(length(min = 1, max = BULK_MAX))]
     pub inputs: Vec<Value>,
     /// The URL to notify when each execution ends. An empty string for none.
+    #[schemars(length(max = URL_BYTES_MAX), transform = pattern::optional_web_url)]
     pub webhook_url: Option<String>,
     /// The secret that signs the webhooks.
-    #[schemars(length(max = 256))]
+    #[schemars(length(max = SECRET_BYTES_MAX), transform = pattern::line)]
     pub webhook_secret: Option<String>,
 }
 

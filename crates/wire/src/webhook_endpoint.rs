@@ -1,14 +1,14 @@
 //! Webhook endpoints: requests, views, and the bodies that they receive.
 
-use schemars::JsonSchema;
-use serde::Serialize;
-use serde_json::json;
+use schemars::{JsonSchema, Schema};
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
-use super::Time;
+use super::{Time, pattern};
 use orrery_domain::execution::{Execution, Source};
 use orrery_domain::ids::{EndpointId, ExecutionId, WorkflowId};
-use orrery_domain::webhook_endpoint::{self, Event, Reason, Scheme};
+use orrery_domain::webhook_endpoint::{self, Event, FILTER_MAX, Reason, Scheme};
 
 /// A webhook endpoint, without its secret.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -87,35 +87,73 @@ pub struct Endpoints {
     pub webhook_endpoints: Vec<Endpoint>,
 }
 
-/// A webhook endpoint to create or update. In an update, omitted fields keep their value.
-#[derive(Debug, JsonSchema)]
-#[schemars(rename = "NewWebhookEndpoint", example = json!({
-    "url": "https://hooks.example.com/orrery", "events": ["prediction.completed", "prediction.failed"]
-}))]
+/// A webhook endpoint to create.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "NewWebhookEndpoint", deny_unknown_fields, example = example())]
 pub struct NewEndpoint {
-    /// The URL. Required for a new endpoint.
-    #[schemars(length(min = 1, max = 2000))]
+    #[schemars(length(max = URL_MAX), transform = pattern::web_url)]
+    pub url: String,
+    #[serde(flatten)]
+    pub fields: EndpointFields,
+}
+
+/// Changes to a webhook endpoint. Omitted fields keep their value. The URL is required for a new
+/// endpoint.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "WebhookEndpointChange", deny_unknown_fields, example = example())]
+pub struct EndpointChange {
+    #[schemars(length(max = URL_MAX), transform = pattern::web_url)]
     pub url: Option<String>,
+    #[serde(flatten)]
+    pub fields: EndpointFields,
+}
+
+/// The optional fields of a webhook endpoint.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub struct EndpointFields {
     /// A name, unique within the organization. An empty string for none.
-    #[schemars(length(max = 64))]
+    #[schemars(transform = pattern::endpoint_name)]
     pub name: Option<String>,
     /// The events to receive. Omit or leave empty for all.
+    #[schemars(length(max = Event::ALL.len()), transform = subscribed)]
     pub events: Option<Vec<Event>>,
-    #[schemars(length(max = 100))]
+    #[schemars(length(max = FILTER_MAX), inner(length(max = MODEL_MAX)), transform = pattern::each_filled)]
     pub models: Option<Vec<String>>,
-    #[schemars(length(max = 100))]
+    #[schemars(length(max = FILTER_MAX))]
     pub workflow_ids: Option<Vec<WorkflowId>>,
     /// The signature scheme. Defaults to `v1`. It cannot be changed later.
     pub signature: Option<Scheme>,
     pub disabled: Option<bool>,
 }
 
+/// Maximum length of an endpoint's URL, in characters.
+const URL_MAX: usize = 2_000;
+/// Maximum length of a model slug in a filter, in characters.
+const MODEL_MAX: usize = 200;
+
+fn example() -> Value {
+    json!({
+        "url": "https://hooks.example.com/orrery",
+        "events": ["prediction.completed", "prediction.failed"],
+    })
+}
+
+/// Restricts the events of an endpoint to those that it can subscribe to.
+fn subscribed(schema: &mut Schema) {
+    schema.insert("items".to_owned(), json!({"type": "string", "enum": Event::ALL}));
+}
+
+/// How long a replaced secret still signs, in seconds.
+pub const GRACE_DEFAULT: u64 = 24 * 3600;
+pub const GRACE_MAX: u64 = 7 * 24 * 3600;
+
 /// A rotation of the secret.
-#[derive(Debug, JsonSchema)]
-#[schemars(rename = "RotateWebhookEndpoint", example = json!({"grace_seconds": 86400}))]
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "RotateWebhookEndpoint", example = json!({"grace_seconds": GRACE_DEFAULT}))]
 pub struct Rotate {
     /// How long the previous secret also signs, in seconds. Defaults to 86400.
-    #[schemars(range(max = 604_800))]
+    #[schemars(range(max = GRACE_MAX))]
     pub grace_seconds: Option<u64>,
 }
 

@@ -1,15 +1,18 @@
 //! Workflows, their versions and categories.
 
-use schemars::JsonSchema;
-use serde::Serialize;
+use schemars::{JsonSchema, Schema};
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::{ExecutionStatus, Time};
+use super::request::CHECKED_ELSEWHERE;
+use super::{ExecutionStatus, Time, pattern};
 use orrery_domain::execution::Execution;
 use orrery_domain::ids::{ExecutionId, WorkflowId};
 use orrery_domain::waits_for::WaitsFor;
-use orrery_domain::workflow::{self, CATEGORIES_MAX, DESCRIPTION_MAX, NAME_MAX, Status, TAGS_MAX};
+use orrery_domain::workflow::{
+    self, CATEGORIES_MAX, DESCRIPTION_MAX, NAME_MAX, Status, TAG_MAX, TAGS_MAX,
+};
 
 /// A workflow with its versions.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -129,7 +132,7 @@ pub struct Versions<'a> {
 }
 
 /// A definition to validate.
-#[derive(Debug, JsonSchema)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "DefinitionCheckRequest")]
 pub struct NewCheck {
     /// Any JSON. Its problems are listed in the response.
@@ -215,7 +218,7 @@ pub struct Categories<'a> {
 }
 
 /// A workflow to create.
-#[derive(Debug, JsonSchema)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(example = json!({
     "name": "Greeting",
     "description": "Greets by name",
@@ -223,52 +226,55 @@ pub struct Categories<'a> {
     "definition": definition(),
 }))]
 pub struct NewWorkflow {
-    #[schemars(length(min = 1, max = DESCRIPTION_MAX))]
+    #[schemars(length(max = NAME_MAX), transform = pattern::name)]
+    pub name: String,
+    #[schemars(length(max = DESCRIPTION_MAX), transform = pattern::filled)]
     pub description: String,
-    #[schemars(flatten)]
+    #[serde(flatten)]
     pub fields: NewWorkflowFields,
 }
 
 /// A workflow to create. On the base host, the description is optional.
-#[derive(Debug, JsonSchema)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "NewWorkflow", example = json!({
     "name": "Greeting",
     "definition": definition(),
 }))]
 pub struct NewWorkflowOnBase {
-    #[schemars(length(min = 1, max = DESCRIPTION_MAX))]
+    #[schemars(length(max = NAME_MAX), transform = pattern::name)]
+    pub name: String,
+    #[schemars(length(max = DESCRIPTION_MAX), transform = pattern::filled)]
     pub description: Option<String>,
-    #[schemars(flatten)]
+    #[serde(flatten)]
     pub fields: NewWorkflowFields,
 }
 
 /// The fields of a new workflow that both hosts accept.
-#[derive(Debug, JsonSchema)]
+#[derive(Debug, Deserialize, JsonSchema)]
 pub struct NewWorkflowFields {
-    #[schemars(length(min = 1, max = NAME_MAX))]
-    pub name: String,
     /// The slugs of the workflow's categories.
     #[schemars(length(max = CATEGORIES_MAX))]
     pub categories: Option<Vec<String>>,
-    #[schemars(length(max = TAGS_MAX))]
+    #[schemars(length(max = TAGS_MAX), inner(length(max = TAG_MAX)), transform = pattern::each_name)]
     pub tags: Option<Vec<String>>,
     pub locked: Option<bool>,
     pub production: Option<bool>,
-    pub definition: Definition,
+    #[schemars(with = "Definition", transform = checked_elsewhere)]
+    pub definition: Value,
 }
 
 /// Changes to a workflow. Omitted fields keep their value.
-#[derive(Debug, JsonSchema)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(example = json!({"description": "Greets a person by name", "tags": ["demo"]}))]
 pub struct WorkflowChange {
-    #[schemars(length(min = 1, max = NAME_MAX))]
+    #[schemars(length(max = NAME_MAX), transform = pattern::name)]
     pub name: Option<String>,
-    #[schemars(length(min = 1, max = DESCRIPTION_MAX))]
+    #[schemars(length(max = DESCRIPTION_MAX), transform = pattern::filled)]
     pub description: Option<String>,
     /// The slugs of the workflow's categories.
     #[schemars(length(max = CATEGORIES_MAX))]
     pub categories: Option<Vec<String>>,
-    #[schemars(length(max = TAGS_MAX))]
+    #[schemars(length(max = TAGS_MAX), inner(length(max = TAG_MAX)), transform = pattern::each_name)]
     pub tags: Option<Vec<String>>,
     pub locked: Option<bool>,
     pub production: Option<bool>,
@@ -276,36 +282,37 @@ pub struct WorkflowChange {
 }
 
 /// A version to create or update.
-#[derive(Debug, JsonSchema)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(example = json!({"version_id": "v2", "definition": definition()}))]
 pub struct NewVersion {
     /// The version's ID. Must match the path.
     pub version_id: String,
-    #[schemars(flatten)]
+    #[serde(flatten)]
     pub fields: NewVersionFields,
 }
 
 /// A version to create or update. The base host takes the version's ID from the path.
-#[derive(Debug, JsonSchema)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "NewVersion", example = json!({"definition": definition()}))]
 pub struct NewVersionOnBase {
     /// The version's ID. If present, it must match the path.
     pub version_id: Option<String>,
-    #[schemars(flatten)]
+    #[serde(flatten)]
     pub fields: NewVersionFields,
 }
 
 /// The fields of a version that both hosts accept.
-#[derive(Debug, JsonSchema)]
+#[derive(Debug, Deserialize, JsonSchema)]
 pub struct NewVersionFields {
-    pub definition: Definition,
+    #[schemars(with = "Definition", transform = checked_elsewhere)]
+    pub definition: Value,
     pub locked: Option<bool>,
     pub production: Option<bool>,
     /// Whether other organizations may run this version. If omitted, the setting does not change.
     pub allowed_to_share: Option<bool>,
 }
 
-/// What a workflow does.
+/// What a workflow does. `domain::definition` compiles it and reports all of its problems.
 #[derive(Debug, JsonSchema)]
 #[schemars(rename = "WorkflowDefinition")]
 pub struct Definition {
@@ -316,7 +323,12 @@ pub struct Definition {
     pub input_schema: Option<Map<String, Value>>,
     /// `output_mapping`, and any other data that belongs to the definition.
     pub metadata: Option<Map<String, Value>>,
-    pub version: Option<Value>,
+    pub version: Option<String>,
+}
+
+/// Marks a schema as checked by the compiler of definitions, which reports all problems at once.
+fn checked_elsewhere(schema: &mut Schema) {
+    schema.insert(CHECKED_ELSEWHERE.to_owned(), "definition".into());
 }
 
 fn definition() -> Value {

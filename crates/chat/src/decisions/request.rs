@@ -1,21 +1,14 @@
-//! Parses the body of a decision request. Unknown fields are rejected with their path.
+//! Converts the body of a decision request. Unknown fields are rejected with their path.
 
-use serde_json::{Map, Value};
+use serde_json::Map;
 
 use orrery_domain::invalid_request::InvalidRequest;
-use orrery_domain::json_object::{JsonObject, Mismatch};
 use orrery_domain::raw_object::RawObject;
+use orrery_wire::decision::{self as wire, Sides};
+use orrery_wire::request;
 
-/// Maximum number of questions in one request.
-pub const QUESTIONS_MAX: usize = 256;
 /// Maximum size of one question in bytes.
 const QUESTION_BYTES_MAX: usize = 64 * 1024;
-/// Maximum number of options of one question, each labelled with one letter.
-pub const OPTIONS_MAX: usize = 26;
-/// Maximum length of the name of a model, a question or an option, in characters.
-const NAME_CHARS_MAX: usize = 256;
-/// The fields of a request.
-const FIELDS: [&str; 3] = ["model", "state", "questions"];
 
 /// A valid request.
 #[derive(Debug)]
@@ -62,184 +55,78 @@ impl Request {
         let body = if body.trim_ascii().is_empty() { b"{}" } else { body };
         let fields: RawObject =
             serde_json::from_slice(body).map_err(|error| InvalidRequest::body(body, &error))?;
-        if let Some(unknown) = fields.names().find(|name| !FIELDS.contains(name)) {
-            return Err(unknown_field("", unknown, &FIELDS));
+        let mut known = Map::new();
+        for (name, text) in fields.fields() {
+            let value = serde_json::from_str(text).map_err(|error| {
+                InvalidRequest::field(name.to_owned(), format!("{name} cannot be read: {error}"))
+            })?;
+            known.insert(name.to_owned(), value);
         }
-        let model = text_of(&fields, "model")?.filter(|model| !model.is_empty());
-        let model = model.ok_or_else(|| InvalidRequest::missing("model"))?;
-        check_name("model", &model)?;
-        let state = fields.get("state").ok_or_else(|| InvalidRequest::missing("state"))?;
-        let state = match state.as_bytes().first() {
-            Some(b'"') => text_of(&fields, "state")?.unwrap_or_default(),
-            Some(b'{' | b'[') => state.to_owned(),
-            _ => return Err(wrong("state", "must be a string, an object or an array")),
+        let body: wire::Request = request::read(known.into())?;
+        let questions: RawObject = fields.value("questions").unwrap_or_default();
+        if let Some((name, _)) = questions.fields().find(|(_, it)| it.len() > QUESTION_BYTES_MAX) {
+            let path = format!("questions.{name}");
+            let message = format!("{path} must have at most {QUESTION_BYTES_MAX} bytes");
+            return Err(InvalidRequest::field(path, message));
+        }
+        // The model reads a state in JSON as the client wrote it.
+        let state = match body.state {
+            wire::State::Text(text) => text,
+            wire::State::Object(_) | wire::State::List(_) => {
+                fields.get("state").unwrap_or_default().to_owned()
+            }
         };
-        let questions =
-            fields.get("questions").ok_or_else(|| InvalidRequest::missing("questions"))?;
-        let what = format!("must be an object of 1 to {QUESTIONS_MAX} questions");
-        let questions: RawObject =
-            serde_json::from_str(questions).map_err(|_other| wrong("questions", &what))?;
-        if !(1..=QUESTIONS_MAX).contains(&questions.names().count()) {
-            return Err(wrong("questions", &what));
-        }
-        let read = |name: &str| read_question(name, questions.get(name).unwrap_or("null"));
-        let questions = questions.names().map(read).collect::<Result<_, _>>()?;
-        Ok(Self { model, state, questions })
+        let questions = body.questions.into_iter().map(|(name, one)| Question::of(name, one));
+        Ok(Self { model: body.model, state, questions: questions.collect() })
     }
 }
 
-/// Returns a string field, if it is present.
-fn text_of(fields: &RawObject, name: &str) -> Result<Option<String>, InvalidRequest> {
-    let Some(text) = fields.get(name) else { return Ok(None) };
-    let text = serde_json::from_str(text).map_err(|_other| wrong(name, "must be a string"));
-    text.map(Some)
-}
-
-fn check_name(path: &str, name: &str) -> Result<(), InvalidRequest> {
-    if is_name(name) { Ok(()) } else { Err(wrong(path, &name_rule())) }
-}
-
-fn is_name(name: &str) -> bool {
-    !name.trim().is_empty()
-        && name.chars().nth(NAME_CHARS_MAX).is_none()
-        && !name.chars().any(char::is_control)
-}
-
-fn name_rule() -> String {
-    format!("must have 1 to {NAME_CHARS_MAX} characters and no control characters")
-}
-
-/// Builds the error for an invalid field. The message begins with the field's path.
-fn wrong(path: &str, what: &str) -> InvalidRequest {
-    InvalidRequest::field(path.to_owned(), format!("{path} {what}"))
-}
-
-/// Builds the error for a mismatch below `path`.
-fn mismatched(path: &str, mismatch: &Mismatch) -> InvalidRequest {
-    wrong(&format!("{path}.{}", mismatch.field), &mismatch.message)
-}
-
-fn unknown_field(path: &str, field: &str, known: &[&str]) -> InvalidRequest {
-    let shown: String = field.chars().take(NAME_CHARS_MAX).collect();
-    let dot = if path.is_empty() { "" } else { "." };
-    let what = format!("is unknown; the fields here are {}", known.join(", "));
-    wrong(&format!("{path}{dot}{shown}"), &what)
-}
-
-fn read_question(name: &str, question: &str) -> Result<Question, InvalidRequest> {
-    if !is_name(name) {
-        let message = format!("a question's name {}", name_rule());
-        return Err(InvalidRequest::field("questions", message));
-    }
-    let path = format!("questions.{name}");
-    if question.len() > QUESTION_BYTES_MAX {
-        let what = format!("must have at most {QUESTION_BYTES_MAX} bytes");
-        return Err(wrong(&path, &what));
-    }
-    let fields: Map<String, Value> =
-        serde_json::from_str(question).map_err(|_other| wrong(&path, "must be an object"))?;
-    let mut fields = JsonObject::from(fields);
-    let mismatch = |mismatch| mismatched(&path, &mismatch);
-    let kind = match fields.text("type").map_err(mismatch)?.as_deref() {
-        Some("oul") => Kind::Oul,
-        Some("noul") => Kind::Noul,
-        Some("choice") => Kind::Choice,
-        Some("score") => Kind::Score,
-        None => return Err(InvalidRequest::missing(format!("{path}.type"))),
-        Some(_) => {
-            let what = "must be one of oul, noul, choice, score";
-            return Err(wrong(&format!("{path}.type"), what));
-        }
-    };
-    let instructions = fields.text("instructions").map_err(mismatch)?;
-    let instructions = instructions.filter(|text| !text.trim().is_empty());
-    let instructions =
-        instructions.ok_or_else(|| InvalidRequest::missing(format!("{path}.instructions")))?;
-    let criteria = fields.take("criteria");
-    if let Some(unknown) = fields.unread().next() {
-        return Err(unknown_field(&path, unknown, fields.known()));
-    }
-    let options = read_options(kind, criteria, &format!("{path}.criteria"))?;
-    Ok(Question { name: name.to_owned(), kind, instructions, options })
-}
-
-/// Reads the options from the criteria of a question.
-fn read_options(
-    kind: Kind,
-    criteria: Option<Value>,
-    path: &str,
-) -> Result<Vec<Choice>, InvalidRequest> {
-    let (options, what) = match (kind, criteria) {
-        (Kind::Oul | Kind::Noul, criteria) => return read_sides(criteria, path),
-        (_, None) => return Err(InvalidRequest::missing(path.to_owned())),
-        (Kind::Choice, Some(Value::Object(options))) => {
-            let read = options.into_iter().map(|(name, guidance)| {
-                check_name(path, &name)?;
-                let guidance = guidance_of(guidance, &format!("{path}.{name}"))?;
-                Ok(Choice { name, guidance })
-            });
-            (read.collect::<Result<Vec<_>, InvalidRequest>>()?, "options")
-        }
-        (Kind::Choice, Some(_)) => {
-            return Err(wrong(path, "must be an object of options"));
-        }
-        (Kind::Score, Some(Value::Array(levels))) => {
-            let read = levels.into_iter().enumerate().map(|(level, guidance)| {
-                let path = format!("{path}[{level}]");
-                let guidance = guidance_of(guidance, &path)?;
-                let guidance = guidance.filter(|text| !text.trim().is_empty());
-                let name = guidance.ok_or_else(|| InvalidRequest::missing(path))?;
-                Ok(Choice { name, guidance: None })
-            });
-            (read.collect::<Result<Vec<_>, InvalidRequest>>()?, "levels")
-        }
-        (Kind::Score, Some(_)) => {
-            return Err(wrong(path, "must be an array of levels, the lowest first"));
-        }
-    };
-    if (2..=OPTIONS_MAX).contains(&options.len()) {
-        return Ok(options);
-    }
-    Err(wrong(path, &format!("must have 2 to {OPTIONS_MAX} {what}")))
-}
-
-fn read_sides(criteria: Option<Value>, path: &str) -> Result<Vec<Choice>, InvalidRequest> {
-    let mut fields = match criteria {
-        None => JsonObject::default(),
-        Some(Value::Object(fields)) => JsonObject::from(fields),
-        Some(_) => return Err(wrong(path, "must be an object")),
-    };
-    let mut side = |field: &'static str, name: &str| {
-        let guidance = fields.text(field).map_err(|mismatch| mismatched(path, &mismatch))?;
-        Ok::<_, InvalidRequest>(Choice { name: name.to_owned(), guidance })
-    };
-    let sides = vec![side("true", "yes")?, side("false", "no")?];
-    match fields.unread().next() {
-        Some(unknown) => Err(unknown_field(path, unknown, fields.known())),
-        None => Ok(sides),
+impl Question {
+    fn of(name: String, question: wire::Question) -> Self {
+        let (kind, instructions, options) = match question {
+            wire::Question::Oul { instructions, criteria } => {
+                (Kind::Oul, instructions, Choice::sides(criteria))
+            }
+            wire::Question::Noul { instructions, criteria } => {
+                (Kind::Noul, instructions, Choice::sides(criteria))
+            }
+            wire::Question::Choice { instructions, criteria } => {
+                let choice = |(name, guidance)| Choice { name, guidance };
+                (Kind::Choice, instructions, criteria.into_iter().map(choice).collect())
+            }
+            wire::Question::Score { instructions, criteria } => {
+                let level = |name| Choice { name, guidance: None };
+                (Kind::Score, instructions, criteria.into_iter().map(level).collect())
+            }
+        };
+        Self { name, kind, instructions, options }
     }
 }
 
-/// Reads a string or null.
-fn guidance_of(value: Value, path: &str) -> Result<Option<String>, InvalidRequest> {
-    match value {
-        Value::Null => Ok(None),
-        Value::String(text) => Ok(Some(text)),
-        Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
-            Err(wrong(path, "must be a string"))
-        }
+impl Choice {
+    /// Returns the options yes and no.
+    fn sides(sides: Option<Sides>) -> Vec<Self> {
+        let (yes, no) = sides.map_or((None, None), |sides| (sides.r#true, sides.r#false));
+        let side = |name: &str, guidance| Self { name: name.to_owned(), guidance };
+        vec![side("yes", yes), side("no", no)]
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
     fn read(body: &Value) -> Result<Request, String> {
         Request::read(body.to_string().as_bytes())
             .map_err(|error| format!("{}: {}", error.param.unwrap_or_default(), error.message))
+    }
+
+    /// Returns an object with this number of fields.
+    fn many(count: usize) -> Value {
+        let names = (0..count).map(|number| (format!("q{number}"), json!({})));
+        Value::Object(names.collect())
     }
 
     fn one(question: Value) -> Value {
@@ -283,27 +170,51 @@ mod tests {
 
     #[test]
     fn decision_request_error_names_the_invalid_field() {
-        let many = |count: usize| {
-            let names = (0..count).map(|number| (format!("q{number}"), json!({})));
-            Value::Object(names.collect())
-        };
         for (body, expected) in [
             (json!({}), "model: model is required"),
             (json!({"model": 1}), "model: model must be a string"),
-            (json!({"model": "a\u{7}"}), "model: model must have 1 to 256 characters"),
+            (json!({"model": "a\u{7}"}), "model: model must not contain control characters"),
             (json!({"model": "m"}), "state: state is required"),
-            (json!({"model": "m", "state": 7}), "state: state must be a string, an object"),
+            (
+                json!({"model": "m", "state": 7}),
+                "state: state must be a string, an object or an array",
+            ),
             (json!({"model": "m", "state": ""}), "questions: questions is required"),
             (json!({"model": "m", "state": "", "questions": []}), "questions: questions must be"),
-            (json!({"model": "m", "state": "", "questions": {}}), "questions: questions must be"),
-            (json!({"model": "m", "state": "", "questions": many(257)}), "of 1 to 256 questions"),
-            (json!({"model": "m", "temperature": 1}), "temperature: temperature is unknown; the"),
+            (
+                json!({"model": "m", "state": "", "questions": {}}),
+                "questions must have 1 to 256 fields",
+            ),
+            (
+                json!({"model": "m", "state": "", "questions": many(257)}),
+                "questions must have 1 to 256 fields",
+            ),
+            (
+                json!({"model": "m", "state": "", "questions": {"q": {"type": "oul", "instructions": "?"}},
+                    "temperature": 1}),
+                "temperature: unknown field temperature: known are model, state, questions",
+            ),
             (
                 json!({"model": "m", "state": "", "questions": {" ": {}}}),
-                "questions: a question's name",
+                "questions: questions must have names that each",
             ),
+        ] {
+            let error = read(&body).unwrap_err();
+            assert!(error.contains(expected), "{error} does not contain {expected}");
+        }
+        for garbage in ["[]", "{", "nul"] {
+            assert!(Request::read(garbage.as_bytes()).is_err());
+        }
+    }
+
+    #[test]
+    fn decision_request_error_names_the_invalid_question() {
+        for (body, expected) in [
             (one(json!(1)), "questions.q: questions.q must be an object"),
-            (one(json!({"x": "y".repeat(65536)})), "questions.q must have at most 65536 bytes"),
+            (
+                one(json!({"type": "oul", "instructions": "y".repeat(65536)})),
+                "questions.q must have at most 65536 bytes",
+            ),
             (one(json!({})), "questions.q.type: questions.q.type is required"),
             (one(json!({"type": "bool"})), "must be one of oul, noul, choice, score"),
             (
@@ -312,12 +223,11 @@ mod tests {
             ),
             (
                 one(json!({"type": "oul", "instructions": "?", "option": 1})),
-                "questions.q.option: questions.q.option is unknown; the fields here are type, \
-                 instructions, criteria",
+                "questions.q.option: unknown field questions.q.option: known are",
             ),
             (
                 one(json!({"type": "oul", "instructions": "?", "criteria": {"yes": ""}})),
-                "questions.q.criteria.yes is unknown; the fields here are true, false",
+                "unknown field questions.q.criteria.yes: known are true, false",
             ),
             (
                 one(json!({"type": "choice", "instructions": "?"})),
@@ -325,7 +235,7 @@ mod tests {
             ),
             (
                 one(json!({"type": "choice", "instructions": "?", "criteria": {"a": null}})),
-                "questions.q.criteria must have 2 to 26 options",
+                "questions.q.criteria must have 2 to 26 fields",
             ),
             (
                 one(json!({"type": "choice", "instructions": "?", "criteria": {"a": 1, "b": 2}})),
@@ -333,7 +243,7 @@ mod tests {
             ),
             (
                 one(json!({"type": "choice", "instructions": "?", "criteria": many(27)})),
-                "must be a string",
+                "questions.q.criteria must have 2 to 26 fields",
             ),
             (
                 one(json!({"type": "score", "instructions": "?", "criteria": ["a", null]})),
@@ -341,14 +251,11 @@ mod tests {
             ),
             (
                 one(json!({"type": "score", "instructions": "?", "criteria": vec!["a"; 27]})),
-                "questions.q.criteria must have 2 to 26 levels",
+                "questions.q.criteria must have 2 to 26 items",
             ),
         ] {
             let error = read(&body).unwrap_err();
             assert!(error.contains(expected), "{error} does not contain {expected}");
-        }
-        for garbage in ["[]", "{", "nul"] {
-            assert!(Request::read(garbage.as_bytes()).is_err());
         }
     }
 }

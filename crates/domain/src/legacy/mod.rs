@@ -21,7 +21,7 @@ use sha2::{Digest, Sha256};
 use super::definition::secrets;
 use super::hex::hex;
 
-pub use self::read::{Error, Fields, definition, typed};
+pub use self::read::{Error, NewInput, NewOutput, NewStep, Shape, definition, typed};
 
 /// The type of a step that runs a model.
 pub const MODEL_TYPE: &str = "1019Model";
@@ -56,26 +56,27 @@ pub fn print_of(steps: &Value) -> String {
 /// A workflow in the legacy shape, for tests.
 #[cfg(any(test, feature = "test-support"))]
 #[must_use]
-pub fn sample() -> Fields {
-    Fields {
-        workspace_id: "w".to_owned(),
-        thumbnail_url: "http://h/t.png".to_owned(),
-        inputs: serde_json::json!([
+pub fn sample() -> Shape {
+    let sample = serde_json::json!({
+        "workspace_id": "w",
+        "thumbnail_url": "http://h/t.png",
+        "inputs": [
             {"name": "prompt", "type": "string", "default_value": ""},
             {"name": "Image 1", "type": "image"},
             {"name": "n", "type": "number", "default_value": "2.5"},
-        ]),
-        outputs: serde_json::json!([{"name": "result", "type": "image", "value": "{{b.output}}"}]),
-        steps: serde_json::json!([
+        ],
+        "outputs": [{"name": "result", "type": "image", "value": "{{b.output}}"}],
+        "steps": [
             {"id": "a", "name": "First", "type": "1019Model", "model_slug": "m",
              "model_version": "7", "params": {"text": "a {{ prompt }} of {{n}}, \\{{prompt}}",
              "image": "{{Image 1}}"}},
             {"id": "b", "name": "b", "type": "1019Model", "model_slug": "m",
              "model_version": "0.0.1", "params": {"text": "{{a.output}} {{prompts}}"}},
-        ]),
-        nodes_json: "[{\"id\": 1}]".to_owned(),
-        edges_json: "[ ]".to_owned(),
-    }
+        ],
+        "nodes_json": "[{\"id\": 1}]",
+        "edges_json": "[ ]",
+    });
+    serde_json::from_value(sample).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -2,7 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
 
 use super::{KEPT, MODEL_TYPE, Object, names, object, print_of, text};
 use crate::definition::STEPS_MAX;
@@ -22,15 +24,55 @@ fn wrong<T>(message: impl Into<String>) -> Result<T, Error> {
 }
 
 /// A workflow in the legacy form, without its name and description.
-#[derive(Debug, Clone, Default)]
-pub struct Fields {
-    pub workspace_id: String,
-    pub thumbnail_url: String,
-    pub inputs: Value,
-    pub outputs: Value,
-    pub steps: Value,
-    pub nodes_json: String,
-    pub edges_json: String,
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+pub struct Shape {
+    pub workspace_id: Option<String>,
+    pub thumbnail_url: Option<String>,
+    #[schemars(length(max = LISTED_MAX))]
+    pub inputs: Option<Vec<NewInput>>,
+    #[schemars(length(max = LISTED_MAX))]
+    pub outputs: Option<Vec<NewOutput>>,
+    #[schemars(length(min = 1, max = STEPS_MAX))]
+    pub steps: Vec<NewStep>,
+    pub nodes_json: Option<String>,
+    pub edges_json: Option<String>,
+}
+
+/// An input of a workflow in the legacy form.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[schemars(rename = "LegacyNewInput")]
+pub struct NewInput {
+    #[schemars(length(min = 1, max = names::NAME_BYTES_MAX))]
+    pub name: String,
+    pub r#type: Option<String>,
+    /// The default value, which has the input's type, as a string.
+    pub default_value: Option<Value>,
+}
+
+/// An output of a workflow in the legacy form.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[schemars(rename = "LegacyNewOutput")]
+pub struct NewOutput {
+    #[schemars(length(min = 1, max = names::NAME_BYTES_MAX))]
+    pub name: String,
+    pub r#type: Option<String>,
+    /// A value, or a reference such as `{{step.output}}`.
+    pub value: Option<Value>,
+}
+
+/// A step of a workflow in the legacy form.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[schemars(rename = "LegacyNewStep")]
+pub struct NewStep {
+    pub id: String,
+    pub name: Option<String>,
+    /// `1019Model`, or the type of a step that the legacy format does not have.
+    pub r#type: Option<String>,
+    /// The slug of the model, for a step that runs one.
+    pub model_slug: Option<String>,
+    pub model_version: Option<String>,
+    /// The step's parameters. Values may be references to inputs and to earlier steps.
+    pub params: Option<Map<String, Value>>,
 }
 
 /// Converts to an equivalent definition. Data that only the definition `before` can express (a
@@ -39,28 +81,29 @@ pub struct Fields {
 ///
 /// # Errors
 /// [`Error`] names the invalid field.
-pub fn definition(fields: &Fields, before: Option<&Value>) -> Result<Value, Error> {
-    let inputs = list(&fields.inputs, "inputs", LISTED_MAX)?;
-    let input_names: HashSet<String> = inputs.iter().map(|input| field(input, "name")).collect();
-    let steps = list(&fields.steps, "steps", STEPS_MAX)?;
+pub fn definition(shape: &Shape, before: Option<&Value>) -> Result<Value, Error> {
+    let inputs = shape.inputs.as_deref().unwrap_or_default();
+    let input_names: HashSet<String> = inputs.iter().map(|input| input.name.clone()).collect();
     let held = held_steps(before);
-    let mut read = Vec::with_capacity(steps.len());
+    let mut read = Vec::with_capacity(shape.steps.len());
     let mut versions = Object::new();
-    for (index, step) in steps.iter().enumerate() {
-        let step = read_step(index, step, &input_names, &held)?;
-        if let Some(version) = step.version {
-            versions.insert(step.id, version);
-        }
-        read.push(Value::Object(step.fields));
+    for (index, step) in shape.steps.iter().enumerate() {
+        read.push(Value::Object(read_step(index, step, &input_names, &held)?));
+        let is_model = is_model(step);
+        let version = step
+            .model_version
+            .as_deref()
+            .filter(|version| is_model && !version.is_empty() && *version != VERSION);
+        versions.extend(version.map(|version| (step.id.clone(), version.into())));
     }
     let steps = Value::Array(read);
     let mut mapping = Object::new();
     let mut output_types = Object::new();
-    for output in list(&fields.outputs, "outputs", LISTED_MAX)? {
-        let name = named(output, "outputs")?;
-        let value = output.get("value").cloned().unwrap_or_default();
-        mapping.insert(name.clone(), names::to_definition(&value, &input_names));
-        output_types.insert(name, output.get("type").cloned().unwrap_or_default());
+    for output in shape.outputs.iter().flatten() {
+        check_name(&output.name, "outputs")?;
+        let value = output.value.clone().unwrap_or_default();
+        mapping.insert(output.name.clone(), names::to_definition(&value, &input_names));
+        output_types.insert(output.name.clone(), json!(output.r#type));
     }
     let mut metadata = object(before, "metadata").cloned().unwrap_or_default();
     metadata.shift_remove("output_mapping");
@@ -69,10 +112,10 @@ pub fn definition(fields: &Fields, before: Option<&Value>) -> Result<Value, Erro
     }
     let (schema, input_types) = input_schema(inputs, before)?;
     let kept = json!({
-        "workspace_id": fields.workspace_id,
-        "thumbnail_url": fields.thumbnail_url,
-        "nodes_json": fields.nodes_json,
-        "edges_json": fields.edges_json,
+        "workspace_id": shape.workspace_id.as_deref().unwrap_or_default(),
+        "thumbnail_url": shape.thumbnail_url.as_deref().unwrap_or_default(),
+        "nodes_json": shape.nodes_json.as_deref().unwrap_or_default(),
+        "edges_json": shape.edges_json.as_deref().unwrap_or_default(),
         "drawn_for": print_of(&steps),
         "input_types": input_types,
         "output_types": output_types,
@@ -82,11 +125,9 @@ pub fn definition(fields: &Fields, before: Option<&Value>) -> Result<Value, Erro
     Ok(json!({"input_schema": schema, "steps": steps, "metadata": metadata}))
 }
 
-struct ReadStep {
-    id: String,
-    fields: Object,
-    /// The model's version, unless it equals the one version that all models have.
-    version: Option<Value>,
+/// Whether a step runs a model.
+fn is_model(step: &NewStep) -> bool {
+    ["", MODEL_TYPE, "model"].contains(&step.r#type.as_deref().unwrap_or_default())
 }
 
 /// The model steps of a definition, by id and model. If there are duplicates, the first one is
@@ -104,64 +145,52 @@ fn held_steps(before: Option<&Value>) -> HashMap<(&str, &str), &Object> {
     held
 }
 
+/// Returns the step of the definition.
 fn read_step(
     index: usize,
-    step: &Value,
+    step: &NewStep,
     inputs: &HashSet<String>,
     held: &HashMap<(&str, &str), &Object>,
-) -> Result<ReadStep, Error> {
-    let Some(written) = step.as_object() else {
-        return wrong(format!("steps[{index}] must be an object"));
-    };
-    let id = field(step, "id");
-    let params = match written.get("params") {
-        None | Some(Value::Null) => Object::new(),
-        Some(Value::Object(params)) => params.clone(),
-        Some(_) => return wrong(format!("steps[{index}].params must be an object")),
-    };
-    let params = names::to_definition(&Value::Object(params), inputs);
+) -> Result<Object, Error> {
+    let params = Value::Object(step.params.clone().unwrap_or_default());
+    let params = names::to_definition(&params, inputs);
     let mut fields = Object::new();
-    fields.insert("step_id".to_owned(), id.clone().into());
-    let name = field(step, "name");
-    if !name.is_empty() {
-        fields.insert("name".to_owned(), name.into());
+    fields.insert("step_id".to_owned(), step.id.clone().into());
+    if let Some(name) = step.name.as_ref().filter(|name| !name.is_empty()) {
+        fields.insert("name".to_owned(), name.clone().into());
     }
-    let kind = field(step, "type");
-    if !["", MODEL_TYPE, "model"].contains(&kind.as_str()) {
+    if !is_model(step) {
         // Steps that the legacy form cannot express are kept unchanged.
-        fields.insert("type".to_owned(), kind.into());
+        fields.insert("type".to_owned(), json!(step.r#type));
         fields.extend(params.as_object().cloned().unwrap_or_default());
-        return Ok(ReadStep { id, fields, version: None });
+        return Ok(fields);
     }
     fields.insert("type".to_owned(), "model".into());
-    let slug = field(step, "model_slug");
-    if slug.is_empty() {
+    let Some(slug) = step.model_slug.as_deref().filter(|slug| !slug.is_empty()) else {
         return wrong(format!("steps[{index}].model_slug is required"));
-    }
-    fields.insert("model".to_owned(), slug.clone().into());
+    };
+    fields.insert("model".to_owned(), slug.into());
     fields.insert("params".to_owned(), params);
-    let same = held.get(&(id.as_str(), slug.as_str())).copied();
+    let same = held.get(&(step.id.as_str(), slug)).copied();
     for (name, value) in same.into_iter().flatten() {
         if !["step_id", "id", "name", "type", "model", "params"].contains(&name.as_str()) {
             fields.insert(name.clone(), value.clone());
         }
     }
-    let version = written.get("model_version").filter(|version| {
-        version.as_str().is_some_and(|version| !version.is_empty() && version != VERSION)
-    });
-    Ok(ReadStep { id, fields, version: version.cloned() })
+    Ok(fields)
 }
 
 /// Returns the schema and the original type names.
-fn input_schema(inputs: &[Value], before: Option<&Value>) -> Result<(Value, Object), Error> {
+fn input_schema(inputs: &[NewInput], before: Option<&Value>) -> Result<(Value, Object), Error> {
     let schema = object(before, "input_schema");
     let held = schema.and_then(|schema| schema.get("properties")?.as_object());
     let mut properties = Object::new();
     let mut required = Vec::new();
     let mut types = Object::new();
     for input in inputs {
-        let name = named(input, "inputs")?;
-        let word = field(input, "type");
+        check_name(&input.name, "inputs")?;
+        let name = input.name.clone();
+        let word = input.r#type.clone().unwrap_or_default();
         let kind = schema_type(&word);
         let same = held
             .and_then(|held| held.get(&name)?.as_object())
@@ -171,7 +200,7 @@ fn input_schema(inputs: &[Value], before: Option<&Value>) -> Result<(Value, Obje
         let mut property = same.cloned().unwrap_or_default();
         property.insert("type".to_owned(), kind.into());
         property.shift_remove("default");
-        match input.get("default_value") {
+        match &input.default_value {
             Some(Value::String(text)) if !text.is_empty() || (kind == "string" && !had_none) => {
                 let Some(value) = typed(text, kind) else {
                     let shown: String = text.chars().take(80).collect();
@@ -231,31 +260,13 @@ pub fn typed(text: &str, kind: &str) -> Option<Value> {
     fits.then_some(value)
 }
 
-fn list<'v>(value: &'v Value, name: &str, most: usize) -> Result<&'v [Value], Error> {
-    match value {
-        Value::Null => Ok(&[]),
-        Value::Array(items) if items.len() > most => {
-            wrong(format!("{name} must have at most {most} items"))
-        }
-        Value::Array(items) => Ok(items),
-        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_) => {
-            wrong(format!("{name} must be an array"))
-        }
-    }
-}
-
-fn named(item: &Value, list: &str) -> Result<String, Error> {
-    let name = field(item, "name");
-    if name.is_empty() || name.contains("']") || name.contains(['{', '}']) {
+fn check_name(name: &str, list: &str) -> Result<(), Error> {
+    if name.contains("']") || name.contains(['{', '}']) {
         return wrong(format!("each of {list} must have a name without braces and brackets"));
     }
     if name.len() > names::NAME_BYTES_MAX {
         let most = names::NAME_BYTES_MAX;
         return wrong(format!("each of {list} must have a name of at most {most} bytes"));
     }
-    Ok(name)
-}
-
-fn field(value: &Value, name: &str) -> String {
-    value.get(name).and_then(Value::as_str).unwrap_or_default().to_owned()
+    Ok(())
 }

@@ -22,7 +22,7 @@ use crate::audit::{Actor, Recorder};
 use crate::limits;
 use crate::signed_urls;
 use orrery_domain::account::{
-    ApiKey, DEFAULT_ORGANIZATION, Limits, Organization, box_owner, dashboard_key,
+    ApiKey, DEFAULT_ORGANIZATION, KEY_NAME_MAX, Limits, Organization, box_owner, dashboard_key,
 };
 use orrery_domain::ids::{Id, KeyId, MemberId, OrganizationId};
 use orrery_domain::spelling;
@@ -59,7 +59,8 @@ pub enum Error {
     #[error("a name must have 1 to {NAME_MAX} characters of a-z, 0-9 and -")]
     InvalidName,
     #[error(
-        "a key's name must have 1 to {NAME_MAX} characters, not only spaces, and no control characters"
+        "a key's name must have 1 to {KEY_NAME_MAX} characters, not only spaces, and no control \
+         characters"
     )]
     InvalidKeyName,
     #[error("a key may expire at most {} (1000 years) from now", span_text(SPAN_MAX))]
@@ -300,7 +301,8 @@ impl Accounts {
         (name, created_by): (&str, &str),
         expires_at: Option<Timestamp>,
     ) -> Result<(ApiKey, String), Error> {
-        if name.trim().is_empty() || name.len() > NAME_MAX || name.chars().any(char::is_control) {
+        if name.trim().is_empty() || name.len() > KEY_NAME_MAX || name.chars().any(char::is_control)
+        {
             return Err(Error::InvalidKeyName);
         }
         let full = random_key(prefix)?;

@@ -26,15 +26,11 @@ pub use self::sessions::{By, Visit};
 use self::throttle::Throttle;
 use crate::audit::{Actor, Recorder};
 use orrery_domain::ids::{MemberId, OrganizationId};
-use orrery_domain::member::{Link, LinkKind, Member, MemberRole};
+use orrery_domain::member::{EMAIL_MAX, Link, LinkKind, Member, MemberRole, NAME_MAX, is_email};
 use orrery_runtime::{Clock, new_id};
 use orrery_storage::commit::Expect;
 use orrery_storage::{self as storage, Change, Commit, Key, Page, Store, Table};
 
-/// Maximum length of a name, in characters.
-const NAME_MAX: usize = 64;
-/// Maximum length of an email address, in bytes (RFC 5321).
-const EMAIL_MAX: usize = 254;
 /// Maximum number of members of an organization.
 const MEMBERS_MAX: usize = 1000;
 
@@ -398,14 +394,8 @@ fn check_name(name: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Checks the rough format of an email address. The service sends no mail; the address is only the
-/// login name.
 fn check_email(email: &str) -> Result<(), Error> {
-    let is_plain = |c: char| !c.is_whitespace() && !c.is_control();
-    let parts = email.rsplit_once('@').filter(|(name, host)| {
-        !name.is_empty() && !host.is_empty() && !name.contains('@') && email.chars().all(is_plain)
-    });
-    if parts.is_none() || email.len() > EMAIL_MAX {
+    if !is_email(email) || email.len() > EMAIL_MAX {
         return Err(Error::InvalidEmail);
     }
     Ok(())

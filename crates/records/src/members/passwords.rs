@@ -17,12 +17,9 @@ use tokio::sync::{AcquireError, OnceCell, Semaphore};
 use super::Error;
 use super::throttle::Network;
 use orrery_domain::hex::hex;
+pub use orrery_domain::member::{PASSWORD_MAX, PASSWORD_MIN};
 use orrery_runtime::random_bytes;
 
-/// Minimum length of a password, in bytes.
-pub const PASSWORD_MIN: usize = 12;
-/// Maximum length of a password, in bytes.
-pub const PASSWORD_MAX: usize = 256;
 /// The memory of a hash in KiB; the constants below are the number of passes and lanes. All three
 /// as recommended by OWASP.
 const MEMORY_KIB: u32 = 19 * 1024;

@@ -1,15 +1,17 @@
 //! Executions in the legacy format, converted from their current view.
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use crate::Time;
 use crate::execution::{Execution, Step};
+use crate::{Time, pattern};
+use orrery_domain::delivery::URL_BYTES_MAX;
 use orrery_domain::execution::{self, TOGETHER_MAX};
 use orrery_domain::ids::{ExecutionId, OrganizationId, WorkflowId};
 use orrery_domain::model::VERSION;
+use orrery_domain::signature::SECRET_BYTES_MAX;
 use orrery_domain::step;
 use orrery_domain::workflow::Workflow;
 
@@ -17,20 +19,21 @@ use orrery_domain::workflow::Workflow;
 pub const LOOK_UP_MAX: usize = 100;
 
 /// A legacy workflow trigger.
-#[derive(Debug, JsonSchema)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "LegacyTrigger", example = json!({"parameters": {"name": "Ada"}}))]
 pub struct Trigger {
     /// The inputs by name. Numbers and booleans may be strings.
     pub parameters: Option<Map<String, Value>>,
     /// The URL to notify when the execution ends. An empty string for none.
+    #[schemars(length(max = URL_BYTES_MAX), transform = pattern::optional_web_url)]
     pub webhook_url: Option<String>,
     /// The secret that signs the webhook.
-    #[schemars(length(max = 256))]
+    #[schemars(length(max = SECRET_BYTES_MAX), transform = pattern::line)]
     pub webhook_secret: Option<String>,
 }
 
 /// A legacy bulk trigger: either all executions start, or none does.
-#[derive(Debug, JsonSchema)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(
     rename = "LegacyBulkTrigger",
     example = json!({"parameters": [{"name": "Ada"}, {"name": "Grace"}]})
@@ -39,9 +42,10 @@ pub struct BulkTrigger {
     #[schemars(length(min = 1, max = TOGETHER_MAX))]
     pub parameters: Vec<Map<String, Value>>,
     /// The URL to notify when each execution ends. An empty string for none.
+    #[schemars(length(max = URL_BYTES_MAX), transform = pattern::optional_web_url)]
     pub webhook_url: Option<String>,
     /// The secret that signs the webhooks.
-    #[schemars(length(max = 256))]
+    #[schemars(length(max = SECRET_BYTES_MAX), transform = pattern::line)]
     pub webhook_secret: Option<String>,
 }
 
@@ -68,7 +72,7 @@ pub struct Bulked<'a> {
 }
 
 /// The executions to look up.
-#[derive(Debug, JsonSchema)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(
     rename = "LegacyLookUp",
     example = json!({"execution_ids": ["0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e"]})

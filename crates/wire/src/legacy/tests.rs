@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::Workflow;
 use orrery_domain::definition::Plan;
 use orrery_domain::ids::WorkflowId;
-use orrery_domain::legacy::{Fields, definition, sample};
+use orrery_domain::legacy::{Shape, definition, sample};
 use orrery_domain::workflow;
 
 fn seen(definition: &Value) -> Workflow {
@@ -14,29 +14,39 @@ fn seen(definition: &Value) -> Workflow {
     Workflow::of(&workflow, definition)
 }
 
-fn again(view: &Workflow) -> Fields {
-    Fields {
-        workspace_id: view.workspace_id.clone(),
-        thumbnail_url: view.thumbnail_url.clone(),
-        inputs: json!(view.inputs),
-        outputs: json!(view.outputs),
-        steps: json!(view.steps),
-        nodes_json: view.nodes_json.clone(),
-        edges_json: view.edges_json.clone(),
-    }
+fn again(view: &Workflow) -> Shape {
+    let sent = json!({
+        "workspace_id": view.workspace_id,
+        "thumbnail_url": view.thumbnail_url,
+        "inputs": view.inputs,
+        "outputs": view.outputs,
+        "steps": view.steps,
+        "nodes_json": view.nodes_json,
+        "edges_json": view.edges_json,
+    });
+    serde_json::from_value(sent).unwrap()
+}
+
+/// Returns the sample with a text that refers only to a step.
+fn sample_of_step() -> Shape {
+    let mut shape = sample();
+    let params = shape.steps[1].params.as_mut().unwrap();
+    params.insert("text".to_owned(), json!("{{a.output}}"));
+    shape
 }
 
 #[test]
 fn legacy_workflow_round_trips() {
-    let mut fields = sample();
-    fields.steps[1]["params"]["text"] = json!("{{a.output}}");
+    let fields = sample_of_step();
     let made = definition(&fields, None).unwrap();
     Plan::compile(Some(&made), &|_| true).unwrap();
     let seen = seen(&made);
-    assert_eq!((&seen.nodes_json, &seen.edges_json), (&fields.nodes_json, &fields.edges_json));
+    let drawn = (Some(seen.nodes_json.clone()), Some(seen.edges_json.clone()));
+    assert_eq!(drawn, (fields.nodes_json, fields.edges_json));
     assert_eq!(seen.steps[0].params["image"], "{{Image 1}}");
     assert_eq!(seen.steps[0].model_version, "7");
-    assert_eq!(json!(seen.outputs), fields.outputs);
+    let output = json!({"name": "result", "type": "image", "value": "{{b.output}}"});
+    assert_eq!(json!(seen.outputs), json!([output]));
     let edge = json!({"id": "a-b", "source": "a", "target": "b", "type": "default"});
     assert_eq!(json!(seen.edges), json!([edge]));
     let names: Vec<_> = seen.inputs.iter().map(|input| input.default_value.as_str()).collect();
@@ -47,8 +57,7 @@ fn legacy_workflow_round_trips() {
 
 #[test]
 fn legacy_workflow_shows_changes_and_keeps_newer_fields() {
-    let mut fields = sample();
-    fields.steps[1]["params"]["text"] = json!("{{a.output}}");
+    let fields = sample_of_step();
     let mut made = definition(&fields, None).unwrap();
     made["steps"][0]["fallback"] = json!({"model": "n"});
     made["steps"]

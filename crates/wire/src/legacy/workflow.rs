@@ -3,12 +3,12 @@
 use std::collections::HashSet;
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::Time;
+use crate::{Time, pattern};
 use orrery_domain::ids::{OrganizationId, WorkflowId};
-use orrery_domain::legacy::{KEPT, MODEL_TYPE, names, object, print_of, text};
+use orrery_domain::legacy::{KEPT, MODEL_TYPE, Shape, names, object, print_of, text};
 use orrery_domain::model::VERSION;
 use orrery_domain::reference::Root;
 use orrery_domain::template::Template;
@@ -312,7 +312,7 @@ pub struct Created<'a> {
 }
 
 /// A workflow to create or update.
-#[derive(Debug, JsonSchema)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "LegacyNewWorkflow")]
 #[schemars(example = json!({
     "name": "Greeting",
@@ -329,50 +329,10 @@ pub struct Created<'a> {
     }],
 }))]
 pub struct NewWorkflow {
-    #[schemars(length(min = 1, max = NAME_MAX))]
+    #[schemars(length(max = NAME_MAX), transform = pattern::name)]
     pub name: String,
-    pub workspace_id: Option<String>,
     #[schemars(length(max = DESCRIPTION_MAX))]
     pub description: Option<String>,
-    pub thumbnail_url: Option<String>,
-    pub inputs: Option<Vec<NewInput>>,
-    pub outputs: Option<Vec<NewOutput>>,
-    #[schemars(length(min = 1))]
-    pub steps: Vec<NewStep>,
-    pub nodes_json: Option<String>,
-    pub edges_json: Option<String>,
-}
-
-#[derive(Debug, JsonSchema)]
-#[schemars(rename = "LegacyNewInput")]
-pub struct NewInput {
-    #[schemars(length(min = 1))]
-    pub name: String,
-    pub r#type: Option<String>,
-    /// The default value, which has the input's type, as a string.
-    pub default_value: Option<Value>,
-}
-
-#[derive(Debug, JsonSchema)]
-#[schemars(rename = "LegacyNewOutput")]
-pub struct NewOutput {
-    #[schemars(length(min = 1))]
-    pub name: String,
-    pub r#type: Option<String>,
-    /// A value, or a reference such as `{{step.output}}`.
-    pub value: Option<Value>,
-}
-
-#[derive(Debug, JsonSchema)]
-#[schemars(rename = "LegacyNewStep")]
-pub struct NewStep {
-    pub id: String,
-    pub name: Option<String>,
-    /// `1019Model`, or the type of a step that the legacy format does not have.
-    pub r#type: Option<String>,
-    /// The slug of the model, for a step that runs one.
-    pub model_slug: Option<String>,
-    pub model_version: Option<String>,
-    /// The step's parameters. Values may be references to inputs and to earlier steps.
-    pub params: Option<Map<String, Value>>,
+    #[serde(flatten)]
+    pub shape: Shape,
 }
