@@ -10,6 +10,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
+use super::gguf_types::{tensor_type, width};
 use orrery_runtime::regular_file;
 
 const MAGIC: &[u8; 4] = b"GGUF";
@@ -35,6 +36,11 @@ pub const CONTEXT_MIN: u32 = 16;
 /// Maximum number of tokens of a vocabulary; the largest known have 262,144.
 const VOCABULARY_MAX: u64 = 1024 * 1024;
 const VOCABULARY: &str = "tokenizer.ggml.tokens";
+/// The list of the tokens' types, and the type of a token that is a single byte.
+const TOKEN_TYPES: &str = "tokenizer.ggml.token_type";
+const BYTE_TOKEN: u64 = 6;
+/// Maximum number of experts that llama.cpp supports.
+const EXPERTS_MAX: u64 = 1024;
 /// llama.cpp accesses tensor data at multiples of this alignment.
 const DEFAULT_ALIGNMENT: u64 = 32;
 /// The type codes of strings and lists.
@@ -216,6 +222,7 @@ fn describe(
         let message = format!("claims {blocks} layers; this program loads 1 to {}", BLOCKS.end());
         return Err(Error(message));
     }
+    check_experts(&architecture, number)?;
     let heads = number("attention.head_count").unwrap_or(1).max(1);
     let width = number("embedding_length").unwrap_or(0) / heads;
     let heads = number("attention.head_count_kv").unwrap_or(heads);
@@ -236,6 +243,35 @@ fn describe(
     })
 }
 
+/// Rejects counts of experts, or of layers for several tokens, that llama.cpp cannot handle.
+fn check_experts(architecture: &str, number: impl Fn(&str) -> Option<u64>) -> Result<(), Error> {
+    let count = |key| number(key).unwrap_or(0);
+    let (experts, used) = (count("expert_count"), count("expert_used_count"));
+    let (groups, used_groups) = (count("expert_group_count"), count("expert_group_used_count"));
+    let are_groups_valid = groups <= 1
+        || (groups < experts && experts % groups == 0 && (1..groups).contains(&used_groups));
+    // llama.cpp ignores a single expert of these.
+    let is_dense = architecture.starts_with("hunyuan") && experts <= 1;
+    let is_valid = match experts {
+        _ if is_dense => true,
+        0 => used == 0 && groups == 0,
+        1..=EXPERTS_MAX => (1..=experts).contains(&used) && groups < experts && are_groups_valid,
+        _ => false,
+    };
+    if !is_valid {
+        let message = format!(
+            "claims {experts} experts, {used} of which are used, in {groups} groups, {used_groups} of \
+             which are used: these numbers contradict each other or exceed {EXPERTS_MAX}"
+        );
+        return Err(Error(message));
+    }
+    let (more, blocks) = (count("nextn_predict_layers"), count("block_count"));
+    if more > blocks {
+        return Err(Error(format!("claims {more} of its {blocks} layers for further tokens")));
+    }
+    Ok(())
+}
+
 /// Rejects a vocabulary that llama.cpp cannot handle.
 fn check_vocabulary(
     metadata: &BTreeMap<String, Value>,
@@ -243,6 +279,14 @@ fn check_vocabulary(
 ) -> Result<(), Error> {
     if matches!(tokenizer, Some("none" | "no_vocab")) {
         return Err(Error::new("has no vocabulary: this program cannot turn text into its tokens"));
+    }
+    if tokenizer == Some("bert")
+        && let Some(Value::Vocabulary(types)) = metadata.get(TOKEN_TYPES)
+        && types.has_bytes
+    {
+        let message =
+            "has a vocabulary of a different kind than it declares: it has single-byte tokens";
+        return Err(Error::new(message));
     }
     let Some(Value::Vocabulary(vocabulary)) = metadata.get(VOCABULARY) else { return Ok(()) };
     if vocabulary.has_doubles {
@@ -339,8 +383,11 @@ impl<R: BufRead + Seek> Reader<R> {
         for _ in 0..entries {
             let key = self.text(NAME_MAX)?;
             let kind = self.u32()?;
-            let is_vocabulary = key == VOCABULARY && kind == LIST;
-            let value = if is_vocabulary { self.vocabulary()? } else { self.value(kind)? };
+            let value = match (&*key, kind) {
+                (VOCABULARY, LIST) => self.vocabulary()?,
+                (TOKEN_TYPES, LIST) => self.token_types()?,
+                _ => self.value(kind)?,
+            };
             if !matches!(value, Value::Other) {
                 metadata.insert(key, value);
             }
@@ -382,6 +429,23 @@ impl<R: BufRead + Seek> Reader<R> {
             vocabulary.has_bytes |= token.len() == 6 && token.starts_with("<0x");
         }
         Ok(Value::Vocabulary(vocabulary))
+    }
+
+    /// Reads the types of the tokens of a vocabulary.
+    fn token_types(&mut self) -> Result<Value, Error> {
+        let element = self.u32()?;
+        let count = self.u64()?;
+        if count > VOCABULARY_MAX {
+            return Err(Error(format!("claims a vocabulary of {count} tokens")));
+        }
+        if width(element).is_none() {
+            return self.list(element, count);
+        }
+        let mut types = Vocabulary::default();
+        for _ in 0..count {
+            types.has_bytes |= self.scalar(element)? == Some(BYTE_TOKEN);
+        }
+        Ok(Value::Vocabulary(types))
     }
 
     /// Skips a list; for a short list of numbers, returns the largest one.
@@ -456,6 +520,11 @@ impl<R: BufRead + Seek> Reader<R> {
             if name.ends_with("norm.weight") && name_of_type != "F32" {
                 return Err(fault(&format!("is of the type {name_of_type}, and norms are F32")));
             }
+            if name.ends_with(".weight") && matches!(name_of_type, "I8" | "I16" | "I32" | "I64") {
+                return Err(fault(&format!(
+                    "is of the type {name_of_type}, and weights are not integers"
+                )));
+            }
             if elements == 0 || row % block != 0 {
                 return Err(fault("has dimensions that its type cannot have"));
             }
@@ -473,60 +542,6 @@ impl<R: BufRead + Seek> Reader<R> {
 
 fn cut(name: &str) -> String {
     name.chars().filter(|letter| !letter.is_control()).take(64).collect()
-}
-
-/// Returns the size of a scalar in bytes.
-const fn width(kind: u32) -> Option<u64> {
-    Some(match kind {
-        0 | 1 | 7 => 1,
-        2 | 3 => 2,
-        4..=6 => 4,
-        10..=12 => 8,
-        _ => return None,
-    })
-}
-
-/// Returns the properties of a tensor type: its name, the elements per block and the bytes per
-/// block.
-const fn tensor_type(kind: u32) -> Option<(&'static str, u64, u64)> {
-    Some(match kind {
-        0 => ("F32", 1, 4),
-        1 => ("F16", 1, 2),
-        2 => ("Q4_0", 32, 18),
-        3 => ("Q4_1", 32, 20),
-        6 => ("Q5_0", 32, 22),
-        7 => ("Q5_1", 32, 24),
-        8 => ("Q8_0", 32, 34),
-        9 => ("Q8_1", 32, 36),
-        10 => ("Q2_K", 256, 84),
-        11 => ("Q3_K", 256, 110),
-        12 => ("Q4_K", 256, 144),
-        13 => ("Q5_K", 256, 176),
-        14 => ("Q6_K", 256, 210),
-        15 => ("Q8_K", 256, 292),
-        16 => ("IQ2_XXS", 256, 66),
-        17 => ("IQ2_XS", 256, 74),
-        18 => ("IQ3_XXS", 256, 98),
-        19 => ("IQ1_S", 256, 50),
-        20 => ("IQ4_NL", 32, 18),
-        21 => ("IQ3_S", 256, 110),
-        22 => ("IQ2_S", 256, 82),
-        23 => ("IQ4_XS", 256, 136),
-        24 => ("I8", 1, 1),
-        25 => ("I16", 1, 2),
-        26 => ("I32", 1, 4),
-        27 => ("I64", 1, 8),
-        28 => ("F64", 1, 8),
-        29 => ("IQ1_M", 256, 56),
-        30 => ("BF16", 1, 2),
-        34 => ("TQ1_0", 256, 54),
-        35 => ("TQ2_0", 256, 66),
-        39 => ("MXFP4", 32, 17),
-        40 => ("NVFP4", 64, 36),
-        41 => ("Q1_0", 128, 18),
-        42 => ("Q2_0", 64, 18),
-        _ => return None,
-    })
 }
 
 #[cfg(test)]

@@ -156,6 +156,13 @@ fn gguf_rejects_excessive_claims() {
     assert!(parse(&counts).unwrap_err().contains("entries of metadata"));
 }
 
+fn with_weight(name: &str, kind: u32) -> Parts {
+    let mut parts = good();
+    parts.tensors[1].0 = name.to_owned();
+    parts.tensors[1].2 = kind;
+    parts
+}
+
 /// Each of these headers crashed the model's process with a signal.
 #[test]
 fn gguf_rejects_headers_that_crash_llama_cpp() {
@@ -167,12 +174,7 @@ fn gguf_rejects_headers_that_crash_llama_cpp() {
         let bytes: Vec<u8> = all.iter().flat_map(|token| text(token)).collect();
         list(8, all.len() as u64, &bytes)
     };
-    let norm = |kind: u32| {
-        let mut parts = good();
-        parts.tensors[1].0 = "blk.0.attn_norm.weight".to_owned();
-        parts.tensors[1].2 = kind;
-        parts
-    };
+    let norm = |kind: u32| with_weight("blk.0.attn_norm.weight", kind);
     for (parts, said) in [
         (good().with("llama.context_length", number(1)), "declares a context of 1 tokens"),
         (good().with(EPSILON, real(f32::NAN)), "layer_norm_rms_epsilon = NaN"),
@@ -202,6 +204,61 @@ fn gguf_rejects_headers_that_crash_llama_cpp() {
         of_kind("llama").with(VOCABULARY, tokens(&["a", "<0x0A>"])),
         good().with("general.alignment", number(64)),
         norm(0),
+    ] {
+        assert_eq!(parse(&parts.bytes()).err(), None);
+    }
+}
+
+/// Each of the refused headers failed an assertion of llama.cpp.
+#[test]
+fn gguf_rejects_impossible_experts_and_types() {
+    let types = |all: &[u32]| {
+        let bytes: Vec<u8> = all.iter().flat_map(|kind| kind.to_le_bytes()).collect();
+        good()
+            .with("tokenizer.ggml.model", string("bert"))
+            .with(TOKEN_TYPES, list(5, all.len() as u64, &bytes))
+    };
+    let experts = |numbers: [u32; 4]| {
+        let keys =
+            ["expert_count", "expert_used_count", "expert_group_count", "expert_group_used_count"];
+        let with = |parts: Parts, (key, count)| parts.with(&format!("llama.{key}"), number(count));
+        keys.into_iter().zip(numbers).fold(good(), with)
+    };
+    for (parts, said) in [
+        (
+            with_weight("token_embd.weight", 26),
+            "'token_embd.weight' is of the type I32, and weights",
+        ),
+        (
+            with_weight("blk.0.attn_q.weight", 24),
+            "'blk.0.attn_q.weight' is of the type I8, and weights",
+        ),
+        (with_weight("output.weight", 27), "'output.weight' is of the type I64, and weights"),
+        (types(&[1, 6]), "has a vocabulary of a different kind than it declares"),
+        (types(&[6; 2000]), "has a vocabulary of a different kind than it declares"),
+        (experts([2, 5, 0, 0]), "claims 2 experts, 5 of which are used"),
+        (experts([2, 0, 0, 0]), "claims 2 experts, 0 of which are used"),
+        (experts([0, 1, 0, 0]), "claims 0 experts, 1 of which are used"),
+        (experts([1025, 1, 0, 0]), "claims 1025 experts"),
+        (experts([8, 2, 3, 1]), "in 3 groups"),
+        (experts([8, 2, 4, 4]), "in 4 groups, 4 of which"),
+        (experts([0, 0, 1, 0]), "in 1 groups"),
+        (
+            good().with("llama.expert_used_count", list(4, 2, &[5, 0, 0, 0, 1, 0, 0, 0])),
+            "claims 0 experts, 5 of which are used",
+        ),
+        (good().with("llama.nextn_predict_layers", number(3)), "claims 3 of its 2 layers"),
+    ] {
+        let error = parse(&parts.bytes()).unwrap_err();
+        assert!(error.contains(said), "{error}, not {said}");
+    }
+    for parts in [
+        with_weight("output.weight", 1),
+        types(&[1, 3]),
+        experts([8, 8, 0, 0]),
+        experts([8, 2, 4, 2]),
+        experts([1024, 1, 1, 0]),
+        experts([0; 4]),
     ] {
         assert_eq!(parse(&parts.bytes()).err(), None);
     }

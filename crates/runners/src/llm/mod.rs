@@ -7,6 +7,7 @@
 //! (`process`). This file parses the manifest; it generates no text itself.
 
 pub mod gguf;
+mod gguf_types;
 mod process;
 mod room;
 pub mod worker;
