@@ -189,7 +189,7 @@ async fn fence_denies_program_other_processes() {
 /// Runs without Landlock, which does not cover these calls.
 #[tokio::test]
 #[ignore = "needs python3: run tests/run"]
-async fn fence_denies_program_limits_and_priorities_of_other_processes() {
+async fn fence_denies_program_limits_priorities_and_ipc_of_other_processes() {
     if !filter::is_available() {
         eprintln!("SKIPPED, NOT TESTED: this kernel has no seccomp");
         return;
@@ -204,7 +204,9 @@ async fn fence_denies_program_limits_and_priorities_of_other_processes() {
             assert_eq!(answer, "denied: Operation not permitted", "{act} {target}");
         }
     }
-    for act in ["nice of user", "keys"] {
+    // What programs share by these would count toward no limit, and would outlive them.
+    let shared = ["shared memory", "attached memory", "message queue", "semaphores", "named queue"];
+    for act in ["nice of user", "keys"].into_iter().chain(shared) {
         let answer = attempt(&service, "trespasser", act, 0).await;
         assert_eq!(answer, "denied: Operation not permitted", "{act}");
     }

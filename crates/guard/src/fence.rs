@@ -36,7 +36,7 @@ pub(super) const NEWEST: ABI = ABI::V9;
 /// Devices that expose the machine's memory and I/O ports.
 const RAW_DEVICES: [&str; 3] = ["mem", "kmem", "port"];
 /// Folders of `/dev` that contain programs' files rather than devices.
-const SHARED_MEMORY: [&str; 3] = ["shm", "mqueue", "hugepages"];
+const SHARED_MEMORY: [&str; 2] = ["shm", "hugepages"];
 /// Capabilities that a service running as root would pass on, and those that bypass the sandbox.
 const DROPPED: [CapabilitySet; 16] = [
     CapabilitySet::AUDIT_CONTROL,

@@ -26,7 +26,8 @@ const OPEN_TREE_ATTR: i64 = 467;
 const FILE_SETATTR: i64 = 469;
 
 /// Calls that neither a program nor a worker needs: other processes' memory, kernel interfaces with
-/// a large attack surface, mounts, the user's keys, machine settings.
+/// a large attack surface, mounts, the user's keys, machine settings, and System V IPC and POSIX
+/// message queues, whose memory counts toward no process and outlives all of them.
 const DENIED: &[i64] = &[
     libc::SYS_acct,
     libc::SYS_add_key,
@@ -50,6 +51,12 @@ const DENIED: &[i64] = &[
     libc::SYS_mount,
     libc::SYS_mount_setattr,
     libc::SYS_move_mount,
+    libc::SYS_mq_open,
+    libc::SYS_mq_unlink,
+    libc::SYS_msgctl,
+    libc::SYS_msgget,
+    libc::SYS_msgrcv,
+    libc::SYS_msgsnd,
     libc::SYS_open_by_handle_at,
     libc::SYS_open_tree,
     libc::SYS_perf_event_open,
@@ -63,8 +70,15 @@ const DENIED: &[i64] = &[
     libc::SYS_quotactl_fd,
     libc::SYS_reboot,
     libc::SYS_request_key,
+    libc::SYS_semctl,
+    libc::SYS_semget,
+    libc::SYS_semop,
+    libc::SYS_semtimedop,
     libc::SYS_setns,
     libc::SYS_settimeofday,
+    libc::SYS_shmat,
+    libc::SYS_shmctl,
+    libc::SYS_shmget,
     libc::SYS_swapoff,
     libc::SYS_swapon,
     libc::SYS_syslog,
@@ -73,8 +87,7 @@ const DENIED: &[i64] = &[
     OPEN_TREE_ATTR,
     PROCESS_MRELEASE,
 ];
-/// Further calls that a worker does not need: sockets, named shared memory, file attributes, other
-/// programs, signals.
+/// Further calls that a worker does not need: sockets, file attributes, other programs, signals.
 const DENIED_TO_WORKERS: &[i64] = &[
     libc::SYS_accept,
     libc::SYS_accept4,
@@ -94,25 +107,12 @@ const DENIED_TO_WORKERS: &[i64] = &[
     libc::SYS_listen,
     libc::SYS_lremovexattr,
     libc::SYS_lsetxattr,
-    libc::SYS_mq_open,
-    libc::SYS_mq_unlink,
-    libc::SYS_msgctl,
-    libc::SYS_msgget,
-    libc::SYS_msgrcv,
-    libc::SYS_msgsnd,
     libc::SYS_pidfd_open,
     libc::SYS_pidfd_send_signal,
     libc::SYS_removexattr,
     libc::SYS_rt_sigqueueinfo,
     libc::SYS_rt_tgsigqueueinfo,
-    libc::SYS_semctl,
-    libc::SYS_semget,
-    libc::SYS_semop,
-    libc::SYS_semtimedop,
     libc::SYS_setxattr,
-    libc::SYS_shmat,
-    libc::SYS_shmctl,
-    libc::SYS_shmget,
     libc::SYS_socket,
     libc::SYS_tkill,
     libc::SYS_unshare,

@@ -104,6 +104,17 @@ def act(job, act, target):
         return checked(libc.syscall(30 if os.uname().machine == "aarch64" else 251, 1, target, 3 << 13))
     if act == "keys":
         return checked(libc.syscall(217 if os.uname().machine == "aarch64" else 248, b"user", b"n", b"v", 1, -4))
+    if act == "shared memory":
+        return checked(libc.shmget(0, 4096, 0o1600))
+    if act == "message queue":
+        return checked(libc.msgget(0, 0o1600))
+    if act == "semaphores":
+        return checked(libc.semget(0, 1, 0o1600))
+    if act == "named queue":
+        return checked(libc.mq_open(b"/orrery-trespasser", os.O_CREAT | os.O_RDWR, 0o600, None))
+    if act == "attached memory":
+        # Memory of another process of the same user.
+        return 0 if libc.shmat(target, None, 0o10000) != -1 else checked(-1)
     if act == "mode":
         return os.chmod(target, 0o777)
     if act == "owner":
