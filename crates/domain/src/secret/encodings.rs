@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::Value;
 
 /// All characters except the unreserved ones (RFC 3986).
 const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -12,24 +13,62 @@ const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove
 const COMPONENT: &AsciiSet =
     &UNRESERVED.remove(b'!').remove(b'\'').remove(b'(').remove(b')').remove(b'*');
 
-/// Returns the encodings of `value` in base64, hexadecimal, URLs, JSON, HTML and host names.
+/// The characters that Python's `quote` encodes.
+const PATH: &AsciiSet = &UNRESERVED.remove(b'/');
+/// The characters that JavaScript's `encodeURI` encodes.
+const URI: &AsciiSet = &COMPONENT
+    .remove(b'/')
+    .remove(b';')
+    .remove(b',')
+    .remove(b'?')
+    .remove(b':')
+    .remove(b'@')
+    .remove(b'&')
+    .remove(b'=')
+    .remove(b'+')
+    .remove(b'$')
+    .remove(b'#');
+
+/// Returns the encodings of `value` in base64, lists of bytes, URLs, JSON, HTML and host names, also
+/// of a value whose UTF-8 a program reads as Latin-1.
 pub fn of(value: &str) -> Vec<String> {
-    let mut all = vec![value.to_lowercase()];
-    for set in [UNRESERVED, COMPONENT] {
+    let mut all = vec![value.to_lowercase(), value.to_uppercase()];
+    all.extend(base64(value));
+    all.extend(bytes(value));
+    for set in [UNRESERVED, COMPONENT, PATH, URI] {
         let encoded = utf8_percent_encode(value, set).to_string();
-        all.push(lower_escapes(&encoded));
-        all.push(encoded);
+        for encoded in [lower_escapes(&encoded), encoded] {
+            // As part of a URL that is itself a parameter of another one.
+            all.push(encoded.replace('%', "%25"));
+            all.push(encoded);
+        }
     }
-    let hex = |upper: bool| {
-        value.bytes().fold(String::new(), |mut text, byte| {
-            let _infallible = match upper {
-                true => write!(text, "{byte:02X}"),
-                false => write!(text, "{byte:02x}"),
-            };
-            text
-        })
+    all.extend(texts(value));
+    let latin1: String = value.bytes().map(char::from).collect();
+    if latin1 != value {
+        all.extend(texts(&latin1));
+        all.push(latin1);
+    }
+    all
+}
+
+/// Returns the bytes as lists in hexadecimal and decimal.
+fn bytes(value: &str) -> Vec<String> {
+    const SEPARATORS: &[&str] = &["", ":", " ", "-"];
+    let lists = |form: fn(u8) -> String, separators: &[&str]| -> Vec<String> {
+        let all: Vec<String> = value.bytes().map(form).collect();
+        separators.iter().map(|separator| all.join(separator)).collect()
     };
-    all.extend([hex(false), hex(true)]);
+    let mut all = lists(|byte| format!("{byte:02x}"), SEPARATORS);
+    all.extend(lists(|byte| format!("{byte:02X}"), SEPARATORS));
+    all.extend(lists(|byte| byte.to_string(), &[",", ", ", " "]));
+    all
+}
+
+/// Returns the value as part of JSON strings, of JSON inside of JSON strings, and of HTML.
+fn texts(value: &str) -> Vec<String> {
+    let quoted = Value::from(value).to_string();
+    let mut all = vec![quoted.get(1..quoted.len() - 1).unwrap_or_default().to_owned()];
     for is_slash_escaped in [false, true] {
         for is_html_safe in [false, true] {
             for is_upper in [false, true] {
@@ -37,6 +76,8 @@ pub fn of(value: &str) -> Vec<String> {
             }
         }
     }
+    let again = |text: &String| text.replace('\\', "\\\\").replace('"', "\\\"");
+    all.extend(all.iter().map(again).collect::<Vec<_>>());
     for (quote, apostrophe) in [
         ("&quot;", "&#39;"),
         ("&#34;", "&#39;"),
@@ -48,7 +89,6 @@ pub fn of(value: &str) -> Vec<String> {
         let html = value.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
         all.push(html.replace('"', quote).replace('\'', apostrophe));
     }
-    all.extend(base64(value));
     all
 }
 

@@ -29,6 +29,9 @@ pub const REDACTED_BYTES_MIN: usize = 6;
 /// Maximum length of a value that is searched for in all encodings. Longer values are searched for
 /// only as plain text, in JSON and in forms.
 const ENCODED_BYTES_MAX: usize = 1024;
+/// Maximum total length of the values that one search looks for in all encodings, which take up to
+/// 300 times as much. Further values are treated like longer ones.
+const ENCODED_TOTAL_MAX: usize = 8 * 1024;
 
 /// A stored secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,6 +79,8 @@ impl Values {
 #[derive(Clone, Default)]
 pub struct Redaction {
     hidden: Vec<String>,
+    /// Total length of the secrets whose encodings are in `hidden`.
+    encoded_bytes: usize,
     /// Finds all strings in one pass; built on first use.
     finder: OnceLock<Option<AhoCorasick>>,
 }
@@ -101,7 +106,9 @@ impl Redaction {
         self.add(value.trim());
         self.add(&form_urlencoded::byte_serialize(value.as_bytes()).collect::<String>());
         self.add(Value::from(value).to_string().trim_matches('"'));
-        if value.len() <= ENCODED_BYTES_MAX {
+        let total = self.encoded_bytes.saturating_add(value.len());
+        if value.len() <= ENCODED_BYTES_MAX && total <= ENCODED_TOTAL_MAX {
+            self.encoded_bytes = total;
             encodings::of(value).iter().for_each(|text| self.add(text));
         }
     }
@@ -154,7 +161,17 @@ impl Redaction {
                     *value = MASKED.into();
                 }
             }
-            Value::Array(items) => items.iter_mut().for_each(|item| self.value(item)),
+            Value::Array(items) => {
+                // A list of bytes, such as a buffer in Node.
+                let is_byte = |item: &Value| item.as_u64().is_some_and(|byte| byte <= 255);
+                if items.iter().all(is_byte)
+                    && self.is_in(&Value::from(items.as_slice()).to_string())
+                {
+                    *value = MASKED.into();
+                    return;
+                }
+                items.iter_mut().for_each(|item| self.value(item));
+            }
             Value::Object(fields) => self.fields(fields),
             Value::Null | Value::Bool(_) => {}
         }
@@ -230,6 +247,17 @@ mod tests {
             "50C3A42F73732B773C6F3E726426273122",
             "UMOkL3NzK3c8bz5yZCYnMSI=",
             "UMOkL3NzK3c8bz5yZCYnMSI",
+            "P\u{c4}/SS+W<O>RD&'1\"",
+            "P%C3%A4/ss%2Bw%3Co%3Erd%26%271%22",
+            "P%C3%A4/ss+w%3Co%3Erd&'1%22",
+            "P%25C3%25A4%252Fss%252Bw%253Co%253Erd%2526%25271%2522",
+            "50:c3:a4:2f:73:73:2b:77:3c:6f:3e:72:64:26:27:31:22",
+            "50 C3 A4 2F 73 73 2B 77 3C 6F 3E 72 64 26 27 31 22",
+            "80, 195, 164, 47, 115, 115, 43, 119, 60, 111, 62, 114, 100, 38, 39, 49, 34",
+            r#"Pä/ss+w<o>rd&'1\\\""#,
+            r#"P\\u00e4/ss+w<o>rd&'1\\\""#,
+            "P\u{c3}\u{a4}/ss+w<o>rd&'1\"",
+            r#"P\u00c3\u00a4/ss+w<o>rd&'1\""#,
         ] {
             assert_eq!(
                 redaction.text(&format!("[{echo}]")).trim_matches(['[', ']', '=']),
@@ -246,6 +274,17 @@ mod tests {
             assert!(redaction.text(&text).contains(MASKED), "{text}");
         }
         assert_eq!(redaction.text("Pä/ss, an other text"), "Pä/ss, an other text");
+        // Beyond the total, values are still masked as they are.
+        for number in 0..20 {
+            redaction.add_secret(&format!("{number}{}", "x".repeat(1000)));
+        }
+        assert!(redaction.encoded_bytes <= ENCODED_TOTAL_MAX);
+        assert_eq!(redaction.text(&format!("19{}", "x".repeat(1000))), MASKED);
+        let buffer = json!({"type": "Buffer", "data": secret.as_bytes()});
+        let mut value = json!([buffer, [1, 2, 3], [80, 195, 164, "x"]]);
+        redaction.value(&mut value);
+        let expect = json!([{"type": "Buffer", "data": "***"}, [1, 2, 3], [80, 195, 164, "x"]]);
+        assert_eq!(value, expect);
     }
 
     #[test]
