@@ -29,6 +29,7 @@ use super::egress::Policy;
 use super::exchange;
 use super::places::{Arriving, Places, Share, Shed};
 use super::pool::{KEEP_IDLE, Pool};
+use orrery_domain::mask::MASKED;
 use orrery_runtime::shortage::Pauses;
 use orrery_runtime::turns;
 
@@ -260,13 +261,15 @@ impl Client {
         limits: &Limits,
         pauses: Option<Pauses>,
     ) -> Result<Response, Error> {
+        let is_secret = has_secret_host(&request);
         let Some((authority, request)) = exchange::prepare(request) else {
             return Err(Error::Connection(connector::Error::NoHost));
         };
+        let host = Host { name: authority.host(), is_secret };
         let is_connected = AtomicBool::new(false);
         let exchange = self.pool.exchange(&authority, request, limits, pauses, &is_connected);
         let is_connected = || is_connected.load(Ordering::Relaxed);
-        within(limits.total, authority.host(), is_connected, exchange).await
+        within(limits.total, &host, is_connected, exchange).await
     }
 
     /// Sends with hyper's client.
@@ -275,7 +278,8 @@ impl Client {
         request: Request<Bytes>,
         limits: &Limits,
     ) -> Result<Response, Error> {
-        let host = request.uri().host().unwrap_or_default().to_owned();
+        let name = request.uri().host().unwrap_or_default().to_owned();
+        let host = Host { name: &name, is_secret: has_secret_host(&request) };
         let mut request = request.map(Full::new);
         let connection = capture_connection(&mut request);
         let exchange = async {
@@ -297,10 +301,11 @@ impl Client {
     ) -> Result<hyper::Response<Arriving>, Error> {
         basic_auth::take_from_url(&mut request);
         let place = self.places.take().await;
-        let host = request.uri().host().unwrap_or_default().to_owned();
+        let name = request.uri().host().unwrap_or_default().to_owned();
+        let host = Host { name: &name, is_secret: has_secret_host(&request) };
         let answer = self.inner.get().request(request.map(Full::new)).await;
         let answer = answer.map_err(|error| cause(&error));
-        let answer = answer.inspect_err(|error| report(&host, error))?;
+        let answer = answer.inspect_err(|error| host.report(error))?;
         Ok(answer.map(|body| Arriving::new(body, place)))
     }
 }
@@ -370,16 +375,36 @@ impl Builder {
     }
 }
 
-/// Logs the full reason for a failed request.
-pub(super) fn report(host: &str, error: &Error) {
-    tracing::info!(host, detail = error.detail(), "outgoing request failed");
+fn has_secret_host<B>(request: &Request<B>) -> bool {
+    request.extensions().get::<SecretHost>().is_some()
+}
+
+/// Marks a request, among its extensions, whose host is a secret: logs do not show it.
+#[derive(Debug, Clone, Copy)]
+pub struct SecretHost;
+
+/// The host of a request, for logs.
+struct Host<'h> {
+    name: &'h str,
+    is_secret: bool,
+}
+
+impl Host<'_> {
+    /// Logs the full reason for a failed request.
+    fn report(&self, error: &Error) {
+        let (host, detail) = match self.is_secret {
+            true => (MASKED, error.detail().replace(self.name, MASKED)),
+            false => (self.name, error.detail()),
+        };
+        tracing::info!(host, detail, "outgoing request failed");
+    }
 }
 
 /// Runs an exchange with a time limit and logs its error. A time-out before the connection is
 /// established counts as a connection failure.
 async fn within(
     limit: Duration,
-    host: &str,
+    host: &Host<'_>,
     is_connected: impl Fn() -> bool,
     exchange: impl Future<Output = Result<Response, Error>>,
 ) -> Result<Response, Error> {
@@ -387,10 +412,10 @@ async fn within(
         Ok(answer) => answer,
         Err(_elapsed) if is_connected() => Err(Error::Timeout { limit }),
         Err(_elapsed) => {
-            Err(Error::Connection(connector::Error::Timeout { host: host.to_owned(), limit }))
+            Err(Error::Connection(connector::Error::Timeout { host: host.name.to_owned(), limit }))
         }
     };
-    answer.inspect_err(|error| report(host, error))
+    answer.inspect_err(|error| host.report(error))
 }
 
 /// Reads a whole response and decodes its content coding, unless the response may be truncated.

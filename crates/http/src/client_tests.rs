@@ -68,6 +68,31 @@ async fn http_client_waits_out_descriptor_shortage() {
     assert_eq!((&answer.body[..], short.0.load(Ordering::SeqCst)), (&b"hi"[..], 3));
 }
 
+#[tokio::test]
+async fn http_client_logs_no_secret_host() {
+    let written = orrery_runtime::CapturedLog::default();
+    let sink = written.clone();
+    let subscriber = tracing_subscriber::fmt().with_writer(move || sink.clone()).finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let client = Builder::new(None).resolver(Arc::new(Fixed(Vec::new()))).build();
+    for scheme in ["http", "https"] {
+        let request = || {
+            let request = Request::get(format!("{scheme}://{scheme}.name.test/"));
+            request.body(Bytes::new()).unwrap()
+        };
+        let mut secret = request();
+        secret.extensions_mut().insert(SecretHost);
+        client.send(secret.clone(), &LIMITS).await.unwrap_err();
+        client.send_when_able(secret.clone(), &LIMITS).await.unwrap_err();
+        client.open(secret).await.unwrap_err();
+        let text = written.text();
+        assert!(!text.contains(&format!("{scheme}.name.test")), "{text}");
+        assert!(text.contains("outgoing request failed") && text.contains("***"), "{text}");
+        client.send(request(), &LIMITS).await.unwrap_err();
+        assert!(written.text().contains(&format!("{scheme}.name.test")), "{}", written.text());
+    }
+}
+
 const LIMITS: Limits =
     Limits { total: Duration::from_secs(20), answer_bytes: 1000, overflow: Overflow::Fail };
 

@@ -19,7 +19,7 @@ use hyper::http::uri::Authority;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::client::{Error, Limits, Response, report};
+use super::client::{Error, Limits, Response};
 use super::connector::{self, Connector};
 use super::exchange::{Connection, Failure, Outgoing, port_of};
 use super::places::Shed;
@@ -93,7 +93,7 @@ impl Pool {
             let (mut connection, is_reused) = match self.obtain(authority, closed).await {
                 Ok(obtained) => obtained,
                 Err(error) => {
-                    wait_out(error, authority, pauses.as_mut()).await?;
+                    wait_out(error, pauses.as_mut()).await?;
                     continue;
                 }
             };
@@ -303,17 +303,13 @@ impl Drop for Place<'_> {
 ///
 /// # Errors
 /// The error, if another attempt would be pointless.
-async fn wait_out(
-    error: Error,
-    authority: &Authority,
-    pauses: Option<&mut Pauses>,
-) -> Result<(), Error> {
+async fn wait_out(error: Error, pauses: Option<&mut Pauses>) -> Result<(), Error> {
     let Some(pauses) = pauses else { return Err(error) };
     let is_short = matches!(error, Error::Connection(connector::Error::Local { .. }));
     if !is_short || !pauses.wait().await {
         return Err(error);
     }
-    report(authority.host(), &error);
+    tracing::info!(detail = error.detail(), "outgoing request waits for resources");
     Ok(())
 }
 

@@ -30,7 +30,7 @@ use orrery_domain::template::{RESOLVED_BYTES_MAX, Template};
 use orrery_domain::trace;
 use orrery_domain::url_template::{self, UrlTemplate};
 use orrery_http::answers::{self, Room};
-use orrery_http::client::{self, Client, Limits, Overflow};
+use orrery_http::client::{self, Client, Limits, Overflow, SecretHost};
 use orrery_http::request::JSON_VALUES_MAX;
 use orrery_http::{basic_auth, content, trace_context};
 
@@ -83,6 +83,8 @@ pub struct Prepared {
     shown: Box<RawValue>,
     /// The secrets in the request, in the forms in which a response may echo them.
     hidden: Redaction,
+    /// Whether the host is part of a secret.
+    has_secret_host: bool,
 }
 
 impl fmt::Debug for Prepared {
@@ -132,7 +134,12 @@ struct Shown<'s> {
 /// # Errors
 /// [`Error`], as a sentence for the author of the step.
 pub fn prepare(request: &Request, scope: &dyn Scope) -> Result<Prepared, Error> {
-    let mut filler = Filler { left: RESOLVED_BYTES_MAX, scope, hidden: Redaction::default() };
+    let mut filler = Filler {
+        left: RESOLVED_BYTES_MAX,
+        scope,
+        hidden: Redaction::default(),
+        has_secret_host: false,
+    };
     let (mut url, shown_url) = filler.url(request)?;
     url_template::check_target(&url)?;
     let mut headers = HeaderMap::with_capacity(HEADERS_USUAL.max(request.headers.len()));
@@ -176,7 +183,8 @@ pub fn prepare(request: &Request, scope: &dyn Scope) -> Result<Prepared, Error> 
         body: &shown_body,
     })?;
     let method = Method::from_bytes(request.method.as_str().as_bytes()).unwrap_or(Method::GET);
-    Ok(Prepared { method, url, headers, body, shown, hidden: filler.hidden })
+    let Filler { hidden, has_secret_host, .. } = filler;
+    Ok(Prepared { method, url, headers, body, shown, hidden, has_secret_host })
 }
 
 /// Sends the request once, within a trace span. The attempt's key allows the receiver to recognize
@@ -211,8 +219,8 @@ async fn exchange(
     (fail_when, timeout): (&FailWhen, Duration),
     (attempt_key, call): (&str, &trace::Call),
 ) -> Result<Response, Failure> {
-    let Prepared { method, url, headers, body, .. } = prepared;
-    let host = url.host_str().unwrap_or_default();
+    let Prepared { method, url, headers, body, has_secret_host, .. } = prepared;
+    let host = if has_secret_host { MASKED } else { url.host_str().unwrap_or_default() };
     let unmade = |reason: String| {
         let sentence = format!("the request to '{host}' cannot be made: {reason}");
         Failure::new(ErrorClass::InvalidModelConfig, sentence)
@@ -223,6 +231,9 @@ async fn exchange(
         .body(body)
         .map_err(|error| unmade(error.to_string()))?;
     *request.headers_mut() = headers;
+    if has_secret_host {
+        request.extensions_mut().insert(SecretHost);
+    }
     let key = HeaderValue::from_str(attempt_key).map_err(|error| unmade(error.to_string()))?;
     request.headers_mut().entry(IDEMPOTENCY_KEY).or_insert(key);
     trace_context::pass_on(request.headers_mut(), call);
@@ -300,6 +311,7 @@ struct Filler<'s> {
     scope: &'s dyn Scope,
     /// The secrets filled in so far.
     hidden: Redaction,
+    has_secret_host: bool,
 }
 
 /// A resolved part of a request.
@@ -336,7 +348,11 @@ impl Filler<'_> {
         let url = url.ok_or(url_template::Error::Url)?;
         let shown = match written.shown().as_str() {
             // Named secrets are masked by name, and other credentials by their position in the URL.
-            Some(text) if request.url.has_secrets() => mask_url(text),
+            Some(text) if request.url.has_secrets() => {
+                self.has_secret_host = true;
+                self.hidden.add(url.host_str().unwrap_or_default());
+                mask_url(text)
+            }
             _ => mask_url(&without_userinfo(&url)),
         };
         Ok((url, shown))

@@ -388,6 +388,47 @@ fn http_step_never_shows_credentials() {
     }
 }
 
+/// A scope with a secret.
+struct WithSecret(String);
+
+impl Scope for WithSecret {
+    fn inputs(&self) -> &Value {
+        &Value::Null
+    }
+    fn execution_id(&self) -> String {
+        "e".to_owned()
+    }
+    fn item(&self, _name: &str) -> Option<&Value> {
+        None
+    }
+    fn step(&self, _id: &str, _field: Field) -> Option<Cow<'_, Value>> {
+        None
+    }
+    fn secret(&self, name: &str) -> Option<&str> {
+        (name == "url").then_some(&self.0)
+    }
+}
+
+#[tokio::test]
+async fn http_step_shows_no_host_of_a_secret_url() {
+    let http = http(json!({"url": "{{secrets.url}}", "fail_when": "non_2xx"}));
+    let exchanged = async |url: String| {
+        let prepared = prepare(&http.request, &WithSecret(url)).unwrap();
+        assert!(prepared.shown().get().contains(r#""url":"***""#), "{prepared:?}");
+        let by = ("e:h:1", &test_call());
+        send(&Client::trusted(), prepared, &http.fail_when, PATIENT, by).await
+    };
+    let (port, _request) = server(answer(500, "", "no 127.0.0.1 here")).await;
+    let failed = exchanged(format!("http://127.0.0.1:{port}/p")).await.unwrap_err();
+    assert_eq!(failed.message, "'***' answered 500: no *** here");
+    let (port, _request) = server(answer(200, "Content-Type: application/json\r\n", "{")).await;
+    let failed = exchanged(format!("http://127.0.0.1:{port}/p")).await.unwrap_err();
+    assert!(failed.message.starts_with("the answer of '***' (200)"), "{}", failed.message);
+    let failed = exchanged("http://MySecretHost.invalid/p".to_owned()).await.unwrap_err();
+    assert!(failed.message.starts_with("the request to '***' failed"), "{}", failed.message);
+    assert!(!failed.message.to_lowercase().contains("mysecret"), "{}", failed.message);
+}
+
 /// A scope with inputs and secrets.
 struct Guarded;
 
