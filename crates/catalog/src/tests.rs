@@ -240,6 +240,20 @@ fn catalog_rejects_world_writable_programs() {
     }
     set(&path, 0o664).unwrap();
     assert!(catalog.reload().errors.is_empty());
+    // The target of a link, and of a link to a link, can be replaced in its own folder.
+    let other = tempfile::tempdir().unwrap();
+    fs::write(other.path().join("b.toml"), program.replace("team/a", "team/b")).unwrap();
+    std::os::unix::fs::symlink(other.path().join("b.toml"), other.path().join("link")).unwrap();
+    for target in ["b.toml", "link"] {
+        let link = folder.path().join("b.toml");
+        std::os::unix::fs::symlink(other.path().join(target), &link).unwrap();
+        set(other.path(), 0o777).unwrap();
+        let errors = catalog.reload().errors;
+        assert!(errors[0].message.contains("has mode 0777"), "{errors:?}");
+        set(other.path(), 0o755).unwrap();
+        assert!(catalog.reload().errors.is_empty());
+        fs::remove_file(link).unwrap();
+    }
 }
 
 #[test]

@@ -106,16 +106,18 @@ pub fn changeable_by_others(path: &Path) -> Option<String> {
     })
 }
 
-/// Explains how users other than root and this process's user can change or replace the program at
-/// `path`; `None` if they cannot.
+/// Explains how users other than root and this process's user can change or replace the file at
+/// `path` or, if it is a link, its target; `None` if they cannot.
 #[must_use]
 pub fn replaceable_by_others(path: &Path) -> Option<String> {
     // In a folder with the sticky bit, users can remove only their own files.
     let is_sticky = |folder: &Path| {
         std::fs::metadata(folder).is_ok_and(|metadata| metadata.mode() & STICKY != 0)
     };
-    let folder = path.parent().filter(|folder| !is_sticky(folder));
-    [Some(path), folder].into_iter().flatten().find_map(changeable_by_others)
+    let target = path.canonicalize().unwrap_or_else(|_broken| path.to_path_buf());
+    let folders = [path, &*target].into_iter().filter_map(Path::parent);
+    let folders = folders.filter(|folder| !is_sticky(folder));
+    std::iter::once(path).chain(folders).find_map(changeable_by_others)
 }
 
 /// Replaces each `${file:PATH}`, `${env:NAME}` and `${credential:NAME}` in `text`. Relative paths

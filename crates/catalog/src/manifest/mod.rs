@@ -115,9 +115,9 @@ pub fn read(path: &Path) -> Result<Manifest, Vec<Error>> {
     // user.
     if parsed.runner.type_name == COMMAND {
         let programs = parsed.runner.options.programs();
-        let manifest = [path, folder].into_iter().find_map(changeable_by_others);
+        let mut files = std::iter::once(path).chain(programs.iter().map(PathBuf::as_path));
         let changeable =
-            manifest.or_else(|| programs.iter().find_map(|path| replaceable_by_others(path)));
+            changeable_by_others(folder).or_else(|| files.find_map(replaceable_by_others));
         if let Some(message) = changeable {
             return Err(vec![Error { file, line: 0, column: 0, message }]);
         }
