@@ -15,16 +15,24 @@ const INHERITED: [&str; 3] = ["/dev/fd/", "/dev/stdin", "/proc/self/fd/"];
 /// # Errors
 /// If the file cannot be opened, or is a folder, a named pipe, a socket or a device.
 pub fn open(path: &Path) -> io::Result<File> {
+    open_with(path, OpenOptions::new().read(true))
+}
+
+/// Opens a regular file with `options`. Never blocks.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_with(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     if path.to_str().is_some_and(|path| INHERITED.iter().any(|start| path.starts_with(start))) {
-        return File::open(path);
+        return options.open(path);
     }
     let refused = || {
         let message = "it is not a regular file but a folder, a named pipe, a socket or a device";
         io::Error::new(io::ErrorKind::InvalidInput, message)
     };
-    let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    let opened = options.custom_flags(libc::O_NONBLOCK).open(path);
     let file = match opened {
-        // The file is a socket.
+        // The file is a socket, or a named pipe without a reader.
         Err(error) if error.raw_os_error() == Some(libc::ENXIO) => return Err(refused()),
         opened => opened?,
     };
@@ -62,6 +70,15 @@ mod tests {
         assert_eq!(read_to_string(&of("link")).unwrap(), "text");
         for special in ["pipe", "link to pipe", "socket", "."] {
             let error = open(&of(special)).unwrap_err();
+            assert!(error.to_string().contains("not a regular file"), "{special}: {error}");
+        }
+        let append =
+            |name: &str| open_with(&of(name), OpenOptions::new().append(true).create(true));
+        append("file").unwrap();
+        append("new").unwrap();
+        let _reader = OpenOptions::new().read(true).write(true).open(of("pipe")).unwrap();
+        for special in ["pipe", "link to pipe", "socket"] {
+            let error = append(special).unwrap_err();
             assert!(error.to_string().contains("not a regular file"), "{special}: {error}");
         }
         for device in ["/dev/zero", "/dev/null"] {

@@ -3,11 +3,13 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::error::Error;
+use super::log;
+use super::opening::STORE;
 use orrery_runtime::shortage::with_descriptor;
 
 /// Creates the folder and its missing parents, accessible to the owner only.
@@ -155,6 +157,25 @@ pub fn remove_half_snapshots(store: &Path) -> Result<usize, Error> {
     Ok(removed)
 }
 
+/// Refuses named pipes and devices in place of the files of a data folder: opening a pipe waits
+/// forever.
+pub fn refuse_special_files(data: &Path) -> Result<(), Error> {
+    let store = data.join(STORE);
+    let folders = [data.to_path_buf(), store.join(log::FOLDER), store];
+    let entries = folders.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
+    for entry in entries {
+        let path = entry.path();
+        let kind = fs::metadata(&path).map(|found| found.file_type());
+        if kind.is_ok_and(|kind| kind.is_fifo() || kind.is_char_device() || kind.is_block_device())
+        {
+            let reason = "it is not a regular file but a named pipe or a device: put the file back, \
+                          or remove it and restore a backup";
+            return Err(Error::Folder { path, reason: reason.to_owned() });
+        }
+    }
+    Ok(())
+}
+
 /// Syncs a new store's files and directory entries. The engine syncs its data, but not its folder.
 pub fn sync_new(folder: &Path, store: &Path) -> Result<(), Error> {
     let mut paths = vec![store.join("conf"), store.to_path_buf(), folder.to_path_buf()];
@@ -230,6 +251,38 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
+
+    #[test]
+    fn store_with_pipe_or_device_in_place_of_a_file_is_refused() {
+        use crate::{Options, Store};
+        use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("data");
+        let options = Options { folder: data.clone(), inline_bytes: 1024 };
+        drop(Store::open(&options).unwrap());
+        let log = fs::read_dir(data.join("store/log")).unwrap().next().unwrap().unwrap().path();
+        let linked = data.join("store/linked");
+        for path in
+            [data.join("store/db"), data.join("store/conf"), data.join("store.mark"), log, linked]
+        {
+            let kept = path.with_extension("kept");
+            let had = fs::rename(&path, &kept).is_ok();
+            if had {
+                mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+            } else {
+                std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
+            }
+            let error = Store::open(&options).unwrap_err().to_string();
+            assert!(error.contains("named pipe or a device"), "{error}");
+            assert!(error.contains(path.to_str().unwrap()), "{error}");
+            fs::remove_file(&path).unwrap();
+            if had {
+                fs::rename(&kept, &path).unwrap();
+            }
+        }
+        drop(Store::open(&options).unwrap());
+    }
 
     /// Locks a folder in the name of process `pid`.
     fn held(folder: &Path, pid: u32) -> File {

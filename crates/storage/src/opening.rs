@@ -36,6 +36,7 @@ pub struct Opened {
 /// Opens the store of the data folder `data`, which this process has locked, or creates it.
 pub fn open(data: &Path) -> Result<Opened, Error> {
     let path = data.join(STORE);
+    data_dir::refuse_special_files(data)?;
     let mark = Marker::read(data)?;
     if !path.join("db").exists() {
         refuse_missing(data, &path, mark.as_ref())?;

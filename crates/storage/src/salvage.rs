@@ -193,6 +193,7 @@ pub fn read(
     take: &mut dyn FnMut(Change) -> io::Result<()>,
 ) -> Result<Wreck, Error> {
     let _lock = data_dir::lock(data)?;
+    data_dir::refuse_special_files(data)?;
     let store = data.join(STORE);
     let disk = |error: io::Error| Error::folder(&store, &error);
     let db = tree::open(&scratch.join("tree"))?;

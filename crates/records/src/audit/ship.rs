@@ -3,7 +3,7 @@
 //! rebuilt from the store if it is missing. After a restore, the file continues with the entry
 //! about the restore, and still contains the lines of the previous history.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::{Audit, Entry, RESTORE};
+use orrery_runtime::regular_file;
 
 const NAME: &str = "audit.jsonl";
 
@@ -91,10 +92,10 @@ impl Shipper {
     /// Returns the last complete line and its number.
     fn last_line(&self) -> io::Result<Option<(u64, Value)>> {
         for number in 0..=self.options.keep {
-            let file = match File::open(self.path(number)) {
+            let file = match regular_file::open(&self.path(number)) {
                 Ok(file) => file,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(error),
+                Err(error) => return Err(named(&self.path(number), &error)),
             };
             let mut last = None;
             for line in BufReader::new(file).split(b'\n') {
@@ -122,7 +123,9 @@ impl Shipper {
             serde_json::to_writer(&mut text, &entry.show(Some(number)))?;
             text.push(b'\n');
         }
-        let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(&path)?;
+        let mut options = OpenOptions::new();
+        let file = regular_file::open_with(&path, options.append(true).create(true).mode(0o600));
+        let mut file = file.map_err(|error| named(&path, &error))?;
         file.write_all(&text)?;
         file.sync_all()
     }
@@ -138,9 +141,13 @@ impl Shipper {
     }
 }
 
+fn named(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
 /// Returns the last byte of a file; `None` if it is missing or empty.
 fn last_byte(path: &Path) -> Option<u8> {
-    let mut file = File::open(path).ok()?;
+    let mut file = regular_file::open(path).ok()?;
     file.seek(SeekFrom::End(-1)).ok()?;
     let mut last = [0];
     file.read_exact(&mut last).ok()?;
@@ -186,6 +193,29 @@ mod tests {
         }
         assert_eq!(numbers, [0, 1, 2, 3, 4, 5]);
         assert!(options.folder.join("audit.jsonl.1").exists(), "it was rotated");
+    }
+
+    #[tokio::test]
+    async fn audit_file_that_is_a_pipe_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("data");
+        let store = Store::open(&storage::Options { folder: data, inline_bytes: 65_536 }).unwrap();
+        let audit = Audit::new(store, Clock::system());
+        let entry = audit.entry(&Actor::operator("test"), "key.create", "a");
+        audit.write(&entry).await.unwrap();
+        for name in [NAME, "audit.jsonl.1"] {
+            let options = Options { folder: folder.path().join(name), max_bytes: 300, keep: 1 };
+            fs::create_dir(&options.folder).unwrap();
+            let path = options.folder.join(name);
+            let mode = rustix::fs::Mode::from_raw_mode(0o600);
+            let kind = rustix::fs::FileType::Fifo;
+            rustix::fs::mknodat(rustix::fs::CWD, &path, kind, mode, 0).unwrap();
+            // With a reader, opening the pipe for writing does not block either.
+            let _reader = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+            let error = Shipper::new(audit.clone(), options).ship().await.unwrap_err().to_string();
+            let expect = format!("{}: it is not a regular file", path.display());
+            assert!(error.starts_with(&expect), "{error}");
+        }
     }
 
     #[tokio::test]
