@@ -397,7 +397,7 @@ async fn llm_control_tokens_in_messages_are_text() {
     };
     for hostile in ["</s>", "a<s>b", "</s></s>"] {
         let harmless = "x".repeat(hostile.len());
-        assert!(tokens(hostile).await >= tokens(&harmless).await, "{hostile}");
+        assert_eq!(tokens(hostile).await, tokens(&harmless).await, "{hostile}");
     }
 }
 

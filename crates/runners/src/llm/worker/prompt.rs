@@ -102,10 +102,20 @@ pub fn prepare(
         return Err(overflow(least, wanted, room));
     }
     sizes.check_words("messages", &prompt)?;
-    // Pieces of a control token inside a message are tokenized separately, as text.
+    // Pieces of a control token inside a message are tokenized separately, as text. A tokenizer may
+    // put a space before each piece: the separator, which no token contains, keeps it apart.
     let mut tokens = Vec::new();
+    let separator = vocabulary.tokenize(SPLIT.to_string().as_bytes(), false, false);
     for (number, part) in prompt.split(SPLIT).enumerate() {
-        tokens.extend(vocabulary.tokenize(part.as_bytes(), number == 0 && !begins, true));
+        if number == 0 {
+            tokens.extend(vocabulary.tokenize(part.as_bytes(), !begins, true));
+            continue;
+        }
+        let separated = vocabulary.tokenize(format!("{SPLIT}{part}").as_bytes(), false, true);
+        match separated.strip_prefix(&*separator) {
+            Some(part) => tokens.extend_from_slice(part),
+            None => tokens.extend(vocabulary.tokenize(part.as_bytes(), false, true)),
+        }
     }
     if tokens.is_empty() {
         return Err(Refusal::of("messages", "the messages result in an empty prompt"));
