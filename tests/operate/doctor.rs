@@ -125,6 +125,35 @@ fn doctor_reports_damage_and_suggests_a_fix() {
 }
 
 #[test]
+fn damaged_seal_key_is_reported_by_start_doctor_and_verify() {
+    const WRONG: &str = "seal.key is not the key of this store";
+    let folder = tempfile::tempdir().unwrap();
+    let setup = Setup::new(folder.path(), &folder.path().join("data"), &backups(folder.path()));
+    let flip = || {
+        let path = setup.data().join("seal.key");
+        let mut key = std::fs::read(&path).unwrap();
+        key[5] ^= 1;
+        std::fs::write(&path, key).unwrap();
+    };
+    let service = setup.start();
+    assert_eq!(of(&doctor(&setup).1, "seal")["verdict"], "good");
+    service.kill();
+    flip();
+    let (is_good, report, _) = setup.try_run(&["verify", "--json"]);
+    assert!(!is_good && report.contains(WRONG), "{report}");
+    let (_, stopped) = doctor(&setup);
+    assert_eq!(of(&stopped, "seal")["verdict"], "fault", "{stopped:?}");
+    let service = setup.start();
+    assert!(setup.log_tail().contains(WRONG), "{}", setup.log_tail());
+    let (_, running) = doctor(&setup);
+    assert!(of(&running, "seal")["detail"].as_str().unwrap().contains(WRONG), "{running:?}");
+    service.kill();
+    flip();
+    let (is_good, report, _) = setup.try_run(&["verify", "--json"]);
+    assert!(is_good && !report.contains(WRONG), "{report}");
+}
+
+#[test]
 fn doctor_reports_stuck_work() {
     let folder = tempfile::tempdir().unwrap();
     let setup = Setup::new(folder.path(), &folder.path().join("data"), &backups(folder.path()));

@@ -13,6 +13,7 @@ use orrery_domain::execution::{Execution, Kind};
 use orrery_domain::time::Timestamp;
 use orrery_http::connector::{Resolve as _, SystemResolver};
 use orrery_http::{Response, response};
+use orrery_records::secrets;
 use orrery_storage::{Key, Page, Table};
 use orrery_wire::service::{DoctorReport, Listening, RunningService};
 
@@ -67,6 +68,7 @@ pub async fn findings(services: &Services) -> Result<Vec<Finding>, crate::Error>
     let mut found = looking.await.map_err(crate::Error::internal)?;
     found.push(clock(services));
     found.push(store(services).await);
+    found.push(seal(services).await?);
     found.extend(work(services, now).await?);
     found.push(webhooks(services));
     found.push(models(services));
@@ -91,6 +93,16 @@ fn clock(services: &Services) -> Finding {
         .mended_by("timedatectl set-ntp true; if the clock is right, no action is needed"),
         None => Finding::good("clock", "consistent with the last known time"),
     }
+}
+
+/// Checks that the seal key is the one of this store.
+async fn seal(services: &Services) -> Result<Finding, crate::Error> {
+    Ok(match services.secrets.has_right_key().await? {
+        true => Finding::good("seal", "seal.key opens what the store has sealed"),
+        false => {
+            Finding::fault("seal", secrets::FOREIGN_KEY).mended_by(secrets::FOREIGN_KEY_REMEDY)
+        }
+    })
 }
 
 /// Reads the latest rows of the large tables, and their payloads.

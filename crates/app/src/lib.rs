@@ -67,7 +67,7 @@ use orrery_records::chains::Chains;
 use orrery_records::files::Files;
 use orrery_records::idempotency::Idempotency;
 use orrery_records::members::Members;
-use orrery_records::secrets::Secrets;
+use orrery_records::secrets::{self, Secrets};
 use orrery_records::signed_urls::SignedUrls;
 use orrery_runners::builtin::{BuiltinContext, Workers};
 use orrery_runners::command::GuardConfig;
@@ -280,6 +280,16 @@ pub fn is_rotation_under_way(config: &Config) -> bool {
     rotation::is_under_way(&config.data_dir)
 }
 
+/// Returns the fault of a stopped service's seal key, if it is not the one of its store.
+///
+/// # Errors
+/// Returns an error if the key or the store cannot be read.
+pub async fn seal_fault(config: &Config, store: &Store) -> anyhow::Result<Option<String>> {
+    let sealer = Sealer::open_used(&config.data_dir)?;
+    let fault = || format!("{}: {}", secrets::FOREIGN_KEY, secrets::FOREIGN_KEY_REMEDY);
+    Ok((!secrets::has_key_of(store, &sealer).await?).then(fault))
+}
+
 /// Opens the data of a stopped service.
 ///
 /// # Errors
@@ -365,6 +375,7 @@ async fn bring_up(
     }
     services.outbox.endpoints().load().await?;
     services.accounts.load_limits().await?;
+    services.secrets.check_key().await?;
     let started: PayloadId = new_id();
     let certificates = certificates(config, &clock)?;
     let acceptor = certificates.as_ref().map(Certificates::acceptor);

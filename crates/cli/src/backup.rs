@@ -358,7 +358,9 @@ pub(super) async fn verify(asked: Verify, config: &Config) -> anyhow::Result<boo
                 bar.finish_and_clear();
                 Ok(report)
             });
-            let report = report.await?;
+            let mut report = report.await?;
+            let fault = super::service::seal_fault(config, &store).await?;
+            report.faults.extend(fault);
             store.close().await;
             report
         }

@@ -11,6 +11,8 @@ use orrery_config::Config;
 use orrery_domain::time::Timestamp;
 use orrery_wire::service::Finding;
 
+pub(super) use orrery_app::seal_fault;
+
 /// Connects to the running service, or opens its store if no service runs.
 pub(super) async fn admin(config: &Config) -> anyhow::Result<Admin> {
     Admin::open(config, offline).await

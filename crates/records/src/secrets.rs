@@ -29,6 +29,35 @@ pub enum Error {
     Storage(#[from] storage::Error),
 }
 
+/// The fault of a `seal.key` that is damaged or from another store.
+pub const FOREIGN_KEY: &str = "seal.key is not the key of this store: named secrets, credentials in definitions, \
+    webhook signatures and links fail";
+/// What to do about [`FOREIGN_KEY`].
+pub const FOREIGN_KEY_REMEDY: &str = "stop the service and restore seal.key from a backup; if no copy is left, set \
+    the secrets again, then run `orrery seal rotate`";
+/// A text that each store contains, sealed with its key.
+const KNOWN_TEXT: &str = "orrery";
+
+/// Returns whether `sealer` has the key of this store: whether it opens the known text or, in a
+/// store without it, the first secret.
+///
+/// # Errors
+/// If the store cannot be read.
+pub async fn has_key_of(store: &Store, sealer: &Sealer) -> Result<bool, storage::Error> {
+    let sealed = match store.get(&known_text()).await? {
+        Some(sealed) => Some(String::from_utf8_lossy(&sealed).into_owned()),
+        None => {
+            let first: Vec<Secret> = store.records(Page::of(Key::table(Table::Secret), 1)).await?;
+            first.into_iter().next().map(|secret| secret.sealed)
+        }
+    };
+    Ok(sealed.is_none_or(|sealed| sealer.unseal(&sealed).is_ok()))
+}
+
+fn known_text() -> Key {
+    Key::table(Table::Meta).text("sealed text")
+}
+
 /// The secrets of a store.
 #[derive(Debug, Clone)]
 pub struct Secrets {
@@ -52,6 +81,36 @@ impl Secrets {
         Self { recorder: self.recorder.by(actor), ..self.clone() }
     }
 
+    /// Warns if the service has another key than the store. In a store that has no known text yet,
+    /// stores it, so that a later start notices a damaged key.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn check_key(&self) -> Result<(), Error> {
+        if !self.has_right_key().await? {
+            tracing::error!("{FOREIGN_KEY}: {FOREIGN_KEY_REMEDY}");
+        } else if self.store.get(&known_text()).await?.is_none() {
+            let mut commit = Commit::new();
+            commit.put_bytes(known_text(), self.seal(KNOWN_TEXT)?.into_bytes());
+            self.store.commit(commit).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether the service has the key of the store.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn has_right_key(&self) -> Result<bool, Error> {
+        Ok(has_key_of(&self.store, &self.sealer).await?)
+    }
+
+    fn seal(&self, text: &str) -> Result<String, storage::Error> {
+        self.sealer.seal(text).map_err(|error| storage::Error::Unavailable {
+            reason: format!("a secret cannot be sealed: {error}"),
+        })
+    }
+
     /// Creates or replaces a secret. Returns true if it is new.
     ///
     /// # Errors
@@ -69,9 +128,7 @@ impl Secrets {
         if value.is_empty() || value.len() > VALUE_BYTES_MAX || value.contains('\0') {
             return Err(Error::InvalidValue);
         }
-        let sealed = self.sealer.seal(value).map_err(|error| storage::Error::Unavailable {
-            reason: format!("a secret cannot be sealed: {error}"),
-        })?;
+        let sealed = self.seal(value)?;
         let (sealed, mut is_new) = (&sealed, false);
         let set = |before: Option<Secret>| {
             is_new = before.is_none();
@@ -186,7 +243,11 @@ pub async fn reseal(
     fn sealed(secret: &mut Secret) -> Option<&mut String> {
         Some(&mut secret.sealed)
     }
-    rotation.records(store, Key::table(Table::Secret), sealed, watch).await
+    rotation.records(store, Key::table(Table::Secret), sealed, watch).await?;
+    // The next start seals it with the new key.
+    let mut commit = Commit::new();
+    commit.delete(known_text());
+    store.commit(commit).await
 }
 
 fn key(organization: OrganizationId, name: &str) -> Key {
@@ -241,6 +302,54 @@ mod tests {
         let secrets = opened(folder.path());
         let values = secrets.values(organization, &["a".to_owned()]).await.unwrap();
         assert_eq!(values.get("a"), Some("kept value"));
+    }
+
+    #[tokio::test]
+    async fn damaged_seal_key_is_noticed() {
+        for (has_started, has_secret) in [(true, false), (true, true), (false, true)] {
+            let folder = tempfile::tempdir().unwrap();
+            let secrets = opened(folder.path());
+            assert!(secrets.has_right_key().await.unwrap(), "a new store");
+            if has_secret {
+                secrets.set(OrganizationId::from(OURS), "a", "value").await.unwrap();
+            }
+            if has_started {
+                secrets.check_key().await.unwrap();
+            }
+            assert!(secrets.has_right_key().await.unwrap());
+            secrets.store.close().await;
+            let path = folder.path().join("seal.key");
+            let mut key = std::fs::read(&path).unwrap();
+            key[5] ^= 1;
+            std::fs::write(&path, &key).unwrap();
+            let secrets = opened(folder.path());
+            // A start with the wrong key does not make it the right one.
+            for _ in 0..2 {
+                assert!(!secrets.has_right_key().await.unwrap(), "{has_started} {has_secret}");
+                secrets.check_key().await.unwrap();
+            }
+            secrets.store.close().await;
+            key[5] ^= 1;
+            std::fs::write(&path, &key).unwrap();
+            assert!(opened(folder.path()).has_right_key().await.unwrap());
+        }
+    }
+
+    #[tokio::test]
+    async fn seal_key_is_right_after_rotation() {
+        let folder = tempfile::tempdir().unwrap();
+        let secrets = opened(folder.path());
+        secrets.set(OrganizationId::from(OURS), "a", "value").await.unwrap();
+        secrets.check_key().await.unwrap();
+        let mut rotation = Rotation::begin(folder.path()).unwrap();
+        reseal(&secrets.store, &mut rotation, &mut |_| Ok(())).await.unwrap();
+        rotation.finish().unwrap();
+        secrets.store.close().await;
+        let secrets = opened(folder.path());
+        for _ in 0..2 {
+            assert!(secrets.has_right_key().await.unwrap());
+            secrets.check_key().await.unwrap();
+        }
     }
 
     #[tokio::test]
