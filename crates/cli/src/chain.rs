@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::Shape;
 use super::admin::Admin;
+use super::file;
 use super::key::understood;
 use super::output::{self, Column, Output};
 use orrery_config::Config;
@@ -242,12 +243,13 @@ fn read(given: &str) -> anyhow::Result<Value> {
     };
     let json = match serde_json::from_str::<Vec<Entry>>(&text) {
         Ok(entries) => return Ok(serde_json::to_value(entries)?),
-        Err(error) => error,
+        Err(error) => file::without_contents(&error.to_string()),
     };
     if text.trim_start().starts_with(['[', '{']) && !text.contains("[[entries]]") {
-        return Err(json).context("the entries must be a JSON array of {model, input_map}");
+        return Err(anyhow::anyhow!(json))
+            .context("the entries must be a JSON array of {model, input_map}");
     }
-    let file: File = toml::from_str(&text)
+    let file: File = file::from_toml(&text)
         .context("the entries must be a JSON array, or TOML with [[entries]]")?;
     Ok(serde_json::to_value(file.entries)?)
 }
@@ -287,6 +289,18 @@ mod tests {
         assert_eq!(read(&format!("@{}", path.display())).unwrap(), expect);
         for bad in ["[{]", "[1]", "model = 'b'", "@/nowhere/at/all"] {
             assert!(read(bad).is_err(), "{bad}");
+        }
+        // The file may be a link to a private one.
+        for text in [
+            "root:*:20228:0:::",
+            "[[entries]]\nmodel = 20228",
+            "[[entries]]\n'root:*:20228' = 1",
+            "[{\"root:*:20228\": 1}]",
+            "[\"root:*:20228\"]",
+        ] {
+            std::fs::write(&path, text).unwrap();
+            let error = format!("{:#}", read(&format!("@{}", path.display())).unwrap_err());
+            assert!(!error.contains("20228"), "{error}");
         }
     }
 }

@@ -1,4 +1,8 @@
 //! Reads YAML, JSON and TOML files within size limits, and writes YAML that reads back unchanged.
+//!
+//! A path may be a link to a private file that the user of this command may read, but others who
+//! see its messages may not. Errors therefore quote nothing from a file except words that look like
+//! field names.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -6,7 +10,7 @@ use std::io::Read as _;
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
-use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{self, Deserialize, DeserializeOwned, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
 use super::yaml_fault;
@@ -21,6 +25,8 @@ pub(super) const DEPTH_MAX: usize = 100;
 pub(super) const VALUES_MAX: usize = 200_000;
 /// Maximum number of aliases in one file.
 pub(super) const ALIASES_MAX: usize = 1_000;
+/// Maximum length of a name that an error quotes.
+const QUOTED_MAX: usize = 40;
 
 /// Parses a file in the format that its extension indicates.
 ///
@@ -35,6 +41,22 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Value> {
         "toml" => toml(&text).with_context(|| format!("{shown} cannot be used")),
         _ => bail!("{shown} must end with .yaml, .yml, .json or .toml"),
     }
+}
+
+/// Rejects a link from `folder` to a file outside of it, such as a private file that the author of
+/// the link cannot read. A broken link is rejected when it is read.
+///
+/// # Errors
+/// Names the link.
+pub(super) fn check_within(path: &Path, folder: &Path) -> anyhow::Result<()> {
+    let (Ok(file), Ok(within)) = (path.canonicalize(), folder.canonicalize()) else {
+        return Ok(());
+    };
+    if !file.starts_with(within) {
+        let (path, folder) = (path.display(), folder.display());
+        bail!("the target of the link {path} is outside of {folder}: replace the link with a copy");
+    }
+    Ok(())
 }
 
 /// Returns the file extension in lower case.
@@ -103,7 +125,8 @@ pub(super) fn to_yaml(value: &Value) -> anyhow::Result<String> {
 /// Parses JSON, in which an object must not have two fields of one name.
 fn json(text: &str) -> anyhow::Result<Value> {
     let value = content::parse(text.as_bytes())?;
-    let _unique: Unique = serde_json::from_str(text)?;
+    let unique: Result<Unique, _> = serde_json::from_str(text);
+    unique.map_err(|error| anyhow::anyhow!(without_contents(&error.to_string())))?;
     Ok(value)
 }
 
@@ -164,9 +187,52 @@ impl<'de> Visitor<'de> for Unique {
 }
 
 fn toml(text: &str) -> anyhow::Result<Value> {
-    let table: toml::Table = toml::from_str(text).context("it is not valid TOML")?;
+    let table: toml::Table = from_toml(text).context("it is not valid TOML")?;
     // TOML dates become strings: JSON has no date type.
     Ok(serde_json::to_value(table)?)
+}
+
+/// Parses TOML into a type.
+///
+/// # Errors
+/// Returns an error with the line and column of the invalid part, without the line itself.
+pub(super) fn from_toml<T: DeserializeOwned>(text: &str) -> anyhow::Result<T> {
+    toml::from_str(text).map_err(|error: toml::de::Error| {
+        let what = without_contents(error.message());
+        let Some(before) = error.span().and_then(|span| text.get(..span.start)) else {
+            return anyhow::anyhow!(what);
+        };
+        let line = before.split('\n').count();
+        let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+        anyhow::anyhow!("line {line} column {column}: {what}")
+    })
+}
+
+/// Returns a name from a file as errors may quote it: unless it looks like the name of a field, it
+/// may be the contents of another file.
+pub(super) fn quotable(name: &str) -> &str {
+    let is_name = |c: char| c.is_ascii_alphabetic() || matches!(c, '_' | '-' | ' ');
+    if name.len() <= QUOTED_MAX && name.chars().all(is_name) { name } else { "(not a name)" }
+}
+
+/// Returns a parser's message without what it quotes from the file, except names. What the parser
+/// expected is kept.
+pub(super) fn without_contents(message: &str) -> String {
+    let expected = [", expected ", "expected ", ", there are no "];
+    let end = expected.iter().filter_map(|word| message.rfind(word)).min().unwrap_or(message.len());
+    let (found, expected) = message.split_at(end);
+    let is_quote = |c: char| matches!(c, '`' | '"' | '\'');
+    let (Some(start), Some(end)) = (found.find(is_quote), found.rfind(is_quote)) else {
+        return message.to_owned();
+    };
+    let quoted = found.get(start + 1..end).unwrap_or_default();
+    let (before, after) = (found.get(..=start), found.get(end.max(start + 1)..));
+    format!(
+        "{}{}{}{expected}",
+        before.unwrap_or_default(),
+        quotable(quoted),
+        after.unwrap_or_default()
+    )
 }
 
 #[cfg(test)]
@@ -210,6 +276,54 @@ mod tests {
         let path = folder.path().join("g.json");
         std::fs::write(&path, "[{\"a\": 1}, {\"a\": [1.5, null, true, -1, \"a\"]}]").unwrap();
         assert!(read(&path).is_ok());
+    }
+
+    #[test]
+    fn file_errors_quote_only_names() {
+        for (message, shown) in [
+            ("unknown field `nmae`, expected `name`", "unknown field `nmae`, expected `name`"),
+            (
+                "unknown field `root:*:1`, expected `a`",
+                "unknown field `(not a name)`, expected `a`",
+            ),
+            (
+                "unknown field `a`, expected b`, expected `c`",
+                "unknown field `(not a name)`, expected `c`",
+            ),
+            (
+                "unknown field `x1`, there are no fields",
+                "unknown field `(not a name)`, there are no fields",
+            ),
+            (
+                "invalid type: string \"hunter2\", expected a map",
+                "invalid type: string \"(not a name)\", expected a map",
+            ),
+            ("duplicate key 'root:*:20228'", "duplicate key '(not a name)'"),
+            ("missing field `model`", "missing field `model`"),
+            ("expected `,` or `}` at line 1 column 2", "expected `,` or `}` at line 1 column 2"),
+            ("EOF while parsing", "EOF while parsing"),
+            ("one ` only", "one ` only"),
+        ] {
+            assert_eq!(without_contents(message), shown);
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let line = "root:*:20228:0:99999:7:::\n";
+        for (name, text) in [
+            ("a.yaml", line.repeat(2)),
+            ("b.yaml", format!("a: *{line}")),
+            ("c.yaml", format!("{{'{line}")),
+            ("a.json", line.to_owned()),
+            ("b.json", format!("{{\"a\": {line}")),
+            ("a.toml", line.to_owned()),
+            ("b.toml", "'root:*:20228' = 1\n".repeat(2)),
+            ("c.toml", "a = root:*:20228\n".to_owned()),
+        ] {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            let error = format!("{:#}", read(&path).unwrap_err());
+            assert!(!error.contains("20228"), "{name}: {error}");
+            assert!(error.contains(name), "{name}: {error}");
+        }
     }
 
     #[test]

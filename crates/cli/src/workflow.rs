@@ -131,6 +131,7 @@ impl Wanted {
     pub(super) fn read(slug: &str, value: Value) -> anyhow::Result<Self> {
         let Value::Object(given) = value else { bail!("it must be an object with {}", known()) };
         if let Some(unknown) = given.keys().find(|name| !FIELDS.contains(&name.as_str())) {
+            let unknown = file::quotable(unknown);
             bail!("unknown field '{unknown}': expected one of {}", known());
         }
         for required in ["name", "description", "definition"] {
@@ -359,8 +360,8 @@ async fn with_definition(admin: &Admin, workflow: &Value) -> anyhow::Result<Exis
 
 /// Lists the workflow files in a folder and its subfolders, sorted by path. Hidden files and
 /// folders are skipped.
-fn files_of(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let mut folders = vec![(folder.to_owned(), 0)];
+fn files_of(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let mut folders = vec![(root.to_owned(), 0)];
     let mut files = Vec::new();
     while let Some((folder, depth)) = folders.pop() {
         let shown = folder.display();
@@ -380,6 +381,7 @@ fn files_of(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
                 if files.len() == FILES_MAX {
                     bail!("{} has more than {FILES_MAX} files", folder.display());
                 }
+                file::check_within(&path, root)?;
                 files.push(path);
             }
         }
@@ -514,11 +516,22 @@ mod tests {
         for name in [".git/config.yaml", ".hidden.yaml", "readme.md"] {
             file(name, "no workflow");
         }
+        let link = |target: &str, name: &str| {
+            std::os::unix::fs::symlink(target, folder.path().join(name)).unwrap();
+        };
+        link("sub/three.yaml", "five.yaml");
         let found: Vec<String> = read_folder(folder.path()).unwrap().into_keys().collect();
-        assert_eq!(found, ["four", "one", "three", "two"]);
+        assert_eq!(found, ["five", "four", "one", "three", "two"]);
         file("sub/one.yaml", text);
         let error = read_folder(folder.path()).unwrap_err().to_string();
         assert!(error.ends_with("are the same workflow"), "{error}");
+        link("/etc/passwd", ".out");
+        for name in ["out.yaml", "sub/out.json"] {
+            link(&folder.path().join(".out").display().to_string(), name);
+            let error = read_folder(folder.path()).unwrap_err().to_string();
+            assert!(error.contains(&format!("{name} is outside")), "{error}");
+            fs::remove_file(folder.path().join(name)).unwrap();
+        }
     }
 
     fn fields(value: Value) -> Map<String, Value> {

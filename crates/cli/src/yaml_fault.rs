@@ -6,7 +6,7 @@ use granit_parser::{Event, Parser, ScalarStyle};
 use serde_saphyr::Error;
 use serde_saphyr::budget::BudgetBreach;
 
-use super::file::{ALIASES_MAX, DEPTH_MAX, VALUES_MAX};
+use super::file::{ALIASES_MAX, DEPTH_MAX, VALUES_MAX, quotable, without_contents};
 
 /// Parts of the library's messages, and what to write in their place.
 const OTHERS: [(&str, &str); 5] = [
@@ -26,7 +26,7 @@ const OTHERS: [(&str, &str); 5] = [
 pub(super) fn sentence(error: &Error) -> String {
     let what = match error {
         Error::DuplicateMappingKey { key: Some(key), .. } => {
-            format!("duplicate key {key:?}")
+            format!("duplicate key \"{}\"", quotable(key))
         }
         Error::DuplicateMappingKey { key: None, .. } => "duplicate key".to_owned(),
         Error::Budget { breach, .. } => match breach {
@@ -48,7 +48,7 @@ pub(super) fn sentence(error: &Error) -> String {
             let text = other.to_string();
             let known = OTHERS.iter().find(|(library, _)| text.contains(library));
             // The text already ends with the location.
-            let Some((_, sentence)) = known else { return text };
+            let Some((_, sentence)) = known else { return without_contents(&text) };
             (*sentence).to_owned()
         }
     };

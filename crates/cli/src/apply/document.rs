@@ -87,12 +87,11 @@ impl Document {
     }
 
     fn of(value: Value, folder: &Path) -> anyhow::Result<Self> {
-        // Serde's type-mismatch error would quote the file's contents, and the path may be a
-        // symlink to any file, so the type is checked first.
         if !value.is_object() {
             bail!("the file must be an object with organizations");
         }
-        let written: WrittenDocument = serde_json::from_value(value)?;
+        let written: WrittenDocument = serde_json::from_value(value)
+            .map_err(|error| anyhow::anyhow!(file::without_contents(&error.to_string())))?;
         let mut organizations = BTreeMap::new();
         for (name, one) in written.organizations {
             let wanted = one.resolve(folder);
@@ -196,7 +195,11 @@ mod tests {
     fn apply_document_errors_name_the_fault() {
         for (organization, message) in [
             (json!({"secret": {}}), "unknown field `secret`"),
-            (json!({"secrets": {"a": "plain text"}}), "unknown variant `plain text`"),
+            (
+                json!({"secrets": {"a": "hunter2"}}),
+                "unknown variant `(not a name)`, expected `env`",
+            ),
+            (json!({"root:*:20228": {}}), "unknown field `(not a name)`, expected one of `limits`"),
             (json!({"secrets": {"a": {"value": "x"}}}), "unknown variant `value`"),
             (json!({"secrets": {"a": {"file": "none"}}}), "/nowhere/none cannot be opened"),
             (json!({"keys": {"a": {"key": "smk_x"}}}), "unknown field `key`"),

@@ -140,8 +140,12 @@ fn read(file: &Path) -> anyhow::Result<Report> {
     let length = fs::metadata(file).with_context(unreadable)?.len();
     anyhow::ensure!(length <= REPORT_MAX, "--compare {shown} is too large for a report");
     let text = regular_file::read_to_string(file).with_context(unreadable)?;
-    let report: Report = serde_json::from_str(&text).with_context(|| {
-        format!("--compare {shown} is not a report: write one with `orrery bench --json >FILE`")
+    let report = serde_json::from_str::<Report>(&text);
+    let report = report.map_err(|error| {
+        let error = super::file::without_contents(&error.to_string());
+        anyhow::anyhow!(
+            "--compare {shown} is not a report: write one with `orrery bench --json >FILE`: {error}"
+        )
     })?;
     anyhow::ensure!(
         report.format == FORMAT,
