@@ -13,6 +13,7 @@ function here() {
 
 export function go(target, { replace = false } = {}) {
   if (!replace) keepScroll();
+  restoring?.abort();
   history[replace ? "replaceState" : "pushState"](replace ? history.state : null, "", target);
   const before = place.value.path;
   place.value = here();
@@ -21,11 +22,11 @@ export function go(target, { replace = false } = {}) {
 }
 
 // Back and Forward restore the scroll position that an entry of the history had last.
-let isRestoring = false;
+let restoring = /** @type {AbortController | null} */ (null);
 let atRest = null;
 function keepScroll() {
   clearTimeout(atRest);
-  if (!isRestoring) history.replaceState({ scroll: scrollY }, "");
+  if (!restoring) history.replaceState({ scroll: scrollY }, "");
 }
 addEventListener("scroll", () => {
   clearTimeout(atRest);
@@ -34,6 +35,7 @@ addEventListener("scroll", () => {
 
 addEventListener("popstate", (event) => {
   clearTimeout(atRest);
+  restoring?.abort();
   place.value = here();
   if (event.state?.scroll) scrollBack(event.state.scroll);
 });
@@ -46,8 +48,8 @@ const SCROLL_REST_MS = 150;
 // Scrolls to `top` as soon as the page is tall enough, unless the person scrolls first.
 function scrollBack(top) {
   const abort = new AbortController();
-  isRestoring = true;
-  abort.signal.addEventListener("abort", () => (isRestoring = false));
+  restoring = abort;
+  abort.signal.addEventListener("abort", () => (restoring = null));
   for (const name of ["wheel", "touchstart", "keydown", "pointerdown"])
     addEventListener(name, () => abort.abort(), { signal: abort.signal, passive: true });
   const begun = performance.now();
@@ -205,11 +207,9 @@ export function sentence(error) {
 }
 
 export const connectionLost = () => new Refusal(0, "The connection to the service was lost.");
-// Milliseconds between two attempts to reach a service that does not answer.
-export const AGAIN_MS = 3000;
+export const AGAIN_MS = 3000; // Between two attempts to reach a service that does not answer.
 
-// Calls `load` now and whenever `keys` change; keeps the previous result until there is a new one. Without an answer,
-// it tries again by itself.
+// Calls `load` now, when `keys` change, and again if there is no answer; keeps the last result until the next one.
 export function useLoad(load, keys) {
   const [state, setState] = useState({ data: null, error: null, loading: true });
   const [round, setRound] = useState(0);

@@ -51,7 +51,7 @@ const SHARE_MAX: usize = 4;
 /// Memory of a step's state.
 const STEP_BYTES: usize = 768;
 /// Memory of a step of a plan with parallel branches, whose steps all run at the same time.
-const BRANCH_STEP_BYTES: usize = 2048;
+const BRANCH_STEP_BYTES: usize = 4096;
 /// Small executions do not wait for memory; the states of their steps take at most this much.
 const SMALL_PLAN_BYTES: usize = 16 * 1024;
 

@@ -250,6 +250,7 @@ impl Actor {
                     // All reports that are ready now share one commit.
                     while let Some(Some(next)) = self.running.next().now_or_never() {
                         reports.extend(next);
+                        self.slice.end().await;
                     }
                     return Wakeup::Reports(reports);
                 }

@@ -19,6 +19,7 @@ use orrery_domain::model::VERSION;
 use orrery_domain::money::Usd;
 use orrery_domain::payload::Payload;
 use orrery_domain::step::{self, Instance, Step};
+use orrery_runtime::TimeSlice;
 use orrery_storage::Commit;
 use orrery_storage::record::decode;
 
@@ -141,7 +142,9 @@ impl Inner {
         };
         let changed: Vec<_> = progress.changed().collect();
         self.news.tell_steps(&mut commit, execution, progress.plan(), &changed);
+        let mut slice = TimeSlice::default();
         for (instance, step) in changed {
+            slice.end().await;
             commit.put(rows::step(execution.id, instance), step)?;
             for payload in step.input.iter().chain(&step.output) {
                 self.store.claim(&mut commit, payload);
