@@ -16,7 +16,7 @@ use orrery_records::idempotency::StoredResponse;
 use orrery_runtime::new_id;
 use orrery_wire::legacy::{Category, Created, List, Listed, NewWorkflow, Shown, Workflow as Shape};
 use orrery_wire::request;
-use orrery_workflows::{self as workflows, CATEGORIES, Filter, New, Put, SortKey};
+use orrery_workflows::{self as workflows, CATEGORIES, Filter, New, Put};
 
 const LIMIT_DEFAULT: u64 = 50;
 const LIMIT_MAX: u64 = 100;
@@ -123,16 +123,10 @@ pub const LIST: Doc = Doc {
 pub async fn list(context: Context) -> Result<Response, crate::Error> {
     let organization = context.caller()?.organization;
     let query = &context.request.query;
-    let filter = Filter {
-        category: None,
-        tags: Vec::new(),
-        keyword: None,
-        status: None,
-        sort_key: SortKey::CreatedAt,
-        ascending: false,
-        offset: usize::try_from(query.number("offset", 0..=u64::from(u32::MAX), 0)?)?,
-        limit: usize::try_from(query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)?)?,
-    };
+    let filter = Filter::newest(
+        usize::try_from(query.number("offset", 0..=u64::from(u32::MAX), 0)?)?,
+        usize::try_from(query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)?)?,
+    );
     let (found, total) = context.services.workflows.list(organization, &filter).await?;
     let mut shown = Vec::with_capacity(found.len());
     for workflow in &found {

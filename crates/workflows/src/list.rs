@@ -24,6 +24,23 @@ pub struct Filter {
     pub limit: usize,
 }
 
+impl Filter {
+    /// All workflows except deleted ones, newest first, without the first `offset`.
+    #[must_use]
+    pub const fn newest(offset: usize, limit: usize) -> Self {
+        Self {
+            category: None,
+            tags: Vec::new(),
+            keyword: None,
+            status: None,
+            sort_key: SortKey::CreatedAt,
+            ascending: false,
+            offset,
+            limit,
+        }
+    }
+}
+
 /// The sort key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SortKey {
@@ -100,16 +117,7 @@ impl Workflows {
 
     /// Returns the slugs of the organization's workflows.
     pub(super) async fn slugs(&self, organization: OrganizationId) -> Result<Vec<String>, Error> {
-        let all = Filter {
-            category: None,
-            tags: Vec::new(),
-            keyword: None,
-            status: None,
-            sort_key: SortKey::CreatedAt,
-            ascending: false,
-            offset: 0,
-            limit: usize::MAX,
-        };
+        let all = Filter::newest(0, usize::MAX);
         let found = self.matching(organization, &all).await?;
         Ok(found.into_iter().map(|workflow| workflow.slug).collect())
     }

@@ -183,16 +183,7 @@ async fn workflow_invalid_definition_is_rejected_and_stores_nothing() {
         let said = refused.unwrap_err().to_string();
         assert!(said.contains(expect), "{said}");
     }
-    let all = Filter {
-        category: None,
-        tags: Vec::new(),
-        keyword: None,
-        status: None,
-        sort_key: SortKey::CreatedAt,
-        ascending: false,
-        offset: 0,
-        limit: 10,
-    };
+    let all = Filter::newest(0, 10);
     assert_eq!(workflows.list(OWNER.into(), &all).await.unwrap(), (Vec::new(), 0));
 }
 

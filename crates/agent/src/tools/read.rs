@@ -12,7 +12,7 @@ use orrery_domain::workflow::Workflow;
 use orrery_engine as engine;
 use orrery_engine::query::history::Filter;
 use orrery_storage as storage;
-use orrery_workflows::{self as workflows, Filter as WorkflowFilter, SortKey};
+use orrery_workflows::{self as workflows, Filter as WorkflowFilter};
 
 /// Maximum number of models and workflows in a search result.
 const FOUND_MAX: usize = 20;
@@ -78,16 +78,7 @@ impl Use<'_> {
     }
 
     async fn find_workflows(&self, words: &[String]) -> Result<Outcome, engine::Error> {
-        let filter = WorkflowFilter {
-            category: None,
-            tags: Vec::new(),
-            keyword: None,
-            status: None,
-            sort_key: SortKey::CreatedAt,
-            ascending: false,
-            offset: 0,
-            limit: WORKFLOWS_MAX,
-        };
+        let filter = WorkflowFilter::newest(0, WORKFLOWS_MAX);
         let listed = self.inner.workflows.list(self.organization(), &filter).await;
         let (workflows, _) = listed.map_err(unreadable)?;
         let mut found: Vec<(usize, Value)> = workflows

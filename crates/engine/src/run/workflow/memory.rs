@@ -5,8 +5,8 @@
 //! execution waits for its share without a permit and without its inputs in memory, and releases
 //! the share when it ends or is suspended. A small execution, with small inputs, few steps and no
 //! map, takes its share without waiting: `engine.active` bounds the number of small executions, and
-//! a parent in memory must never wait for the memory of a small child. The items of an open map count as soon as they have been
-//! resolved.
+//! a parent in memory must never wait for the memory of a small child. The items of an open map
+//! count as soon as they have been resolved.
 //!
 //! Two additional budgets, each half as large, limit resolved templates, which can repeat a small
 //! input many times. The first is for step calls: each call waits for its share before its input is
