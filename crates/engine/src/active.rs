@@ -7,8 +7,10 @@
 
 use std::collections::HashMap;
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::query::events::RunProgress;
@@ -16,6 +18,10 @@ use crate::{Error, Inner, rows};
 use orrery_domain::execution::Execution;
 use orrery_domain::ids::{ExecutionId, OrganizationId};
 use orrery_domain::machine::workflow::StepProgress;
+use orrery_runtime as runtime;
+
+/// How long a reader waits for changes in progress, which may wait for memory themselves.
+const CHANGE_WAIT_MAX: Duration = Duration::from_millis(500);
 
 /// The in-memory state of an unfinished execution.
 #[derive(Debug)]
@@ -42,9 +48,7 @@ pub struct ActiveExecution {
     pub state: tokio::sync::Mutex<Option<LoadedExecution>>,
     /// Cancelled to stop the run.
     pub stop: CancellationToken,
-    /// Cancelled when a cancellation waits for the lock. The task that holds the lock then drops
-    /// its changes, or, if it has begun to commit them, no longer waits for memory.
-    pub cancellation_waits: CancellationToken,
+    waiting_cancellations: Mutex<WaitingCancellations>,
     /// Notified when an event is sent to the execution or one of its children ends.
     pub event: tokio::sync::Notify,
     /// Ended children that the execution's steps may be waiting for.
@@ -53,7 +57,34 @@ pub struct ActiveExecution {
     pub run_progress: Arc<RunProgress>,
 }
 
+/// The cancellations that wait for the lock, and the token that tells the task that holds it.
+#[derive(Debug, Default)]
+struct WaitingCancellations {
+    count: usize,
+    token: CancellationToken,
+}
+
 impl ActiveExecution {
+    /// Returns a token that is cancelled when a cancellation waits for the lock. The task that
+    /// holds the lock then drops its changes, or, if it has begun to commit them, no longer waits
+    /// for memory.
+    pub fn cancellation_waits(&self) -> CancellationToken {
+        self.waiting_cancellations().token.clone()
+    }
+
+    /// Tells the task that holds the lock that a cancellation waits for it, until the returned
+    /// guard is dropped.
+    pub fn announce_cancellation(&self) -> WaitingCancellation<'_> {
+        let mut waiting = self.waiting_cancellations();
+        waiting.count += 1;
+        waiting.token.cancel();
+        WaitingCancellation(self)
+    }
+
+    fn waiting_cancellations(&self) -> MutexGuard<'_, WaitingCancellations> {
+        self.waiting_cancellations.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Records the end of a child.
     pub fn child_ended(&self, child: ExecutionId) {
         self.ended_children.lock().unwrap_or_else(PoisonError::into_inner).push(child);
@@ -63,6 +94,21 @@ impl ActiveExecution {
     /// Takes the children that have ended since the last call.
     pub fn take_ended_children(&self) -> Vec<ExecutionId> {
         std::mem::take(&mut *self.ended_children.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A cancellation that waits for the lock.
+#[derive(Debug)]
+pub struct WaitingCancellation<'a>(&'a ActiveExecution);
+
+impl Drop for WaitingCancellation<'_> {
+    fn drop(&mut self) {
+        let mut waiting = self.0.waiting_cancellations();
+        waiting.count -= 1;
+        // Whoever takes the lock later is not interrupted.
+        if waiting.count == 0 {
+            waiting.token = CancellationToken::new();
+        }
     }
 }
 
@@ -126,6 +172,11 @@ impl ActiveExecutions {
         handle
     }
 
+    /// Returns a reader of the current states.
+    pub fn reader(&self) -> Reader<'_> {
+        Reader { registry: self, until: runtime::monotonic_now() + CHANGE_WAIT_MAX }
+    }
+
     /// Returns the number of cells.
     pub fn len(&self) -> usize {
         self.lock().len()
@@ -133,6 +184,28 @@ impl ActiveExecutions {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<ExecutionId, Arc<ActiveExecution>>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Reads current states. Waits for changes in progress, but only for a short time, however many
+/// executions it reads.
+#[derive(Debug)]
+pub struct Reader<'a> {
+    registry: &'a ActiveExecutions,
+    until: Instant,
+}
+
+impl Reader<'_> {
+    /// Applies `view` to the state of an execution. Returns `None` if the state is not in memory or
+    /// its change takes too long; the store then has the last committed state.
+    pub async fn read<T>(
+        &self,
+        id: ExecutionId,
+        view: impl FnOnce(&LoadedExecution) -> T,
+    ) -> Option<T> {
+        let active = self.registry.find(id)?;
+        let state = timeout_at(self.until, active.state.lock()).await.ok()?;
+        state.as_ref().map(view)
     }
 }
 
@@ -151,5 +224,23 @@ impl Drop for Handle {
         if Arc::strong_count(&self.active) == 2 {
             active.remove(&self.id);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cancellations_interrupt_a_holder_of_the_lock_only_while_they_wait() {
+        let active = ActiveExecution::default();
+        let holder = active.cancellation_waits();
+        let first = active.announce_cancellation();
+        let second = active.announce_cancellation();
+        assert!(holder.is_cancelled());
+        drop(first);
+        assert!(active.cancellation_waits().is_cancelled(), "the second still waits");
+        drop(second);
+        assert!(!active.cancellation_waits().is_cancelled());
     }
 }

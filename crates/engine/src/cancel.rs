@@ -98,9 +98,8 @@ impl Inner {
             Ok(state) => state,
             Err(_locked) => {
                 let own = rows::execution(organization, id);
-                if self.store.read::<Execution>(&own).await?.is_some() {
-                    active.cancellation_waits.cancel();
-                }
+                let is_own = self.store.read::<Execution>(&own).await?.is_some();
+                let _waits = is_own.then(|| active.announce_cancellation());
                 active.state.lock().await
             }
         };

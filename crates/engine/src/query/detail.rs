@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::active::ActiveExecutions;
+use crate::active::{ActiveExecutions, LoadedExecution};
 use crate::scheduler::admission::Scheduler;
 use crate::scheduler::lanes::Load;
 use crate::scheduler::retries::{Delay, Retries};
@@ -32,9 +32,6 @@ use orrery_wire::{self as wire, Text, Time};
 /// Maximum bytes of step inputs and outputs in one detail. Payloads beyond the limit are omitted,
 /// in the order of the definition, and `metadata.omitted` is set.
 const DETAIL_BYTES_MAX: u64 = 16 << 20;
-
-/// How long a reader waits for a change in progress, which itself may wait for memory.
-pub(super) const CHANGE_WAIT_MAX: Duration = Duration::from_millis(500);
 
 /// Validity of a step's link after the latest possible end of the wait.
 const LINK_GRACE: Duration = Duration::from_secs(3600);
@@ -101,18 +98,16 @@ impl Views {
         organization: OrganizationId,
         id: ExecutionId,
     ) -> Result<(Execution, Option<Steps>), Error> {
-        if let Some(active) = self.active.find(id) {
-            let state = tokio::time::timeout(CHANGE_WAIT_MAX, active.state.lock()).await;
-            let state = state.as_ref().ok().and_then(|state| state.as_ref());
-            let loaded = state.filter(|loaded| loaded.execution.organization == organization);
-            if let Some(loaded) = loaded {
-                let outer = |progress: &StepProgress| {
-                    let steps = progress.steps().filter(|(instance, _)| instance.items.is_empty());
-                    steps.map(|(instance, step)| (instance.clone(), step.clone())).collect()
-                };
-                let steps = loaded.progress.as_deref().map(outer);
-                return Ok((loaded.execution.clone(), steps));
-            }
+        let outer = |progress: &StepProgress| {
+            let steps = progress.steps().filter(|(instance, _)| instance.items.is_empty());
+            steps.map(|(instance, step)| (instance.clone(), step.clone())).collect()
+        };
+        let view = |loaded: &LoadedExecution| {
+            let is_own = loaded.execution.organization == organization;
+            is_own.then(|| (loaded.execution.clone(), loaded.progress.as_deref().map(outer)))
+        };
+        if let Some(current) = self.active.reader().read(id, view).await.flatten() {
+            return Ok(current);
         }
         let stored = self.store.read(&rows::execution(organization, id)).await?;
         Ok((stored.ok_or(Error::NotFound)?, None))

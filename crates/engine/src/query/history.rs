@@ -8,7 +8,6 @@
 
 use std::time::Duration;
 
-use crate::query::detail::CHANGE_WAIT_MAX;
 use crate::query::indexes::{self, Attribute};
 use crate::{Engine, Error, Inner, rows};
 use orrery_domain::classify::ErrorClass;
@@ -242,18 +241,15 @@ impl Inner {
     ) -> Result<Vec<Execution>, Error> {
         let keys: Vec<Key> = ids.iter().map(|id| rows::execution(organization, *id)).collect();
         let stored = self.store.get_many(&keys).await?;
+        let reader = self.active.reader();
         let mut executions = Vec::with_capacity(ids.len());
         for row in stored.iter().flatten() {
             let execution: Execution = decode(row)?;
-            if !execution.status.is_final()
-                && let Some(active) = self.active.find(execution.id)
-                && let Ok(state) = tokio::time::timeout(CHANGE_WAIT_MAX, active.state.lock()).await
-                && let Some(loaded) = state.as_ref()
-            {
-                executions.push(loaded.execution.clone());
-                continue;
-            }
-            executions.push(execution);
+            let current = match execution.status.is_final() {
+                true => None,
+                false => reader.read(execution.id, |loaded| loaded.execution.clone()).await,
+            };
+            executions.push(current.unwrap_or(execution));
         }
         Ok(executions)
     }

@@ -73,7 +73,7 @@ impl Inner {
         mut commit: Commit,
     ) -> Result<(), storage::Error> {
         if let Some(active) = self.active.find(id) {
-            commit.urgent_once(active.cancellation_waits.clone());
+            commit.urgent_once(active.cancellation_waits());
         }
         self.store.commit(commit).await
     }

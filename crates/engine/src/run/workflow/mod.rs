@@ -171,7 +171,7 @@ impl Actor {
                 // Otherwise an execution that is about to be suspended would miss it.
                 self.ended_children.extend(active.take_ended_children());
                 let is_first = events.contains(&Event::Dispatched);
-                let next = self.advance(&mut loaded, events, &active.cancellation_waits).await?;
+                let next = self.advance(&mut loaded, events, &active.cancellation_waits()).await?;
                 if next == NextStep::Yield {
                     return Ok(());
                 }
