@@ -21,11 +21,9 @@ import {
   bytes,
   count,
   duration,
-  go,
   interrupted,
   money,
   onChanges,
-  place,
   refreshSession,
   sentence,
   session,
@@ -33,6 +31,7 @@ import {
   useChanges,
   useLoad,
 } from "/static/core.js";
+import { go, place } from "/static/location.js";
 
 /**
  * Path, name, icon, the screen's file, and whether it is in the navigation bar of small screens.

@@ -16,13 +16,12 @@ import {
   ask,
   duration,
   money,
-  place,
   request,
   sentence,
   session as who,
-  setQuery,
   useLoad,
 } from "/static/core.js";
+import { place, setQuery } from "/static/location.js";
 import { Output, Tree } from "/static/output.js";
 import { eventsOf } from "/static/stream.js";
 

@@ -1,7 +1,8 @@
 // The audit log of the organization.
 
 import { html } from "/static/vendor/preact.js";
-import { Empty, Field, Loaded, Page, Text, Time, ask, place, setQuery, useLoad } from "/static/core.js";
+import { Empty, Field, Loaded, Page, Text, Time, ask, useLoad } from "/static/core.js";
+import { place, setQuery } from "/static/location.js";
 import { Rows } from "/static/rows.js";
 
 const GROUPS = [

@@ -15,11 +15,10 @@ import {
   count,
   money,
   onDay,
-  place,
-  setQuery,
   useChanges,
   useLoad,
 } from "/static/core.js";
+import { place, setQuery } from "/static/location.js";
 import { Rows } from "/static/rows.js";
 
 const WORDS = { top_up: "Topped up", charge: "A run", refund: "Refunded" };

@@ -15,12 +15,11 @@ import {
   Text,
   ask,
   money,
-  place,
   request,
   sentence,
-  setQuery,
   useLoad,
 } from "/static/core.js";
+import { place, setQuery } from "/static/location.js";
 import { Tree } from "/static/output.js";
 import { Agent } from "/static/screens/agent.js";
 import { Tabs } from "/static/screens/models.js";

@@ -1,7 +1,8 @@
 // The pages that links open: setup, invitation, password reset.
 
 import { html, useEffect, useState } from "/static/vendor/preact.js";
-import { Button, Door, Input, Notice, ask, go, refreshSession, sentence, session, Text, Username } from "/static/core.js";
+import { Button, Door, Input, Notice, ask, refreshSession, sentence, session, Text, Username } from "/static/core.js";
+import { go } from "/static/location.js";
 
 // The token is in the fragment of the link, which browsers never send. It is removed from the address bar at once.
 let token = null;

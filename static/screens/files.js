@@ -16,12 +16,11 @@ import {
   ask,
   bytes,
   count,
-  place,
   sentence,
-  setQuery,
   useChanges,
   useLoad,
 } from "/static/core.js";
+import { place, setQuery } from "/static/location.js";
 import { Preview } from "/static/output.js";
 
 const API = "/api/base/v1/files";

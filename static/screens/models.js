@@ -19,15 +19,14 @@ import {
   count,
   duration,
   money,
-  place,
   sentence,
   session,
-  setQuery,
   useLoad,
 } from "/static/core.js";
 import { SchemaForm } from "/static/form.js";
 import { JsonEditor } from "/static/json.js";
 import { eventsOf, follow } from "/static/live.js";
+import { place, setQuery } from "/static/location.js";
 import { LongText, Output, Tree } from "/static/output.js";
 import { example, initial } from "/static/schema.js";
 

@@ -18,19 +18,17 @@ import {
   Time,
   ask,
   duration,
-  go,
   inFull,
   money,
-  place,
   request,
   sentence,
   session,
-  setQuery,
   statusOf,
   useChanges,
   useLoad,
 } from "/static/core.js";
 import { eventsOf, follow, rereading } from "/static/live.js";
+import { go, place, setQuery } from "/static/location.js";
 import { LongText, Output, Tree } from "/static/output.js";
 import { Rows, usePrinting } from "/static/rows.js";
 import { axisOf, rowsOfExecution, rowsOfPrediction } from "/static/timeline.js";

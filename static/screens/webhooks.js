@@ -17,14 +17,13 @@ import {
   ask,
   count,
   duration,
-  place,
   request,
   sentence,
   session,
-  setQuery,
   useChanges,
   useLoad,
 } from "/static/core.js";
+import { place, setQuery } from "/static/location.js";
 import { LongText } from "/static/output.js";
 
 const API = "/api/base/v1/webhooks";

@@ -19,15 +19,13 @@ import {
   ask,
   count,
   duration,
-  go,
   money,
-  place,
   sentence,
-  setQuery,
   statusOf,
   useChanges,
   useLoad,
 } from "/static/core.js";
+import { go, place, setQuery } from "/static/location.js";
 import { API, FLOWS, TEMPLATES, readImport } from "/static/workflows/service.js";
 
 export { Editor as Detail } from "/static/workflows/editor.js";

@@ -3,31 +3,14 @@
 // Unsaved changes stay in this tab until it is closed.
 
 import { html, useEffect, useMemo, useRef, useState } from "/static/vendor/preact.js";
-import {
-  Button,
-  Confirm,
-  Dialog,
-  Icon,
-  Link,
-  Loaded,
-  Notice,
-  Page,
-  Refusal,
-  Text,
-  ask,
-  count,
-  go,
-  place,
-  sentence,
-  setQuery,
-  useLoad,
-} from "/static/core.js";
+import { Button, Confirm, Dialog, Icon, Link, Loaded, Notice, Page, Refusal, Text, ask, count, sentence, useLoad } from "/static/core.js";
 import { Tabs } from "/static/screens/models.js";
 import { problemsByStep, walk } from "/static/workflows/flow.js";
 import { RunTab } from "/static/workflows/run.js";
 import { API, FLOWS, allModels, download, loadVersion, nextVersion, putVersion } from "/static/workflows/service.js";
 import { StepsTab } from "/static/workflows/steps.js";
 import { JsonEditor } from "/static/json.js";
+import { go, place, setQuery } from "/static/location.js";
 import { Compared, VersionsTab } from "/static/workflows/versions.js";
 import { Toast, focusedText } from "/static/values.js";
 

@@ -12,7 +12,6 @@ import {
   Text,
   Time,
   ask,
-  go,
   sentence,
   session,
   statusOf,
@@ -20,6 +19,7 @@ import {
   useLoad,
 } from "/static/core.js";
 import { Json, SchemaForm } from "/static/form.js";
+import { go } from "/static/location.js";
 import { example, initial } from "/static/schema.js";
 import { API } from "/static/workflows/service.js";
 

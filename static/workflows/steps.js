@@ -1,7 +1,8 @@
 // The steps of a workflow as a list, with the fields of the selected one beside it and the map below.
 
 import { html, useEffect, useRef, useState } from "/static/vendor/preact.js";
-import { Icon, IconButton, Notice, Text, place, setQuery } from "/static/core.js";
+import { Icon, IconButton, Notice, Text } from "/static/core.js";
+import { place, setQuery } from "/static/location.js";
 import { InputFields, OutputFields, StepFields } from "/static/workflows/fields.js";
 import {
   TYPES,

@@ -263,8 +263,12 @@ async fn pages_keep_positions(browser: &Chromium) {
     browser.run("history.back()").await;
     holds(browser, "the place of Back", "return scrollY === 300").await;
     browser.run("history.back()").await;
+    browser.find("//h1[.='Models']").await;
     browser.run("history.forward()").await;
     holds(browser, "the place of Forward", "return scrollY === 300").await;
+    // Also if the document is loaded again.
+    browser.run("window.isOld = true; location.reload()").await;
+    holds(browser, "the place of a reload", "return !window.isOld && scrollY === 300").await;
     assert_ne!(end, 300);
 }
 
@@ -310,9 +314,11 @@ async fn detail_screens_keep_position_and_survive_lost_connection() {
     }
     let browser = Chromium::start().await;
     browser.becomes(&service, &owner).await;
-    browser.open(&service, "/app/runs").await;
-    browser.settled().await;
+    browser.open(&service, "/app/models").await;
+    browser.find("//h1[.='Models']").await;
+    browser.run("document.querySelector('nav.rail a[href=\"/app/runs\"]').click()").await;
     browser.find("(//tbody//th//a)[40]").await;
+    browser.settled().await;
     browser.run("scrollTo(0, 900)").await;
     let at = browser.run("return scrollY").await;
     browser.run("document.querySelectorAll('tbody th a')[30].click()").await;

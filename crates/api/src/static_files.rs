@@ -259,8 +259,8 @@ mod tests {
 
     #[tokio::test]
     async fn dashboard_files_fit_the_budget_of_the_first_screen() {
-        const FIRST: [&str; 5] =
-            ["index.html", "style.css", "vendor/preact.js", "app.js", "core.js"];
+        const FIRST: [&str; 6] =
+            ["index.html", "style.css", "vendor/preact.js", "app.js", "core.js", "location.js"];
         let mut sum = 0;
         for name in FIRST {
             sum += body(ask(name, ACCEPT_ENCODING, "gzip").unwrap()).await.len();

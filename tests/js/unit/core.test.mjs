@@ -13,13 +13,12 @@ import {
   money,
   onChanges,
   onDay,
-  place,
   sentence,
-  setQuery,
   statusOf,
   tellLists,
   unattended,
 } from "/static/core.js";
+import { place, setQuery } from "/static/location.js";
 import { eventsOf } from "/static/stream.js";
 
 const { fetch } = globalThis;

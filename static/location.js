@@ -1,0 +1,91 @@
+// The location: path and query of the URL, and the scroll position of each entry of the history.
+
+import { signal } from "/static/vendor/preact.js";
+
+export const place = signal(here());
+
+function here() {
+  return { path: location.pathname.replace(/\/+$/, "") || "/", query: new URLSearchParams(location.search) };
+}
+
+export function go(target, { replace = false } = {}) {
+  if (!replace) keepScroll();
+  restoring?.abort();
+  history[replace ? "replaceState" : "pushState"](replace ? history.state : null, "", target);
+  const before = place.value.path;
+  place.value = here();
+  // A new entry of the history starts at its top, also if it is the next page of the same list.
+  if (!replace || place.value.path !== before) scrollTo(0, 0);
+}
+
+// Back and Forward restore the scroll position that an entry of the history had last.
+let restoring = /** @type {AbortController | null} */ (null);
+let atRest = null;
+function keepScroll() {
+  clearTimeout(atRest);
+  if (!restoring) history.replaceState({ scroll: scrollY }, "");
+}
+addEventListener("scroll", () => {
+  clearTimeout(atRest);
+  atRest = setTimeout(keepScroll, SCROLL_REST_MS);
+});
+
+addEventListener("popstate", (event) => {
+  clearTimeout(atRest);
+  restoring?.abort();
+  place.value = here();
+  if (event.state?.scroll) scrollBack(event.state.scroll);
+});
+
+// How long Back waits for a page to be tall enough, and then holds it there; how long a page rests before it is kept.
+const SCROLL_WAIT_MS = 5000;
+const SCROLL_HOLD_MS = 300;
+const SCROLL_REST_MS = 150;
+
+// Scrolls to `top` as soon as the page is tall enough, unless the person scrolls first.
+function scrollBack(top) {
+  const abort = new AbortController();
+  restoring = abort;
+  abort.signal.addEventListener("abort", () => (restoring = null));
+  for (const name of ["wheel", "touchstart", "keydown", "pointerdown"])
+    addEventListener(name, () => abort.abort(), { signal: abort.signal, passive: true });
+  const begun = performance.now();
+  let reached = null;
+  let height = null;
+  const look = (now) => {
+    if (abort.signal.aborted) return;
+    const current = document.documentElement.scrollHeight;
+    const isAway = Math.abs(scrollY - top) > 1;
+    // A page of the same height that has moved was moved by the person, for example with the scroll bar.
+    if (isAway && current === height) {
+      abort.abort();
+      return;
+    }
+    if (current - innerHeight >= top) {
+      if (isAway) scrollTo(0, top);
+      if (isAway || reached === null) reached = now;
+      height = current;
+    }
+    if (now - begun > SCROLL_WAIT_MS || (reached !== null && now - reached > SCROLL_HOLD_MS)) abort.abort();
+    else requestAnimationFrame(look);
+  };
+  requestAnimationFrame(look);
+}
+
+/**
+ * Sets query parameters of the URL; an empty value removes the parameter.
+ * @param {Record<string, any>} changes
+ * @param {{ replace?: boolean }} [options]
+ */
+export function setQuery(changes, options = { replace: true }) {
+  const query = new URLSearchParams(place.value.query);
+  for (const [name, value] of Object.entries(changes)) {
+    if (value === "" || value === null || value === undefined) query.delete(name);
+    else query.set(name, value);
+  }
+  const text = query.toString();
+  go(place.value.path + (text ? `?${text}` : ""), options);
+}
+
+// Back, Forward and a reload may load the document again. Its rows come too late for the browser's own restoration.
+if (history.state?.scroll) scrollBack(history.state.scroll);
