@@ -61,7 +61,7 @@ impl CronField {
         text.split(',').try_for_each(|item| match item {
             "" => Err(self.wrong(text, "a list has an empty entry")),
             "L" | "l" if self.high == 7 => {
-                Err(self.wrong(item, "the last of a month names its weekday, such as 5L"))
+                Err(self.wrong(item, "L needs a weekday, such as 5L (the last Friday)"))
             }
             // A month or day name such as JUL may contain a mark.
             item if has_marks(item) && self.value(item).is_none() => Ok(()),
@@ -198,7 +198,7 @@ mod tests {
             ("0 0 * MAR-MAY/3 *", "a step above 2 matches only MAR: write MAR"),
             ("0 9-17/10 * * *", "a step above 8 matches only 9: write 9"),
             ("0 x * * *", "'x' is not known"),
-            ("0 0 * * L", "the day of week 'L' is wrong: the last of a month names its weekday"),
+            ("0 0 * * L", "the day of week 'L' is wrong: L needs a weekday"),
             ("-5 * * * *", "the minute '-5' is wrong: a range has both its ends"),
             ("0 9- * * *", "the hour '9-' is wrong: a range has both its ends"),
             ("0 0 40W * *", "the day of month '40W'"),
