@@ -197,7 +197,9 @@ async fn apply_creates_everything_and_is_idempotent() {
     let (good, made, said) = run(&service, &["apply", "-f", "orrery.yaml"]).await;
     assert!(good, "{said}");
     assert!(made.contains("smk_") && made.contains("whsec_") && !made.contains(SECRET), "{made}");
-    let key = made.lines().find(|line| line.starts_with("smk_")).unwrap();
+    assert!(made.contains("\nwebhook endpoint orders: whsec_"), "{made}");
+    let key = "key ci of organization acme: ";
+    let key = made.lines().find_map(|line| line.strip_prefix(key)).unwrap();
     let ask = async |path: &str| -> Value {
         service.ask(Role::Base, Method::GET, path).key(key).send().await.expect(200)
     };

@@ -129,6 +129,12 @@ async fn plan(
     Ok(planner.steps)
 }
 
+/// Prints a secret with what it belongs to.
+fn print_once(subject: &str, secret: &str) -> anyhow::Result<()> {
+    output::note("This is shown only once:");
+    output::raw(format!("{subject}: {secret}\n").as_bytes())
+}
+
 impl Step {
     async fn carry_out(&self, admin: &Admin) -> anyhow::Result<()> {
         match &self.act {
@@ -139,18 +145,14 @@ impl Step {
             Act::Key(body) => {
                 let made: NewKey = understood(admin.post("/admin/keys", body).await?)?;
                 let key = &made.described;
-                output::note(&format!(
-                    "Key {} of organization {} is shown only once:",
-                    key.name, key.organization
-                ));
-                output::raw(format!("{}\n", made.key).as_bytes())
+                let subject = format!("key {} of organization {}", key.name, key.organization);
+                print_once(&subject, &made.key)
             }
             Act::Put { path, body } => admin.put(path, body).await.map(drop),
             Act::Post { path, body } => {
                 let made = admin.post(path, body).await?;
                 if let Some(secret) = made.get("secret").and_then(Value::as_str) {
-                    output::note(&format!("The secret of {} is shown only once:", self.subject()));
-                    output::raw(format!("{secret}\n").as_bytes())?;
+                    print_once(self.subject(), secret)?;
                 }
                 Ok(())
             }
