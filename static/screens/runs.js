@@ -436,7 +436,10 @@ function sentenceOf(one) {
     case "lane":
       return `It waits for its turn${one.position ? `, at place ${one.position}` : ""}; ${one.running} of the same workflow are running.`;
     case "model":
-      return `“${one.step_id}” waits for the model ${one.model}, which has ${one.running} running and ${one.queued} waiting.`;
+      // The numbers count the organization's own work; work of others may hold every place.
+      return one.running
+        ? `“${one.step_id}” waits for the model ${one.model}, which has ${one.running} running and ${one.queued} waiting.`
+        : `“${one.step_id}” waits for a free place at the model ${one.model}.`;
     case "timer":
       return `“${one.step_id}” waits until ${inFull(one.until)}.`;
     case "retry":

@@ -240,11 +240,13 @@ pub fn api_url(value: &Value<'_>, url: String) -> Parsed<String> {
 /// have their API under `/v1`. Also returns the URL that was probably meant.
 #[must_use]
 pub fn without_path(url: &str) -> Option<(String, String)> {
-    if url::Url::parse(url).ok()?.path() != "/" {
+    let mut meant = url::Url::parse(url).ok()?;
+    if meant.path() != "/" {
         return None;
     }
+    meant.set_path("/v1");
+    let meant = meant.to_string();
     let url = url.trim_end_matches('/');
-    let meant = format!("{url}/v1");
     Some((format!("is {url}, without a path: most servers have their API at {meant}"), meant))
 }
 

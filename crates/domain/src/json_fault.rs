@@ -13,6 +13,7 @@ const FOREIGN: [(&str, &str); 8] = [
 ];
 const YAML: &str = "this looks like YAML; send JSON, such as {\"name\": \"value\"}";
 const TOML: &str = "this looks like TOML; send JSON, such as {\"name\": \"value\"}";
+const QUOTES: &str = "texts and names are in double quotes in JSON";
 const COMMENT: &str = "JSON has no comments";
 /// The start of a first line in other notations. The first match applies.
 const STARTS: [(&str, &str); 11] = [
@@ -25,7 +26,7 @@ const STARTS: [(&str, &str); 11] = [
     ("/*", COMMENT),
     ("<", "this looks like XML or HTML; send JSON, such as {\"name\": \"value\"}"),
     ("@", "this looks like the name of a file: `curl -d @FILE` sends its contents"),
-    ("'", "texts and names are in double quotes in JSON"),
+    ("'", QUOTES),
     ("--", "this looks like multipart form data; send JSON"),
 ];
 /// Number of bytes at the start that are checked for another notation.
@@ -48,6 +49,7 @@ pub fn sentence(text: &[u8], error: &serde_json::Error) -> String {
         "recursion limit exceeded" => {
             "lists and objects may nest at most 127 levels deep".to_owned()
         }
+        "key must be a string" => format!("{message}: {QUOTES}"),
         "number out of range" => {
             format!("a number is beyond {:e}: send it as a string", f64::MAX)
         }
@@ -137,7 +139,9 @@ mod tests {
             ("// a remark\n{}", "JSON has no comments"),
             ("<html>", "looks like XML or HTML"),
             ("@body.json", "`curl -d @FILE` sends its contents"),
-            ("{'a': 1}", "key must be a string"),
+            ("{'a': 1}", "key must be a string: texts and names are in double quotes"),
+            ("{a: 1}", "double quotes"),
+            ("{\u{201c}a\u{201d}: 1}", "double quotes"),
             ("'a'", "double quotes"),
             ("{\"a\": 1,}", "trailing comma"),
             ("", "EOF while parsing a value"),
