@@ -211,6 +211,11 @@ mod tests {
         let good = disk(&missing, Some(0)).unwrap();
         assert_ne!(good.verdict, Verdict::Fault);
         assert!(good.detail.contains("below 0.0 GB (limits.disk_reserve)"), "{}", good.detail);
+        // One unit in the whole sentence.
+        for (reserve, shown) in [(13_527_658_700, "13.5 GB"), (2_000_000_000, "2.0 GB")] {
+            let found = disk(&missing, Some(reserve)).unwrap().detail;
+            assert!(found.contains(shown) && !found.contains("iB"), "{found}");
+        }
     }
 
     #[test]

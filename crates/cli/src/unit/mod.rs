@@ -238,13 +238,8 @@ struct Status {
     ready: Option<bool>,
 }
 
-async fn status(shape: Shape) -> anyhow::Result<()> {
-    const SHOWN: &str =
-        "LoadState,ActiveState,UnitFileState,MainPID,ActiveEnterTimestamp,NRestarts,MemoryCurrent";
-    let asked = std::process::Command::new("systemctl")
-        .args(["show", "orrery.service", "--property", SHOWN])
-        .output()
-        .context("systemctl cannot be run: is this a machine with systemd?")?;
+/// Returns what `systemctl show` has printed about the installed service.
+fn properties(asked: &std::process::Output) -> anyhow::Result<String> {
     if !asked.status.success() {
         let reason = String::from_utf8_lossy(&asked.stderr);
         bail!("systemd does not answer: {}", reason.lines().next().unwrap_or_default());
@@ -253,6 +248,17 @@ async fn status(shape: Shape) -> anyhow::Result<()> {
     if text.lines().any(|line| line == "LoadState=not-found") {
         bail!("the service is not installed: run `sudo orrery service install`");
     }
+    Ok(text)
+}
+
+async fn status(shape: Shape) -> anyhow::Result<()> {
+    const SHOWN: &str =
+        "LoadState,ActiveState,UnitFileState,MainPID,ActiveEnterTimestamp,NRestarts,MemoryCurrent";
+    let asked = std::process::Command::new("systemctl")
+        .args(["show", "orrery.service", "--property", SHOWN])
+        .output()
+        .context("systemctl cannot be run: is this a machine with systemd?")?;
+    let text = properties(&asked)?;
     let ready = match configuration() {
         Ok(config) => readiness(&config).await,
         Err(_) => None,
@@ -301,6 +307,8 @@ fn read_status(text: &str, ready: Option<bool>) -> Status {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+
     use super::*;
 
     #[test]
@@ -315,6 +323,27 @@ mod tests {
             "ListenStream=127.0.0.1:80\nListenStream=[::1]:80\nListenStream=0.0.0.0:8444\n"
         ));
         assert!(!unit.contains("0.0.0.0:8443") && unit.contains("[Install]"), "{unit}");
+    }
+
+    #[test]
+    fn status_of_no_service_is_an_error() {
+        let output = |code, out: &str, err: &str| std::process::Output {
+            status: std::process::ExitStatus::from_raw(code),
+            stdout: out.as_bytes().to_vec(),
+            stderr: err.as_bytes().to_vec(),
+        };
+        for (asked, said) in [
+            (
+                output(256, "", "Failed to connect to bus\nmore\n"),
+                "answer: Failed to connect to bus",
+            ),
+            (output(256, "", ""), "systemd does not answer"),
+            (output(0, "LoadState=not-found\nMainPID=0\n", ""), "the service is not installed"),
+        ] {
+            let error = properties(&asked).unwrap_err().to_string();
+            assert!(error.contains(said) && !error.contains("more"), "{error}");
+        }
+        assert!(properties(&output(0, "LoadState=loaded\n", "")).is_ok());
     }
 
     #[test]
