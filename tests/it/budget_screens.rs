@@ -19,7 +19,7 @@ const FIRST: &str = "new MutationObserver((_, watch) => { \
 const BYTES: &str = "return [...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')]\
     .reduce((sum, one) => sum + one.encodedBodySize, 0)";
 
-const REQUESTS_MAX: usize = 6;
+const REQUESTS_MAX: usize = 7;
 const FIRST_BYTES_MAX: u64 = 60_000;
 const ROWS_MAX: u64 = 60;
 
