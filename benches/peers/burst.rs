@@ -8,19 +8,19 @@ use std::time::{Duration, Instant};
 use super::support::client::Load;
 use super::{stub, support};
 
-pub const CONNECTIONS: u64 = 64;
+pub(crate) const CONNECTIONS: u64 = 64;
 /// The pause after a burst, long enough for the results of its last calls to become durable.
-pub const REST: Duration = Duration::from_millis(300);
+pub(crate) const REST: Duration = Duration::from_millis(300);
 /// The time limit for the answers to the requests.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Returns the number of requests in a burst.
-pub fn size() -> u64 {
+pub(crate) fn size() -> u64 {
     support::knob("ORRERY_BENCH_BURST", 5_000)
 }
 
 /// The measurements of a burst.
-pub struct Burst {
+pub(crate) struct Burst {
     /// The number of accepted requests: at least the requested number, rounded up so that each
     /// connection sends the same number.
     pub made: u64,
@@ -30,7 +30,7 @@ pub struct Burst {
 
 impl Burst {
     /// Sends `count` requests, each of which makes the service call the stub `calls` times.
-    pub async fn send(
+    pub(crate) async fn send(
         stub: SocketAddr,
         address: SocketAddr,
         request: &Arc<[u8]>,
@@ -46,7 +46,7 @@ impl Burst {
         Self { made: round.good, seconds: started.elapsed().as_secs_f64() }
     }
 
-    pub fn rate(&self) -> f64 {
+    pub(crate) fn rate(&self) -> f64 {
         self.made as f64 / self.seconds
     }
 }

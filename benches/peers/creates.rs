@@ -13,7 +13,7 @@ use super::support::{self, median};
 /// other side.
 const REST: Duration = Duration::from_secs(1);
 
-pub async fn measure(rounds: u64) {
+pub(crate) async fn measure(rounds: u64) {
     let time = Duration::from_secs(support::knob("ORRERY_BENCH_CREATES", 3));
     let mut table = Table::new(&[
         "durable creates",

@@ -64,7 +64,7 @@ impl Server {
     }
 }
 
-pub async fn measure(stub: SocketAddr, rounds: u64) {
+pub(crate) async fn measure(stub: SocketAddr, rounds: u64) {
     let count = burst::size();
     let service = Service::start(stub);
     let hook = format!(

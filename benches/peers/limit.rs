@@ -25,9 +25,9 @@ use tokio::sync::oneshot;
 use super::support::process::{self, Killed};
 use super::support::{self, client};
 
-pub const ROLE: &str = "limit";
+pub(crate) const ROLE: &str = "limit";
 /// The body that stands for a prediction of the service.
-pub const PREDICTION: &str =
+pub(crate) const PREDICTION: &str =
     r#"{"model":"instant","version":"0.0.1","input":{"text":"a quiet harbour"}}"#;
 /// The response to a `POST`, as long as the service's response to a create.
 const ANSWER: &[u8] = br#"{"status":"success","message":"Prediction created successfully","predictionID":"01900000-0000-7000-8000-000000000000"}"#;
@@ -39,39 +39,39 @@ const GROUP_MAX: usize = 256;
 type Body = (Bytes, oneshot::Sender<()>);
 
 /// A running server, and the requests for it.
-pub struct Limit {
+pub(crate) struct Limit {
     child: Killed,
     pub address: SocketAddr,
 }
 
 impl Limit {
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let (child, address) = process::listening(ROLE);
         Self { child, address }
     }
 
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.0.id()
     }
 
     /// Returns a request whose body the server makes durable.
-    pub fn create(&self, body: &str) -> Arc<[u8]> {
+    pub(crate) fn create(&self, body: &str) -> Arc<[u8]> {
         client::post(self.address, "/create", "", body)
     }
 
     /// Returns a request that causes `count` calls of the stub. The server answers it before the
     /// first call.
-    pub fn calls(&self, stub: SocketAddr, count: u64, body: &str) -> Arc<[u8]> {
+    pub(crate) fn calls(&self, stub: SocketAddr, count: u64, body: &str) -> Arc<[u8]> {
         client::post(self.address, &format!("/calls/{count}?{stub}"), "", body)
     }
 
     /// Like [`Self::calls`], but the server answers after the last call.
-    pub fn run(&self, stub: SocketAddr, count: u64, body: &str) -> Arc<[u8]> {
+    pub(crate) fn run(&self, stub: SocketAddr, count: u64, body: &str) -> Arc<[u8]> {
         client::post(self.address, &format!("/calls/{count}/wait?{stub}"), "", body)
     }
 
     /// Returns a request that the server answers from memory.
-    pub fn get(&self) -> Arc<[u8]> {
+    pub(crate) fn get(&self) -> Arc<[u8]> {
         client::get(self.address, "/kept")
     }
 }
@@ -84,7 +84,7 @@ struct Shared {
 }
 
 /// Serves forever.
-pub async fn serve() {
+pub(crate) async fn serve() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     println!("{}", listener.local_addr().unwrap());
     let (log, inbox) = mpsc::channel();

@@ -12,7 +12,7 @@ use super::support::table::{Table, mebibytes, number};
 /// Executions per round: nine predictions for each workflow.
 const TURN: u64 = 10_000;
 
-pub async fn measure(stub: SocketAddr) {
+pub(crate) async fn measure(stub: SocketAddr) {
     let count = support::knob("ORRERY_BENCH_FINISHED", 300_000);
     let idle = support::knob("ORRERY_BENCH_IDLE", 600);
     let service = Service::start(stub);

@@ -16,7 +16,7 @@ const PREPARATION: Duration = Duration::from_millis(50);
 
 /// The rate, the duration and the number of connections.
 #[derive(Clone, Copy)]
-pub struct Pace {
+pub(crate) struct Pace {
     pub rate: u64,
     pub seconds: u64,
     pub connections: u64,
@@ -25,7 +25,7 @@ pub struct Pace {
 impl Pace {
     /// Sends the requests that `request` returns for each number; returns their latencies in
     /// seconds.
-    pub async fn latencies(
+    pub(crate) async fn latencies(
         self,
         address: SocketAddr,
         request: impl Fn(u64) -> Arc<[u8]> + Send + Sync + 'static,

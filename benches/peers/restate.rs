@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const SERVER: &str = "node_modules/@restatedev/restate-server-linux-x64/bin/restate-server";
 
 /// A running Restate server with its service.
-pub struct Restate {
+pub(crate) struct Restate {
     server: Killed,
     service: Killed,
     _folder: tempfile::TempDir,
@@ -26,17 +26,17 @@ pub struct Restate {
 
 impl Restate {
     /// Returns the address for calls.
-    pub fn ingress() -> SocketAddr {
+    pub(crate) fn ingress() -> SocketAddr {
         INGRESS.parse().unwrap()
     }
 
     /// Returns the process ids of the server and the service.
-    pub fn pids(&self) -> [u32; 2] {
+    pub(crate) fn pids(&self) -> [u32; 2] {
         [self.server.0.id(), self.service.0.id()]
     }
 
     /// Starts Restate; returns `None` if it is not installed.
-    pub async fn start(stub: SocketAddr) -> Option<Self> {
+    pub(crate) async fn start(stub: SocketAddr) -> Option<Self> {
         let installed = PathBuf::from(std::env::var_os("ORRERY_PEERS_RESTATE")?);
         let node = PathBuf::from(std::env::var_os("ORRERY_PEERS_NODE")?);
         let folder = support::folder();

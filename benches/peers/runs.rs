@@ -15,7 +15,7 @@ use super::support::{self, median};
 
 const TEMPLATE: &str = r#"{"model":"text-template","version":"0.0.1","input":{"template":"A quiet {{ place }}.","values":{"place":"harbour"}}}"#;
 
-pub async fn measure(stub: SocketAddr, rounds: u64) {
+pub(crate) async fn measure(stub: SocketAddr, rounds: u64) {
     let time = Duration::from_secs(support::knob("ORRERY_BENCH_RUNS", 3));
     let cog = match std::env::var_os("ORRERY_PEERS_COG").map(PathBuf::from) {
         Some(python) => Some(Cog::start(&python).await),

@@ -12,10 +12,10 @@ use super::support::service::Setup;
 use super::support::{self, workflows};
 
 /// Number of steps of the workflow on all sides, with one call each.
-pub const STEPS: u64 = 3;
+pub(crate) const STEPS: u64 = 3;
 
 /// A running service.
-pub struct Service {
+pub(crate) struct Service {
     pub setup: Setup,
     pub key: String,
     pub child: Killed,
@@ -24,7 +24,7 @@ pub struct Service {
 
 impl Service {
     /// Starts a service on a fresh store. Its model `instant` calls the stub.
-    pub fn start(stub: SocketAddr) -> Self {
+    pub(crate) fn start(stub: SocketAddr) -> Self {
         let folder = support::folder();
         let setup = Setup::new(folder.path());
         setup.model("instant", &model("instant", &format!("http://{stub}/model"), 256));
@@ -33,12 +33,12 @@ impl Service {
         Self { setup, key, child, _folder: folder }
     }
 
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.0.id()
     }
 
     /// Creates a workflow of three steps; returns the request that triggers it.
-    pub async fn three_steps(&self, stub: SocketAddr) -> Arc<[u8]> {
+    pub(crate) async fn three_steps(&self, stub: SocketAddr) -> Arc<[u8]> {
         let step = |number: u64| {
             let body = match number {
                 0 => json!({"input": "{{inputs.bid}}", "step": 0}),
@@ -59,7 +59,7 @@ impl Service {
     }
 
     /// Returns a request that creates a prediction.
-    pub fn prediction(&self, model: &str, route: &str, more: &str) -> Arc<[u8]> {
+    pub(crate) fn prediction(&self, model: &str, route: &str, more: &str) -> Arc<[u8]> {
         let body = format!(
             r#"{{"model":"{model}","version":"0.0.1","input":{{"text":"a quiet harbour"}}{more}}}"#
         );
@@ -68,7 +68,7 @@ impl Service {
 }
 
 /// Returns the manifest of a model behind a URL.
-pub fn model(slug: &str, url: &str, concurrency: u32) -> String {
+pub(crate) fn model(slug: &str, url: &str, concurrency: u32) -> String {
     format!(
         "slug = '{slug}'\ntitle = 'A model'\noutput_type = 'object'\nconcurrency = {concurrency}\n\
          queue_limit = 10_000_000\ntimeout = '1h'\n[request_schema]\ntype = 'object'\n\

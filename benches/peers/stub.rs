@@ -19,7 +19,7 @@ const COUNT: &[u8] = b"GET /count";
 const BODY: &str = r#"{"output":{"text":"A quiet harbour in the evening light.","n":7}}"#;
 
 /// Serves forever.
-pub async fn serve() {
+pub(crate) async fn serve() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     println!("{}", listener.local_addr().unwrap());
     let calls = Arc::new(AtomicU64::new(0));
@@ -52,18 +52,18 @@ fn answer_of(body: &str) -> String {
 }
 
 /// Starts the stub server, which ends when the returned value is dropped.
-pub fn start() -> (Killed, SocketAddr) {
+pub(crate) fn start() -> (Killed, SocketAddr) {
     process::listening("stub")
 }
 
 /// Returns the number of calls received.
-pub async fn calls(stub: SocketAddr) -> u64 {
+pub(crate) async fn calls(stub: SocketAddr) -> u64 {
     let request = client::get(stub, "/count");
     Connection::open(stub).await.ask(&request).await.parse().unwrap()
 }
 
 /// Waits until the stub has received `count` calls.
-pub async fn until(stub: SocketAddr, count: u64) {
+pub(crate) async fn until(stub: SocketAddr, count: u64) {
     let deadline = Instant::now() + PATIENCE;
     let mut connection = Connection::open(stub).await;
     let request = client::get(stub, "/count");

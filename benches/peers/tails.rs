@@ -52,7 +52,7 @@ impl Tail {
     }
 }
 
-pub async fn measure(stub: SocketAddr, rounds: u64) {
+pub(crate) async fn measure(stub: SocketAddr, rounds: u64) {
     let seconds = support::knob("ORRERY_BENCH_SECONDS", 15);
     let names = ["nothing", "bursts of workflows", "backups"];
     let mut own = names.map(|name| Row { name, ..Row::default() });

@@ -120,7 +120,7 @@ async fn limit(stub: SocketAddr, side: &mut Side) {
     side.round(stub, &[limit.pid()], (limit.address, send), answered(limit.address, wait)).await;
 }
 
-pub async fn measure(stub: SocketAddr, rounds: u64) {
+pub(crate) async fn measure(stub: SocketAddr, rounds: u64) {
     let (mut own, mut other, mut least) = (Side::default(), Side::default(), Side::default());
     for round in 0..rounds {
         for side in support::order(round, 3) {

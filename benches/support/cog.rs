@@ -11,7 +11,7 @@ use super::service::{free_ports, get};
 /// The time limit for Cog's start, most of which is Python.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-pub struct Cog {
+pub(crate) struct Cog {
     pub address: SocketAddr,
     _server: Killed,
 }
@@ -19,7 +19,7 @@ pub struct Cog {
 impl Cog {
     /// Starts Cog with a Python that has it installed. Cog's server starts its worker as plain
     /// `python`, so the folder of that Python comes first in the path.
-    pub async fn start(python: &Path) -> Self {
+    pub(crate) async fn start(python: &Path) -> Self {
         let address = free_ports(1)[0];
         let path = std::env::var("PATH").unwrap();
         let programs = python.parent().unwrap().display();

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Counters of the disk that contains a folder. They include all processes.
-pub struct Disk(Option<PathBuf>);
+pub(crate) struct Disk(Option<PathBuf>);
 
 /// Disk activity so far; NaN if the kernel does not count it.
 #[derive(Clone, Copy)]
-pub struct Use {
+pub(crate) struct Use {
     /// Number of cache flushes.
     pub flushes: f64,
     pub bytes: f64,
@@ -17,7 +17,7 @@ pub struct Use {
 
 impl Disk {
     /// Returns the disk that contains `folder`.
-    pub fn of(folder: &Path) -> Self {
+    pub(crate) fn of(folder: &Path) -> Self {
         let device = std::fs::metadata(folder).unwrap().dev();
         let major = libc::major(device);
         let minor = libc::minor(device);
@@ -27,7 +27,7 @@ impl Disk {
 
     /// Waits until nothing has been written for a second, at most half a minute: pending writes of
     /// other processes would count.
-    pub async fn until_quiet(&self) {
+    pub(crate) async fn until_quiet(&self) {
         let mut before = self.read().bytes;
         let mut quiet = 0;
         for _ in 0..150 {
@@ -42,7 +42,7 @@ impl Disk {
     }
 
     /// Reads the current counters.
-    pub fn read(&self) -> Use {
+    pub(crate) fn read(&self) -> Use {
         let Some(path) = &self.0 else { return Use { flushes: f64::NAN, bytes: f64::NAN } };
         let text = std::fs::read_to_string(path).unwrap();
         let fields: Vec<f64> =
@@ -55,7 +55,7 @@ impl Disk {
 }
 
 /// Returns the bytes that the folder occupies on disk; 0 if it does not exist.
-pub fn kept(folder: &Path) -> u64 {
+pub(crate) fn kept(folder: &Path) -> u64 {
     let mut bytes = 0;
     let Ok(entries) = std::fs::read_dir(folder) else { return 0 };
     for entry in entries {

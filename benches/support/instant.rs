@@ -9,10 +9,10 @@ use super::process::{self, Killed};
 use super::requests::Requests;
 
 /// The role of the server's process.
-pub const ROLE: &str = "server";
+pub(crate) const ROLE: &str = "server";
 
 /// Serves forever: returns `{"value":"x"}` immediately, or after a second under `/second`.
-pub async fn serve() {
+pub(crate) async fn serve() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     println!("{}", listener.local_addr().unwrap());
     let mut connections = tokio::task::JoinSet::new();
@@ -36,6 +36,6 @@ async fn answer_all(stream: TcpStream) -> Option<()> {
 }
 
 /// Starts the server, which ends when the returned value is dropped.
-pub fn start() -> (Killed, SocketAddr) {
+pub(crate) fn start() -> (Killed, SocketAddr) {
     process::listening(ROLE)
 }

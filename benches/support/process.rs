@@ -9,18 +9,18 @@ use std::process::{Child, Command, Stdio};
 const ROLE: &str = "ORRERY_BENCH_ROLE";
 
 /// Returns the role of this process; `None` for the process that measures.
-pub fn role() -> Option<String> {
+pub(crate) fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
 
 /// Returns a command that runs this program in the role `role`, with piped standard output.
-pub fn again(role: &str) -> Command {
+pub(crate) fn again(role: &str) -> Command {
     program(&std::env::current_exe().unwrap(), role)
 }
 
 /// Starts this program in a `role` that prints its listening address; the process ends when the
 /// returned value is dropped.
-pub fn listening(role: &str) -> (Killed, SocketAddr) {
+pub(crate) fn listening(role: &str) -> (Killed, SocketAddr) {
     let mut child = again(role).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -28,14 +28,14 @@ pub fn listening(role: &str) -> (Killed, SocketAddr) {
 }
 
 /// Like [`again`], for another build of this program.
-pub fn program(path: &Path, role: &str) -> Command {
+pub(crate) fn program(path: &Path, role: &str) -> Command {
     let mut command = Command::new(path);
     command.env(ROLE, role).stdin(Stdio::null()).stdout(Stdio::piped());
     command
 }
 
 /// A child that is killed (SIGKILL) when dropped.
-pub struct Killed(pub Child);
+pub(crate) struct Killed(pub Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {
@@ -46,7 +46,7 @@ impl Drop for Killed {
 }
 
 /// Returns the child of a process whose command line contains this word.
-pub fn child_of(parent: u32, word: &str) -> u32 {
+pub(crate) fn child_of(parent: u32, word: &str) -> u32 {
     let parent = format!("PPid:\t{parent}\n");
     let ids = std::fs::read_dir("/proc").unwrap().flatten();
     let mut ids = ids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -59,17 +59,17 @@ pub fn child_of(parent: u32, word: &str) -> u32 {
 }
 
 /// Returns the resident memory of the process in bytes.
-pub fn resident(pid: u32) -> f64 {
+pub(crate) fn resident(pid: u32) -> f64 {
     status(pid, "VmRSS:") * 1024.0
 }
 
 /// Returns the peak resident memory of the process in bytes.
-pub fn peak(pid: u32) -> f64 {
+pub(crate) fn peak(pid: u32) -> f64 {
     status(pid, "VmHWM:") * 1024.0
 }
 
 /// Resets the process's [`peak`] to its current memory usage.
-pub fn forget_peak(pid: u32) {
+pub(crate) fn forget_peak(pid: u32) {
     std::fs::write(format!("/proc/{pid}/clear_refs"), "5").unwrap();
 }
 
@@ -80,7 +80,7 @@ fn status(pid: u32, field: &str) -> f64 {
 }
 
 /// Returns the CPU time of the process so far, in seconds, with a resolution of 10 ms.
-pub fn processor_seconds(pid: u32) -> f64 {
+pub(crate) fn processor_seconds(pid: u32) -> f64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     // The second field is the name in parentheses, which may contain spaces; fields 14 and 15 are
     // user and kernel time.
@@ -91,7 +91,7 @@ pub fn processor_seconds(pid: u32) -> f64 {
 }
 
 /// Returns the voluntary context switches of the process's live threads.
-pub fn switches(pid: u32) -> f64 {
+pub(crate) fn switches(pid: u32) -> f64 {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     // A thread may exit meanwhile.
     let texts = threads

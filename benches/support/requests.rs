@@ -1,3 +1,3 @@
 //! Reads the requests of a connection, for servers that stand in for models and receivers.
 
-pub use orrery_cli::load::Requests;
+pub(crate) use orrery_cli::load::Requests;

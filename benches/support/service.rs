@@ -18,7 +18,7 @@ fn binary() -> PathBuf {
 }
 
 /// A service's configuration on disk.
-pub struct Setup {
+pub(crate) struct Setup {
     pub base: SocketAddr,
     pub workflows: SocketAddr,
     pub agent: SocketAddr,
@@ -30,12 +30,12 @@ pub struct Setup {
 
 impl Setup {
     /// Creates a configuration in `folder`, with free ports.
-    pub fn new(folder: &Path) -> Self {
+    pub(crate) fn new(folder: &Path) -> Self {
         Self::with(folder, "")
     }
 
     /// Like [`Self::new`], with additional configuration lines.
-    pub fn with(folder: &Path, lines: &str) -> Self {
+    pub(crate) fn with(folder: &Path, lines: &str) -> Self {
         let data = folder.join("data");
         let models = folder.join("models");
         std::fs::create_dir_all(&models).unwrap();
@@ -66,17 +66,17 @@ impl Setup {
     }
 
     /// Returns the service's data folder.
-    pub fn data(&self) -> &Path {
+    pub(crate) fn data(&self) -> &Path {
         &self.data
     }
 
     /// Adds the manifest of a model.
-    pub fn model(&self, slug: &str, manifest: &str) {
+    pub(crate) fn model(&self, slug: &str, manifest: &str) {
         std::fs::write(self.models.join(format!("{slug}.toml")), manifest).unwrap();
     }
 
     /// Creates an API key with the command line; the service must be running.
-    pub fn key(&self) -> String {
+    pub(crate) fn key(&self) -> String {
         let made = self.command(&["key", "create", "--name", "bench"]).output().unwrap();
         let said = String::from_utf8_lossy(&made.stderr);
         assert!(made.status.success(), "no key could be made: {said}");
@@ -84,7 +84,7 @@ impl Setup {
     }
 
     /// Returns a command of the command line.
-    pub fn command(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(binary());
         command.arg("--config").arg(&self.config).args(arguments);
         command
@@ -92,7 +92,7 @@ impl Setup {
 
     /// Starts the service; returns its process and the time from the spawn to the first 200 from
     /// `/ready`.
-    pub fn start(&self) -> (Killed, Duration) {
+    pub(crate) fn start(&self) -> (Killed, Duration) {
         let started = Instant::now();
         let child = Command::new(binary())
             .arg("--config")
@@ -112,7 +112,7 @@ impl Setup {
 }
 
 /// Returns free loopback ports.
-pub fn free_ports(count: usize) -> Vec<SocketAddr> {
+pub(crate) fn free_ports(count: usize) -> Vec<SocketAddr> {
     // Hold all of them at once, so that no port is returned twice.
     let held: Vec<TcpListener> =
         (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
@@ -125,7 +125,7 @@ fn is_ready(address: SocketAddr) -> bool {
 
 /// Returns the manifest of a model whose server accepts every request and never answers. The model
 /// runs one request at a time, so its queue grows to its limit. The listener is that server.
-pub fn hanging_model(queue_limit: u64) -> (TcpListener, String) {
+pub(crate) fn hanging_model(queue_limit: u64) -> (TcpListener, String) {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = server.local_addr().unwrap();
     let manifest = format!(
@@ -140,7 +140,7 @@ pub fn hanging_model(queue_limit: u64) -> (TcpListener, String) {
 
 /// Sends a GET on a new connection; returns the whole response, head and body, or `None` if nothing
 /// listens.
-pub fn get(address: SocketAddr, path: &str) -> Option<String> {
+pub(crate) fn get(address: SocketAddr, path: &str) -> Option<String> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).ok()?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
@@ -151,7 +151,7 @@ pub fn get(address: SocketAddr, path: &str) -> Option<String> {
 }
 
 /// Returns the value of a metric without labels, or the sum over its labels.
-pub fn metric(address: SocketAddr, name: &str) -> f64 {
+pub(crate) fn metric(address: SocketAddr, name: &str) -> f64 {
     let text = get(address, "/metrics").unwrap();
     let of_name = text.lines().filter_map(|line| line.strip_prefix(name));
     let values = of_name.filter(|rest| rest.starts_with(['{', ' ']));

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::client::{self, Connection};
 
 /// Creates a workflow of these steps; returns the path that triggers it.
-pub async fn make(address: SocketAddr, key: &str, name: &str, steps: Value) -> String {
+pub(crate) async fn make(address: SocketAddr, key: &str, name: &str, steps: Value) -> String {
     let body = json!({"name": name, "description": "bench", "definition": {"steps": steps}});
     let request = client::post(address, "/api/v1/workflows", key, &body.to_string());
     let made = Connection::open(address).await.ask(&request).await;
@@ -18,7 +18,7 @@ pub async fn make(address: SocketAddr, key: &str, name: &str, steps: Value) -> S
 }
 
 /// Triggers an execution and waits for its end; returns its duration in seconds.
-pub async fn run(
+pub(crate) async fn run(
     connection: &mut Connection,
     address: SocketAddr,
     trigger: &[u8],
@@ -36,7 +36,7 @@ pub async fn run(
 
 /// Calls `once` `count` times, `flight` at a time, each on its own connection; returns the duration
 /// of each call in seconds.
-pub async fn latencies<F>(
+pub(crate) async fn latencies<F>(
     address: SocketAddr,
     (count, flight): (u64, u64),
     once: impl Fn(Connection) -> F + Send + Sync + 'static,

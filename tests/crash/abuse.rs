@@ -25,10 +25,10 @@ use orrery_runtime as runtime;
 
 /// Interval between polls of `/health`.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-pub const MIB: u64 = 1024 * 1024;
+pub(crate) const MIB: u64 = 1024 * 1024;
 
 /// A service under attack, and the record of its health.
-pub struct Target {
+pub(crate) struct Target {
     pub setup: Setup,
     service: Service,
     pub key: String,
@@ -93,7 +93,7 @@ impl Target {
         Self::with(more, |setup| setup)
     }
 
-    pub fn with(more: &str, prepare: impl FnOnce(Setup) -> Setup) -> Self {
+    pub(crate) fn with(more: &str, prepare: impl FnOnce(Setup) -> Setup) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let setup = prepare(Setup::new(folder.path(), &folder.path().join("data"), more));
         let service = setup.start();
@@ -102,12 +102,16 @@ impl Target {
         Self { setup, service, key, watch, _folder: folder }
     }
 
-    pub fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Client {
         self.setup.client(&self.key)
     }
 
     /// Creates a workflow and returns its id, or the error response.
-    pub fn create_workflow(&self, name: &str, definition: &Value) -> Result<String, (u16, String)> {
+    pub(crate) fn create_workflow(
+        &self,
+        name: &str,
+        definition: &Value,
+    ) -> Result<String, (u16, String)> {
         let body = json!({"name": name, "description": "d", "definition": definition});
         let made = self.client().post("/v1/workflows", &[], &body.to_string()).unwrap();
         match made.status() {
@@ -123,7 +127,7 @@ impl Target {
     }
 
     /// Like `assert_well`, with this many extra MiB of memory for the attack.
-    pub fn assert_well_within(mut self, attack: &str, budget_mib: u64) {
+    pub(crate) fn assert_well_within(mut self, attack: &str, budget_mib: u64) {
         let mut client = self.client();
         let body = json!({"model": "text-template", "version": "1",
                           "input": {"template": "{{ a }}", "values": {"a": "well"}}});
@@ -324,7 +328,7 @@ fn copies_of_one_input_are_stored_once() {
     target.assert_well("100 copies of a 6 MiB input");
 }
 
-pub fn folder_bytes(folder: &std::path::Path) -> u64 {
+pub(crate) fn folder_bytes(folder: &std::path::Path) -> u64 {
     let Ok(entries) = std::fs::read_dir(folder) else { return 0 };
     let bytes = |entry: std::fs::DirEntry| match entry.metadata() {
         Ok(metadata) if metadata.is_dir() => folder_bytes(&entry.path()),

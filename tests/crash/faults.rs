@@ -79,7 +79,7 @@ enum Fault {
 
 /// A fault that lasts until it is dropped.
 #[derive(Debug)]
-pub enum Active {
+pub(crate) enum Active {
     Traced(Child),
     Limited { pid: u32, before: String },
     Away { from: PathBuf, to: PathBuf },
@@ -156,7 +156,7 @@ fn trace(pid: u32, inject: &str) -> Child {
 }
 
 /// Delays every flush of a running service until dropped.
-pub fn slow_flushes(pid: u32, delay: Duration) -> Active {
+pub(crate) fn slow_flushes(pid: u32, delay: Duration) -> Active {
     let inject = format!("fdatasync:delay_exit={}", delay.as_micros());
     let active = Active::Traced(trace(pid, &inject));
     eventually("strace holds every thread", || is_traced(pid).then_some(()));
@@ -184,7 +184,7 @@ fn limit_descriptors(pid: u32, soft: &str) {
 
 /// Returns whether this machine has the tools that the faults need; fails if not and
 /// `ORRERY_CRASH_REQUIRE_STRACE` is set.
-pub fn can_inject() -> bool {
+pub(crate) fn can_inject() -> bool {
     let tools = ["strace", "prlimit"];
     let missing = tools.iter().find(|tool| {
         let tried = Command::new(tool).arg("--version").stdout(Stdio::null()).status();

@@ -13,7 +13,7 @@ use crate::support::random::Random;
 use crate::support::service::{Service, Setup};
 
 /// Acknowledged data checked after each flip: paths and the bodies of their responses.
-pub type Known = Vec<(String, Vec<u8>)>;
+pub(crate) type Known = Vec<(String, Vec<u8>)>;
 
 /// The part of the data folder in which a bit is flipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +29,7 @@ const PARTS: [Part; 5] = [Part::Tree, Part::Log, Part::Tree, Part::Payload, Part
 
 /// The outcomes of flips.
 #[derive(Debug, Default, Clone, Copy)]
-pub struct Tally {
+pub(crate) struct Tally {
     pub flips: u32,
     /// The start failed with a clear error.
     pub refused: u32,
@@ -40,7 +40,7 @@ pub struct Tally {
 }
 
 /// Flips bits of an idle service, one after another. Kills the service, and restarts it at the end.
-pub fn round(
+pub(crate) fn round(
     setup: &Setup,
     key: &str,
     service: Service,

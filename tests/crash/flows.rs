@@ -13,15 +13,15 @@ use crate::support::server::{Answer, Server};
 use crate::support::service::Setup;
 
 /// Steps of each workflow.
-pub const STEPS: usize = 5;
+pub(crate) const STEPS: usize = 5;
 /// Cost of a model step.
-pub const STEP_COST_MICROS: i64 = 10;
+pub(crate) const STEP_COST_MICROS: i64 = 10;
 /// Maximum duration of a step, in microseconds.
 const SLOW_MICROS: u64 = 8_000;
 
 /// Requests that the server has received.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub(crate) struct Seen {
     /// Number of requests per attempt.
     pub attempts: HashMap<String, u32>,
     /// The furthest step reached by each execution.
@@ -32,13 +32,13 @@ pub struct Seen {
 
 /// The server, which survives the kills of the service.
 #[derive(Debug)]
-pub struct Flows {
+pub(crate) struct Flows {
     server: Server,
     seen: Arc<Mutex<Seen>>,
 }
 
 impl Flows {
-    pub fn start(random: &mut Random) -> Self {
+    pub(crate) fn start(random: &mut Random) -> Self {
         let seen = Arc::<Mutex<Seen>>::default();
         let noted = Arc::clone(&seen);
         let random = Mutex::new(random.fork());
@@ -54,7 +54,7 @@ impl Flows {
     }
 
     /// Writes the manifest of the model used by the steps.
-    pub fn add_model(&self, setup: &Setup) {
+    pub(crate) fn add_model(&self, setup: &Setup) {
         let url = self.server.url("/model");
         let manifest = format!(
             "slug = \"next\"\noutput_type = \"number\"\nconcurrency = 8\n\
@@ -66,7 +66,7 @@ impl Flows {
 
     /// Creates the workflow: alternating model and HTTP steps, each of which adds one to the
     /// previous result. Returns its id.
-    pub fn create(&self, client: &mut Client) -> String {
+    pub(crate) fn create(&self, client: &mut Client) -> String {
         let url = self.server.url("/http");
         let model = |id: &str, from: &str| json!({"step_id": id, "type": "model", "model": "next", "params": {"n": from}});
         let http = |id: &str, from: &str| json!({"step_id": id, "type": "http", "method": "POST", "url": url, "body": {"n": from}});
@@ -84,12 +84,12 @@ impl Flows {
     }
 
     /// Returns the number of attempts received.
-    pub fn arrived(&self) -> usize {
+    pub(crate) fn arrived(&self) -> usize {
         self.seen.lock().unwrap().attempts.len()
     }
 
     /// Reads the record of received requests.
-    pub fn look<T>(&self, look: impl FnOnce(&Seen) -> T) -> T {
+    pub(crate) fn look<T>(&self, look: impl FnOnce(&Seen) -> T) -> T {
         look(&self.seen.lock().unwrap())
     }
 }
@@ -113,7 +113,7 @@ impl Seen {
 }
 
 /// Returns the cost of the finished model steps in an execution's detail.
-pub fn finished_cost_micros(detail: &Value) -> i64 {
+pub(crate) fn finished_cost_micros(detail: &Value) -> i64 {
     let steps = detail["step_outputs"].as_object().unwrap().values();
     let paid = steps.filter(|step| step["type"] == "model" && step["status"] == "completed");
     i64::try_from(paid.count()).unwrap() * STEP_COST_MICROS

@@ -10,7 +10,7 @@ use crate::support::eventually;
 
 /// Returns whether this machine lets the test mount file systems. If not, the test reports that it
 /// is skipped, or fails if `ORRERY_CRASH_REQUIRE_MOUNT` is set.
-pub fn can_mount() -> bool {
+pub(crate) fn can_mount() -> bool {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("probe.img");
     let tried = make(&image, 8).and_then(|()| Mounted::new(&image, &folder.path().join("probe")));
@@ -23,14 +23,14 @@ pub fn can_mount() -> bool {
 }
 
 /// Creates a sparse file of this many MiB that contains an empty ext4 file system.
-pub fn make(image: &Path, mib: u64) -> Result<(), String> {
+pub(crate) fn make(image: &Path, mib: u64) -> Result<(), String> {
     let file = fs::File::create(image).map_err(|error| error.to_string())?;
     file.set_len(mib * 1024 * 1024).map_err(|error| error.to_string())?;
     run(Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(image))
 }
 
 /// Copies the image atomically: repeats the copy if anything was written to the image meanwhile.
-pub fn copy_at_one_moment(image: &Path, copy: &Path) {
+pub(crate) fn copy_at_one_moment(image: &Path, copy: &Path) {
     let written = || {
         let metadata = fs::metadata(image).unwrap();
         (metadata.mtime(), metadata.mtime_nsec())
@@ -44,24 +44,24 @@ pub fn copy_at_one_moment(image: &Path, copy: &Path) {
 
 /// A mounted image; unmounted on drop.
 #[derive(Debug)]
-pub struct Mounted {
+pub(crate) struct Mounted {
     point: PathBuf,
 }
 
 impl Mounted {
     /// Mounts the image, which replays the file system's journal as after a power cut.
-    pub fn new(image: &Path, point: &Path) -> Result<Self, String> {
+    pub(crate) fn new(image: &Path, point: &Path) -> Result<Self, String> {
         fs::create_dir_all(point).map_err(|error: io::Error| error.to_string())?;
         run(Command::new("mount").args(["-t", "ext4", "-o", "loop"]).arg(image).arg(point))?;
         Ok(Self { point: point.to_owned() })
     }
 
-    pub fn point(&self) -> &Path {
+    pub(crate) fn point(&self) -> &Path {
         &self.point
     }
 
     /// Returns the number of free bytes.
-    pub fn free_bytes(&self) -> u64 {
+    pub(crate) fn free_bytes(&self) -> u64 {
         let mut command = Command::new("df");
         let output = command.args(["--output=avail", "-B1"]).arg(&self.point).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();

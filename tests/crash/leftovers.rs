@@ -19,7 +19,7 @@ const TABLES: [Table; 3] = [Table::Lane, Table::Timer, Table::BulkJobOpen];
 
 /// Waits until nothing is running, kills the service, and checks that its store has no unfinished
 /// work.
-pub fn check_none(setup: &Setup, mut service: Service) {
+pub(crate) fn check_none(setup: &Setup, mut service: Service) {
     let mut left = Vec::new();
     for _ in 0..LOOKS_MAX {
         eventually("nothing runs", || (setup.unfinished() == Some(0.0)).then_some(()));
@@ -51,7 +51,7 @@ fn rows_of_unfinished_work(data: &Path) -> Vec<String> {
 }
 
 /// Returns all rows of the history that match these filters, newest first.
-pub fn history(client: &mut Client, filters: &str) -> Vec<Value> {
+pub(crate) fn history(client: &mut Client, filters: &str) -> Vec<Value> {
     let mut rows = Vec::new();
     let mut cursor = String::new();
     loop {
@@ -69,7 +69,7 @@ pub fn history(client: &mut Client, filters: &str) -> Vec<Value> {
 }
 
 /// Creates a workflow with these steps. Returns its id.
-pub fn workflow(client: &mut Client, name: &str, steps: &Value) -> String {
+pub(crate) fn workflow(client: &mut Client, name: &str, steps: &Value) -> String {
     let body =
         serde_json::json!({"name": name, "description": "d", "definition": {"steps": steps}});
     let made = client.post("/v1/workflows", &[], &body.to_string()).unwrap();
@@ -78,7 +78,7 @@ pub fn workflow(client: &mut Client, name: &str, steps: &Value) -> String {
 }
 
 /// Triggers a workflow. Returns the id of the execution.
-pub fn trigger(client: &mut Client, workflow: &str, inputs: &Value) -> String {
+pub(crate) fn trigger(client: &mut Client, workflow: &str, inputs: &Value) -> String {
     let body = serde_json::json!({ "inputs": inputs }).to_string();
     let path = format!("/v1/workflows/{workflow}/trigger");
     let taken = client.post(&path, &[], &body).unwrap();
@@ -87,14 +87,14 @@ pub fn trigger(client: &mut Client, workflow: &str, inputs: &Value) -> String {
 }
 
 /// Returns the detail of an execution.
-pub fn detail(client: &mut Client, id: &str) -> Value {
+pub(crate) fn detail(client: &mut Client, id: &str) -> Value {
     let answer = client.get(&format!("/v1/workflows/executions/{id}?timeout=0")).unwrap();
     assert_eq!(answer.status(), 200, "{}", answer.text());
     answer.json()
 }
 
 /// Waits for the end of an execution; returns its detail.
-pub fn ended(client: &mut Client, id: &str) -> Value {
+pub(crate) fn ended(client: &mut Client, id: &str) -> Value {
     eventually("the execution ends", || {
         let answer = client.get(&format!("/v1/workflows/executions/{id}?timeout=30")).unwrap();
         assert_eq!(answer.status(), 200, "{}", answer.text());

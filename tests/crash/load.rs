@@ -14,11 +14,11 @@ use crate::support::service::Setup;
 
 const CREATE: &str = "/v1/prediction/";
 /// A payload of this size becomes a separate file.
-pub const LARGE_BYTES: usize = 70_000;
+pub(crate) const LARGE_BYTES: usize = 70_000;
 
 /// A prediction to create, and its expected outcome.
 #[derive(Debug, Clone)]
-pub struct Ask {
+pub(crate) struct Ask {
     body: String,
     pub key: Option<String>,
     pub has_webhook: bool,
@@ -29,7 +29,7 @@ pub struct Ask {
 
 /// The clients' record of their requests.
 #[derive(Debug, Default)]
-pub struct ClientLog {
+pub(crate) struct ClientLog {
     /// Acknowledged predictions by id.
     pub acknowledged: HashMap<String, Ask>,
     /// Requests sent with an `Idempotency-Key` whose connection broke, so that their outcome is
@@ -39,11 +39,11 @@ pub struct ClientLog {
     pub refused: Vec<(u16, String)>,
 }
 
-pub type Shared = Arc<Mutex<ClientLog>>;
+pub(crate) type Shared = Arc<Mutex<ClientLog>>;
 
 impl Ask {
     /// Returns a random kind of prediction from the mix.
-    pub fn random(random: &mut Random, providers: &Providers) -> Self {
+    pub(crate) fn random(random: &mut Random, providers: &Providers) -> Self {
         let mark = random.next();
         let mut ask = if random.once_in(2) {
             Self::template(mark, if random.once_in(40) { LARGE_BYTES } else { 0 })
@@ -58,7 +58,7 @@ impl Ask {
 
     /// Returns a prediction of the built-in model, which is free. With padding, its input and
     /// output become files.
-    pub fn template(mark: u64, padding: usize) -> Self {
+    pub(crate) fn template(mark: u64, padding: usize) -> Self {
         let input = json!({
             "template": "{{ mark }}{{ padding }}",
             "values": {"mark": mark.to_string(), "padding": "x".repeat(padding)},
@@ -87,7 +87,7 @@ impl Ask {
     }
 
     /// Returns a prediction of a model whose answer waits for the gate.
-    pub fn stuck(mark: u64, padding: &str) -> Self {
+    pub(crate) fn stuck(mark: u64, padding: &str) -> Self {
         let input = json!({"mark": mark, "padding": padding});
         Self {
             body: json!({"model": "stuck", "version": "1", "input": input}).to_string(),
@@ -99,7 +99,7 @@ impl Ask {
     }
 
     /// Returns the request body.
-    pub fn body(&self) -> &str {
+    pub(crate) fn body(&self) -> &str {
         &self.body
     }
 
@@ -114,7 +114,7 @@ impl Ask {
     }
 
     /// Sends the request and records the outcome. Returns false if the connection broke.
-    pub fn send(self, client: &mut Client, client_log: &Shared) -> bool {
+    pub(crate) fn send(self, client: &mut Client, client_log: &Shared) -> bool {
         let header = self.key.clone();
         let headers: Vec<(&str, &str)> =
             header.iter().map(|key| ("Idempotency-Key", key.as_str())).collect();
@@ -145,17 +145,17 @@ impl Ask {
 
 impl ClientLog {
     /// Creates an empty log.
-    pub fn shared() -> Shared {
+    pub(crate) fn shared() -> Shared {
         Shared::default()
     }
 
     /// Returns the ids acknowledged so far.
-    pub fn ids(client_log: &Shared) -> Vec<String> {
+    pub(crate) fn ids(client_log: &Shared) -> Vec<String> {
         client_log.lock().unwrap().acknowledged.keys().cloned().collect()
     }
 
     /// Repeats all requests with an unknown outcome until each has an id.
-    pub fn clear_doubts(client_log: &Shared, client: &mut Client) {
+    pub(crate) fn clear_doubts(client_log: &Shared, client: &mut Client) {
         let doubtful = std::mem::take(&mut client_log.lock().unwrap().doubtful);
         for ask in doubtful {
             assert!(ask.send(client, client_log), "the connection broke while nothing was killed");
@@ -163,7 +163,7 @@ impl ClientLog {
     }
 
     /// Repeats every request that had a key: each response must contain the same id.
-    pub fn repeat_keys(client_log: &Shared, client: &mut Client) {
+    pub(crate) fn repeat_keys(client_log: &Shared, client: &mut Client) {
         let keyed: Vec<(String, Ask)> = {
             let client_log = client_log.lock().unwrap();
             let keyed = client_log.acknowledged.iter().filter(|(_, ask)| ask.key.is_some());
@@ -179,20 +179,20 @@ impl ClientLog {
     }
 
     /// Fails if the service refused any request.
-    pub fn assert_none_refused(client_log: &Shared) {
+    pub(crate) fn assert_none_refused(client_log: &Shared) {
         assert_eq!(client_log.lock().unwrap().refused, [], "refused under ordinary load");
     }
 }
 
 /// Running clients; each stops when its connection breaks or when the load ends.
 #[derive(Debug)]
-pub struct Load {
+pub(crate) struct Load {
     ending: Arc<AtomicBool>,
     clients: Vec<JoinHandle<()>>,
 }
 
 impl Load {
-    pub fn start(
+    pub(crate) fn start(
         count: usize,
         setup: &Setup,
         key: &str,
@@ -218,7 +218,7 @@ impl Load {
     }
 
     /// Waits for the clients' last responses.
-    pub fn end(self) {
+    pub(crate) fn end(self) {
         self.ending.store(true, Ordering::Relaxed);
         for client in self.clients {
             client.join().unwrap();
@@ -227,7 +227,7 @@ impl Load {
 }
 
 /// Returns almost incompressible text of that length.
-pub fn noise(seed: u64, length: usize) -> String {
+pub(crate) fn noise(seed: u64, length: usize) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let letters = std::iter::repeat_with(|| {

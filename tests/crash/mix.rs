@@ -41,7 +41,7 @@ struct ClientLog {
 
 /// The workflow under test and the ledger; shared by all rounds of a test.
 #[derive(Debug)]
-pub struct Mix {
+pub(crate) struct Mix {
     flows: Flows,
     workflow: String,
     ledger: Arc<Mutex<ClientLog>>,
@@ -49,14 +49,14 @@ pub struct Mix {
 
 /// Running clients of the mix. They stop when the mix ends or when their connection breaks.
 #[derive(Debug)]
-pub struct Running {
+pub(crate) struct Running {
     ending: Arc<AtomicBool>,
     clients: Vec<JoinHandle<()>>,
 }
 
 impl Mix {
     /// Adds the workflow and its model to a running service.
-    pub fn new(world: &mut World) -> Self {
+    pub(crate) fn new(world: &mut World) -> Self {
         let flows = Flows::start(&mut world.random);
         flows.add_model(&world.setup);
         let mut client = world.setup.client(&world.key);
@@ -68,7 +68,7 @@ impl Mix {
     }
 
     /// Starts one client per kind of request.
-    pub fn start(&self, world: &mut World) -> Running {
+    pub(crate) fn start(&self, world: &mut World) -> Running {
         let ending = Arc::new(AtomicBool::new(false));
         let mut clients = Vec::new();
         for act in [trigger, upload, cancel] {
@@ -87,7 +87,7 @@ impl Mix {
     }
 
     /// Repeats every request whose connection broke; call it on a healthy service.
-    pub fn clear_doubts(&self, client: &mut Client) {
+    pub(crate) fn clear_doubts(&self, client: &mut Client) {
         let (doubtful, not_cancelled) = {
             let mut ledger = self.ledger.lock().unwrap();
             (std::mem::take(&mut ledger.doubtful), std::mem::take(&mut ledger.not_cancelled))
@@ -103,7 +103,7 @@ impl Mix {
     }
 
     /// Repeats `clear_doubts` until the outcome of every request is known.
-    pub fn clear_all_doubts(&self, client: &mut Client) {
+    pub(crate) fn clear_all_doubts(&self, client: &mut Client) {
         eventually("no request is in doubt", || {
             self.clear_doubts(client);
             let ledger = self.ledger.lock().unwrap();
@@ -113,7 +113,7 @@ impl Mix {
 
     /// Drops the records of all acknowledged work, once checked; returns the paths and responses of
     /// some of them.
-    pub fn forget(&self, client: &mut Client, some: usize) -> Vec<(String, Vec<u8>)> {
+    pub(crate) fn forget(&self, client: &mut Client, some: usize) -> Vec<(String, Vec<u8>)> {
         let mut ledger = self.ledger.lock().unwrap();
         let executions = ledger.executions.keys().take(some);
         let executions = executions.map(|id| format!("/v1/workflows/executions/{id}"));
@@ -133,7 +133,7 @@ impl Mix {
 
     /// Waits until all acknowledged work has ended, checks the outcomes, and returns the total cost
     /// in micro-dollars.
-    pub fn check(&self, client: &mut Client) -> i64 {
+    pub(crate) fn check(&self, client: &mut Client) -> i64 {
         self.clear_all_doubts(client);
         let ledger = self.ledger.lock().unwrap();
         let mut cost = 0;
@@ -171,7 +171,7 @@ impl Mix {
 
 impl Running {
     /// Waits for the clients' last responses.
-    pub fn end(self) {
+    pub(crate) fn end(self) {
         self.ending.store(true, Ordering::Relaxed);
         for client in self.clients {
             client.join().unwrap();

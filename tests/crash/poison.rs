@@ -68,7 +68,7 @@ fn start_models(pid: &Arc<AtomicU32>, calls: &Arc<AtomicU32>, taken: &Arc<Atomic
     })
 }
 
-pub fn isolated(folder: &Path) {
+pub(crate) fn isolated(folder: &Path) {
     let pid = Arc::new(AtomicU32::new(0));
     let kills = Arc::new(AtomicU32::new(0));
     let acknowledged = Arc::new(AtomicBool::new(false));
@@ -143,7 +143,7 @@ pub fn isolated(folder: &Path) {
 /// Number of kills while one prediction is running.
 const OUTSIDE_KILLS: usize = 6;
 
-pub fn killed(folder: &Path) {
+pub(crate) fn killed(folder: &Path) {
     let pid = Arc::new(AtomicU32::new(0));
     let calls = Arc::new(AtomicU32::new(0));
     let is_held = Arc::new(AtomicBool::new(true));

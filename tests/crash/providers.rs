@@ -11,13 +11,13 @@ use crate::support::server::{Answer, Gate, Server};
 use crate::support::service::Setup;
 
 /// Cost of a successful run of the model `priced`: not representable as a binary fraction.
-pub const COST_MICROS: i64 = 123;
+pub(crate) const COST_MICROS: i64 = 123;
 /// The receiver answers one in this many deliveries with 500.
 const REFUSED_DELIVERIES: usize = 9;
 
 /// Both servers, which survive the kills of the service.
 #[derive(Debug)]
-pub struct Providers {
+pub(crate) struct Providers {
     models: Server,
     receiver: Server,
     /// Holds the answers of the model `stuck`.
@@ -27,7 +27,7 @@ pub struct Providers {
 
 /// Deliveries that the receiver has received.
 #[derive(Debug, Default)]
-pub struct Arrivals {
+pub(crate) struct Arrivals {
     /// The first body per execution.
     pub bodies: HashMap<String, Vec<u8>>,
     count: usize,
@@ -36,7 +36,7 @@ pub struct Arrivals {
 }
 
 impl Providers {
-    pub fn start() -> Arc<Self> {
+    pub(crate) fn start() -> Arc<Self> {
         let gate = Gate::default();
         let held = gate.clone();
         let models = Server::start(move |request| answer_as_model(request, &held));
@@ -48,7 +48,7 @@ impl Providers {
 
     /// Writes the manifests of the models: `priced` answers immediately, `stuck` once the gate is
     /// open.
-    pub fn add_models(&self, setup: &Setup) {
+    pub(crate) fn add_models(&self, setup: &Setup) {
         let manifest = |slug: &str, concurrency: u32| {
             let url = self.models.url(&format!("/{slug}"));
             format!(
@@ -64,18 +64,18 @@ impl Providers {
     }
 
     /// Returns the URL of a webhook, whose path names the secret for its signatures.
-    pub fn hook_url(&self, secret: Option<&str>) -> String {
+    pub(crate) fn hook_url(&self, secret: Option<&str>) -> String {
         self.receiver.url(&format!("/hook/{}", secret.unwrap_or_default()))
     }
 
     /// Reads the record of deliveries.
-    pub fn arrivals<T>(&self, look: impl FnOnce(&Arrivals) -> T) -> T {
+    pub(crate) fn arrivals<T>(&self, look: impl FnOnce(&Arrivals) -> T) -> T {
         look(&self.arrivals.lock().unwrap())
     }
 }
 
 /// Concurrency of the model `stuck`.
-pub const STUCK_CONCURRENCY: u32 = 3;
+pub(crate) const STUCK_CONCURRENCY: u32 = 3;
 
 fn answer_as_model(request: &Message, gate: &Gate) -> Answer {
     if request.second_word() == "/stuck" {

@@ -18,10 +18,10 @@ const READERS: usize = 8;
 const HELD_SECONDS: u32 = 30;
 
 /// Responses of `GET /v1/prediction/{id}` by id, byte for byte.
-pub type Ends = HashMap<String, Vec<u8>>;
+pub(crate) type Ends = HashMap<String, Vec<u8>>;
 
 /// Waits until all of `ids` have ended; fails if one is missing. Returns their final responses.
-pub fn settle(setup: &Setup, key: &str, ids: &[String]) -> Ends {
+pub(crate) fn settle(setup: &Setup, key: &str, ids: &[String]) -> Ends {
     let ends = Mutex::new(Ends::new());
     let share = ids.len().div_ceil(READERS).max(1);
     std::thread::scope(|scope| {
@@ -55,7 +55,7 @@ fn wait_for_end(client: &mut Client, id: &str) -> Vec<u8> {
 
 /// Checks that each prediction ended as expected, despite all kills; returns the total cost in
 /// micro-dollars.
-pub fn check_ends(client_log: &Shared, ends: &Ends) -> i64 {
+pub(crate) fn check_ends(client_log: &Shared, ends: &Ends) -> i64 {
     let client_log = client_log.lock().unwrap();
     let mut sum = 0;
     for (id, ask) in &client_log.acknowledged {
@@ -87,7 +87,7 @@ fn check_end(id: &str, ask: &Ask, body: &Value) {
 }
 
 /// Converts dollars in JSON to whole micro-dollars.
-pub fn micros(dollars: &Value) -> i64 {
+pub(crate) fn micros(dollars: &Value) -> i64 {
     let micros = dollars.as_f64().unwrap() * 1e6;
     assert!(
         (micros - micros.round()).abs() < 1e-6,
@@ -99,7 +99,7 @@ pub fn micros(dollars: &Value) -> i64 {
 }
 
 /// Returns the organization's balance in micro-dollars. The route allows three requests per second.
-pub fn balance(client: &mut Client) -> i64 {
+pub(crate) fn balance(client: &mut Client) -> i64 {
     eventually("the balance is answered", || {
         let answer = client.get("/v1/billing/balance").unwrap();
         (answer.status() == 200).then(|| micros(&answer.json()["balance_usd"]))
@@ -108,7 +108,7 @@ pub fn balance(client: &mut Client) -> i64 {
 
 /// Waits until each requested webhook has arrived; fails if another one arrives, or if the receiver
 /// found a violation.
-pub fn check_webhooks(providers: &Providers, client_log: &Shared) {
+pub(crate) fn check_webhooks(providers: &Providers, client_log: &Shared) {
     let (asked, not_asked): (Vec<String>, Vec<String>) = {
         let client_log = client_log.lock().unwrap();
         let ids = |wanted: bool| {
@@ -133,7 +133,7 @@ pub fn check_webhooks(providers: &Providers, client_log: &Shared) {
 /// Checks all acknowledged work on a running service: it is all present, each prediction ended as
 /// expected, was charged once, and was announced by its webhook. `beside` is the cost of work
 /// outside the log, in micro-dollars.
-pub fn check_all(
+pub(crate) fn check_all(
     setup: &Setup,
     key: &str,
     providers: &Providers,

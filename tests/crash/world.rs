@@ -16,7 +16,7 @@ use crate::verdict;
 const CLIENTS: usize = 32;
 
 /// A service with running models and receivers, and a key.
-pub struct World {
+pub(crate) struct World {
     pub setup: Setup,
     pub providers: Arc<Providers>,
     pub client_log: Shared,
@@ -26,12 +26,12 @@ pub struct World {
 
 impl World {
     /// Creates the configuration in `folder` and the data in `data`; starts the service.
-    pub fn new(folder: &Path, data: &Path) -> (Self, Service) {
+    pub(crate) fn new(folder: &Path, data: &Path) -> (Self, Service) {
         Self::configured(folder, data, "")
     }
 
     /// Like `new`, with more lines in the configuration.
-    pub fn configured(folder: &Path, data: &Path, more: &str) -> (Self, Service) {
+    pub(crate) fn configured(folder: &Path, data: &Path, more: &str) -> (Self, Service) {
         let random = Random::seeded();
         let providers = Providers::start();
         let setup = Setup::new(folder, data, more);
@@ -42,7 +42,7 @@ impl World {
         (Self { setup, providers, client_log, random, key }, service)
     }
 
-    pub fn load(&mut self) -> Load {
+    pub(crate) fn load(&mut self) -> Load {
         Load::start(
             CLIENTS,
             &self.setup,
@@ -53,12 +53,12 @@ impl World {
         )
     }
 
-    pub fn acknowledged(&self) -> usize {
+    pub(crate) fn acknowledged(&self) -> usize {
         self.client_log.lock().unwrap().acknowledged.len()
     }
 
     /// Waits for a random moment under load: after several acknowledgements, plus a short pause.
-    pub fn wait_for_a_random_moment(&mut self) {
+    pub(crate) fn wait_for_a_random_moment(&mut self) {
         let wanted = self.acknowledged() + usize::try_from(self.random.within(1..250)).unwrap();
         eventually("predictions are acknowledged", || {
             (self.acknowledged() >= wanted).then_some(())
@@ -67,7 +67,7 @@ impl World {
     }
 
     /// Starts a load, waits for a random moment, and kills the service with SIGKILL.
-    pub fn kill_under_load(&mut self, service: Service) {
+    pub(crate) fn kill_under_load(&mut self, service: Service) {
         let load = self.load();
         self.wait_for_a_random_moment();
         service.kill();
@@ -75,12 +75,12 @@ impl World {
         ClientLog::assert_none_refused(&self.client_log);
     }
 
-    pub fn check_all(&self) -> verdict::Ends {
+    pub(crate) fn check_all(&self) -> verdict::Ends {
         self.check_all_beside(0)
     }
 
     /// Like `check_all`, where work outside the log cost this many micro-dollars.
-    pub fn check_all_beside(&self, micros: i64) -> verdict::Ends {
+    pub(crate) fn check_all_beside(&self, micros: i64) -> verdict::Ends {
         verdict::check_all(&self.setup, &self.key, &self.providers, &self.client_log, micros)
     }
 }

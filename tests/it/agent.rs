@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use crate::support::{Answer, Ask, Service, Upstream, until};
 
 /// Charges a thousandth of a dollar per token.
-pub const PRICE: &str = "prices = [{ model = 'far', per_million_input_tokens = 1000.0, \
+pub(crate) const PRICE: &str = "prices = [{ model = 'far', per_million_input_tokens = 1000.0, \
                      per_million_output_tokens = 1000.0 }]\n";
-pub const AGENT: &str = "[agent]\nmodel = 'far'\n";
+pub(crate) const AGENT: &str = "[agent]\nmodel = 'far'\n";
 /// The events of an exchange that creates an image.
 const MADE: [&str; 6] = [
     "tool_call",
@@ -22,23 +22,23 @@ const MADE: [&str; 6] = [
 ];
 
 /// Returns an assistant message with a tool call.
-pub fn calls(tool: &str, arguments: Value) -> Value {
+pub(crate) fn calls(tool: &str, arguments: Value) -> Value {
     let function = json!({"name": tool, "arguments": arguments.to_string()});
     let call = json!({"id": format!("call-{tool}"), "type": "function", "function": function});
     json!({"role": "assistant", "content": null, "tool_calls": [call]})
 }
 
-pub fn says(text: &str) -> Value {
+pub(crate) fn says(text: &str) -> Value {
     json!({"role": "assistant", "content": text})
 }
 
-pub fn completion(message: &Value) -> Value {
+pub(crate) fn completion(message: &Value) -> Value {
     let usage = json!({"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10});
     json!({"choices": [{"message": message, "finish_reason": "stop"}], "usage": usage})
 }
 
 /// Scripts a model that returns these messages in turn in each exchange, then repeats the last one.
-pub fn script(up: &Upstream, messages: Vec<Value>) {
+pub(crate) fn script(up: &Upstream, messages: Vec<Value>) {
     up.follows(move |request| {
         let all = request["messages"].as_array().unwrap();
         let own = all.iter().rev().take_while(|message| message["role"] != "user");
@@ -61,17 +61,17 @@ async fn start() -> (Upstream, Service) {
     (up, service)
 }
 
-pub fn host(service: &Service, method: Method, path: &str) -> Ask {
+pub(crate) fn host(service: &Service, method: Method, path: &str) -> Ask {
     service.ask(Role::Agent, method, path).key(&service.key)
 }
 
-pub fn prompt(service: &Service, session: &str, text: &str) -> Ask {
+pub(crate) fn prompt(service: &Service, session: &str, text: &str) -> Ask {
     let messages = json!([{"role": "user", "content": text}]);
     let body = json!({"messages": messages, "session_id": session, "stream": false});
     host(service, Method::POST, "/v1/chat/completions").json(&body)
 }
 
-pub async fn memory(service: &Service, session: &str) -> Value {
+pub(crate) async fn memory(service: &Service, session: &str) -> Value {
     let path = format!("/memory?session_id={session}");
     host(service, Method::GET, &path).send().await.expect(200)
 }
@@ -82,7 +82,7 @@ async fn rows(service: &Service, filter: &str) -> Vec<Value> {
 }
 
 /// Returns the events of a stream with their ids; the last event is `[DONE]`.
-pub fn events(answer: &Answer) -> Vec<(String, Value)> {
+pub(crate) fn events(answer: &Answer) -> Vec<(String, Value)> {
     assert!(answer.text.ends_with("data: [DONE]\n\n"), "{}", answer.text);
     let frames = answer.text.split("\n\n").filter(|frame| frame.starts_with("id: "));
     let read = frames.map(|frame| {
@@ -92,7 +92,7 @@ pub fn events(answer: &Answer) -> Vec<(String, Value)> {
     read.collect()
 }
 
-pub fn kinds(events: &[(String, Value)]) -> Vec<&str> {
+pub(crate) fn kinds(events: &[(String, Value)]) -> Vec<&str> {
     events.iter().map(|(_, data)| data["type"].as_str().unwrap()).collect()
 }
 

@@ -19,7 +19,7 @@ const PRICE: &str = "prices = [{ model = 'far', per_million_input_tokens = 100.0
 const COST: &str = "[cost]\ntype = 'usage_based'\nper_million_input_tokens = 100.0\n\
                     per_million_output_tokens = 1000.0\n";
 
-pub fn request(model: &str) -> Value {
+pub(crate) fn request(model: &str) -> Value {
     json!({"model": model, "messages": [{"role": "user", "content": "hello"}]})
 }
 
@@ -27,12 +27,12 @@ fn stream(model: &str) -> Value {
     json!({"stream": true, "model": model, "messages": [{"role": "user", "content": "hello"}]})
 }
 
-pub fn ask(service: &Service, body: &Value) -> Ask {
+pub(crate) fn ask(service: &Service, body: &Value) -> Ask {
     service.post("/v1/chat/completions", body)
 }
 
 /// Returns the newest row of the history, once the history has this many rows.
-pub async fn newest_row(service: &Service, count: usize) -> Value {
+pub(crate) async fn newest_row(service: &Service, count: usize) -> Value {
     crate::support::until("row of the call", async || {
         let rows = service.get("/v2/executions").await.expect(200)["executions"].clone();
         (rows.as_array().unwrap().len() == count).then(|| rows[0].clone())

@@ -25,7 +25,7 @@ fn definition(template: &str) -> Value {
 
 impl Chromium {
     /// Selects a step in the editor's list.
-    pub async fn step(&self, name: &str) {
+    pub(crate) async fn step(&self, name: &str) {
         let row = format!("//button[contains(@class,'step-row')][.//strong[.='{name}']]");
         self.find(&row).await.click().await;
         self.find(&format!("{row}[@aria-current='true']")).await;

@@ -12,7 +12,7 @@ const TCP: [Role; 6] =
     [Role::Base, Role::Workflows, Role::Flows, Role::Agent, Role::Dashboard, Role::Metrics];
 
 /// Returns a path of the route with plausible parameters.
-pub fn path_of(route: &Route) -> String {
+pub(crate) fn path_of(route: &Route) -> String {
     route
         .path
         .replace("{id}", "0192f0c1-7a1b-7c3d-8e4f-5a6b7c8d9e0f")

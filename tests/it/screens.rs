@@ -323,7 +323,7 @@ async fn hostile_flow(service: &Service, owner: &Person, hostile: &str) -> Strin
 
 /// Checks the open screen in both widths and themes: nothing is wider than the window, and axe
 /// reports no violation.
-pub async fn fits_every_width(browser: &Chromium, name: &str) {
+pub(crate) async fn fits_every_width(browser: &Chromium, name: &str) {
     for (width, is_dark) in [(1280, false), (1280, true), (390, false), (390, true)] {
         browser.looks(width, is_dark).await;
         let overflow = browser.run("return document.documentElement.scrollWidth - document.documentElement.clientWidth").await;

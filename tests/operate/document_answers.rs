@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 /// Returns the last JSON value of the output, if the output or its last line is JSON.
-pub fn last_value(printed: &str) -> Option<Value> {
+pub(crate) fn last_value(printed: &str) -> Option<Value> {
     let all = crate::documents::values(printed).ok().and_then(|values| values.into_iter().last());
     all.or_else(|| serde_json::from_str(printed.lines().last()?).ok())
 }
@@ -12,7 +12,7 @@ pub fn last_value(printed: &str) -> Option<Value> {
 /// Returns the first difference between a sample value and an actual one. `…` inside a string
 /// matches anything, and a string that ends with `…` matches any string with the same beginning.
 /// Numbers and times are ignored, and so is the length of a list whose sample elements all match.
-pub fn difference(shown: &Value, printed: &Value, at: &str) -> Option<String> {
+pub(crate) fn difference(shown: &Value, printed: &Value, at: &str) -> Option<String> {
     match (shown, printed) {
         (Value::Object(shown), Value::Object(printed)) => {
             let names = |map: &serde_json::Map<String, Value>| {
@@ -54,7 +54,7 @@ pub fn difference(shown: &Value, printed: &Value, at: &str) -> Option<String> {
 
 /// Returns whether a string matches the sample, in which `…` matches anything; whitespace is
 /// ignored.
-pub fn is_like(shown: &str, printed: &str) -> bool {
+pub(crate) fn is_like(shown: &str, printed: &str) -> bool {
     let bare = |text: &str| text.split_whitespace().collect::<String>();
     let (shown, printed) = (bare(shown), bare(printed));
     let mut parts = shown.split('…');

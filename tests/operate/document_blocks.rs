@@ -14,7 +14,7 @@ use std::path::Path;
 
 /// The mark in the comment before a block.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Mark {
+pub(crate) enum Mark {
     NotRun(String),
     File(String),
     Configuration,
@@ -23,7 +23,7 @@ pub enum Mark {
 
 /// One fenced block.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Block {
+pub(crate) struct Block {
     /// The line of its opening fence, from 1.
     pub line: usize,
     pub language: String,
@@ -33,13 +33,13 @@ pub struct Block {
 
 /// One command of a `console` block, and its sample output.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Command {
+pub(crate) struct Command {
     pub line: String,
     pub shown: String,
 }
 
 /// Returns the blocks of the document at a path of the repository.
-pub fn of(path: &str) -> Vec<Block> {
+pub(crate) fn of(path: &str) -> Vec<Block> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     read(&fs::read_to_string(file).unwrap())
 }
@@ -49,7 +49,7 @@ pub fn of(path: &str) -> Vec<Block> {
 /// # Panics
 ///
 /// Panics on a comment that resembles a mark but is invalid, and on an unterminated block.
-pub fn read(text: &str) -> Vec<Block> {
+pub(crate) fn read(text: &str) -> Vec<Block> {
     let mut blocks = Vec::new();
     let mut before = "";
     let mut lines = (1..).zip(text.lines());
@@ -84,13 +84,13 @@ fn mark(line: &str) -> Option<Mark> {
 
 impl Block {
     /// Returns whether the block runs as shell commands or as a program.
-    pub fn is_run(&self) -> bool {
+    pub(crate) fn is_run(&self) -> bool {
         let is_code = matches!(self.language.as_str(), "sh" | "console" | "python" | "js");
         is_code && !matches!(self.mark, Some(Mark::NotRun(_) | Mark::File(_)))
     }
 
     /// Returns the commands of a `console` block.
-    pub fn commands(&self) -> Vec<Command> {
+    pub(crate) fn commands(&self) -> Vec<Command> {
         let mut commands: Vec<Command> = Vec::new();
         let mut continues = false;
         for line in self.text.lines() {

@@ -35,13 +35,13 @@ const CURL: &str = "#!/bin/sh\n[ -n \"${ERRORS_ARE_SHOWN:-}\" ] || set -- --fail
     PATH=${PATH#*:}\nexec curl \"$@\"\n";
 
 /// This test's replacements for the absolute paths and addresses in documents.
-pub struct Places {
+pub(crate) struct Places {
     folder: PathBuf,
     address: Ipv4Addr,
 }
 
 impl Places {
-    pub fn new(folder: &Path, address: Ipv4Addr) -> Self {
+    pub(crate) fn new(folder: &Path, address: Ipv4Addr) -> Self {
         let places = Self { folder: folder.to_owned(), address };
         for name in ["etc", "mnt/backup", "home/Downloads", "new", "srv/notes"] {
             fs::create_dir_all(folder.join(name)).unwrap();
@@ -54,13 +54,13 @@ impl Places {
     }
 
     /// Writes a file that only its owner can read.
-    pub fn secret(&self, path: &Path, text: &str) {
+    pub(crate) fn secret(&self, path: &Path, text: &str) {
         fs::write(path, text).unwrap();
         fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
     }
 
     /// Returns a block's text with this test's paths and addresses substituted.
-    pub fn put_into(&self, text: &str) -> String {
+    pub(crate) fn put_into(&self, text: &str) -> String {
         let below = |name: &str| self.folder.join(name).to_str().unwrap().to_owned();
         [
             ("/etc/orrery", below("etc")),
@@ -76,7 +76,7 @@ impl Places {
 }
 
 /// A document to run.
-pub struct Page {
+pub(crate) struct Page {
     path: &'static str,
     blocks: Vec<Block>,
     /// The folder below `tests` that lists the PyPI packages that the document installs.
@@ -84,17 +84,17 @@ pub struct Page {
 }
 
 impl Page {
-    pub fn new(path: &'static str) -> Self {
+    pub(crate) fn new(path: &'static str) -> Self {
         Self { path, blocks: blocks::of(path), packages: None }
     }
 
-    pub fn with_python(self, packages: &'static str) -> Self {
+    pub(crate) fn with_python(self, packages: &'static str) -> Self {
         Self { packages: Some(packages), ..self }
     }
 
     /// Runs the commands, compares their output, and stores the steps shown in the document as a
     /// workflow.
-    pub fn run(&self) {
+    pub(crate) fn run(&self) {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().canonicalize().unwrap();
         let data = folder.join("orrery-data");

@@ -59,7 +59,7 @@ const NOT_RUN: &[(&str, &str)] = &[
 ];
 
 /// Parses concatenated JSON values.
-pub fn values(text: &str) -> Result<Vec<Value>, serde_json::Error> {
+pub(crate) fn values(text: &str) -> Result<Vec<Value>, serde_json::Error> {
     serde_json::Deserializer::from_str(text).into_iter().collect()
 }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 
 /// The size of a model.
 #[derive(Debug, Clone, Copy)]
-pub struct Shape {
+pub(crate) struct Shape {
     pub embedding: u64,
     pub layers: u64,
     pub heads: u64,
@@ -24,13 +24,13 @@ pub struct Shape {
 
 /// The data type of matrices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Weights {
+pub(crate) enum Weights {
     F32,
     Q8_0,
 }
 
 /// About half a megabyte.
-pub const SMALL: Shape = Shape {
+pub(crate) const SMALL: Shape = Shape {
     embedding: 64,
     layers: 2,
     heads: 4,
@@ -42,7 +42,7 @@ pub const SMALL: Shape = Shape {
 };
 
 /// A chat template that outputs roles and tools.
-pub const TEMPLATE: &str = "{{ bos_token }}{% if tools %}{{ tools | tojson }}\n{% endif %}\
+pub(crate) const TEMPLATE: &str = "{{ bos_token }}{% if tools %}{{ tools | tojson }}\n{% endif %}\
     {% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}\
     {% if add_generation_prompt %}assistant: {% endif %}";
 
@@ -54,7 +54,7 @@ const BYTES: usize = 256;
 
 /// A header entry that replaces a default entry.
 #[derive(Debug, Clone, Copy)]
-pub enum Entry<'e> {
+pub(crate) enum Entry<'e> {
     Text(&'e str),
     Whole(u32),
     Number(f32),
@@ -62,12 +62,12 @@ pub enum Entry<'e> {
 }
 
 /// Writes a model.
-pub fn write(path: &Path, shape: &Shape, name: &str, seed: u64) {
+pub(crate) fn write(path: &Path, shape: &Shape, name: &str, seed: u64) {
     write_with(path, shape, name, seed, &[]);
 }
 
 /// Writes a model with other entries in its header.
-pub fn write_with(
+pub(crate) fn write_with(
     path: &Path,
     shape: &Shape,
     name: &str,

@@ -14,7 +14,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(75);
 
 /// An HTTP request or response.
 #[derive(Debug, Clone)]
-pub struct Message {
+pub(crate) struct Message {
     /// The request line or the status line.
     pub start: String,
     headers: Vec<(String, String)>,
@@ -23,7 +23,7 @@ pub struct Message {
 
 impl Message {
     /// Reads one message. The end of the stream before the first byte is also an error.
-    pub fn read(reader: &mut impl BufRead) -> io::Result<Self> {
+    pub(crate) fn read(reader: &mut impl BufRead) -> io::Result<Self> {
         let start = line(reader)?;
         let mut headers = Vec::new();
         loop {
@@ -49,24 +49,24 @@ impl Message {
     }
 
     /// Returns a header's value; `name` is in lower case.
-    pub fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(held, _)| held == name).map(|(_, value)| value.as_str())
     }
 
     /// Returns the second word of the first line: a request's path or a response's status.
-    pub fn second_word(&self) -> &str {
+    pub(crate) fn second_word(&self) -> &str {
         self.start.split(' ').nth(1).unwrap_or_default()
     }
 
-    pub fn status(&self) -> u16 {
+    pub(crate) fn status(&self) -> u16 {
         self.second_word().parse().unwrap_or_default()
     }
 
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    pub fn json(&self) -> serde_json::Value {
+    pub(crate) fn json(&self) -> serde_json::Value {
         serde_json::from_slice(&self.body)
             .unwrap_or_else(|error| panic!("{error}: {} {}", self.start, self.text()))
     }
@@ -83,22 +83,27 @@ fn line(reader: &mut impl BufRead) -> io::Result<String> {
 /// A client of one host, with an API key. It never retries: after an error, the server may or may
 /// not have accepted the request, and the next request uses a new connection.
 #[derive(Debug)]
-pub struct Client {
+pub(crate) struct Client {
     address: SocketAddr,
     key: String,
     connection: Option<BufReader<TcpStream>>,
 }
 
 impl Client {
-    pub fn new(address: SocketAddr, key: &str) -> Self {
+    pub(crate) fn new(address: SocketAddr, key: &str) -> Self {
         Self { address, key: key.to_owned(), connection: None }
     }
 
-    pub fn get(&mut self, path: &str) -> io::Result<Message> {
+    pub(crate) fn get(&mut self, path: &str) -> io::Result<Message> {
         self.send("GET", path, &[], "")
     }
 
-    pub fn post(&mut self, path: &str, more: &[(&str, &str)], body: &str) -> io::Result<Message> {
+    pub(crate) fn post(
+        &mut self,
+        path: &str,
+        more: &[(&str, &str)],
+        body: &str,
+    ) -> io::Result<Message> {
         self.send("POST", path, more, body)
     }
 

@@ -5,24 +5,24 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part of this")]
 
-pub mod gguf;
-pub mod http;
-pub mod random;
-pub mod server;
-pub mod service;
+pub(crate) mod gguf;
+pub(crate) mod http;
+pub(crate) mod random;
+pub(crate) mod server;
+pub(crate) mod service;
 
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Time limit of every wait in a test.
-pub const PATIENCE: Duration = Duration::from_secs(600);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
 /// Polling interval.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// Polls until `look` returns a value; fails after [`PATIENCE`], naming `what`.
 #[expect(clippy::disallowed_methods, reason = "nothing here runs on the code that it tests")]
-pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
         if let Some(seen) = look() {
@@ -34,13 +34,13 @@ pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 }
 
 /// Sends a signal to a process. Returns false if there is no such process.
-pub fn signal(pid: u32, signal: Signal) -> bool {
+pub(crate) fn signal(pid: u32, signal: Signal) -> bool {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     pid.is_some_and(|pid| kill_process(pid, signal).is_ok())
 }
 
 /// Returns a number from the environment, for longer manual runs.
-pub fn count_from(variable: &str, default: u32) -> u32 {
+pub(crate) fn count_from(variable: &str, default: u32) -> u32 {
     std::env::var(variable).ok().map_or(default, |text| {
         text.parse().unwrap_or_else(|_| panic!("{variable}={text:?} is not a whole number"))
     })

@@ -9,11 +9,11 @@ use std::thread::JoinHandle;
 use super::http::Message;
 
 /// A status and a JSON body.
-pub type Answer = (u16, String);
+pub(crate) type Answer = (u16, String);
 
 /// A server that runs until dropped.
 #[derive(Debug)]
-pub struct Server {
+pub(crate) struct Server {
     address: SocketAddr,
     stopping: Arc<AtomicBool>,
     accepting: Option<JoinHandle<()>>,
@@ -21,12 +21,12 @@ pub struct Server {
 
 impl Server {
     /// Serves `answer` on a free port of 127.0.0.1.
-    pub fn start(answer: impl Fn(&Message) -> Answer + Send + Sync + 'static) -> Self {
+    pub(crate) fn start(answer: impl Fn(&Message) -> Answer + Send + Sync + 'static) -> Self {
         Self::start_at((Ipv4Addr::LOCALHOST, 0).into(), answer)
     }
 
     /// Serves `answer` at an address.
-    pub fn start_at(
+    pub(crate) fn start_at(
         address: SocketAddr,
         answer: impl Fn(&Message) -> Answer + Send + Sync + 'static,
     ) -> Self {
@@ -48,7 +48,7 @@ impl Server {
     }
 
     /// Returns a URL of this server; `path` begins with a slash.
-    pub fn url(&self, path: &str) -> String {
+    pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
 }
@@ -82,7 +82,7 @@ fn serve(stream: TcpStream, answer: &(impl Fn(&Message) -> Answer + ?Sized)) {
 
 /// A gate that blocks all callers until it is opened.
 #[derive(Debug, Clone, Default)]
-pub struct Gate(Arc<(Mutex<Passage>, Condvar)>);
+pub(crate) struct Gate(Arc<(Mutex<Passage>, Condvar)>);
 
 #[derive(Debug, Default)]
 struct Passage {
@@ -92,7 +92,7 @@ struct Passage {
 
 impl Gate {
     /// Returns once the gate is open.
-    pub fn pass(&self) {
+    pub(crate) fn pass(&self) {
         let (passage, opened) = &*self.0;
         let mut passage = passage.lock().unwrap();
         passage.held += 1;
@@ -101,12 +101,12 @@ impl Gate {
     }
 
     /// Returns the number of blocked callers.
-    pub fn held(&self) -> usize {
+    pub(crate) fn held(&self) -> usize {
         self.0.0.lock().unwrap().held
     }
 
     /// Opens the gate permanently.
-    pub fn open(&self) {
+    pub(crate) fn open(&self) {
         self.0.0.lock().unwrap().open = true;
         self.0.1.notify_all();
     }

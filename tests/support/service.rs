@@ -27,7 +27,7 @@ const SHOWN_LINES: usize = 25;
 
 /// Returns the configuration with a small `limits.disk_reserve`, added to its `[limits]` table if
 /// it has one.
-pub fn with_small_reserve(text: &str) -> String {
+pub(crate) fn with_small_reserve(text: &str) -> String {
     const LIMITS: &str = "[limits]\n";
     const RESERVE: &str = "disk_reserve = \"64MiB\"\n";
     match text.split_once(LIMITS) {
@@ -38,7 +38,7 @@ pub fn with_small_reserve(text: &str) -> String {
 
 /// All settings for a start; a test may start the service many times.
 #[derive(Debug, Clone)]
-pub struct Setup {
+pub(crate) struct Setup {
     folder: PathBuf,
     address: Ipv4Addr,
     config: PathBuf,
@@ -55,7 +55,7 @@ impl Setup {
     /// all other files to `data`. Webhooks to loopback are allowed and retried quickly, and the
     /// disk reserve is small, because the default may exceed the free space of a build machine.
     /// `more` is appended to the configuration.
-    pub fn new(folder: &Path, data: &Path, more: &str) -> Self {
+    pub(crate) fn new(folder: &Path, data: &Path, more: &str) -> Self {
         let models = folder.join("models.d");
         fs::create_dir_all(&models).unwrap();
         let address = own_address();
@@ -88,7 +88,7 @@ impl Setup {
 
     /// Shifts the service's clock by this many seconds, immediately and at its next starts. Only
     /// works in a binary with debug assertions.
-    pub fn shift_clock(&self, seconds: i64) {
+    pub(crate) fn shift_clock(&self, seconds: i64) {
         let file = OpenOptions::new().write(true).open(&self.clock).unwrap();
         file.write_all_at(&(seconds * 1_000_000).to_le_bytes(), 0).unwrap();
         // The service caches the shift for 5 ms.
@@ -97,32 +97,32 @@ impl Setup {
 
     /// Limits the file descriptors of services started later.
     #[must_use]
-    pub fn with_descriptors(self, most: u32) -> Self {
+    pub(crate) fn with_descriptors(self, most: u32) -> Self {
         Self { descriptors: Some(most), ..self }
     }
 
     /// Returns the counter of the service's starts.
-    pub fn starts(&self) -> Arc<AtomicU32> {
+    pub(crate) fn starts(&self) -> Arc<AtomicU32> {
         Arc::clone(&self.starts)
     }
 
     /// Adds a model; call it before a start.
-    pub fn add_model(&self, name: &str, manifest: &str) {
+    pub(crate) fn add_model(&self, name: &str, manifest: &str) {
         fs::write(self.folder.join("models.d").join(format!("{name}.toml")), manifest).unwrap();
     }
 
     /// Returns the service's data folder.
-    pub fn data(&self) -> &Path {
+    pub(crate) fn data(&self) -> &Path {
         &self.data
     }
 
     /// Returns the configuration file.
-    pub fn config(&self) -> &Path {
+    pub(crate) fn config(&self) -> &Path {
         &self.config
     }
 
     /// Starts the process without waiting for it to be ready.
-    pub fn spawn(&self) -> Service {
+    pub(crate) fn spawn(&self) -> Service {
         let log = OpenOptions::new().create(true).append(true).open(self.log()).unwrap();
         self.starts.fetch_add(1, Ordering::SeqCst);
         let child = self.command(&["serve"]).stderr(log).stdout(Stdio::null()).spawn().unwrap();
@@ -130,7 +130,7 @@ impl Setup {
     }
 
     /// Starts the process alone in a control group, without waiting for it to be ready.
-    pub fn spawn_in(&self, group: &Path) -> Service {
+    pub(crate) fn spawn_in(&self, group: &Path) -> Service {
         let log = OpenOptions::new().create(true).append(true).open(self.log()).unwrap();
         let mut command = Command::new("sh");
         command.args(["-c", "echo $$ > \"$0/cgroup.procs\" && exec \"$@\""]).arg(group);
@@ -141,53 +141,53 @@ impl Setup {
     }
 
     /// Starts the service and waits until it is ready.
-    pub fn start(&self) -> Service {
+    pub(crate) fn start(&self) -> Service {
         let mut service = self.spawn();
         service.wait_until_ready();
         service
     }
 
     /// Creates a key of the organization `default`; the service must be running.
-    pub fn create_key(&self) -> String {
+    pub(crate) fn create_key(&self) -> String {
         self.run(&["key", "create", "--name", "test"]).trim().to_owned()
     }
 
     /// Runs a command that must succeed; returns its standard output.
-    pub fn run(&self, arguments: &[&str]) -> String {
+    pub(crate) fn run(&self, arguments: &[&str]) -> String {
         let done = self.command(arguments).output().unwrap();
         assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
         String::from_utf8(done.stdout).unwrap()
     }
 
     /// Runs a command that must fail; returns its standard error.
-    pub fn fail(&self, arguments: &[&str]) -> String {
+    pub(crate) fn fail(&self, arguments: &[&str]) -> String {
         let done = self.command(arguments).output().unwrap();
         assert!(!done.status.success(), "{arguments:?} did not fail");
         String::from_utf8(done.stderr).unwrap()
     }
 
     /// Returns a client of the base host.
-    pub fn client(&self, key: &str) -> Client {
+    pub(crate) fn client(&self, key: &str) -> Client {
         Client::new(self.at(BASE_PORT), key)
     }
 
     /// Returns a client of the older workflows host.
-    pub fn flows(&self, key: &str) -> Client {
+    pub(crate) fn flows(&self, key: &str) -> Client {
         Client::new(self.at(FLOWS_PORT), key)
     }
 
     /// Returns a client of the agent host.
-    pub fn agent(&self, key: &str) -> Client {
+    pub(crate) fn agent(&self, key: &str) -> Client {
         Client::new(self.at(AGENT_PORT), key)
     }
 
     /// Returns the address of the base host.
-    pub fn base(&self) -> SocketAddr {
+    pub(crate) fn base(&self) -> SocketAddr {
         self.at(BASE_PORT)
     }
 
     /// Returns the value of a gauge or counter without labels from `GET /metrics`.
-    pub fn metric(&self, name: &str) -> Option<f64> {
+    pub(crate) fn metric(&self, name: &str) -> Option<f64> {
         value_of(&self.metrics()?, name)
     }
 
@@ -197,27 +197,27 @@ impl Setup {
 
     /// Returns the number of executions running or queued in a lane, both from one scrape, since
     /// queued executions may start in between.
-    pub fn unfinished(&self) -> Option<f64> {
+    pub(crate) fn unfinished(&self) -> Option<f64> {
         let metrics = self.metrics()?;
         let running = value_of(&metrics, "orrery_executions_running")?;
         Some(running + value_of(&metrics, "orrery_executions_queued")?)
     }
 
     /// Returns the log of all starts, without its first `length` bytes.
-    pub fn log_since(&self, length: usize) -> String {
+    pub(crate) fn log_since(&self, length: usize) -> String {
         let bytes = fs::read(self.log()).unwrap_or_default();
         String::from_utf8_lossy(bytes.get(length..).unwrap_or_default()).into_owned()
     }
 
     /// Runs a command; returns whether it succeeded, and its output.
-    pub fn try_run(&self, arguments: &[&str]) -> (bool, String, String) {
+    pub(crate) fn try_run(&self, arguments: &[&str]) -> (bool, String, String) {
         let done = self.command(arguments).output().unwrap();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         (done.status.success(), text(&done.stdout), text(&done.stderr))
     }
 
     /// Returns the last lines of the service's log.
-    pub fn log_tail(&self) -> String {
+    pub(crate) fn log_tail(&self) -> String {
         let text = fs::read_to_string(self.log()).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(SHOWN_LINES)..].join("\n")
@@ -256,18 +256,18 @@ impl Setup {
 
 /// A running service, which is killed on drop.
 #[derive(Debug)]
-pub struct Service {
+pub(crate) struct Service {
     child: Child,
     setup: Setup,
 }
 
 impl Service {
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Waits until `GET /ready` returns 200; fails immediately if the process exits instead.
-    pub fn wait_until_ready(&mut self) {
+    pub(crate) fn wait_until_ready(&mut self) {
         let ready = eventually("the service is ready", || match self.ended() {
             Some(status) => Some(Err(status)),
             None => self.is_ready().then_some(Ok(())),
@@ -277,36 +277,36 @@ impl Service {
         }
     }
 
-    pub fn is_ready(&self) -> bool {
+    pub(crate) fn is_ready(&self) -> bool {
         let answer = Client::new(self.setup.at(BASE_PORT), "").get("/ready");
         answer.is_ok_and(|answer: Message| answer.status() == 200)
     }
 
     /// Returns the exit status if the process has exited by itself.
-    pub fn ended(&mut self) -> Option<ExitStatus> {
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().unwrap()
     }
 
     /// Sends SIGKILL; returns when the process has exited.
-    pub fn kill(mut self) {
+    pub(crate) fn kill(mut self) {
         self.end();
     }
 
     /// Like `kill`, but keeps the value for later checks.
-    pub fn kill_and_keep(&mut self) {
+    pub(crate) fn kill_and_keep(&mut self) {
         drop(self.child.kill());
         eventually("the process dies", || self.ended());
     }
 
     /// Returns the resident memory in bytes.
-    pub fn resident_bytes(&self) -> u64 {
+    pub(crate) fn resident_bytes(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
     }
 
     /// Sends SIGSTOP; returns once all threads have stopped, including those in a disk write.
-    pub fn freeze(&self) {
+    pub(crate) fn freeze(&self) {
         let pid = self.pid();
         assert!(signal(pid, Signal::STOP));
         eventually("every thread stands still", || {
@@ -351,7 +351,7 @@ fn own_address() -> Ipv4Addr {
 
 /// Creates a file that occupies `bytes` of disk space. If less is free, takes all of it and returns
 /// false.
-pub fn take_room(path: &Path, bytes: u64) -> bool {
+pub(crate) fn take_room(path: &Path, bytes: u64) -> bool {
     File::create(path).unwrap();
     let length = bytes.to_string();
     let mut command = Command::new("fallocate");

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// One Rust file.
 #[derive(Debug)]
-pub struct File {
+pub(crate) struct File {
     /// The path from the workspace's root, with `/`: `crates/domain/src/money.rs`.
     pub path: String,
     pub text: String,
@@ -15,7 +15,7 @@ pub struct File {
 
 impl File {
     /// Whether it contains only tests.
-    pub fn is_test(&self) -> bool {
+    pub(crate) fn is_test(&self) -> bool {
         let is_beside = self.path.ends_with("_tests.rs") || self.path.ends_with("/tests.rs");
         is_beside || self.path.contains("/tests/") || self.path.starts_with("tests/")
     }
@@ -25,14 +25,14 @@ const RUST: &[&str] = &["rs"];
 
 /// All Rust files, and faults of their placement.
 #[derive(Debug, Default)]
-pub struct Tree {
+pub(crate) struct Tree {
     pub files: Vec<File>,
     pub faults: Vec<String>,
 }
 
 impl Tree {
     /// The tree of the workspace in the folder `root`.
-    pub fn of_workspace(root: &Path) -> Self {
+    pub(crate) fn of_workspace(root: &Path) -> Self {
         let mut tree = Self::default();
         let folders = fs::read_dir(root.join("crates")).into_iter().flatten();
         let mut sources: Vec<PathBuf> =
@@ -125,7 +125,7 @@ fn programs_in(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// The files below `folder` with one of the extensions; none if the folder does not exist.
-pub fn files_below(folder: &Path, endings: &[&str]) -> Vec<PathBuf> {
+pub(crate) fn files_below(folder: &Path, endings: &[&str]) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let Ok(entries) = fs::read_dir(folder) else { return files };
     for entry in entries {

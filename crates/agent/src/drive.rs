@@ -46,20 +46,20 @@ const MEDIA_BYTES_MAX: usize = 32 * 1024;
 const NAME_CHARS_MAX: usize = 128;
 
 /// A step with the contents of its row.
-pub struct Kept {
+pub(crate) struct Kept {
     pub begun: Begun,
     pub done: Option<Done>,
     pub cost: Usd,
 }
 
 /// Returns the trace span of the next step.
-pub fn next_call(run: &ExchangeRun) -> trace::Call {
+pub(crate) fn next_call(run: &ExchangeRun) -> trace::Call {
     let execution = run.execution();
     execution.trace().call(&execution.exchange_step_key(run.steps().len()))
 }
 
 /// Returns the finished steps in the form that the model receives.
-pub fn shown(kept: &[Kept]) -> impl Iterator<Item = Shown<'_>> {
+pub(crate) fn shown(kept: &[Kept]) -> impl Iterator<Item = Shown<'_>> {
     kept.iter().filter_map(|step| {
         let result = &step.done.as_ref()?.result;
         Some(Shown { task: &step.begun.task, result })
@@ -411,7 +411,7 @@ struct Function {
 }
 
 /// Returns the model's answer and its reasoning; `None` if the response has no valid answer.
-pub fn parse(answer: &RawObject) -> Option<(Answer, Option<String>)> {
+pub(crate) fn parse(answer: &RawObject) -> Option<(Answer, Option<String>)> {
     let choices: Vec<Choice> = answer.value("choices")?;
     let message = choices.into_iter().next()?.message?;
     let cut = |text: &str, most: usize| -> String { text.chars().take(most).collect() };
@@ -463,7 +463,7 @@ fn internal(message: &str) -> Failure {
 }
 
 /// Serializes a record as JSON. Every record can be serialized.
-pub fn text<T: serde::Serialize>(value: &T) -> Result<Box<RawValue>, engine::Error> {
+pub(crate) fn text<T: serde::Serialize>(value: &T) -> Result<Box<RawValue>, engine::Error> {
     Ok(to_raw_value(value).map_err(|error| orrery_storage::Error::malformed("step", error))?)
 }
 

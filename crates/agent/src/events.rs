@@ -106,7 +106,7 @@ impl Feed {
 }
 
 /// Returns the contents of a step's row; `None` if retention has deleted the row.
-pub async fn read(
+pub(crate) async fn read(
     inner: &Inner,
     step: &Step,
 ) -> Result<(Option<Begun>, Option<Done>), engine::Error> {

@@ -24,7 +24,7 @@ const ASK: &str = " You can only read: answer questions about the service and wh
 
 /// The earlier conversation that the model receives.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Past<'a> {
+pub(crate) struct Past<'a> {
     /// The summary of the exchanges that are omitted.
     pub summary: Option<&'a str>,
     /// The exchanges, oldest first.
@@ -33,14 +33,14 @@ pub struct Past<'a> {
 
 /// A step as the model receives it.
 #[derive(Debug)]
-pub struct Shown<'a> {
+pub(crate) struct Shown<'a> {
     pub task: &'a Task,
     pub result: &'a StepResult,
 }
 
 /// Returns the instructions for a behavior.
 #[must_use]
-pub fn instructions(behavior: Behavior) -> String {
+pub(crate) fn instructions(behavior: Behavior) -> String {
     let own = match behavior {
         Behavior::Agent => AGENT,
         Behavior::Plan => PLAN,
@@ -51,7 +51,7 @@ pub fn instructions(behavior: Behavior) -> String {
 
 /// Returns all messages in OpenAI's format.
 #[must_use]
-pub fn messages<'a>(
+pub(crate) fn messages<'a>(
     behavior: Behavior,
     past: Past<'_>,
     question: &Question,

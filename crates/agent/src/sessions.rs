@@ -20,7 +20,7 @@ use orrery_storage::record::{Record, decode};
 use orrery_storage::{self as storage, Commit, Key, Store, Table};
 
 /// Maximum exchanges that a session retains and that a model receives.
-pub const KEPT_MAX: usize = 50;
+pub(crate) const KEPT_MAX: usize = 50;
 /// Maximum exchanges read per session: the retained, running and queued exchanges.
 const READ_MAX: usize = KEPT_MAX + 16;
 /// Maximum number of sessions in a list.
@@ -28,7 +28,7 @@ const LISTED_MAX: usize = 10_000;
 
 /// A stored session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Session {
+pub(crate) struct Session {
     pub id: SessionId,
     pub name: String,
     pub created_at: Timestamp,
@@ -44,7 +44,7 @@ pub struct Session {
 
 /// A stored summary.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Summary {
+pub(crate) struct Summary {
     pub text: Payload,
     /// The last exchange that the summary covers.
     pub through: ExecutionId,
@@ -117,7 +117,7 @@ impl Remembered {
 
 /// The sessions in a store; clones share the store.
 #[derive(Debug, Clone)]
-pub struct Sessions {
+pub(crate) struct Sessions {
     store: Store,
     clock: Clock,
 }
@@ -136,12 +136,12 @@ fn entries(session: SessionId) -> Key {
 
 impl Sessions {
     /// Creates a handle for the sessions in a store.
-    pub const fn new(store: Store, clock: Clock) -> Self {
+    pub(crate) const fn new(store: Store, clock: Clock) -> Self {
         Self { store, clock }
     }
 
     /// Returns the session with this name.
-    pub async fn find(
+    pub(crate) async fn find(
         &self,
         organization: OrganizationId,
         name: &str,
@@ -150,7 +150,7 @@ impl Sessions {
     }
 
     /// Adds an exchange to the commit that accepts it. Creates the session if it does not exist.
-    pub async fn note_start(
+    pub(crate) async fn note_start(
         &self,
         commit: &mut Commit,
         organization: OrganizationId,
@@ -189,7 +189,7 @@ impl Sessions {
     /// Adds the response of an exchange to the commit that ends it, and deletes the oldest
     /// exchanges. Does nothing if the session was cleared. The store's sweep removes the files of
     /// deleted exchanges.
-    pub async fn note_end(
+    pub(crate) async fn note_end(
         &self,
         organization: OrganizationId,
         name: &str,
@@ -230,7 +230,7 @@ impl Sessions {
 
     /// Adds the summary to the commit of the step that creates it. Does nothing if the session was
     /// cleared.
-    pub async fn note_summary(
+    pub(crate) async fn note_summary(
         &self,
         organization: OrganizationId,
         name: &str,
@@ -256,7 +256,7 @@ impl Sessions {
 
     /// Returns the memory of the session. If an engine is given, the memory includes cancelled
     /// exchanges, which ended without a response.
-    pub async fn memory(
+    pub(crate) async fn memory(
         &self,
         organization: OrganizationId,
         session: &Session,
@@ -298,7 +298,10 @@ impl Sessions {
     }
 
     /// Returns the names of the organization's sessions, sorted.
-    pub async fn names(&self, organization: OrganizationId) -> Result<Vec<String>, storage::Error> {
+    pub(crate) async fn names(
+        &self,
+        organization: OrganizationId,
+    ) -> Result<Vec<String>, storage::Error> {
         let mut names = Vec::new();
         let mut scan = self.store.scan(sessions_of(organization));
         while names.len() < LISTED_MAX
@@ -310,7 +313,7 @@ impl Sessions {
     }
 
     /// Deletes a session. Returns false if the session does not exist.
-    pub async fn clear(
+    pub(crate) async fn clear(
         &self,
         organization: OrganizationId,
         name: &str,
@@ -337,7 +340,7 @@ impl Sessions {
 
     /// Deletes the organization's sessions that have been idle for `keep`, and returns their
     /// number.
-    pub async fn forget_unused(
+    pub(crate) async fn forget_unused(
         &self,
         organization: OrganizationId,
         keep: Duration,

@@ -35,7 +35,7 @@ const SYSTEM: &str = "You keep the memory of a conversation between a user and a
 
 /// The state of an exchange that its prompts need.
 #[derive(Debug, Clone, Copy)]
-pub struct Talk<'a> {
+pub(crate) struct Talk<'a> {
     pub execution: &'a Execution,
     pub exchange: &'a Exchange,
     pub question: &'a Question,
@@ -44,7 +44,7 @@ pub struct Talk<'a> {
 
 impl Talk<'_> {
     /// Returns the caller that pays.
-    pub const fn caller(&self) -> Caller {
+    pub(crate) const fn caller(&self) -> Caller {
         let Execution { organization, key, source, .. } = *self.execution;
         Caller { organization, key, source }
     }
@@ -52,7 +52,7 @@ impl Talk<'_> {
 
 /// Returns the newest exchanges that fit in `most` bytes, oldest first.
 #[must_use]
-pub fn newest(exchanges: &[Remembered], most: usize) -> &[Remembered] {
+pub(crate) fn newest(exchanges: &[Remembered], most: usize) -> &[Remembered] {
     let mut bytes = 0_usize;
     let fits = |exchange: &&Remembered| {
         bytes = bytes.saturating_add(exchange.bytes());

@@ -17,7 +17,7 @@ use super::tools::unreadable;
 
 /// A validated input that the engine can run.
 #[derive(Debug)]
-pub struct Ready {
+pub(crate) struct Ready {
     pub work: Work,
     /// The input, with the defaults of the schema filled in.
     pub input: Value,
@@ -26,7 +26,7 @@ pub struct Ready {
 }
 
 /// Prepares a prediction of a model, or returns the reason for the rejection of its input.
-pub async fn prediction(model: &Model, input: Value) -> Result<Ready, String> {
+pub(crate) async fn prediction(model: &Model, input: Value) -> Result<Ready, String> {
     let checked = model.check_input(input).await;
     let input = checked.map_err(|refused| format!("invalid input: {refused}"))?;
     let candidates = vec![Candidate::new(model.slug.as_str())];
@@ -35,7 +35,7 @@ pub async fn prediction(model: &Model, input: Value) -> Result<Ready, String> {
 }
 
 /// Prepares an execution of a workflow's latest version, or returns the reason for its rejection.
-pub async fn workflow_run(
+pub(crate) async fn workflow_run(
     inner: &Inner,
     workflow: &Workflow,
     inputs: Value,

@@ -84,7 +84,7 @@ const KEY_WITHIN: usize = 64 * 1024;
 ///
 /// 401 without a valid key, link or session; 403 without the required permission; 503 when the
 /// store cannot be read; the errors of reading the body, if the key is in the body.
-pub async fn check(
+pub(crate) async fn check(
     services: &Services,
     access: Access,
     request: &mut Request,
@@ -162,7 +162,7 @@ async fn unopened(
 const UNATTENDED: &str = "x-orrery-unattended";
 
 /// Returns whether a person or only the page itself caused a request.
-pub fn by(headers: &HeaderMap) -> By {
+pub(crate) fn by(headers: &HeaderMap) -> By {
     if headers.contains_key(UNATTENDED) { By::Page } else { By::Person }
 }
 
@@ -226,7 +226,7 @@ fn local(services: &Services, request: &Request) -> Result<Principal, crate::Err
 /// # Errors
 /// 400 for a header that is not text; 404 for an unknown organization; 503 when the store cannot be
 /// read.
-pub async fn in_the_name_of(
+pub(crate) async fn in_the_name_of(
     services: &Services,
     request: &Request,
     by: &Principal,
@@ -246,7 +246,7 @@ pub async fn in_the_name_of(
 ///
 /// # Errors
 /// 404 for an unknown organization; 503 when the store cannot be read.
-pub async fn in_the_name_of_path(
+pub(crate) async fn in_the_name_of_path(
     services: &Services,
     (route, request): (&Route, &Request),
     by: Principal,
@@ -299,7 +299,7 @@ fn key_in(text: &[u8]) -> Option<String> {
 ///
 /// # Errors
 /// 429 with `Retry-After` when a bucket is empty.
-pub fn check_rate_limit(
+pub(crate) fn check_rate_limit(
     services: &Services,
     rate: Rate,
     principal: &Principal,
@@ -332,7 +332,7 @@ pub fn check_rate_limit(
 }
 
 /// Returns the key in `X-API-Key`, or in `Authorization: Bearer` (case-insensitive).
-pub fn presented_key(headers: &HeaderMap) -> Option<&str> {
+pub(crate) fn presented_key(headers: &HeaderMap) -> Option<&str> {
     if let Some(key) = headers.get("x-api-key") {
         return key.to_str().ok().map(str::trim);
     }
@@ -340,7 +340,7 @@ pub fn presented_key(headers: &HeaderMap) -> Option<&str> {
 }
 
 /// Returns the key in `Authorization: Bearer`.
-pub fn bearer(headers: &HeaderMap) -> Option<&str> {
+pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(AUTHORIZATION)?.to_str().ok()?;
     let (scheme, key) = value.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())

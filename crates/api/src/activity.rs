@@ -26,10 +26,10 @@ const KIB: u64 = 1024;
 /// Hosts that only serve the operator's own tools.
 const NOT_SHOWN: [&str; 2] = ["control", "metrics"];
 
-pub const SHOW: Doc = Doc::new("admin", "admin_activity", "Get the current activity");
+pub(crate) const SHOW: Doc = Doc::new("admin", "admin_activity", "Get the current activity");
 
 /// `GET /admin/activity`
-pub async fn show(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn show(context: Context) -> Result<Response, crate::Error> {
     let services = &context.services;
     let (found, lanes_total) = services.engine.activity(LANES_MAX);
     let mut lanes = Vec::with_capacity(found.len());

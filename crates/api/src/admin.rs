@@ -47,10 +47,10 @@ struct NewOrganization {
     name: String,
 }
 
-pub const CREATE_KEY: Doc = Doc::new("admin", "admin_create_key", "Create an API key");
+pub(crate) const CREATE_KEY: Doc = Doc::new("admin", "admin_create_key", "Create an API key");
 
 /// `POST /admin/keys`: the only response that ever contains a full key.
-pub async fn create_key(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn create_key(mut context: Context) -> Result<Response, crate::Error> {
     let new: KeyRequest = context.request.json().await?;
     let accounts = &context.services.accounts.by(context.actor());
     if new.admin {
@@ -72,11 +72,11 @@ pub async fn create_key(mut context: Context) -> Result<Response, crate::Error> 
     Ok(response::json(StatusCode::CREATED, &body))
 }
 
-pub const LIST_KEYS: Doc = Doc::new("admin", "admin_list_keys", "List API keys");
+pub(crate) const LIST_KEYS: Doc = Doc::new("admin", "admin_list_keys", "List API keys");
 
 /// `GET /admin/keys?organization=`: the keys of one organization, or the keys of all organizations
 /// with the admin keys.
-pub async fn list_keys(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn list_keys(context: Context) -> Result<Response, crate::Error> {
     let accounts = &context.services.accounts;
     // Flush buffered uses first, so that the response includes them.
     accounts.write_uses().await?;
@@ -98,10 +98,10 @@ pub async fn list_keys(context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &Keys { keys }))
 }
 
-pub const DELETE_KEY: Doc = Doc::new("admin", "admin_delete_key", "Delete an API key");
+pub(crate) const DELETE_KEY: Doc = Doc::new("admin", "admin_delete_key", "Delete an API key");
 
 /// `DELETE /admin/keys/{id}`
-pub async fn delete_key(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn delete_key(context: Context) -> Result<Response, crate::Error> {
     let missing = || crate::Error::not_found("key not found");
     let id: KeyId = context.request.param("id").parse().map_err(|_no_id| missing())?;
     let accounts = &context.services.accounts.by(context.actor());
@@ -116,11 +116,11 @@ pub async fn delete_key(context: Context) -> Result<Response, crate::Error> {
     Err(missing())
 }
 
-pub const CREATE_ORGANIZATION: Doc =
+pub(crate) const CREATE_ORGANIZATION: Doc =
     Doc::new("admin", "admin_create_organization", "Create an organization");
 
 /// `POST /admin/organizations`
-pub async fn create_organization(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn create_organization(mut context: Context) -> Result<Response, crate::Error> {
     let new: NewOrganization = context.request.json().await?;
     let accounts = &context.services.accounts.by(context.actor());
     let organization = accounts.create_organization(&new.name).await?;
@@ -132,13 +132,13 @@ pub async fn create_organization(mut context: Context) -> Result<Response, crate
     Ok(response::json(StatusCode::CREATED, &described))
 }
 
-pub const LIST_ORGANIZATIONS: Doc = Doc {
+pub(crate) const LIST_ORGANIZATIONS: Doc = Doc {
     responses: &[ResponseDoc::json::<Organizations>(200, "The organizations, oldest first")],
     ..Doc::new("organizations", "admin_list_organizations", "List organizations")
 };
 
 /// `GET /admin/organizations`
-pub async fn list_organizations(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn list_organizations(context: Context) -> Result<Response, crate::Error> {
     let mut organizations = Vec::new();
     for organization in context.services.accounts.organizations().await? {
         organizations.push(limits::described(&context.services, &organization).await?);
@@ -146,10 +146,11 @@ pub async fn list_organizations(context: Context) -> Result<Response, crate::Err
     Ok(response::json(StatusCode::OK, &Organizations { organizations }))
 }
 
-pub const LIST_MODELS: Doc = Doc::new("admin", "admin_list_models", "List models with their load");
+pub(crate) const LIST_MODELS: Doc =
+    Doc::new("admin", "admin_list_models", "List models with their load");
 
 /// `GET /admin/models`
-pub async fn list_models(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn list_models(context: Context) -> Result<Response, crate::Error> {
     let services = &context.services;
     let models = services.catalog.list();
     let describe = |model: &std::sync::Arc<orrery_catalog::Model>| {
@@ -185,7 +186,7 @@ pub async fn list_models(context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &Models { models }))
 }
 
-pub const LIST_LOADS: Doc = Doc {
+pub(crate) const LIST_LOADS: Doc = Doc {
     responses: &[ResponseDoc::json::<ModelLoads>(
         200,
         "The models, with their running and queued executions",
@@ -193,11 +194,11 @@ pub const LIST_LOADS: Doc = Doc {
     ..Doc::new("models", "list_model_loads", "List models with their load")
 };
 
-pub const LIST_ALL_LOADS: Doc = Doc { id: "admin_list_models", ..LIST_LOADS };
+pub(crate) const LIST_ALL_LOADS: Doc = Doc { id: "admin_list_models", ..LIST_LOADS };
 
 /// `GET /models` of the dashboard, with the load of the member's organization; `GET
 /// /admin/v1/models`, with the load of all organizations.
-pub async fn list_loads(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn list_loads(context: Context) -> Result<Response, crate::Error> {
     let services = &context.services;
     let mut models = Vec::new();
     for model in services.catalog.list() {
@@ -238,13 +239,14 @@ struct Trial {
     input: serde_json::Map<String, Value>,
 }
 
-pub const TEST_MODEL: Doc = Doc::new("admin", "admin_test_model", "Run one input through a model");
+pub(crate) const TEST_MODEL: Doc =
+    Doc::new("admin", "admin_test_model", "Run one input through a model");
 
 /// `POST /admin/models/test`: runs one input through a model's runner, outside its queue. The run
 /// is neither stored nor charged. The response is a stream of events: the progress of the run, then
 /// its result. The response has status 200 even if the run fails. If the client disconnects, the
 /// run is stopped.
-pub async fn test_model(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn test_model(mut context: Context) -> Result<Response, crate::Error> {
     let trial: Trial = context.request.json().await?;
     // Reload first, so that newly written manifests are included.
     let report = reread(&context).await?;
@@ -347,12 +349,12 @@ fn broken_source(catalog: &Catalog, slug: &str, report: &catalog::Report) -> Opt
     broken.find(is_it).cloned()
 }
 
-pub const RELOAD: Doc =
+pub(crate) const RELOAD: Doc =
     Doc::new("admin", "admin_reload", "Reload the configuration, manifests and certificates");
 
 /// `POST /admin/reload`: reloads the configuration, manifests and certificates. Invalid files are
 /// reported, and their last valid state stays in use.
-pub async fn reload(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn reload(context: Context) -> Result<Response, crate::Error> {
     let reloader = context.services.reloader.get().cloned();
     let starting = || {
         crate::Error::unavailable("no service is running; it will read all files when it starts")

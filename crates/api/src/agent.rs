@@ -59,7 +59,7 @@ macro_rules! answers {
     };
 }
 
-pub const COMPLETIONS: Doc = Doc {
+pub(crate) const COMPLETIONS: Doc = Doc {
     errors: ErrorForm::OpenAi,
     request: Some(RequestDoc::json::<CompletionRequest>()),
     responses: answers!(Completion<'static>),
@@ -67,11 +67,11 @@ pub const COMPLETIONS: Doc = Doc {
 };
 
 /// `POST /v1/chat/completions` of the agent's host
-pub async fn completions(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn completions(context: Context) -> Result<Response, crate::Error> {
     answer(context, Form::OpenAi).await
 }
 
-pub const CHAT: Doc = Doc {
+pub(crate) const CHAT: Doc = Doc {
     errors: ErrorForm::OpenAi,
     request: Some(RequestDoc::json::<MessageRequest>()),
     responses: answers!(Reply<'static>),
@@ -79,22 +79,22 @@ pub const CHAT: Doc = Doc {
 };
 
 /// `POST /chat`
-pub async fn chat(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn chat(context: Context) -> Result<Response, crate::Error> {
     answer(context, Form::Flat).await
 }
 
-pub const CHAT_FOR: Doc =
+pub(crate) const CHAT_FOR: Doc =
     Doc::new("admin", "admin_chat_with_agent", "Send a prompt to the agent for an organization");
 
 /// `POST /admin/agent/chat?organization=`: charged to the organization; the history row has no key.
-pub async fn chat_for(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn chat_for(context: Context) -> Result<Response, crate::Error> {
     let named = context.request.query.get("organization");
     let organization = context.services.accounts.organization_or_default(named).await?.id;
     answer_to(context, Caller { organization, key: NOBODY.into(), source: Source::Api }, Form::Flat)
         .await
 }
 
-pub const FOLLOW: Doc = Doc {
+pub(crate) const FOLLOW: Doc = Doc {
     responses: &[
         ResponseDoc {
             headers: &[TASK],
@@ -106,7 +106,7 @@ pub const FOLLOW: Doc = Doc {
 };
 
 /// `GET /v1/tasks/{task}/events`
-pub async fn follow(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn follow(context: Context) -> Result<Response, crate::Error> {
     let caller = context.caller()?;
     let task = task_of(&context)?;
     let last = context.request.headers.get("last-event-id").and_then(|value| value.to_str().ok());
@@ -116,7 +116,7 @@ pub async fn follow(context: Context) -> Result<Response, crate::Error> {
     Ok(identified(stream_of(watch), task, None))
 }
 
-pub const CANCEL: Doc = Doc {
+pub(crate) const CANCEL: Doc = Doc {
     responses: &[
         ResponseDoc::json::<TaskCancelled>(
             200,
@@ -129,7 +129,7 @@ pub const CANCEL: Doc = Doc {
 };
 
 /// `POST /v1/tasks/{task}/cancel`
-pub async fn cancel(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn cancel(context: Context) -> Result<Response, crate::Error> {
     let task = task_of(&context)?;
     let organization = context.caller()?.organization;
     context.services.agent.cancel(organization, task).await?;
@@ -142,7 +142,7 @@ const SESSION_QUERY: &[Param] = &[Param {
     ..Param::new("session_id", Kind::Text, "The name of the session")
 }];
 
-pub const MEMORY: Doc = Doc {
+pub(crate) const MEMORY: Doc = Doc {
     query: SESSION_QUERY,
     responses: &[ResponseDoc::json::<Memory<'static>>(
         200,
@@ -152,7 +152,7 @@ pub const MEMORY: Doc = Doc {
 };
 
 /// `GET /memory?session_id=`
-pub async fn memory(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn memory(context: Context) -> Result<Response, crate::Error> {
     let organization = context.caller()?.organization;
     let name = session_of(&context)?;
     let memory = context.services.agent.memory(organization, name).await?;
@@ -173,39 +173,39 @@ pub async fn memory(context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &body))
 }
 
-pub const CLEAR: Doc = Doc {
+pub(crate) const CLEAR: Doc = Doc {
     query: SESSION_QUERY,
     responses: &[ResponseDoc::json::<Cleared<'static>>(200, "The session's memory is deleted")],
     ..Doc::new("sessions", "clear_memory", "Delete the memory of a session")
 };
 
 /// `DELETE /memory?session_id=`
-pub async fn clear(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn clear(context: Context) -> Result<Response, crate::Error> {
     let organization = context.caller()?.organization;
     let name = session_of(&context)?;
     let cleared = context.services.agent.clear(organization, name).await?;
     Ok(response::json(StatusCode::OK, &Cleared { cleared, session_id: name }))
 }
 
-pub const SESSIONS: Doc = Doc {
+pub(crate) const SESSIONS: Doc = Doc {
     responses: &[ResponseDoc::json::<Sessions>(200, "The IDs of the sessions")],
     ..Doc::new("sessions", "list_sessions", "List sessions")
 };
 
 /// `GET /sessions`
-pub async fn sessions(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn sessions(context: Context) -> Result<Response, crate::Error> {
     let organization = context.caller()?.organization;
     let sessions = context.services.agent.sessions(organization).await?;
     Ok(response::json(StatusCode::OK, &Sessions { sessions }))
 }
 
-pub const MODELS: Doc = Doc {
+pub(crate) const MODELS: Doc = Doc {
     responses: &[ResponseDoc::json::<Models<'static>>(200, "The agent's model")],
     ..Doc::new("agent", "list_agent_models", "List the agent's models")
 };
 
 /// `GET /v1/models` of the agent's host
-pub async fn models(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn models(context: Context) -> Result<Response, crate::Error> {
     let services = &context.services;
     let model = Model {
         id: services.agent.model_id(),
@@ -268,7 +268,7 @@ fn session_header(context: &Context) -> Option<&str> {
 
 /// Handles a chat completion on another host whose model is the agent. `stream` has the same
 /// default as in OpenAI's API.
-pub async fn complete(
+pub(crate) async fn complete(
     context: Context,
     caller: Caller,
     body: &[u8],

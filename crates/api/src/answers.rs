@@ -40,13 +40,13 @@ const MISSING: ResponseDoc = ResponseDoc::error(404, "Execution not found");
 const ANSWERED: ResponseDoc =
     ResponseDoc::error(409, "The event was already sent, or the execution has ended");
 
-pub const SEND: Doc = Doc {
+pub(crate) const SEND: Doc = Doc {
     request: Some(RequestDoc::json::<Event>()),
     responses: &[ACCEPTED, MISSING, ANSWERED],
     ..Doc::new("executions", "send_event", "Send an event to a waiting step, now or in advance")
 };
 
-pub const SEND_BY_LINK: Doc = Doc {
+pub(crate) const SEND_BY_LINK: Doc = Doc {
     summary: "Send an event to a waiting step, with an API key or the token of its link",
     responses: &[
         ACCEPTED,
@@ -58,7 +58,7 @@ pub const SEND_BY_LINK: Doc = Doc {
 };
 
 /// `POST /executions/{execution}/events/{name}`
-pub async fn send(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn send(mut context: Context) -> Result<Response, crate::Error> {
     let bytes = context.request.body().await?;
     if !(context.is_by_link() && is_form(&context.request.headers, &bytes)) {
         let (execution, name) = target(&context).await?;
@@ -139,13 +139,13 @@ async fn workflow_name(context: &Context, execution: &Execution) -> Result<Strin
     Ok(context.services.workflows.by_id(run.workflow).await?.name.clone())
 }
 
-pub const PAGE: Doc = Doc {
+pub(crate) const PAGE: Doc = Doc {
     responses: &[ResponseDoc::raw(200, "text/html", "A form that sends the event"), MISSING],
     ..Doc::new("executions", "event_page", "Show a page with a form to answer a waiting step")
 };
 
 /// `GET /executions/{execution}/events/{name}`
-pub async fn page(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn page(context: Context) -> Result<Response, crate::Error> {
     let (execution, name) = target(&context).await?;
     if execution.status.is_final() {
         let ended = "<p>This execution has ended. It no longer needs your answer.</p>";

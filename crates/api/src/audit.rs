@@ -13,9 +13,10 @@ use orrery_wire::operator::Acts;
 const LIMIT_DEFAULT: u64 = 50;
 const LIMIT_MAX: u64 = 10_000;
 
-pub const LIST: Doc = Doc::new("admin", "admin_list_audit", "List audit log entries, newest first");
+pub(crate) const LIST: Doc =
+    Doc::new("admin", "admin_list_audit", "List audit log entries, newest first");
 
-pub const LIST_ALL: Doc = Doc {
+pub(crate) const LIST_ALL: Doc = Doc {
     query: &[
         doc::Param::new("action", doc::Kind::Text, "A prefix of the action, such as `key`"),
         doc::Param::new("organization", doc::Kind::Text, "The name of an organization"),
@@ -28,7 +29,7 @@ pub const LIST_ALL: Doc = Doc {
 };
 
 /// `GET /admin/audit?action=&organization=&from=&to=&limit=`
-pub async fn list(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn list(context: Context) -> Result<Response, crate::Error> {
     let services = &context.services;
     let query = &context.request.query;
     let given = |name: &str| query.get(name).filter(|text| !text.is_empty());
@@ -53,7 +54,7 @@ pub async fn list(context: Context) -> Result<Response, crate::Error> {
 
 const OWN_LIMIT_MAX: u64 = 1000;
 
-pub const OF_ORGANIZATION: Doc = Doc {
+pub(crate) const OF_ORGANIZATION: Doc = Doc {
     query: &[
         doc::Param::new("action", doc::Kind::Text, "A prefix of the action, such as `key`"),
         doc::Param::limit(OWN_LIMIT_MAX, LIMIT_DEFAULT),
@@ -63,7 +64,7 @@ pub const OF_ORGANIZATION: Doc = Doc {
 };
 
 /// `GET /audit?action=&limit=`: the audit log of the member's organization.
-pub async fn of_organization(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn of_organization(context: Context) -> Result<Response, crate::Error> {
     let query = &context.request.query;
     let filter = Filter {
         action: query.get("action").filter(|text| !text.is_empty()).map(str::to_owned),

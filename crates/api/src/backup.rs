@@ -19,10 +19,10 @@ use orrery_records::files::{BlobPin, Files};
 const PIECE: usize = 256 * 1024;
 const PIECES: usize = 16;
 
-pub const WRITE: Doc = Doc::new("admin", "admin_backup", "Stream a full backup");
+pub(crate) const WRITE: Doc = Doc::new("admin", "admin_backup", "Stream a full backup");
 
 /// `GET /admin/backup`
-pub async fn write(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn write(context: Context) -> Result<Response, crate::Error> {
     let services = &context.services;
     let files = services.files.clone();
     let now = services.clock.now();

@@ -23,13 +23,13 @@ struct TopUp {
     amount_usd: f64,
 }
 
-pub const BALANCE: Doc = Doc {
+pub(crate) const BALANCE: Doc = Doc {
     responses: &[ResponseDoc::json::<Balance>(200, "The balance")],
     ..Doc::new("billing", "get_balance", "Get the balance")
 };
 
 /// `GET /v1/billing/balance`
-pub async fn balance(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn balance(context: Context) -> Result<Response, crate::Error> {
     if !context.services.settings.billing_enabled {
         return Err(crate::Error::unavailable("service unavailable"));
     }
@@ -38,10 +38,11 @@ pub async fn balance(context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &Balance { balance_usd: balance.dollars() }))
 }
 
-pub const SHOW: Doc = Doc::new("admin", "admin_show_balance", "Get the balance of an organization");
+pub(crate) const SHOW: Doc =
+    Doc::new("admin", "admin_show_balance", "Get the balance of an organization");
 
 /// `GET /admin/balance?organization=`
-pub async fn show(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn show(context: Context) -> Result<Response, crate::Error> {
     let services = &context.services;
     let organization = services
         .accounts
@@ -51,10 +52,10 @@ pub async fn show(context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &operator::Balance::of(&organization, balance)))
 }
 
-pub const TOP_UP: Doc = Doc::new("admin", "admin_top_up", "Top up a balance");
+pub(crate) const TOP_UP: Doc = Doc::new("admin", "admin_top_up", "Top up a balance");
 
 /// `POST /admin/balance/top-up`
-pub async fn top_up(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn top_up(mut context: Context) -> Result<Response, crate::Error> {
     let asked: TopUp = context.request.json().await?;
     let services = &context.services;
     let organization =
@@ -69,11 +70,11 @@ pub async fn top_up(mut context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::CREATED, &operator::Balance::of(&organization, balance)))
 }
 
-pub const LEDGER: Doc =
+pub(crate) const LEDGER: Doc =
     Doc::new("admin", "admin_list_ledger", "List the ledger entries of an organization");
 
 /// `GET /admin/balance/ledger?organization=&limit=`: the latest entries.
-pub async fn ledger(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn ledger(context: Context) -> Result<Response, crate::Error> {
     let services = &context.services;
     let query = &context.request.query;
     let limit = usize::try_from(query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)?)?;
@@ -84,16 +85,16 @@ pub async fn ledger(context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &body))
 }
 
-pub const OWN_LEDGER: Doc = Doc {
+pub(crate) const OWN_LEDGER: Doc = Doc {
     query: &[doc::Param::limit(LIMIT_MAX, LIMIT_DEFAULT)],
     responses: &[ResponseDoc::json::<Ledger>(200, "The latest entries, newest first")],
     ..Doc::new("ledger", "list_ledger", "List ledger entries")
 };
 
-pub const LEDGER_OF: Doc = Doc { id: "list_organization_ledger", ..OWN_LEDGER };
+pub(crate) const LEDGER_OF: Doc = Doc { id: "list_organization_ledger", ..OWN_LEDGER };
 
 /// `GET /ledger?limit=`: the ledger of the member's organization.
-pub async fn own_ledger(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn own_ledger(context: Context) -> Result<Response, crate::Error> {
     let limit = context.request.query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)?;
     let limit = usize::try_from(limit)?;
     let entries = context.services.billing.ledger(context.organization()?, None, limit).await?;

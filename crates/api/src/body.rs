@@ -22,7 +22,7 @@ use orrery_wire::request::{Mismatch, read};
 ///
 /// # Errors
 /// 400 when the body does not match its schema.
-pub async fn form<T: DeserializeOwned + JsonSchema + 'static>(
+pub(crate) async fn form<T: DeserializeOwned + JsonSchema + 'static>(
     request: &mut Request,
 ) -> Result<T, Error> {
     let body = parse_value(&request.body().await?)?;
@@ -38,7 +38,7 @@ pub async fn form<T: DeserializeOwned + JsonSchema + 'static>(
 ///
 /// # Errors
 /// 400 for an invalid URL, for a URL that the egress guard denies, and for an invalid secret.
-pub fn webhook(
+pub(crate) fn webhook(
     url: Option<String>,
     secret: Option<String>,
     services: &Services,
@@ -50,10 +50,14 @@ pub fn webhook(
 }
 
 /// The warning about a webhook secret without a URL.
-pub const SECRET_ALONE: &str = "webhook_secret has no effect without webhook_url";
+pub(crate) const SECRET_ALONE: &str = "webhook_secret has no effect without webhook_url";
 
 /// Warns about a webhook secret without a URL.
-pub fn warn_of_secret_alone(request: &Request, url: Option<&String>, secret: Option<&String>) {
+pub(crate) fn warn_of_secret_alone(
+    request: &Request,
+    url: Option<&String>,
+    secret: Option<&String>,
+) {
     let is_set = |text: Option<&String>| text.is_some_and(|text| !text.is_empty());
     if is_set(secret) && !is_set(url) {
         request.warn(SECRET_ALONE);
@@ -64,7 +68,7 @@ pub fn warn_of_secret_alone(request: &Request, url: Option<&String>, secret: Opt
 ///
 /// # Errors
 /// 400 for an invalid URL, and for a URL that the egress guard denies.
-pub fn webhook_url(
+pub(crate) fn webhook_url(
     name: &str,
     url: Option<String>,
     services: &Services,
@@ -78,7 +82,7 @@ pub fn webhook_url(
 }
 
 /// Returns the items without surrounding whitespace and without duplicates, in order.
-pub fn distinct(items: Vec<String>) -> Vec<String> {
+pub(crate) fn distinct(items: Vec<String>) -> Vec<String> {
     let mut seen = HashSet::new();
     let trimmed = items.into_iter().map(|item| item.trim().to_owned());
     trimmed.filter(|item| seen.insert(item.clone())).collect()
@@ -88,13 +92,13 @@ pub fn distinct(items: Vec<String>) -> Vec<String> {
 ///
 /// # Errors
 /// 400 for an invalid secret.
-pub fn sealed_secret(secret: &str, services: &Services) -> Result<String, Error> {
+pub(crate) fn sealed_secret(secret: &str, services: &Services) -> Result<String, Error> {
     signature::check_secret(secret).map_err(|error| Error::bad_request(error.to_string()))?;
     services.sealer.seal(secret).map_err(Error::internal)
 }
 
 /// Returns the error for input that fails validation.
-pub fn validation_error(error: ValidationError) -> Error {
+pub(crate) fn validation_error(error: ValidationError) -> Error {
     match error {
         ValidationError::Violations(violations) => invalid_input(&violations),
         ValidationError::Unavailable(unavailable) => validation_unavailable(unavailable),
@@ -102,7 +106,7 @@ pub fn validation_error(error: ValidationError) -> Error {
 }
 
 /// Returns the error for a validation that could not run: 503 if a retry may help.
-pub fn validation_unavailable(unavailable: Unavailable) -> Error {
+pub(crate) fn validation_unavailable(unavailable: Unavailable) -> Error {
     match unavailable {
         Unavailable::Busy => Error::unavailable(unavailable.to_string())
             .with_header(RETRY_AFTER, HeaderValue::from_static("1")),

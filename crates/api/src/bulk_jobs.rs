@@ -17,7 +17,7 @@ use orrery_wire::bulk_job::{Accepted, Request, View};
 const NO_JOB: ResponseDoc = ResponseDoc::error(404, "Job not found");
 const JOB: ResponseDoc = ResponseDoc::json::<View>(200, "The job with its progress");
 
-pub const START: Doc = Doc {
+pub(crate) const START: Doc = Doc {
     request: Some(RequestDoc::json::<Request>()),
     is_idempotent: true,
     responses: &[
@@ -32,7 +32,7 @@ pub const START: Doc = Doc {
 };
 
 /// `POST /executions/bulk`
-pub async fn start(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn start(mut context: Context) -> Result<Response, crate::Error> {
     let caller = context.caller()?;
     let bytes = context.request.body().await?;
     let organization = caller.organization;
@@ -83,18 +83,18 @@ pub async fn start(mut context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::ACCEPTED, &Accepted { job_id: id }))
 }
 
-pub const GET: Doc =
+pub(crate) const GET: Doc =
     Doc { responses: &[JOB, NO_JOB], ..Doc::new("executions", "get_bulk_job", "Get a bulk job") };
 
 /// `GET /executions/bulk/{job}`
-pub async fn get(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn get(context: Context) -> Result<Response, crate::Error> {
     let organization = context.caller()?.organization;
     let engine = &context.services.engine;
     let job = engine.job(organization, id_of(&context)?).await.map_err(not_found)?;
     Ok(response::json(StatusCode::OK, &View::from(&job)))
 }
 
-pub const CANCEL: Doc = Doc {
+pub(crate) const CANCEL: Doc = Doc {
     responses: &[JOB, NO_JOB],
     ..Doc::new(
         "executions",
@@ -104,7 +104,7 @@ pub const CANCEL: Doc = Doc {
 };
 
 /// `POST /executions/bulk/{job}/cancel`
-pub async fn cancel(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn cancel(context: Context) -> Result<Response, crate::Error> {
     let organization = context.caller()?.organization;
     let engine = &context.services.engine;
     let job = engine.cancel_job(organization, id_of(&context)?).await.map_err(not_found)?;

@@ -34,10 +34,10 @@ struct Changed {
     enabled: Option<bool>,
 }
 
-pub const CREATE: Doc = Doc::new("admin", "admin_create_chain", "Create a fallback chain");
+pub(crate) const CREATE: Doc = Doc::new("admin", "admin_create_chain", "Create a fallback chain");
 
 /// `POST /admin/chains`
-pub async fn create(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn create(mut context: Context) -> Result<Response, crate::Error> {
     let new: New = context.request.json().await?;
     let services = &context.services;
     let organization =
@@ -52,10 +52,10 @@ pub async fn create(mut context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::CREATED, &Chain::of(&made, &organization)))
 }
 
-pub const CHANGE: Doc = Doc::new("admin", "admin_change_chain", "Update a fallback chain");
+pub(crate) const CHANGE: Doc = Doc::new("admin", "admin_change_chain", "Update a fallback chain");
 
 /// `PUT /admin/chains`: changes the entries of a chain, or enables or disables it.
-pub async fn change(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn change(mut context: Context) -> Result<Response, crate::Error> {
     let changed: Changed = context.request.json().await?;
     let services = &context.services;
     let organization =
@@ -71,10 +71,10 @@ pub async fn change(mut context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &Chain::of(&chain, &organization)))
 }
 
-pub const LIST: Doc = Doc::new("admin", "admin_list_chains", "List fallback chains");
+pub(crate) const LIST: Doc = Doc::new("admin", "admin_list_chains", "List fallback chains");
 
 /// `GET /admin/chains?organization=`: the chains of one organization, or of all organizations.
-pub async fn list(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn list(context: Context) -> Result<Response, crate::Error> {
     let services = &context.services;
     let mut chains = Vec::new();
     for organization in context.named_organizations().await? {
@@ -84,10 +84,10 @@ pub async fn list(context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &Chains { chains }))
 }
 
-pub const DELETE: Doc = Doc::new("admin", "admin_delete_chain", "Delete a fallback chain");
+pub(crate) const DELETE: Doc = Doc::new("admin", "admin_delete_chain", "Delete a fallback chain");
 
 /// `DELETE /admin/chains?organization=&model=&name=`
-pub async fn delete(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn delete(context: Context) -> Result<Response, crate::Error> {
     let services = &context.services;
     let query = &context.request.query;
     let organization = services.accounts.organization_or_default(query.get("organization")).await?;
@@ -97,21 +97,21 @@ pub async fn delete(context: Context) -> Result<Response, crate::Error> {
     Ok(response::empty(StatusCode::NO_CONTENT))
 }
 
-pub const LIST_OWN: Doc = Doc {
+pub(crate) const LIST_OWN: Doc = Doc {
     responses: &[ResponseDoc::json::<chain::Chains>(200, "The chains, sorted by model and name")],
     ..Doc::new("chains", "list_chains", "List fallback chains")
 };
 
-pub const LIST_NAMED: Doc = Doc { id: "list_organization_chains", ..LIST_OWN };
+pub(crate) const LIST_NAMED: Doc = Doc { id: "list_organization_chains", ..LIST_OWN };
 
 /// `GET /chains` of the dashboard.
-pub async fn list_own(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn list_own(context: Context) -> Result<Response, crate::Error> {
     let chains = context.services.chains.list(context.organization()?).await?;
     let chains = chains.iter().map(chain::Chain::from).collect();
     Ok(response::json(StatusCode::OK, &chain::Chains { chains }))
 }
 
-pub const CREATE_OWN: Doc = Doc {
+pub(crate) const CREATE_OWN: Doc = Doc {
     request: Some(RequestDoc::json::<chain::NewChain>()),
     responses: &[
         ResponseDoc::json::<chain::Chain>(201, "The chain, which is enabled"),
@@ -124,7 +124,7 @@ pub const CREATE_OWN: Doc = Doc {
 };
 
 /// `POST /chains` of the dashboard.
-pub async fn create_own(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn create_own(mut context: Context) -> Result<Response, crate::Error> {
     let chain::NewChain { model, name, entries } = context.request.json().await?;
     let services = &context.services;
     let schema_of = |slug: &str| schema_of(services, slug);
@@ -136,7 +136,7 @@ pub async fn create_own(mut context: Context) -> Result<Response, crate::Error> 
 
 const NO_CHAIN: ResponseDoc = ResponseDoc::error(404, "Chain not found");
 
-pub const CHANGE_OWN: Doc = Doc {
+pub(crate) const CHANGE_OWN: Doc = Doc {
     request: Some(RequestDoc::json::<chain::ChainChange>()),
     responses: &[
         ResponseDoc::json::<chain::Chain>(200, "The updated chain"),
@@ -147,7 +147,7 @@ pub const CHANGE_OWN: Doc = Doc {
 };
 
 /// `PUT /chains` of the dashboard: changes the entries of a chain, or enables or disables it.
-pub async fn change_own(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn change_own(mut context: Context) -> Result<Response, crate::Error> {
     let chain::ChainChange { model, name, entries, enabled } = context.request.json().await?;
     let services = &context.services;
     let schema_of = |slug: &str| schema_of(services, slug);
@@ -158,7 +158,7 @@ pub async fn change_own(mut context: Context) -> Result<Response, crate::Error> 
     Ok(response::json(StatusCode::OK, &chain::Chain::from(&chain)))
 }
 
-pub const DELETE_OWN: Doc = Doc {
+pub(crate) const DELETE_OWN: Doc = Doc {
     query: &[
         Param { is_required: true, ..Param::new("model", Kind::Text, "The primary model") },
         Param { is_required: true, ..Param::new("name", Kind::Text, "The name of the chain") },
@@ -168,7 +168,7 @@ pub const DELETE_OWN: Doc = Doc {
 };
 
 /// `DELETE /chains?model=&name=` of the dashboard.
-pub async fn delete_own(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn delete_own(context: Context) -> Result<Response, crate::Error> {
     let query = &context.request.query;
     let model = query.get("model").unwrap_or("");
     let name = query.get("name").unwrap_or("");
@@ -178,7 +178,7 @@ pub async fn delete_own(context: Context) -> Result<Response, crate::Error> {
 }
 
 /// Returns the request schema of a model, or the error that there is no such model.
-pub fn schema_of(services: &Services, slug: &str) -> Result<Value, String> {
+pub(crate) fn schema_of(services: &Services, slug: &str) -> Result<Value, String> {
     let model = services.catalog.get(slug).ok_or_else(|| services.catalog.missing(slug))?;
     Ok(model.schema.text().clone())
 }

@@ -48,7 +48,7 @@ fn topics() -> Vec<&'static str> {
     TOPICS.iter().map(|(topic, _)| *topic).chain([SESSION]).collect()
 }
 
-pub const FOLLOW: Doc = Doc {
+pub(crate) const FOLLOW: Doc = Doc {
     query: &[Param::new("topics", Kind::ListOf(topics), "The topics to follow. Defaults to all")],
     responses: &[
         ResponseDoc::events(
@@ -62,7 +62,7 @@ pub const FOLLOW: Doc = Doc {
 };
 
 /// `GET /events?topics=`
-pub async fn follow(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn follow(context: Context) -> Result<Response, crate::Error> {
     let grant = context.grant()?;
     let asked = chosen(context.request.query.get("topics"))?;
     let services = Arc::clone(&context.services);

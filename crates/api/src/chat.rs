@@ -23,10 +23,10 @@ use orrery_wire::chat::{
     ModelSource, Models, Upstream,
 };
 
-pub const X_EXECUTION_ID: HeaderName = HeaderName::from_static("x-execution-id");
+pub(crate) const X_EXECUTION_ID: HeaderName = HeaderName::from_static("x-execution-id");
 
 /// The header with the call's ID in the history.
-pub const EXECUTION: (&str, &str) = ("X-Execution-Id", "The ID of the call in the history");
+pub(crate) const EXECUTION: (&str, &str) = ("X-Execution-Id", "The ID of the call in the history");
 
 /// The error responses of both operations. The status of a model server's error is forwarded.
 macro_rules! failures {
@@ -44,7 +44,7 @@ macro_rules! failures {
     };
 }
 
-pub const COMPLETIONS: Doc = Doc {
+pub(crate) const COMPLETIONS: Doc = Doc {
     errors: ErrorForm::OpenAi,
     request: Some(RequestDoc::json::<CompletionRequest>()),
     responses: failures!(ResponseDoc::json_or_events::<chat::Answer>(
@@ -55,11 +55,11 @@ pub const COMPLETIONS: Doc = Doc {
 };
 
 /// `POST /v1/chat/completions`
-pub async fn completions(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn completions(context: Context) -> Result<Response, crate::Error> {
     call(context, Operation::Chat).await
 }
 
-pub const EMBEDDINGS: Doc = Doc {
+pub(crate) const EMBEDDINGS: Doc = Doc {
     errors: ErrorForm::OpenAi,
     request: Some(RequestDoc::json::<EmbeddingsRequest>()),
     responses: failures!(ResponseDoc::json::<chat::Answer>(200, "The embeddings")),
@@ -67,7 +67,7 @@ pub const EMBEDDINGS: Doc = Doc {
 };
 
 /// `POST /v1/embeddings`
-pub async fn embeddings(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn embeddings(context: Context) -> Result<Response, crate::Error> {
     call(context, Operation::Embeddings).await
 }
 
@@ -79,13 +79,13 @@ async fn call(context: Context, operation: Operation) -> Result<Response, crate:
     answer(context, caller, operation).await
 }
 
-pub const CONVERSE: Doc = Doc {
+pub(crate) const CONVERSE: Doc = Doc {
     errors: ErrorForm::OpenAi,
     ..Doc::new("admin", "admin_chat", "Create a chat completion for an organization")
 };
 
 /// `POST /admin/chat?organization=`: a call by the operator, who has no API key.
-pub async fn converse(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn converse(context: Context) -> Result<Response, crate::Error> {
     let accounts = &context.services.accounts;
     let name = context.request.query.get("organization");
     let organization = accounts.organization_or_default(name).await?.id;
@@ -131,7 +131,7 @@ fn is_of_agent(services: &Services, body: &[u8]) -> bool {
     named.is_ok_and(|named| named.model == id) && services.catalog.get(id).is_none()
 }
 
-pub fn identified(execution: ExecutionId, mut answer: Response) -> Response {
+pub(crate) fn identified(execution: ExecutionId, mut answer: Response) -> Response {
     if let Ok(id) = HeaderValue::from_str(&execution.to_string()) {
         answer.headers_mut().insert(X_EXECUTION_ID, id);
     }
@@ -139,11 +139,11 @@ pub fn identified(execution: ExecutionId, mut answer: Response) -> Response {
 }
 
 /// Returns the header with a failed call's ID in the history.
-pub fn execution_header(execution: ExecutionId) -> Option<(HeaderName, HeaderValue)> {
+pub(crate) fn execution_header(execution: ExecutionId) -> Option<(HeaderName, HeaderValue)> {
     Some((X_EXECUTION_ID, HeaderValue::from_str(&execution.to_string()).ok()?))
 }
 
-pub const MODELS: Doc = Doc {
+pub(crate) const MODELS: Doc = Doc {
     errors: ErrorForm::OpenAi,
     responses: &[ResponseDoc::json::<ModelCatalog<'static>>(
         200,
@@ -152,10 +152,10 @@ pub const MODELS: Doc = Doc {
     ..Doc::new("chat", "list_chat_models", "List callable models")
 };
 
-pub const MODELS_OF: Doc = Doc { tag: "admin", id: "admin_chat_models", ..MODELS };
+pub(crate) const MODELS_OF: Doc = Doc { tag: "admin", id: "admin_chat_models", ..MODELS };
 
 /// `GET /v1/llm-router/model-catalog`, and for operators `GET /admin/chat/models`
-pub async fn models(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn models(context: Context) -> Result<Response, crate::Error> {
     let services = &context.services;
     let catalog = services.chat.models().await;
     let fee = services.chat.fee();
@@ -170,7 +170,7 @@ pub async fn models(context: Context) -> Result<Response, crate::Error> {
 }
 
 /// Lists the models that OpenAI clients can call, in OpenAI's format.
-pub async fn list_callable(context: &Context) -> Response {
+pub(crate) async fn list_callable(context: &Context) -> Response {
     let services = &context.services;
     let catalog = services.chat.models().await;
     let data = callable(services, &catalog);
@@ -181,7 +181,7 @@ pub async fn list_callable(context: &Context) -> Response {
 ///
 /// # Errors
 /// 404 with the reason, in OpenAI's format.
-pub async fn find_callable(context: &Context, id: &str) -> Result<Response, crate::Error> {
+pub(crate) async fn find_callable(context: &Context, id: &str) -> Result<Response, crate::Error> {
     let services = &context.services;
     let catalog = services.chat.models().await;
     if let Some(model) = callable(services, &catalog).into_iter().find(|model| model.id == id) {

@@ -33,7 +33,7 @@ const GZIP_LEVEL: u32 = 4;
 
 /// A content coding that a client accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Coding {
+pub(crate) enum Coding {
     Zstd,
     Gzip,
 }
@@ -47,7 +47,7 @@ impl Coding {
     }
 
     /// Returns the best coding that a request accepts; `None` for no compression.
-    pub fn asked(headers: &HeaderMap) -> Option<Self> {
+    pub(crate) fn asked(headers: &HeaderMap) -> Option<Self> {
         let lists = headers.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
         let mut best: Option<(f32, Self)> = None;
         for one in lists.flat_map(|list| list.split(',')) {
@@ -72,7 +72,7 @@ impl Coding {
 }
 
 /// Compresses a response if the client accepts compression and the response is eligible.
-pub async fn compress(mut answer: Response, role: Role, coding: Option<Coding>) -> Response {
+pub(crate) async fn compress(mut answer: Response, role: Role, coding: Option<Coding>) -> Response {
     if !is_worth_it(&answer, role) {
         return answer;
     }

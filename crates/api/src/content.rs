@@ -40,7 +40,7 @@ const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName =
 /// The header with the range of a 206 response.
 const PART: (&str, &str) = ("Content-Range", "The range, and the size of the file");
 
-pub const GET: Doc = Doc {
+pub(crate) const GET: Doc = Doc {
     responses: &[
         ResponseDoc::raw(200, "*/*", "The bytes, with the content type of the file"),
         ResponseDoc {
@@ -59,7 +59,7 @@ pub const GET: Doc = Doc {
 };
 
 /// `GET /v1/files/{id}/content`
-pub async fn get(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn get(context: Context) -> Result<Response, crate::Error> {
     let id = context.request.param("id").parse().map_err(|_no_id| missing())?;
     let organization = context.organization()?;
     let found = context.services.files.find(organization, id).await?;

@@ -21,7 +21,7 @@ use orrery_wire::execution::Waiting;
 
 /// Returns the audit log's actor for the operator at the other end of a connection.
 #[must_use]
-pub fn actor(peer: &Peer) -> Actor {
+pub(crate) fn actor(peer: &Peer) -> Actor {
     Actor::operator(match peer {
         Peer::InProcess => "command line",
         Peer::Unix | Peer::Tcp(_) => "control socket",

@@ -22,7 +22,7 @@ const ENTRIES_MAX: usize = 20_000;
 /// The number of ledger entries read at a time.
 const PAGE: usize = 1000;
 
-pub const COSTS: Doc = Doc {
+pub(crate) const COSTS: Doc = Doc {
     query: &[Param::new(
         "days",
         Kind::Whole { min: 1, max: DAYS_MAX, default: DAYS_DEFAULT },
@@ -36,7 +36,7 @@ pub const COSTS: Doc = Doc {
 type Sums = BTreeMap<(String, String), (Usd, u64)>;
 
 /// `GET /costs?days=`
-pub async fn costs(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn costs(context: Context) -> Result<Response, crate::Error> {
     let organization = context.organization()?;
     let services = &context.services;
     let days = context.request.query.number("days", 1..=DAYS_MAX, DAYS_DEFAULT)?;

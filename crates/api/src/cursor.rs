@@ -10,7 +10,7 @@ use super::{Context, Services};
 use orrery_domain::ids::Id;
 
 /// Returns the cursor for the page after `id`, valid only for the same query `asked`.
-pub fn behind<T: Id>(services: &Services, asked: &str, id: T) -> String {
+pub(crate) fn behind<T: Id>(services: &Services, asked: &str, id: T) -> String {
     let id = id.bytes();
     URL_SAFE_NO_PAD.encode([&id[..], &services.sealer.mac(&signed(asked, &id))].concat())
 }
@@ -19,7 +19,7 @@ pub fn behind<T: Id>(services: &Services, asked: &str, id: T) -> String {
 ///
 /// # Errors
 /// 400 for a cursor of another query.
-pub fn read<T: Id>(context: &Context, asked: &str) -> Result<Option<T>, crate::Error> {
+pub(crate) fn read<T: Id>(context: &Context, asked: &str) -> Result<Option<T>, crate::Error> {
     let cursor = context.request.query.get("cursor").filter(|cursor| !cursor.is_empty());
     let Some(cursor) = cursor else { return Ok(None) };
     let id = (|| {

@@ -8,12 +8,12 @@ use crate::static_files as dashboard;
 use orrery_http::{Response, response};
 use orrery_wire::service::{Executions, Findings, Host, OwnStatus, Status, Webhooks};
 
-pub const PAGE: Doc = page_doc("page", "The dashboard");
-pub const PAGE_OF_APP: Doc = page_doc("page_of_app", "Open the dashboard");
-pub const PAGE_IN_APP: Doc = page_doc("page_in_app", "Open a screen of the dashboard");
-pub const PAGE_OF_SETUP: Doc = page_doc("page_of_setup", "Open a setup link");
-pub const PAGE_OF_INVITATION: Doc = page_doc("page_of_invitation", "Open an invitation");
-pub const PAGE_OF_RESET: Doc = page_doc("page_of_reset", "Open a password reset link");
+pub(crate) const PAGE: Doc = page_doc("page", "The dashboard");
+pub(crate) const PAGE_OF_APP: Doc = page_doc("page_of_app", "Open the dashboard");
+pub(crate) const PAGE_IN_APP: Doc = page_doc("page_in_app", "Open a screen of the dashboard");
+pub(crate) const PAGE_OF_SETUP: Doc = page_doc("page_of_setup", "Open a setup link");
+pub(crate) const PAGE_OF_INVITATION: Doc = page_doc("page_of_invitation", "Open an invitation");
+pub(crate) const PAGE_OF_RESET: Doc = page_doc("page_of_reset", "Open a password reset link");
 
 const PAGE_ANSWERS: &[ResponseDoc] =
     &[ResponseDoc::raw(200, "text/html", "The page"), ResponseDoc::empty(304, "Not modified")];
@@ -23,11 +23,11 @@ const fn page_doc(id: &'static str, summary: &'static str) -> Doc {
 }
 
 /// `GET /` and the path of every screen: returns the page, which shows the screen for its path.
-pub async fn page(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn page(context: Context) -> Result<Response, crate::Error> {
     asset_reply(&context, "index.html")
 }
 
-pub const ASSET: Doc = Doc {
+pub(crate) const ASSET: Doc = Doc {
     responses: &[
         ResponseDoc::raw(200, "*/*", "The file"),
         ResponseDoc::empty(304, "Not modified"),
@@ -37,7 +37,7 @@ pub const ASSET: Doc = Doc {
 };
 
 /// `GET /static/{file}`
-pub async fn asset(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn asset(context: Context) -> Result<Response, crate::Error> {
     asset_reply(&context, context.request.param("file"))
 }
 
@@ -46,7 +46,7 @@ fn asset_reply(context: &Context, path: &str) -> Result<Response, crate::Error> 
         .ok_or_else(|| crate::Error::not_found("not found"))
 }
 
-pub const STATUS: Doc = Doc {
+pub(crate) const STATUS: Doc = Doc {
     responses: &[ResponseDoc::json::<Status<'static>>(
         200,
         "Totals, with no data of any organization",
@@ -55,7 +55,7 @@ pub const STATUS: Doc = Doc {
 };
 
 /// `GET /status.json`: totals only, with no data of any organization.
-pub async fn status(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn status(context: Context) -> Result<Response, crate::Error> {
     let services = &context.services;
     let (running, queued) = services.engine.totals();
     let ready = services.readiness.get();
@@ -80,13 +80,13 @@ pub async fn status(context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &body))
 }
 
-pub const OWN_STATUS: Doc = Doc {
+pub(crate) const OWN_STATUS: Doc = Doc {
     responses: &[ResponseDoc::json::<OwnStatus>(200, "The status of the organization")],
     ..Doc::new("dashboard", "own_status", "Get the organization status")
 };
 
 /// `GET /status`
-pub async fn own_status(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn own_status(context: Context) -> Result<Response, crate::Error> {
     let services = &context.services;
     let organization = context.organization()?;
     let load = services.engine.load_of(organization).unwrap_or_default();
@@ -103,13 +103,13 @@ pub async fn own_status(context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &body))
 }
 
-pub const FINDINGS: Doc = Doc {
+pub(crate) const FINDINGS: Doc = Doc {
     responses: &[ResponseDoc::json::<Findings>(200, "The findings, concerns first")],
     ..Doc::new("dashboard", "findings", "List findings about the service and its machine")
 };
 
 /// `GET /health/findings`
-pub async fn findings(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn findings(context: Context) -> Result<Response, crate::Error> {
     let found = doctor::findings(&context.services).await?;
     let doctor = &context.services.settings.doctor;
     let findings = found.into_iter().map(|finding| doctor.for_members(finding)).collect();

@@ -16,7 +16,7 @@ use orrery_wire::decision::{Decisions, Request, Usage};
 /// The header with the method by which the questions were answered.
 const METHOD: HeaderName = HeaderName::from_static("x-decision-method");
 
-pub const DECIDE: Doc = Doc {
+pub(crate) const DECIDE: Doc = Doc {
     errors: ErrorForm::OpenAi,
     request: Some(RequestDoc::json::<Request>()),
     responses: &[
@@ -43,7 +43,7 @@ pub const DECIDE: Doc = Doc {
 };
 
 /// `POST /v1/decisions`
-pub async fn decide(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn decide(context: Context) -> Result<Response, crate::Error> {
     let caller = context.caller()?;
     let organization = caller.organization;
     let key = caller.key;
@@ -51,13 +51,13 @@ pub async fn decide(context: Context) -> Result<Response, crate::Error> {
     answer(context, caller).await
 }
 
-pub const DECIDE_FOR: Doc = Doc {
+pub(crate) const DECIDE_FOR: Doc = Doc {
     errors: ErrorForm::Plain,
     ..Doc::new("admin", "admin_decide", "Answer typed questions for an organization")
 };
 
 /// `POST /admin/decisions?organization=`: charged to the organization; the history row has no key.
-pub async fn decide_for(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn decide_for(context: Context) -> Result<Response, crate::Error> {
     let named = context.request.query.get("organization");
     let organization = context.services.accounts.organization_or_default(named).await?;
     let nobody = KeyId::from([0; 16]);

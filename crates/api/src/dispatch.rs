@@ -476,7 +476,7 @@ fn describe(headers: &mut HeaderMap) {
 }
 
 /// Returns whether responses on this path have no `X-Request-Id`.
-pub fn has_no_request_id(path: &str) -> bool {
+pub(crate) fn has_no_request_id(path: &str) -> bool {
     WITHOUT_REQUEST_ID.contains(&path.strip_suffix('/').unwrap_or(path))
 }
 

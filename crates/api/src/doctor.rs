@@ -33,13 +33,13 @@ const SPOT_BYTES: u64 = 64 * 1024 * 1024;
 const SPOT_TABLES: [Table; 4] =
     [Table::Execution, Table::Definition, Table::Delivery, Table::Ledger];
 
-pub const FIND: Doc = Doc {
+pub(crate) const FIND: Doc = Doc {
     responses: &[ResponseDoc::json::<DoctorReport>(200, "The findings, concerns first")],
     ..Doc::new("admin", "admin_doctor", "Check the service and its machine")
 };
 
 /// `GET /admin/doctor`
-pub async fn find(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn find(context: Context) -> Result<Response, crate::Error> {
     let findings = findings(&context.services).await?;
     let running = running(&context.services);
     Ok(response::json(StatusCode::OK, &DoctorReport { findings, running }))
@@ -61,7 +61,7 @@ fn running(services: &Services) -> Option<RunningService> {
 ///
 /// # Errors
 /// Returns an error when the organizations cannot be read from the store.
-pub async fn findings(services: &Services) -> Result<Vec<Finding>, crate::Error> {
+pub(crate) async fn findings(services: &Services) -> Result<Vec<Finding>, crate::Error> {
     let doctor = services.settings.doctor.clone();
     let now = services.clock.now();
     let looking = tokio::task::spawn_blocking(move || doctor.findings(now));
@@ -211,7 +211,7 @@ fn models(services: &Services) -> Finding {
 }
 
 /// Returns how many models are failing, and which; `None` if none is.
-pub fn failing(services: &Services) -> Option<String> {
+pub(crate) fn failing(services: &Services) -> Option<String> {
     let models = services.catalog.list();
     let failing = models.iter().filter(|model| model.failing().is_some());
     let failing: Vec<&str> = failing.map(|model| model.slug.as_str()).collect();

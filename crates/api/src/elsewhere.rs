@@ -40,7 +40,12 @@ struct Elsewhere<'a> {
 }
 
 /// Returns the error for a path that this host does not serve.
-pub fn not_found(role: Role, method: &Method, path: &str, services: &Services) -> crate::Error {
+pub(crate) fn not_found(
+    role: Role,
+    method: &Method,
+    path: &str,
+    services: &Services,
+) -> crate::Error {
     let error = crate::Error::not_found("not found");
     let is_public = match role {
         Role::Base | Role::Workflows | Role::Flows | Role::Agent | Role::Dashboard => true,

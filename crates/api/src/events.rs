@@ -25,7 +25,7 @@ use orrery_wire as wire;
 /// The last part of the ID of the last event.
 const END: &str = "end";
 
-pub const FOLLOW: Doc = Doc {
+pub(crate) const FOLLOW: Doc = Doc {
     responses: &[
         ResponseDoc::events(
             200,
@@ -39,7 +39,7 @@ pub const FOLLOW: Doc = Doc {
 };
 
 /// `GET /v1/prediction/{id}/events`
-pub async fn follow(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn follow(context: Context) -> Result<Response, crate::Error> {
     let id = predictions::id_of(&context)?;
     let grant = context.grant()?;
     let organization = grant.organization;
@@ -49,7 +49,7 @@ pub async fn follow(context: Context) -> Result<Response, crate::Error> {
     stream(&context, grant, id, follower)
 }
 
-pub const FOLLOW_EXECUTION: Doc = Doc {
+pub(crate) const FOLLOW_EXECUTION: Doc = Doc {
     responses: &[
         ResponseDoc::events(
             200,
@@ -63,7 +63,7 @@ pub const FOLLOW_EXECUTION: Doc = Doc {
 };
 
 /// `GET /executions/{execution}/events`
-pub async fn follow_execution(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn follow_execution(context: Context) -> Result<Response, crate::Error> {
     let missing = |_no_id| crate::Error::not_found("execution not found");
     let id: ExecutionId = context.request.param("execution").parse().map_err(missing)?;
     let grant = context.grant()?;
@@ -102,7 +102,7 @@ fn stream(
 
 /// Resolves when the request is no longer authorized: its key is deleted or has expired, its link
 /// has expired, or its session has ended.
-pub async fn over(services: Arc<Services>, grant: Grant) {
+pub(crate) async fn over(services: Arc<Services>, grant: Grant) {
     let expiry = async {
         let Some(until) = grant.until else { return std::future::pending().await };
         tokio::time::sleep(until.since(services.clock.now())).await;

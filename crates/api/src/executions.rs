@@ -67,7 +67,7 @@ const ACCEPTED: ResponseDoc =
 const STARTED: ResponseDoc = ResponseDoc::json::<Bulk>(202, "The result for each input");
 const NO_EXECUTION: ResponseDoc = ResponseDoc::error(404, "Execution not found");
 
-pub const TRIGGER: Doc = Doc {
+pub(crate) const TRIGGER: Doc = Doc {
     request: Some(RequestDoc::optional_json::<Trigger>()),
     is_idempotent: true,
     responses: triggers!(ACCEPTED, "Workflow or version not found"),
@@ -75,7 +75,7 @@ pub const TRIGGER: Doc = Doc {
 };
 
 /// `POST /{workflow}/trigger`
-pub async fn trigger(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn trigger(mut context: Context) -> Result<Response, crate::Error> {
     let bytes = context.request.body().await?;
     let workflow = find(&context).await?;
     let read = parse(&bytes);
@@ -85,7 +85,7 @@ pub async fn trigger(mut context: Context) -> Result<Response, crate::Error> {
     start_one(&context, ("trigger", None), &bytes, (&workflow, version), run).await
 }
 
-pub const TRIGGER_VERSION: Doc = Doc {
+pub(crate) const TRIGGER_VERSION: Doc = Doc {
     request: Some(RequestDoc::optional_json::<VersionTrigger>()),
     id: "trigger_version",
     summary: "Trigger a version of a workflow",
@@ -93,7 +93,7 @@ pub const TRIGGER_VERSION: Doc = Doc {
 };
 
 /// `POST /v1/workflows/trigger/{workflow}/{version}`
-pub async fn trigger_version(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn trigger_version(mut context: Context) -> Result<Response, crate::Error> {
     let bytes = context.request.body().await?;
     let workflow = find(&context).await?;
     let id = context.request.param("version");
@@ -105,7 +105,7 @@ pub async fn trigger_version(mut context: Context) -> Result<Response, crate::Er
     start_one(&context, ("trigger", Some(id)), &bytes, (&workflow, version), run).await
 }
 
-pub const TRIGGER_PUBLIC: Doc = Doc {
+pub(crate) const TRIGGER_PUBLIC: Doc = Doc {
     request: Some(RequestDoc::optional_json::<PublicTrigger>()),
     is_idempotent: true,
     responses: triggers!(ACCEPTED, "Version not found, or not shared"),
@@ -118,7 +118,7 @@ pub const TRIGGER_PUBLIC: Doc = Doc {
 
 /// `POST /public/{workflow}/versions/{version}/trigger`: the caller owns and pays for the
 /// execution, regardless of the organization that owns the workflow.
-pub async fn trigger_public(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn trigger_public(mut context: Context) -> Result<Response, crate::Error> {
     let bytes = context.request.body().await?;
     let PublicTrigger { run, .. } = parse(&bytes)?;
     let missing =
@@ -218,7 +218,7 @@ async fn replayed(
     Ok(response::json(StatusCode::ACCEPTED, &Accepted { redriven_from, ..accepted }))
 }
 
-pub const BULK: Doc = Doc {
+pub(crate) const BULK: Doc = Doc {
     request: Some(RequestDoc::json::<BulkTrigger>()),
     is_idempotent: true,
     responses: triggers!(STARTED, "Workflow or version not found"),
@@ -226,7 +226,7 @@ pub const BULK: Doc = Doc {
 };
 
 /// `POST /{workflow}/bulk-trigger`
-pub async fn bulk(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn bulk(mut context: Context) -> Result<Response, crate::Error> {
     let bytes = context.request.body().await?;
     let workflow = find(&context).await?;
     let read = read_bulk(&bytes);
@@ -237,7 +237,7 @@ pub async fn bulk(mut context: Context) -> Result<Response, crate::Error> {
     start_bulk(&context, None, &bytes, (&workflow, version), runs).await
 }
 
-pub const BULK_VERSION: Doc = Doc {
+pub(crate) const BULK_VERSION: Doc = Doc {
     request: Some(RequestDoc::json::<BulkVersionTrigger>()),
     id: "trigger_version_in_bulk",
     summary: "Trigger a version of a workflow for 1 to 10 inputs",
@@ -245,7 +245,7 @@ pub const BULK_VERSION: Doc = Doc {
 };
 
 /// `POST /v1/workflows/bulk-trigger/{workflow}/{version}`
-pub async fn bulk_version(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn bulk_version(mut context: Context) -> Result<Response, crate::Error> {
     let bytes = context.request.body().await?;
     let workflow = find(&context).await?;
     let id = context.request.param("version");
@@ -320,7 +320,7 @@ async fn start_bulk(
 }
 
 /// Returns the caller's workflow in the path; see [`refuse_archived`].
-pub async fn find(context: &Context) -> Result<Arc<Workflow>, crate::Error> {
+pub(crate) async fn find(context: &Context) -> Result<Arc<Workflow>, crate::Error> {
     let organization = context.caller()?.organization;
     let reference = context.request.param("workflow");
     Ok(context.services.workflows.find(organization, reference).await?)
@@ -331,14 +331,14 @@ pub async fn find(context: &Context) -> Result<Arc<Workflow>, crate::Error> {
 ///
 /// # Errors
 /// 409 if the workflow is archived.
-pub fn refuse_archived(workflow: &Workflow) -> Result<(), crate::Error> {
+pub(crate) fn refuse_archived(workflow: &Workflow) -> Result<(), crate::Error> {
     if workflow.status == Status::Archived {
         return Err(crate::Error::conflict("workflow is archived and cannot be triggered"));
     }
     Ok(())
 }
 
-pub fn version_of<'w>(
+pub(crate) fn version_of<'w>(
     workflow: &'w Workflow,
     named: Option<&str>,
 ) -> Result<&'w Version, crate::Error> {
@@ -346,7 +346,7 @@ pub fn version_of<'w>(
     Ok(workflow.version(id).ok_or(workflows::Error::NoVersion)?)
 }
 
-pub fn submission(
+pub(crate) fn submission(
     context: &Context,
     workflow: &Workflow,
     version: &Version,
@@ -383,7 +383,7 @@ fn statuses() -> Vec<&'static str> {
     STANDINGS.iter().map(|(word, _)| *word).collect()
 }
 
-pub const LIST: Doc = Doc {
+pub(crate) const LIST: Doc = Doc {
     query: &[
         Param::new("bulk_id", Kind::Uuid, "Only executions of this bulk trigger"),
         Param::new(
@@ -402,7 +402,7 @@ pub const LIST: Doc = Doc {
 };
 
 /// `GET /workflows/{workflow}/executions?bulk_id=&status=&offset=&limit=`
-pub async fn list(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn list(context: Context) -> Result<Response, crate::Error> {
     let organization = context.caller()?.organization;
     let query = &context.request.query;
     let bulk = match query.get("bulk_id") {
@@ -440,7 +440,7 @@ pub async fn list(context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &body))
 }
 
-pub const GET: Doc = Doc {
+pub(crate) const GET: Doc = Doc {
     query: &[Param::new(
         "timeout",
         Kind::Whole { min: 0, max: TIMEOUT_MAX, default: TIMEOUT_DEFAULT },
@@ -458,7 +458,7 @@ pub const GET: Doc = Doc {
 };
 
 /// `GET /executions/{execution}?timeout=`
-pub async fn get(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn get(context: Context) -> Result<Response, crate::Error> {
     let patience = context.request.query.number("timeout", 0..=TIMEOUT_MAX, TIMEOUT_DEFAULT)?;
     let patience = Duration::from_secs(patience);
     let organization = context.caller()?.organization;
@@ -510,7 +510,7 @@ fn value_of(tag: &str) -> Result<HeaderValue, crate::Error> {
     HeaderValue::try_from(tag).map_err(crate::Error::internal)
 }
 
-pub const CANCEL: Doc = Doc {
+pub(crate) const CANCEL: Doc = Doc {
     responses: &[
         ResponseDoc::json::<Cancelled>(200, "The execution is cancelled"),
         NO_EXECUTION,
@@ -520,7 +520,7 @@ pub const CANCEL: Doc = Doc {
 };
 
 /// `POST /executions/{execution}/cancel`
-pub async fn cancel(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn cancel(context: Context) -> Result<Response, crate::Error> {
     let organization = context.caller()?.organization;
     let id = id_of(&context)?;
     let engine = &context.services.engine;
@@ -532,7 +532,7 @@ pub async fn cancel(context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &body))
 }
 
-pub const REDRIVE: Doc = Doc {
+pub(crate) const REDRIVE: Doc = Doc {
     request: Some(RequestDoc::optional_json::<Map<String, Value>>()),
     is_idempotent: true,
     responses: &[
@@ -550,7 +550,7 @@ pub const REDRIVE: Doc = Doc {
 };
 
 /// `POST /executions/{execution}/redrive`
-pub async fn redrive(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn redrive(mut context: Context) -> Result<Response, crate::Error> {
     let caller = context.caller()?;
     let bytes = context.request.body().await?;
     parse::<Map<String, Value>>(&bytes)?;

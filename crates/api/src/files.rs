@@ -15,14 +15,14 @@ const LIMIT_MAX: u64 = 100;
 
 const NO_FILE: ResponseDoc = ResponseDoc::error(404, "File not found");
 
-pub const LIST: Doc = Doc {
+pub(crate) const LIST: Doc = Doc {
     query: &[Param::limit(LIMIT_MAX, LIMIT_DEFAULT), CURSOR],
     responses: &[ResponseDoc::json::<List>(200, "The files, newest first")],
     ..Doc::new("files", "list_files", "List files")
 };
 
 /// `GET /v1/files?limit=&cursor=`
-pub async fn list(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn list(context: Context) -> Result<Response, crate::Error> {
     let grant = context.grant()?;
     let organization = grant.organization;
     let limit = context.request.query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)?;
@@ -38,13 +38,13 @@ pub async fn list(context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &body))
 }
 
-pub const GET: Doc = Doc {
+pub(crate) const GET: Doc = Doc {
     responses: &[ResponseDoc::json::<File>(200, "The file, or the pending upload"), NO_FILE],
     ..Doc::new("files", "get_file", "Get a file")
 };
 
 /// `GET /v1/files/{id}`: also returns pending uploads.
-pub async fn get(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn get(context: Context) -> Result<Response, crate::Error> {
     let grant = context.grant()?;
     let organization = grant.organization;
     let id: FileId = context.request.param("id").parse().map_err(|_no_id| missing())?;
@@ -57,24 +57,24 @@ pub async fn get(context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &File::of_upload(&upload, url)))
 }
 
-pub const USAGE: Doc = Doc {
+pub(crate) const USAGE: Doc = Doc {
     responses: &[ResponseDoc::json::<Usage>(200, "The number and total size of the files")],
     ..Doc::new("files", "get_file_usage", "Get the storage usage")
 };
 
 /// `GET /v1/files/usage`
-pub async fn usage(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn usage(context: Context) -> Result<Response, crate::Error> {
     let usage = context.services.files.usage(context.caller()?.organization).await?;
     Ok(response::json(StatusCode::OK, &Usage { count: usage.files, bytes: usage.bytes }))
 }
 
-pub const DELETE: Doc = Doc {
+pub(crate) const DELETE: Doc = Doc {
     responses: &[ResponseDoc::empty(204, "The file is deleted"), NO_FILE],
     ..Doc::new("files", "delete_file", "Delete a file")
 };
 
 /// `DELETE /v1/files/{id}`
-pub async fn delete(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn delete(context: Context) -> Result<Response, crate::Error> {
     let organization = context.caller()?.organization;
     let id = context.request.param("id").parse();
     let id = id.map_err(|_no_id| crate::Error::bad_request("the file id must be a UUID"))?;
@@ -84,18 +84,18 @@ pub async fn delete(context: Context) -> Result<Response, crate::Error> {
     Ok(response::empty(StatusCode::NO_CONTENT))
 }
 
-pub fn missing() -> crate::Error {
+pub(crate) fn missing() -> crate::Error {
     crate::Error::not_found("file not found")
 }
 
 /// Returns the link to the file that a pending upload will create.
-pub fn public_url(services: &Services, upload: &Upload, grant: &Grant) -> String {
+pub(crate) fn public_url(services: &Services, upload: &Upload, grant: &Grant) -> String {
     let link = grant.link(services.files.latest_end(upload));
     services.signed_urls.url(link, &domain::File::content_path(upload.id))
 }
 
 /// Returns the view of a file, with a link made for `grant` that expires with the file.
-pub fn view(services: &Services, file: &domain::File, grant: &Grant) -> File {
+pub(crate) fn view(services: &Services, file: &domain::File, grant: &Grant) -> File {
     let link = grant.link(file.expires_at);
     File::of(file, services.signed_urls.url(link, &domain::File::content_path(file.id)))
 }

@@ -42,7 +42,7 @@ const CONFLICT: ResponseDoc = ResponseDoc::error(
     "The workflow is archived, or a request with this Idempotency-Key is still in progress",
 );
 
-pub const TRIGGER: Doc = Doc {
+pub(crate) const TRIGGER: Doc = Doc {
     request: Some(RequestDoc::optional_json::<Trigger>()),
     is_idempotent: true,
     responses: &[
@@ -55,7 +55,7 @@ pub const TRIGGER: Doc = Doc {
 };
 
 /// `POST /api/v1/{workflow}/trigger`
-pub async fn trigger(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn trigger(mut context: Context) -> Result<Response, crate::Error> {
     let bytes = context.request.body().await?;
     let started = start(&context, &bytes, Together::One).await?;
     let id = started.first().cloned().unwrap_or_default();
@@ -64,7 +64,7 @@ pub async fn trigger(mut context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &body))
 }
 
-pub const BULK: Doc = Doc {
+pub(crate) const BULK: Doc = Doc {
     request: Some(RequestDoc::json::<BulkTrigger>()),
     is_idempotent: true,
     responses: &[
@@ -76,14 +76,14 @@ pub const BULK: Doc = Doc {
     ..Doc::new("executions", "trigger_workflow_in_bulk", "Trigger a workflow for many inputs")
 };
 
-pub const BULK_ALIAS: Doc = Doc {
+pub(crate) const BULK_ALIAS: Doc = Doc {
     id: "trigger_workflow_in_bulk_alias",
     summary: "Trigger a workflow for many inputs, like `POST /api/v2/{workflow}/bulk`",
     ..BULK
 };
 
 /// `POST /api/v2/{workflow}/bulk`: starts all executions or none.
-pub async fn bulk(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn bulk(mut context: Context) -> Result<Response, crate::Error> {
     let bytes = context.request.body().await?;
     let ids = start(&context, &bytes, Together::Bulk).await?;
     let message = "Workflows triggered successfully";
@@ -179,7 +179,7 @@ async fn check(
     check_entry(compiled, Value::Object(parameters)).await
 }
 
-pub const LIST: Doc = Doc {
+pub(crate) const LIST: Doc = Doc {
     query: &[Param::limit(LIMIT_MAX, LIMIT_DEFAULT), OFFSET],
     responses: &[
         ResponseDoc::json::<ExecutionList<'static>>(200, "The executions, newest first"),
@@ -189,7 +189,7 @@ pub const LIST: Doc = Doc {
 };
 
 /// `GET /api/v1/{workflow}/executions?limit=&offset=`
-pub async fn list(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn list(context: Context) -> Result<Response, crate::Error> {
     let organization = context.caller()?.organization;
     let query = &context.request.query;
     let limit = query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)?;
@@ -208,7 +208,7 @@ pub async fn list(context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &body))
 }
 
-pub const LOOK_UP: Doc = Doc {
+pub(crate) const LOOK_UP: Doc = Doc {
     request: Some(RequestDoc::json::<LookUp>()),
     responses: &[
         ResponseDoc::json::<LookedUp<'static>>(200, "The executions that exist"),
@@ -218,7 +218,7 @@ pub const LOOK_UP: Doc = Doc {
 };
 
 /// `POST /api/v1/{workflow}/executions/bulk`: returns the executions that exist.
-pub async fn look_up(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn look_up(mut context: Context) -> Result<Response, crate::Error> {
     let organization = context.caller()?.organization;
     let LookUp { execution_ids: ids } = context.request.json().await?;
     let ids = body::distinct(ids);
@@ -232,7 +232,7 @@ pub async fn look_up(mut context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &body))
 }
 
-pub const GET: Doc = Doc {
+pub(crate) const GET: Doc = Doc {
     responses: &[
         ResponseDoc::json::<Record<'static>>(200, "The execution"),
         ResponseDoc::error(404, "Workflow or execution not found"),
@@ -241,7 +241,7 @@ pub const GET: Doc = Doc {
 };
 
 /// `GET /api/v1/{workflow}/executions/{execution}`
-pub async fn get(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn get(context: Context) -> Result<Response, crate::Error> {
     let organization = context.caller()?.organization;
     let missing = || crate::Error::not_found("execution not found");
     let id = context.request.param("execution").parse().map_err(|_no_id| missing())?;

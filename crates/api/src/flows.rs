@@ -23,7 +23,7 @@ const LIMIT_MAX: u64 = 100;
 
 const NO_WORKFLOW: ResponseDoc = ResponseDoc::error(404, "Workflow not found");
 
-pub const CREATE: Doc = Doc {
+pub(crate) const CREATE: Doc = Doc {
     request: Some(RequestDoc::json::<NewWorkflow>()),
     is_idempotent: true,
     responses: &[
@@ -38,7 +38,7 @@ pub const CREATE: Doc = Doc {
 };
 
 /// `POST /api/v1/`
-pub async fn create(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn create(mut context: Context) -> Result<Response, crate::Error> {
     let organization = context.caller()?.organization;
     let bytes = context.request.body().await?;
     let claim = match idempotency_key::begin(&context, organization, "flows", &bytes).await? {
@@ -75,7 +75,7 @@ fn created(id: &str) -> Response {
     response::json(StatusCode::OK, &Created { status: "success", message, workflow_id: id })
 }
 
-pub const UPDATE: Doc = Doc {
+pub(crate) const UPDATE: Doc = Doc {
     request: Some(RequestDoc::json::<NewWorkflow>()),
     responses: &[
         ResponseDoc::json::<Shape>(200, "The updated workflow"),
@@ -87,7 +87,7 @@ pub const UPDATE: Doc = Doc {
 };
 
 /// `POST /api/v1/{workflow}`: updates the latest version and the workflow's name and description.
-pub async fn update(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn update(mut context: Context) -> Result<Response, crate::Error> {
     let organization = context.caller()?.organization;
     let NewWorkflow { name, description, shape } = read(&context.request.body().await?)?;
     let services = &context.services;
@@ -113,14 +113,14 @@ pub async fn update(mut context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &Shape::of(&changed, &changed_definition)))
 }
 
-pub const LIST: Doc = Doc {
+pub(crate) const LIST: Doc = Doc {
     query: &[Param::limit(LIMIT_MAX, LIMIT_DEFAULT), OFFSET],
     responses: &[ResponseDoc::json::<List<'static>>(200, "The workflows, newest first")],
     ..Doc::new("workflows", "list_workflows", "List workflows")
 };
 
 /// `GET /api/v1/?limit=&offset=`
-pub async fn list(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn list(context: Context) -> Result<Response, crate::Error> {
     let organization = context.caller()?.organization;
     let query = &context.request.query;
     let filter = Filter::newest(
@@ -142,13 +142,13 @@ pub async fn list(context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &body))
 }
 
-pub const GET: Doc = Doc {
+pub(crate) const GET: Doc = Doc {
     responses: &[ResponseDoc::json::<Shown<'static>>(200, "The workflow"), NO_WORKFLOW],
     ..Doc::new("workflows", "get_workflow", "Get a workflow")
 };
 
 /// `GET /api/v1/{workflow}`
-pub async fn get(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn get(context: Context) -> Result<Response, crate::Error> {
     let organization = context.caller()?.organization;
     let reference = context.request.param("workflow");
     let workflow = context.services.workflows.find(organization, reference).await?;

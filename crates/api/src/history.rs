@@ -137,7 +137,7 @@ macro_rules! query {
     };
 }
 
-pub const BY_OFFSET: Doc = Doc {
+pub(crate) const BY_OFFSET: Doc = Doc {
     is_deprecated: true,
     query: query!(OFFSET),
     responses: &[ResponseDoc {
@@ -148,7 +148,7 @@ pub const BY_OFFSET: Doc = Doc {
 };
 
 /// `GET /v1/executions`: deprecated.
-pub async fn by_offset(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn by_offset(context: Context) -> Result<Response, crate::Error> {
     let organization = context.caller()?.organization;
     let filter = filter(&context)?;
     let limit = limit(&context)?;
@@ -177,14 +177,14 @@ pub async fn by_offset(context: Context) -> Result<Response, crate::Error> {
     Ok(answer)
 }
 
-pub const BY_CURSOR: Doc = Doc {
+pub(crate) const BY_CURSOR: Doc = Doc {
     query: query!(CURSOR),
     responses: &[ResponseDoc::json::<Page<'static>>(200, "A page of rows, newest first")],
     ..Doc::new("history", "list_executions", "List executions")
 };
 
 /// `GET /v2/executions`
-pub async fn by_cursor(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn by_cursor(context: Context) -> Result<Response, crate::Error> {
     let organization = context.caller()?.organization;
     let filter = filter(&context)?;
     let limit = limit(&context)?;
@@ -212,7 +212,9 @@ fn filter(context: &Context) -> Result<Filter, crate::Error> {
 }
 
 /// Returns the filter in these fields.
-pub fn read_filter<'f>(get: &dyn Fn(&str) -> Option<&'f str>) -> Result<Filter, crate::Error> {
+pub(crate) fn read_filter<'f>(
+    get: &dyn Fn(&str) -> Option<&'f str>,
+) -> Result<Filter, crate::Error> {
     // An empty value is refused: otherwise a script with an unset variable would read or cancel all
     // executions.
     let refuse = |message: String| crate::Error::bad_request(message);
@@ -331,7 +333,7 @@ impl Columns<'_> {
     }
 }
 
-pub async fn rows<'a>(
+pub(crate) async fn rows<'a>(
     services: &Services,
     organization: OrganizationId,
     executions: &'a [Execution],

@@ -12,7 +12,7 @@ use orrery_storage::{self as storage, Commit};
 
 /// The decision about a create request.
 #[derive(Debug)]
-pub enum Creation {
+pub(crate) enum Creation {
     /// Create the resource, in the commit that the claim provides.
     New(OptionalClaim),
     /// The resource was created before: return the recorded response.
@@ -22,7 +22,7 @@ pub enum Creation {
 /// The claim to a request's key, if the request has one. Hold it until the commit has returned:
 /// until then, other requests with the same key wait.
 #[derive(Debug)]
-pub struct OptionalClaim(Option<Claim>);
+pub(crate) struct OptionalClaim(Option<Claim>);
 
 impl OptionalClaim {
     /// Returns the commit for the creation. If the request has a key, the commit records `answered`
@@ -30,7 +30,7 @@ impl OptionalClaim {
     ///
     /// # Errors
     /// 500 when the response is too large to be recorded.
-    pub fn commit(&self, answered: StoredResponse) -> Result<Commit, crate::Error> {
+    pub(crate) fn commit(&self, answered: StoredResponse) -> Result<Commit, crate::Error> {
         let mut commit = Commit::new();
         self.record(&mut commit, answered).map_err(crate::Error::internal)?;
         Ok(commit)
@@ -40,7 +40,7 @@ impl OptionalClaim {
     ///
     /// # Errors
     /// [`storage::Error::Malformed`] when the response is too large to be recorded.
-    pub fn record(
+    pub(crate) fn record(
         &self,
         commit: &mut Commit,
         answered: StoredResponse,
@@ -53,7 +53,7 @@ impl OptionalClaim {
 ///
 /// # Errors
 /// 500 when the record contains no such ID.
-pub fn created_id<T: Id + FromStr<Err = Invalid>>(
+pub(crate) fn created_id<T: Id + FromStr<Err = Invalid>>(
     answered: &StoredResponse,
 ) -> Result<T, crate::Error> {
     answered.subject.parse().map_err(crate::Error::internal)
@@ -63,7 +63,7 @@ pub fn created_id<T: Id + FromStr<Err = Invalid>>(
 ///
 /// # Errors
 /// 500 when no body was recorded.
-pub fn kept_body(answered: StoredResponse) -> Result<Value, crate::Error> {
+pub(crate) fn kept_body(answered: StoredResponse) -> Result<Value, crate::Error> {
     let answer =
         answered.answer.ok_or_else(|| crate::Error::internal("no response was recorded"))?;
     Ok(answer.body)
@@ -74,7 +74,7 @@ pub fn kept_body(answered: StoredResponse) -> Result<Value, crate::Error> {
 /// # Errors
 /// 400 for a key of invalid length; 409 while the first request is still in progress; 422 when the
 /// key was used with another body; 503 when the store cannot be read.
-pub async fn begin(
+pub(crate) async fn begin(
     context: &Context,
     organization: OrganizationId,
     route: &str,
@@ -104,7 +104,7 @@ pub async fn begin(
 ///
 /// # Errors
 /// As [`begin`], and else the error of the body.
-pub async fn checked<T>(
+pub(crate) async fn checked<T>(
     context: &Context,
     route: String,
     body: &[u8],

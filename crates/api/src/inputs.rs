@@ -7,7 +7,10 @@ use orrery_schema::{Patience, ValidationError};
 use orrery_workflows::Compiled;
 
 /// Returns the inputs with the defaults of the workflow's schema filled in.
-pub async fn check_inputs(compiled: &Compiled, inputs: Value) -> Result<Value, crate::Error> {
+pub(crate) async fn check_inputs(
+    compiled: &Compiled,
+    inputs: Value,
+) -> Result<Value, crate::Error> {
     match &compiled.inputs {
         None => Ok(inputs),
         Some(schema) => {
@@ -17,7 +20,7 @@ pub async fn check_inputs(compiled: &Compiled, inputs: Value) -> Result<Value, c
 }
 
 /// Like [`check_inputs`], for one entry of a bulk trigger. The inner error is a message.
-pub async fn check_entry(
+pub(crate) async fn check_entry(
     compiled: &Compiled,
     inputs: Value,
 ) -> Result<Result<Value, String>, crate::Error> {

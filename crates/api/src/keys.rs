@@ -11,15 +11,15 @@ use orrery_domain::ids::KeyId;
 use orrery_http::{Response, response};
 use orrery_wire::member::{Key, KeyRequest, Keys, NewKey};
 
-pub const LIST: Doc = Doc {
+pub(crate) const LIST: Doc = Doc {
     responses: &[ResponseDoc::json::<Keys>(200, "The keys of the organization, oldest first")],
     ..Doc::new("keys", "list_keys", "List API keys")
 };
 
-pub const LIST_OF: Doc = Doc { id: "list_organization_keys", ..LIST };
+pub(crate) const LIST_OF: Doc = Doc { id: "list_organization_keys", ..LIST };
 
 /// `GET /keys`
-pub async fn list(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn list(context: Context) -> Result<Response, crate::Error> {
     let accounts = &context.services.accounts;
     let organization = context.organization()?;
     // Flush buffered uses first, so that the response includes them.
@@ -30,7 +30,7 @@ pub async fn list(context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &Keys { keys }))
 }
 
-pub const CREATE: Doc = Doc {
+pub(crate) const CREATE: Doc = Doc {
     request: Some(RequestDoc::json::<KeyRequest>()),
     responses: &[ResponseDoc::json::<NewKey>(
         201,
@@ -40,7 +40,7 @@ pub const CREATE: Doc = Doc {
 };
 
 /// `POST /keys`
-pub async fn create(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn create(mut context: Context) -> Result<Response, crate::Error> {
     let KeyRequest { name, expires_in_days } = context.request.json().await?;
     let validity = expires_in_days.map(|days| Duration::from_secs(u64::from(days) * 24 * 3600));
     let accounts = context.services.accounts.by(context.actor());
@@ -51,7 +51,7 @@ pub async fn create(mut context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::CREATED, &body))
 }
 
-pub const DELETE: Doc = Doc {
+pub(crate) const DELETE: Doc = Doc {
     responses: &[
         ResponseDoc::empty(204, "The key is deleted and no longer works"),
         ResponseDoc::error(404, "Key not found"),
@@ -60,7 +60,7 @@ pub const DELETE: Doc = Doc {
 };
 
 /// `DELETE /keys/{id}`
-pub async fn delete(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn delete(context: Context) -> Result<Response, crate::Error> {
     let missing = || crate::Error::not_found("key not found");
     let id: KeyId = context.request.param("id").parse().map_err(|_no_id| missing())?;
     let accounts = context.services.accounts.by(context.actor());

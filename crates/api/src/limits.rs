@@ -11,13 +11,13 @@ use orrery_http::{Response, response};
 use orrery_wire::limits::{Limits, LimitsChange};
 use orrery_wire::operator::Organization;
 
-pub const GET: Doc = Doc {
+pub(crate) const GET: Doc = Doc {
     responses: &[ResponseDoc::json::<Limits>(200, "The limits and their usage")],
     ..Doc::new("limits", "get_limits", "Get limits and usage")
 };
 
 /// `GET /v1/limits`
-pub async fn get(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn get(context: Context) -> Result<Response, crate::Error> {
     let services = &context.services;
     let organization = services.accounts.organization_of(context.organization()?).await?;
     let limits = used_by(services, &organization).await?;
@@ -28,7 +28,10 @@ pub async fn get(context: Context) -> Result<Response, crate::Error> {
 ///
 /// # Errors
 /// 503 when the store cannot be read.
-pub async fn used_by(services: &Services, organization: &Owner) -> Result<Limits, crate::Error> {
+pub(crate) async fn used_by(
+    services: &Services,
+    organization: &Owner,
+) -> Result<Limits, crate::Error> {
     let load = services.engine.load_of(organization.id);
     let bytes = services.files.usage(organization.id).await?.bytes;
     Ok(Limits::of(organization.limits, load.map(|load| (load.running, load.queued)), bytes))
@@ -38,13 +41,16 @@ pub async fn used_by(services: &Services, organization: &Owner) -> Result<Limits
 ///
 /// # Errors
 /// The same as [`used_by`].
-pub async fn described(services: &Services, owner: &Owner) -> Result<Organization, crate::Error> {
+pub(crate) async fn described(
+    services: &Services,
+    owner: &Owner,
+) -> Result<Organization, crate::Error> {
     Ok(Organization::of(owner, used_by(services, owner).await?))
 }
 
 const NO_ORGANIZATION: ResponseDoc = ResponseDoc::error(404, "Organization not found");
 
-pub const CHANGE: Doc = Doc {
+pub(crate) const CHANGE: Doc = Doc {
     request: Some(RequestDoc::optional_json::<LimitsChange>()),
     responses: &[
         ResponseDoc::json::<Organization>(200, "The organization with its limits"),
@@ -55,7 +61,7 @@ pub const CHANGE: Doc = Doc {
 
 /// `PUT /admin/organizations/{organization}/limits`: an omitted field keeps its value, and null
 /// removes a limit.
-pub async fn change(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn change(mut context: Context) -> Result<Response, crate::Error> {
     let change: LimitsChange = context.request.json().await?;
     let services = &context.services;
     let name = context.request.param("organization");
@@ -65,7 +71,7 @@ pub async fn change(mut context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &described(services, &changed).await?))
 }
 
-pub const SHOW: Doc = Doc {
+pub(crate) const SHOW: Doc = Doc {
     responses: &[
         ResponseDoc::json::<Organization>(200, "The organization with its limits"),
         NO_ORGANIZATION,
@@ -74,7 +80,7 @@ pub const SHOW: Doc = Doc {
 };
 
 /// `GET /admin/organizations/{organization}`
-pub async fn show(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn show(context: Context) -> Result<Response, crate::Error> {
     let services = &context.services;
     let organization =
         services.accounts.organization(context.request.param("organization")).await?;
@@ -85,7 +91,7 @@ pub async fn show(context: Context) -> Result<Response, crate::Error> {
 ///
 /// # Errors
 /// 429 with `Retry-After` when the bucket is empty.
-pub fn check_requests(
+pub(crate) fn check_requests(
     services: &Services,
     organization: OrganizationId,
 ) -> Result<(), crate::Error> {

@@ -17,7 +17,7 @@ use orrery_wire::member::{
     Invitation, InvitationRequest, Invitations, Join, LinkToken, NewLink, OpenLink,
 };
 
-pub const CLOSED: ResponseDoc =
+pub(crate) const CLOSED: ResponseDoc =
     ResponseDoc::error(410, "The link is invalid, expired, revoked or already used");
 const JOINED: ResponseDoc =
     ResponseDoc::empty(204, "The member is created and logged in; the session cookie is set");
@@ -27,7 +27,7 @@ const TAKEN: ResponseDoc = ResponseDoc::error(
 );
 
 /// Returns the view of a new link for its creator.
-pub fn new_link(context: &Context, issued: &Issued) -> NewLink {
+pub(crate) fn new_link(context: &Context, issued: &Issued) -> NewLink {
     NewLink {
         id: issued.link.id,
         kind: issued.link.kind,
@@ -36,7 +36,7 @@ pub fn new_link(context: &Context, issued: &Issued) -> NewLink {
     }
 }
 
-pub const DESCRIBE: Doc = Doc {
+pub(crate) const DESCRIBE: Doc = Doc {
     request: Some(RequestDoc::json::<LinkToken>()),
     responses: &[
         ResponseDoc::json::<OpenLink>(200, "The purpose of the link"),
@@ -48,7 +48,7 @@ pub const DESCRIBE: Doc = Doc {
 };
 
 /// `POST /links`
-pub async fn describe(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn describe(mut context: Context) -> Result<Response, crate::Error> {
     let LinkToken { token } = context.request.json().await?;
     let link = context.services.members.link(&token).await?;
     let organization = context.services.accounts.organization_of(link.organization).await?;
@@ -61,27 +61,27 @@ pub async fn describe(mut context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &body))
 }
 
-pub const SET_UP: Doc = Doc {
+pub(crate) const SET_UP: Doc = Doc {
     request: Some(RequestDoc::json::<Join>()),
     responses: &[JOINED, FOREIGN, TAKEN, CLOSED, NOT_JSON],
     ..Doc::new("links", "set_up", "Create the organization's Owner with a link")
 };
 
 /// `POST /setup`
-pub async fn set_up(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn set_up(mut context: Context) -> Result<Response, crate::Error> {
     let join: Join = form(&mut context.request).await?;
     let (_, token) = context.services.members.set_up(&join.token, newcomer(&join)).await?;
     with_cookie(&context, &token)
 }
 
-pub const ACCEPT: Doc = Doc {
+pub(crate) const ACCEPT: Doc = Doc {
     request: Some(RequestDoc::json::<Join>()),
     responses: &[JOINED, FOREIGN, TAKEN, CLOSED, NOT_JSON],
     ..Doc::new("links", "accept_invitation", "Join the organization with an invitation")
 };
 
 /// `POST /invitations/accept`
-pub async fn accept(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn accept(mut context: Context) -> Result<Response, crate::Error> {
     let join: Join = form(&mut context.request).await?;
     let (_, token) = context.services.members.accept(&join.token, newcomer(&join)).await?;
     with_cookie(&context, &token)
@@ -91,7 +91,7 @@ fn newcomer(join: &Join) -> Newcomer<'_> {
     Newcomer { name: &join.name, email: join.email.trim(), password: &join.password }
 }
 
-pub const INVITE: Doc = Doc {
+pub(crate) const INVITE: Doc = Doc {
     request: Some(RequestDoc::optional_json::<InvitationRequest>()),
     responses: &[
         ResponseDoc::json::<NewLink>(
@@ -104,7 +104,7 @@ pub const INVITE: Doc = Doc {
 };
 
 /// `POST /invitations`
-pub async fn invite(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn invite(mut context: Context) -> Result<Response, crate::Error> {
     let InvitationRequest { email } = form(&mut context.request).await?;
     let organization = context.organization()?;
     let email = email.as_deref().map(str::trim).filter(|email| !email.is_empty());
@@ -113,19 +113,19 @@ pub async fn invite(mut context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::CREATED, &new_link(&context, &issued)))
 }
 
-pub const INVITATIONS: Doc = Doc {
+pub(crate) const INVITATIONS: Doc = Doc {
     responses: &[ResponseDoc::json::<Invitations>(200, "The open invitations, oldest first")],
     ..Doc::new("links", "list_invitations", "List open invitations")
 };
 
 /// `GET /invitations`
-pub async fn invitations(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn invitations(context: Context) -> Result<Response, crate::Error> {
     let open = context.services.members.invitations(context.organization()?).await?;
     let invitations = open.iter().map(Invitation::from).collect();
     Ok(response::json(StatusCode::OK, &Invitations { invitations }))
 }
 
-pub const WITHDRAW: Doc = Doc {
+pub(crate) const WITHDRAW: Doc = Doc {
     responses: &[
         ResponseDoc::empty(204, "The invitation is revoked"),
         ResponseDoc::error(404, "Invitation not found"),
@@ -134,7 +134,7 @@ pub const WITHDRAW: Doc = Doc {
 };
 
 /// `DELETE /invitations/{id}`
-pub async fn withdraw(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn withdraw(context: Context) -> Result<Response, crate::Error> {
     let missing = || crate::Error::not_found("invitation not found");
     let id: LinkId = context.request.param("id").parse().map_err(|_no_id| missing())?;
     let members = context.services.members.by(context.actor());
@@ -148,14 +148,14 @@ struct OwnerLinkRequest {
     organization: Option<String>,
 }
 
-pub const OWNER_LINK: Doc = Doc::new(
+pub(crate) const OWNER_LINK: Doc = Doc::new(
     "admin",
     "admin_owner_link",
     "Create a link to set up the dashboard or reset its Owner",
 );
 
 /// `POST /admin/owner-link`: invalidates the previous link.
-pub async fn owner_link(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn owner_link(mut context: Context) -> Result<Response, crate::Error> {
     let OwnerLinkRequest { organization } = context.request.json().await?;
     let accounts = &context.services.accounts;
     let organization = accounts.organization_or_default(organization.as_deref()).await?;

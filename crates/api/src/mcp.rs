@@ -26,7 +26,7 @@ use orrery_wire::mcp;
 const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
 const STOPPING: &str = "the service is shutting down; the call resumes after the restart";
 
-pub const POST: Doc = Doc {
+pub(crate) const POST: Doc = Doc {
     request: Some(RequestDoc::json::<mcp::Request>()),
     responses: &[
         ResponseDoc::json_or_events::<mcp::Response>(
@@ -45,7 +45,7 @@ pub const POST: Doc = Doc {
 };
 
 /// `POST /mcp`
-pub async fn post(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn post(mut context: Context) -> Result<Response, crate::Error> {
     check_origin(&context)?;
     let source = context.source();
     let caller = context.caller()?;

@@ -13,28 +13,28 @@ const MISSING: ResponseDoc = ResponseDoc::error(404, "Member not found");
 const OWNER: ResponseDoc =
     ResponseDoc::error(409, "The Owner always has the permission and cannot be removed");
 
-pub const LIST: Doc = Doc {
+pub(crate) const LIST: Doc = Doc {
     responses: &[ResponseDoc::json::<Members>(200, "The members, oldest first")],
     ..Doc::new("members", "list_members", "List members")
 };
 
-pub const LIST_OF: Doc = Doc { id: "list_organization_members", ..LIST };
+pub(crate) const LIST_OF: Doc = Doc { id: "list_organization_members", ..LIST };
 
 /// `GET /members`
-pub async fn list(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn list(context: Context) -> Result<Response, crate::Error> {
     let members = context.services.members.list(context.organization()?).await?;
     let members = members.iter().map(Member::from).collect();
     Ok(response::json(StatusCode::OK, &Members { members }))
 }
 
-pub const CHANGE: Doc = Doc {
+pub(crate) const CHANGE: Doc = Doc {
     request: Some(RequestDoc::json::<MemberChange>()),
     responses: &[ResponseDoc::json::<Member>(200, "The updated member"), MISSING, OWNER],
     ..Doc::new("members", "update_member", "Grant or revoke the permission 'Can manage API keys'")
 };
 
 /// `PATCH /members/{id}`
-pub async fn change(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn change(mut context: Context) -> Result<Response, crate::Error> {
     let id = id_of(&context)?;
     let MemberChange { api_key_access } = context.request.json().await?;
     let members = context.services.members.by(context.actor());
@@ -42,7 +42,7 @@ pub async fn change(mut context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &Member::from(&member)))
 }
 
-pub const REMOVE: Doc = Doc {
+pub(crate) const REMOVE: Doc = Doc {
     responses: &[
         ResponseDoc::empty(204, "The member is removed; keys that the member created remain"),
         MISSING,
@@ -52,14 +52,14 @@ pub const REMOVE: Doc = Doc {
 };
 
 /// `DELETE /members/{id}`
-pub async fn remove(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn remove(context: Context) -> Result<Response, crate::Error> {
     let members = context.services.members.by(context.actor());
     members.remove(context.organization()?, id_of(&context)?).await?;
     context.services.accounts.recheck_links();
     Ok(response::empty(StatusCode::NO_CONTENT))
 }
 
-pub const RESET: Doc = Doc {
+pub(crate) const RESET: Doc = Doc {
     responses: &[
         ResponseDoc::json::<NewLink>(201, "The link. This is the only response with it"),
         MISSING,
@@ -68,7 +68,7 @@ pub const RESET: Doc = Doc {
 };
 
 /// `POST /members/{id}/reset`
-pub async fn reset(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn reset(context: Context) -> Result<Response, crate::Error> {
     let members = context.services.members.by(context.actor());
     let issued = members.reset_link(context.organization()?, id_of(&context)?).await?;
     Ok(response::json(StatusCode::CREATED, &super::links::new_link(&context, &issued)))
@@ -79,10 +79,10 @@ fn id_of(context: &Context) -> Result<MemberId, crate::Error> {
     context.request.param("id").parse().map_err(|_no_id| missing())
 }
 
-pub const LIST_ALL: Doc = Doc::new("admin", "admin_list_members", "List members");
+pub(crate) const LIST_ALL: Doc = Doc::new("admin", "admin_list_members", "List members");
 
 /// `GET /admin/members?organization=`: the members of one organization, or of all organizations.
-pub async fn list_all(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn list_all(context: Context) -> Result<Response, crate::Error> {
     let mut members = Vec::new();
     for organization in context.named_organizations().await? {
         for member in context.services.members.list(organization.id).await? {

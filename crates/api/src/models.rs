@@ -45,7 +45,7 @@ fn is_open_ai(context: &Context) -> Result<bool, crate::Error> {
     Ok(is_open_ai)
 }
 
-pub const LIST: Doc = Doc {
+pub(crate) const LIST: Doc = Doc {
     query: &[
         FORMAT,
         Param::new("name", Kind::Text, "A part of the slug or the title, case-insensitive"),
@@ -61,7 +61,7 @@ pub const LIST: Doc = Doc {
 
 /// `GET /v1/models?name=&limit=&offset=&format=`: a bare array with the total in `X-Total-Count`,
 /// or OpenAI's list, which has no pages.
-pub async fn list(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn list(context: Context) -> Result<Response, crate::Error> {
     if is_open_ai(&context)? {
         return Ok(chat::list_callable(&context).await);
     }
@@ -81,7 +81,7 @@ pub async fn list(context: Context) -> Result<Response, crate::Error> {
     Ok(answer)
 }
 
-pub const GET: Doc = Doc {
+pub(crate) const GET: Doc = Doc {
     query: &[FORMAT],
     responses: &[
         ResponseDoc::json::<Detail<'static>>(200, "The model"),
@@ -91,7 +91,7 @@ pub const GET: Doc = Doc {
 };
 
 /// `GET /v1/models/{slug}?format=`
-pub async fn get(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn get(context: Context) -> Result<Response, crate::Error> {
     if is_open_ai(&context)? {
         return chat::find_callable(&context, context.request.param("slug")).await;
     }
@@ -99,7 +99,7 @@ pub async fn get(context: Context) -> Result<Response, crate::Error> {
     Ok(response::json_text(StatusCode::OK, catalog::detail_json(&model)))
 }
 
-pub const GET_BY_QUERY: Doc = Doc {
+pub(crate) const GET_BY_QUERY: Doc = Doc {
     is_deprecated: true,
     query: &[Param {
         is_required: true,
@@ -116,7 +116,7 @@ pub const GET_BY_QUERY: Doc = Doc {
 };
 
 /// `GET /v1/model?slug=`, deprecated.
-pub async fn get_by_query(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn get_by_query(context: Context) -> Result<Response, crate::Error> {
     let slug = context.request.query.get("slug").filter(|slug| !slug.is_empty());
     let slug = slug.ok_or_else(|| crate::Error::bad_request("slug parameter is required"))?;
     let model = find(&context, slug)?;
@@ -130,7 +130,7 @@ pub async fn get_by_query(context: Context) -> Result<Response, crate::Error> {
     Ok(answer)
 }
 
-pub const OPENAPI: Doc = Doc {
+pub(crate) const OPENAPI: Doc = Doc {
     responses: &[
         ResponseDoc::json::<Map<String, Value>>(200, "An OpenAPI 3.0 document"),
         ResponseDoc::error(404, "Model not found"),
@@ -143,7 +143,7 @@ pub const OPENAPI: Doc = Doc {
 };
 
 /// `GET /v1/models/{slug}/schemas/openapi`
-pub async fn openapi(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn openapi(context: Context) -> Result<Response, crate::Error> {
     let model = find(&context, context.request.param("slug"))?;
     Ok(response::json(StatusCode::OK, &catalog::openapi(&model)))
 }
@@ -155,7 +155,7 @@ fn find(context: &Context, slug: &str) -> Result<Arc<catalog::Model>, crate::Err
 
 /// Returns the error for an unknown slug, with the exact text of the specification. The details
 /// contain a similar slug, if there is one.
-pub fn not_found(catalog: &catalog::Catalog, slug: &str) -> crate::Error {
+pub(crate) fn not_found(catalog: &catalog::Catalog, slug: &str) -> crate::Error {
     let error = crate::Error::not_found("Failed to fetch model: model not found").bare();
     match catalog.nearest(slug) {
         Some(near) => error.with_hint(format!("did you mean {near}?")),

@@ -27,7 +27,7 @@ use orrery_wire::operator::Organization;
 use orrery_wire::secret::{Secret, SecretValue};
 use orrery_wire::service::Balance;
 
-pub const PUT_ORGANIZATION: Doc = Doc {
+pub(crate) const PUT_ORGANIZATION: Doc = Doc {
     request: Some(RequestDoc::optional_json::<NamedOrganization>()),
     responses: &[
         ResponseDoc::json::<Organization>(200, "The organization existed"),
@@ -37,7 +37,7 @@ pub const PUT_ORGANIZATION: Doc = Doc {
 };
 
 /// `PUT /admin/v1/organizations/{organization}`
-pub async fn put_organization(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn put_organization(mut context: Context) -> Result<Response, crate::Error> {
     let NamedOrganization { limits } = match context.request.has_body() {
         true => context.request.json().await?,
         false => NamedOrganization::default(),
@@ -60,7 +60,7 @@ pub async fn put_organization(mut context: Context) -> Result<Response, crate::E
 const TWICE: ResponseDoc =
     ResponseDoc::error(409, "Several resources have this name, or there are too many");
 
-pub const PUT_KEY: Doc = Doc {
+pub(crate) const PUT_KEY: Doc = Doc {
     request: Some(RequestDoc::optional_json::<NamedKey>()),
     responses: &[
         ResponseDoc::json::<Key>(200, "The key existed; its full text cannot be shown again"),
@@ -74,7 +74,7 @@ pub const PUT_KEY: Doc = Doc {
 };
 
 /// `PUT /admin/v1/organizations/{organization}/keys/{name}`
-pub async fn put_key(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn put_key(mut context: Context) -> Result<Response, crate::Error> {
     let NamedKey { expires_at } = match context.request.has_body() {
         true => context.request.json().await?,
         false => NamedKey::default(),
@@ -101,13 +101,13 @@ pub async fn put_key(mut context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &Key::of(&key, last_use)))
 }
 
-pub const DELETE_KEY: Doc = Doc {
+pub(crate) const DELETE_KEY: Doc = Doc {
     responses: &[ResponseDoc::empty(204, "The key is deleted and no longer works"), TWICE],
     ..Doc::new("keys", "delete_named_key", "Delete an API key by name or ID")
 };
 
 /// `DELETE /admin/v1/organizations/{organization}/keys/{name}`
-pub async fn delete_key(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn delete_key(context: Context) -> Result<Response, crate::Error> {
     let organization = context.organization()?;
     let accounts = context.services.accounts.by(context.actor());
     let id = match context.request.param("name").parse() {
@@ -129,7 +129,7 @@ async fn key_of(context: &Context) -> Result<Option<ApiKey>, crate::Error> {
 ///
 /// # Errors
 /// 409 when there are several matches, since names need not be unique.
-pub fn only_one<T>(
+pub(crate) fn only_one<T>(
     mut found: impl Iterator<Item = T>,
     kind: &str,
     name: &str,
@@ -142,7 +142,7 @@ pub fn only_one<T>(
     Ok(first)
 }
 
-pub const PUT_CHAIN: Doc = Doc {
+pub(crate) const PUT_CHAIN: Doc = Doc {
     request: Some(RequestDoc::json::<NamedChain>()),
     responses: &[
         ResponseDoc::json::<Chain>(200, "The chain existed"),
@@ -153,7 +153,7 @@ pub const PUT_CHAIN: Doc = Doc {
 };
 
 /// `PUT /admin/v1/organizations/{organization}/chains/{name}`
-pub async fn put_chain(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn put_chain(mut context: Context) -> Result<Response, crate::Error> {
     let NamedChain { model, entries, enabled } = context.request.json().await?;
     let organization = context.organization()?;
     let name = context.request.param("name");
@@ -185,21 +185,21 @@ pub async fn put_chain(mut context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(status, &Chain::from(&chain)))
 }
 
-pub const DELETE_CHAIN: Doc = Doc {
+pub(crate) const DELETE_CHAIN: Doc = Doc {
     query: &[Param { is_required: true, ..Param::new("model", Kind::Text, "The primary model") }],
     responses: &[ResponseDoc::empty(204, "The chain is deleted")],
     ..Doc::new("chains", "delete_named_chain", "Delete a fallback chain by name")
 };
 
 /// `DELETE /admin/v1/organizations/{organization}/chains/{name}?model=`
-pub async fn delete_chain(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn delete_chain(context: Context) -> Result<Response, crate::Error> {
     let model = context.request.query.get("model").unwrap_or("");
     let stored = context.services.chains.by(context.actor());
     stored.delete(context.organization()?, model, context.request.param("name")).await?;
     Ok(response::empty(StatusCode::NO_CONTENT))
 }
 
-pub const PUT_SECRET: Doc = Doc {
+pub(crate) const PUT_SECRET: Doc = Doc {
     request: Some(RequestDoc::json::<SecretValue>()),
     responses: &[
         ResponseDoc::json::<Secret>(200, "The secret existed and has the new value"),
@@ -210,7 +210,7 @@ pub const PUT_SECRET: Doc = Doc {
 };
 
 /// `PUT /admin/v1/organizations/{organization}/secrets/{name}`: an identical value changes nothing.
-pub async fn put_secret(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn put_secret(mut context: Context) -> Result<Response, crate::Error> {
     let SecretValue { value } = form(&mut context.request).await?;
     let organization = context.organization()?;
     let name = context.request.param("name");
@@ -225,14 +225,14 @@ pub async fn put_secret(mut context: Context) -> Result<Response, crate::Error> 
     Ok(response::json(secrets::status_of(is_new), &Secret::from(&secret)))
 }
 
-pub const TOP_UP: Doc = Doc {
+pub(crate) const TOP_UP: Doc = Doc {
     request: Some(RequestDoc::json::<TopUp>()),
     responses: &[ResponseDoc::json::<Balance>(201, "The balance after the top-up")],
     ..Doc::new("billing", "top_up_balance", "Top up the balance; this request is not idempotent")
 };
 
 /// `POST /admin/v1/organizations/{organization}/balance/top-up`
-pub async fn top_up(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn top_up(mut context: Context) -> Result<Response, crate::Error> {
     let TopUp { amount_usd } = context.request.json().await?;
     let refused = || crate::Error::bad_request(billing::Error::Amount.to_string());
     let amount = Usd::from_dollars(amount_usd).ok_or_else(refused)?;
@@ -247,7 +247,7 @@ pub async fn top_up(mut context: Context) -> Result<Response, crate::Error> {
     }
 }
 
-pub const OWNER_LINK: Doc = Doc {
+pub(crate) const OWNER_LINK: Doc = Doc {
     responses: &[ResponseDoc::json::<NewLink>(201, "The link. The previous link stops working")],
     ..Doc::new(
         "links",
@@ -257,7 +257,7 @@ pub const OWNER_LINK: Doc = Doc {
 };
 
 /// `POST /admin/v1/organizations/{organization}/owner-link`
-pub async fn owner_link(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn owner_link(context: Context) -> Result<Response, crate::Error> {
     let members = context.services.members.by(context.actor());
     let issued = members.owner_link(context.organization()?).await?;
     Ok(response::json(StatusCode::CREATED, &new_link(&context, &issued)))

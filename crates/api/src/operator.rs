@@ -20,13 +20,13 @@ use orrery_workflows as workflows;
 const LIMIT_DEFAULT: u64 = 100;
 const LIMIT_MAX: u64 = 1000;
 
-pub const LIST: Doc =
+pub(crate) const LIST: Doc =
     Doc::new("admin", "admin_list_executions", "List executions of all organizations");
 
 /// `GET /admin/executions?organization=&unfinished=&limit=`: the latest executions, or all
 /// unfinished executions. The latest executions can be filtered like the history, with `workflow`
 /// (an ID or a slug) instead of `workflow_id`.
-pub async fn list(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn list(context: Context) -> Result<Response, crate::Error> {
     let query = &context.request.query;
     let limit = usize::try_from(query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)?)?;
     let is_unfinished = match query.get("unfinished") {
@@ -80,11 +80,11 @@ async fn of_workflow(
     }
 }
 
-pub const GET: Doc = Doc::new("admin", "admin_get_execution", "Get an execution");
+pub(crate) const GET: Doc = Doc::new("admin", "admin_get_execution", "Get an execution");
 
 /// `GET /admin/executions/{execution}`: the view that the organization itself has, for any
 /// organization.
-pub async fn get(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn get(context: Context) -> Result<Response, crate::Error> {
     let execution = find(&context).await?;
     let services = &context.services;
     let text = match execution.kind() {
@@ -102,10 +102,10 @@ pub async fn get(context: Context) -> Result<Response, crate::Error> {
     Ok(response::json_text(StatusCode::OK, text.into()))
 }
 
-pub const CANCEL: Doc = Doc::new("admin", "admin_cancel_execution", "Cancel an execution");
+pub(crate) const CANCEL: Doc = Doc::new("admin", "admin_cancel_execution", "Cancel an execution");
 
 /// `POST /admin/executions/{execution}/cancel`
-pub async fn cancel(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn cancel(context: Context) -> Result<Response, crate::Error> {
     let execution = find(&context).await?;
     let services = &context.services;
     let organization = execution.organization;
@@ -119,10 +119,10 @@ pub async fn cancel(context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &body))
 }
 
-pub const RESUME: Doc = Doc::new("admin", "admin_resume", "Resume restored work");
+pub(crate) const RESUME: Doc = Doc::new("admin", "admin_resume", "Resume restored work");
 
 /// `POST /admin/resume`: resumes the work that a restore has paused.
-pub async fn resume(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn resume(context: Context) -> Result<Response, crate::Error> {
     let services = &context.services;
     let entry = services.audit.entry(&context.actor(), "restore.resume", "all that was held back");
     let (engine, outbox) = (services.engine.clone(), services.outbox.clone());

@@ -14,26 +14,26 @@ const STATE: ResponseDoc = ResponseDoc::json::<Paused>(200, "The execution's pau
 const NO_EXECUTION: ResponseDoc = ResponseDoc::error(404, "Execution not found");
 const ENDED: ResponseDoc = ResponseDoc::error(409, "The execution has already ended");
 
-pub const PAUSE: Doc = Doc {
+pub(crate) const PAUSE: Doc = Doc {
     responses: &[STATE, NO_EXECUTION, ENDED],
     ..Doc::new("executions", "pause_execution", "Pause an execution")
 };
 
 /// `POST /executions/{execution}/pause`
-pub async fn pause(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn pause(context: Context) -> Result<Response, crate::Error> {
     let organization = context.caller()?.organization;
     let by = context.actor().who().to_owned();
     let engine = &context.services.engine;
     answer(engine.pause_execution(organization, id_of(&context)?, by).await)
 }
 
-pub const RESUME: Doc = Doc {
+pub(crate) const RESUME: Doc = Doc {
     responses: &[STATE, NO_EXECUTION, ENDED],
     ..Doc::new("executions", "resume_execution", "Resume a paused execution")
 };
 
 /// `POST /executions/{execution}/resume`
-pub async fn resume(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn resume(context: Context) -> Result<Response, crate::Error> {
     let organization = context.caller()?.organization;
     let engine = &context.services.engine;
     answer(engine.resume_execution(organization, id_of(&context)?).await)

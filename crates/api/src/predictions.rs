@@ -38,7 +38,7 @@ const UNPAID: ResponseDoc = ResponseDoc::error(402, "Insufficient balance");
 const NO_MODEL: ResponseDoc = ResponseDoc::error(404, "Model not found");
 const NO_PREDICTION: ResponseDoc = ResponseDoc::error(404, "Prediction not found");
 
-pub const CREATE: Doc = Doc {
+pub(crate) const CREATE: Doc = Doc {
     request: Some(RequestDoc::json::<NewPrediction>()),
     is_idempotent: true,
     responses: &[
@@ -56,12 +56,12 @@ pub const CREATE: Doc = Doc {
 };
 
 /// `POST /v1/prediction/`
-pub async fn create(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn create(mut context: Context) -> Result<Response, crate::Error> {
     let id = submit(&mut context, "prediction").await?;
     Ok(with_monitor_link(&context, id, response::json(StatusCode::OK, &created(id))))
 }
 
-pub const RUN: Doc = Doc {
+pub(crate) const RUN: Doc = Doc {
     responses: &[
         ResponseDoc::json::<Ended<'static>>(200, "The prediction has ended, successfully or not"),
         ResponseDoc {
@@ -81,7 +81,7 @@ pub const RUN: Doc = Doc {
 };
 
 /// `POST /v1/prediction/run`: creates a prediction and waits until it ends.
-pub async fn run(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn run(mut context: Context) -> Result<Response, crate::Error> {
     let id = submit(&mut context, "prediction/run").await?;
     let organization = context.caller()?.organization;
     let services = &context.services;
@@ -108,7 +108,7 @@ pub async fn run(mut context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &body))
 }
 
-pub const GET: Doc = Doc {
+pub(crate) const GET: Doc = Doc {
     query: &[Param::new(
         "wait",
         Kind::Whole { min: 0, max: WAIT_MAX, default: 0 },
@@ -125,7 +125,7 @@ pub const GET: Doc = Doc {
 };
 
 /// `GET /v1/prediction/{id}?wait=`
-pub async fn get(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn get(context: Context) -> Result<Response, crate::Error> {
     let wait = context.request.query.number("wait", 0..=WAIT_MAX, 0)?;
     let id = id_of(&context)?;
     let organization = context.caller()?.organization;
@@ -137,7 +137,10 @@ pub async fn get(context: Context) -> Result<Response, crate::Error> {
 }
 
 /// Returns a prediction's view as JSON text.
-pub async fn detail(services: &Services, execution: &Execution) -> Result<String, crate::Error> {
+pub(crate) async fn detail(
+    services: &Services,
+    execution: &Execution,
+) -> Result<String, crate::Error> {
     let is_hidden = is_of_foreign_step(services, execution).await?;
     let input = (!is_hidden).then_some(&execution.input);
     let prediction = execution.prediction().ok_or_else(missing)?;
@@ -170,7 +173,7 @@ async fn is_of_foreign_step(
     }
 }
 
-pub const CANCEL: Doc = Doc {
+pub(crate) const CANCEL: Doc = Doc {
     responses: &[
         ResponseDoc::json::<Accepted<'static>>(200, "The prediction is cancelled"),
         NO_PREDICTION,
@@ -180,7 +183,7 @@ pub const CANCEL: Doc = Doc {
 };
 
 /// `POST /v1/prediction/{id}/cancel`
-pub async fn cancel(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn cancel(context: Context) -> Result<Response, crate::Error> {
     let id = id_of(&context)?;
     let organization = context.caller()?.organization;
     let engine = &context.services.engine;
@@ -225,7 +228,7 @@ const fn created(id: ExecutionId) -> Accepted<'static> {
     Accepted { status: "success", message, prediction_id: id }
 }
 
-pub fn id_of(context: &Context) -> Result<ExecutionId, crate::Error> {
+pub(crate) fn id_of(context: &Context) -> Result<ExecutionId, crate::Error> {
     context.request.param("id").parse().map_err(|_no_id| missing())
 }
 
@@ -233,7 +236,7 @@ fn missing() -> crate::Error {
     crate::Error::not_found("Prediction not found")
 }
 
-pub fn not_found(error: engine::Error) -> crate::Error {
+pub(crate) fn not_found(error: engine::Error) -> crate::Error {
     if matches!(error, engine::Error::NotFound) {
         return missing();
     }
@@ -334,7 +337,10 @@ async fn chain(
 
 /// Returns a payload's text. For a missing or damaged payload, returns the reason, so that the rest
 /// of the record can still be read.
-pub async fn shown(services: &Services, payload: Option<&Payload>) -> Result<Text, crate::Error> {
+pub(crate) async fn shown(
+    services: &Services,
+    payload: Option<&Payload>,
+) -> Result<Text, crate::Error> {
     let Some(payload) = payload else { return Ok(Text::default()) };
     match services.store.read_payload(payload).await {
         Ok(text) => Ok(Text::of(text)),

@@ -9,7 +9,7 @@ use orrery_records::accounts::{self, KeyFault};
 use orrery_records::signed_urls;
 
 /// The header that explains in a sentence why the service rejected a key.
-pub const HINT: HeaderName = HeaderName::from_static("x-error-hint");
+pub(crate) const HINT: HeaderName = HeaderName::from_static("x-error-hint");
 
 /// Headers in which clients of other services send keys. This service ignores them.
 const OTHER_HEADERS: [&str; 9] = [
@@ -28,7 +28,7 @@ const PARAMETERS: [&str; 5] = ["api_key", "apikey", "key", "access_token", "x-ap
 
 /// The kind of key that a route requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Taken {
+pub(crate) enum Taken {
     /// An organization's key, in either header; on some routes also a link.
     ApiKey,
     /// An admin key, in `Authorization: Bearer`.
@@ -36,7 +36,7 @@ pub enum Taken {
 }
 
 /// Adds the reason to the 401 of a request. `in_body` is the key in the request's body, if any.
-pub async fn explained(
+pub(crate) async fn explained(
     error: crate::Error,
     accounts: &accounts::Accounts,
     request: &Request,

@@ -18,7 +18,7 @@ type Labels = (&'static str, &'static str, StatusCode);
 
 /// The request metrics of one host.
 #[derive(Debug)]
-pub struct RequestMetrics {
+pub(crate) struct RequestMetrics {
     role: Role,
     requests: RwLock<HashMap<Labels, Counter>>,
     /// One histogram for all routes together, because a histogram has many series.
@@ -28,12 +28,18 @@ pub struct RequestMetrics {
 impl RequestMetrics {
     /// Creates the metrics of a host without any requests.
     #[must_use]
-    pub fn new(role: Role) -> Self {
+    pub(crate) fn new(role: Role) -> Self {
         Self { role, requests: RwLock::default(), seconds: OnceLock::new() }
     }
 
     /// Counts one response. `route` is the route's pattern, or empty if no route matched.
-    pub fn count(&self, method: &Method, route: &'static str, status: StatusCode, took: Duration) {
+    pub(crate) fn count(
+        &self,
+        method: &Method,
+        route: &'static str,
+        status: StatusCode,
+        took: Duration,
+    ) {
         let host = self.role.as_str();
         let seconds = || metrics::histogram!("orrery_request_seconds", "host" => host);
         self.seconds.get_or_init(seconds).record(took);

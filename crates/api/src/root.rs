@@ -12,13 +12,13 @@ use orrery_wire::service::{Health, Index, Links, Ready};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-pub const INDEX: Doc = Doc {
+pub(crate) const INDEX: Doc = Doc {
     responses: &[ResponseDoc::json::<Index<'static>>(200, "Name, version, role and links")],
     ..Doc::new("service", "index", "Get information about this host")
 };
 
 /// `GET /`
-pub async fn index(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn index(context: Context) -> Result<Response, crate::Error> {
     let own = context.services.url_of(context.role);
     let link = |path: &str| format!("{own}{path}");
     let body = Index {
@@ -34,17 +34,17 @@ pub async fn index(context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &body))
 }
 
-pub const HEALTH: Doc = Doc {
+pub(crate) const HEALTH: Doc = Doc {
     responses: &[ResponseDoc::json::<Health<'static>>(200, "The process is running")],
     ..Doc::new("service", "health", "Check that the process is running")
 };
 
 /// `GET /health`
-pub async fn health(_context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn health(_context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &Health { status: "healthy", version: VERSION }))
 }
 
-pub const READY: Doc = Doc {
+pub(crate) const READY: Doc = Doc {
     responses: &[ResponseDoc::json::<Ready<'static>>(
         200,
         "The store is open and recovery is complete",
@@ -54,7 +54,7 @@ pub const READY: Doc = Doc {
 
 /// `GET /ready`: 503 until startup has loaded the unfinished work. `paused` is set while restored
 /// work waits for `orrery resume`.
-pub async fn ready(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn ready(context: Context) -> Result<Response, crate::Error> {
     if !context.services.readiness.get() {
         return Err(crate::Error::unavailable("starting: loading unfinished work"));
     }
@@ -76,25 +76,25 @@ pub(super) async fn warnings(services: &Services) -> Result<Vec<String>, crate::
     Ok([disk, backups, clock].into_iter().flatten().collect())
 }
 
-pub const OPENAPI: Doc = Doc {
+pub(crate) const OPENAPI: Doc = Doc {
     responses: &[ResponseDoc::json::<Map<String, Value>>(200, "The OpenAPI 3.1 document")],
     ..Doc::new("service", "openapi", "Get this OpenAPI document")
 };
 
 /// `GET /openapi.json`: the OpenAPI document of this host.
-pub async fn openapi(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn openapi(context: Context) -> Result<Response, crate::Error> {
     let url = context.services.url_of(context.role);
     let text = context.services.documents.of_host(context.role, url);
     Ok(response::json_text(StatusCode::OK, text.map_err(crate::Error::internal)?))
 }
 
-pub const METRICS: Doc = Doc {
+pub(crate) const METRICS: Doc = Doc {
     responses: &[ResponseDoc::raw(200, "text/plain", "Prometheus's text format")],
     ..Doc::new("service", "metrics", "Get metrics for Prometheus")
 };
 
 /// `GET /metrics`: metrics in Prometheus's text format.
-pub async fn metrics(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn metrics(context: Context) -> Result<Response, crate::Error> {
     let services = &context.services;
     let (running, queued) = services.engine.totals();
     let stats = services.store.stats();

@@ -46,7 +46,7 @@ const SEVERAL: ResponseDoc = ResponseDoc::error(
 );
 const TOO_MANY: ResponseDoc = ResponseDoc::error(409, "There are too many schedules");
 
-pub const CREATE: Doc = Doc {
+pub(crate) const CREATE: Doc = Doc {
     request: Some(RequestDoc::json::<NewOfWorkflow>()),
     is_idempotent: true,
     responses: &[CREATED, NO_WORKFLOW, TOO_MANY],
@@ -54,7 +54,7 @@ pub const CREATE: Doc = Doc {
 };
 
 /// `POST /workflows/{workflow}/schedules`
-pub async fn create(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn create(mut context: Context) -> Result<Response, crate::Error> {
     let workflow = workflow_of(&context).await?;
     let bytes = context.request.body().await?;
     let read = || {
@@ -68,7 +68,7 @@ pub async fn create(mut context: Context) -> Result<Response, crate::Error> {
     create_of(&context, &bytes, target, read).await
 }
 
-pub const CREATE_OF_MODEL: Doc = Doc {
+pub(crate) const CREATE_OF_MODEL: Doc = Doc {
     request: Some(RequestDoc::json::<NewOfModel>()),
     is_idempotent: true,
     responses: &[CREATED, TOO_MANY],
@@ -76,7 +76,7 @@ pub const CREATE_OF_MODEL: Doc = Doc {
 };
 
 /// `POST /v1/schedules`
-pub async fn create_of_model(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn create_of_model(mut context: Context) -> Result<Response, crate::Error> {
     let bytes = context.request.body().await?;
     let read = || {
         let mut body = parse_value(&bytes)?;
@@ -174,28 +174,28 @@ async fn create_with(
     Ok(response::json(StatusCode::CREATED, &shown(services, &made).await?))
 }
 
-pub const LIST: Doc = Doc {
+pub(crate) const LIST: Doc = Doc {
     query: &[OFFSET, Param::limit(LIMIT_MAX, LIMIT_DEFAULT)],
     responses: &[PAGE, NO_WORKFLOW],
     ..Doc::new("schedules", "list_workflow_schedules", "List the schedules of a workflow")
 };
 
 /// `GET /workflows/{workflow}/schedules`
-pub async fn list(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn list(context: Context) -> Result<Response, crate::Error> {
     let workflow = workflow_of(&context).await?;
     let organization = context.organization()?;
     let schedules = context.services.schedules.of_workflow(organization, workflow).await?;
     page(&context, schedules).await
 }
 
-pub const LIST_ALL: Doc = Doc {
+pub(crate) const LIST_ALL: Doc = Doc {
     query: &[OFFSET, Param::limit(LIMIT_MAX, LIMIT_DEFAULT)],
     responses: &[PAGE],
     ..Doc::new("schedules", "list_schedules", "List the schedules of all workflows and models")
 };
 
 /// `GET /v1/schedules`
-pub async fn list_all(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn list_all(context: Context) -> Result<Response, crate::Error> {
     let schedules = context.services.schedules.list(context.organization()?).await?;
     page(&context, schedules).await
 }
@@ -214,27 +214,27 @@ async fn page(context: &Context, schedules: Vec<Schedule>) -> Result<Response, c
     Ok(response::json(StatusCode::OK, &body))
 }
 
-pub const GET: Doc = Doc {
+pub(crate) const GET: Doc = Doc {
     responses: &[SCHEDULE, NO_SCHEDULE],
     ..Doc::new("schedules", "get_workflow_schedule", "Get a schedule of a workflow")
 };
 
-pub const GET_ANY: Doc =
+pub(crate) const GET_ANY: Doc =
     Doc { id: "get_schedule", summary: "Get a schedule of a workflow or model", ..GET };
 
 /// `GET /workflows/{workflow}/schedules/{schedule}` and `GET /v1/schedules/{schedule}`
-pub async fn get(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn get(context: Context) -> Result<Response, crate::Error> {
     let schedule = find(&context).await?;
     Ok(response::json(StatusCode::OK, &shown(&context.services, &schedule).await?))
 }
 
-pub const CHANGE: Doc = Doc {
+pub(crate) const CHANGE: Doc = Doc {
     request: Some(RequestDoc::optional_json::<OfWorkflow>()),
     responses: &[SCHEDULE, NO_SCHEDULE],
     ..Doc::new("schedules", "change_workflow_schedule", "Update a schedule of a workflow")
 };
 
-pub const CHANGE_ANY: Doc = Doc {
+pub(crate) const CHANGE_ANY: Doc = Doc {
     request: Some(RequestDoc::optional_json::<OfAny>()),
     id: "change_schedule",
     summary: "Update a schedule of a workflow or model",
@@ -243,7 +243,7 @@ pub const CHANGE_ANY: Doc = Doc {
 
 /// `PUT /workflows/{workflow}/schedules/{schedule}` and `PUT /v1/schedules/{schedule}`: omitted
 /// fields keep their values.
-pub async fn change(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn change(mut context: Context) -> Result<Response, crate::Error> {
     let found = find(&context).await?;
     // Only the base host has a path without the workflow, and with schedules of models.
     let change = if context.request.param("workflow").is_empty() {
@@ -269,23 +269,23 @@ pub async fn change(mut context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &shown(services, &changed).await?))
 }
 
-pub const DELETE: Doc = Doc {
+pub(crate) const DELETE: Doc = Doc {
     responses: &[DELETED, NO_SCHEDULE],
     ..Doc::new("schedules", "delete_workflow_schedule", "Delete a schedule of a workflow")
 };
 
-pub const DELETE_ANY: Doc =
+pub(crate) const DELETE_ANY: Doc =
     Doc { id: "delete_schedule", summary: "Delete a schedule of a workflow or model", ..DELETE };
 
 /// `DELETE /workflows/{workflow}/schedules/{schedule}` and `DELETE /v1/schedules/{schedule}`
-pub async fn delete(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn delete(context: Context) -> Result<Response, crate::Error> {
     let found = find(&context).await?;
     let schedules = context.services.schedules.by(context.actor());
     schedules.delete(found.organization, found.id).await?;
     Ok(response::empty(StatusCode::NO_CONTENT))
 }
 
-pub const PUT_NAMED: Doc = Doc {
+pub(crate) const PUT_NAMED: Doc = Doc {
     request: Some(RequestDoc::json::<NamedSchedule>()),
     responses: &[SCHEDULE, CREATED, SEVERAL],
     ..Doc::new("schedules", "put_schedule", "Create or update a schedule")
@@ -293,7 +293,7 @@ pub const PUT_NAMED: Doc = Doc {
 
 /// `PUT /admin/v1/organizations/{organization}/schedules/{name}`: a request with identical fields
 /// changes nothing.
-pub async fn put_named(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn put_named(mut context: Context) -> Result<Response, crate::Error> {
     let bytes = context.request.body().await?;
     let NamedSchedule { workflow: named, target, common } = request::read(parse_value(&bytes)?)
         .map_err(|mismatch| match mismatch.path.as_str() {
@@ -346,13 +346,13 @@ pub async fn put_named(mut context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &shown(services, &changed).await?))
 }
 
-pub const DELETE_NAMED: Doc = Doc {
+pub(crate) const DELETE_NAMED: Doc = Doc {
     responses: &[DELETED, NO_SCHEDULE, SEVERAL],
     ..Doc::new("schedules", "delete_named_schedule", "Delete a schedule by name")
 };
 
 /// `DELETE /admin/v1/organizations/{organization}/schedules/{name}`
-pub async fn delete_named(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn delete_named(context: Context) -> Result<Response, crate::Error> {
     let found = find_named(&context).await?.ok_or(schedules::Error::NotFound)?;
     let schedules = context.services.schedules.by(context.actor());
     schedules.delete(found.organization, found.id).await?;

@@ -14,7 +14,7 @@ use orrery_wire::secret::{Secret, SecretValue, Secrets};
 
 const NO_SECRET: ResponseDoc = ResponseDoc::error(404, "Secret not found");
 
-pub const LIST: Doc = Doc {
+pub(crate) const LIST: Doc = Doc {
     responses: &[ResponseDoc::json::<Secrets>(
         200,
         "The names and dates, sorted by name, without values",
@@ -23,13 +23,13 @@ pub const LIST: Doc = Doc {
 };
 
 /// `GET /v1/secrets`
-pub async fn list(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn list(context: Context) -> Result<Response, crate::Error> {
     let secrets = context.services.secrets.list(context.organization()?).await?;
     let secrets = secrets.iter().map(Secret::from).collect();
     Ok(response::json(StatusCode::OK, &Secrets { secrets }))
 }
 
-pub const PUT: Doc = Doc {
+pub(crate) const PUT: Doc = Doc {
     request: Some(RequestDoc::json::<SecretValue>()),
     responses: &[
         ResponseDoc::json::<Secret>(200, "The value is replaced; all later attempts use it"),
@@ -40,7 +40,7 @@ pub const PUT: Doc = Doc {
 };
 
 /// `PUT /v1/secrets/{name}`
-pub async fn put(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn put(mut context: Context) -> Result<Response, crate::Error> {
     let SecretValue { value } = form(&mut context.request).await?;
     let secrets = context.services.secrets.by(context.actor());
     let name = context.request.param("name");
@@ -48,13 +48,13 @@ pub async fn put(mut context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(status_of(is_new), &Secret::from(&secret)))
 }
 
-pub const DELETE: Doc = Doc {
+pub(crate) const DELETE: Doc = Doc {
     responses: &[ResponseDoc::empty(204, "The secret is deleted"), NO_SECRET],
     ..Doc::new("secrets", "delete_secret", "Delete a named secret")
 };
 
 /// `DELETE /v1/secrets/{name}`
-pub async fn delete(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn delete(context: Context) -> Result<Response, crate::Error> {
     let secrets = context.services.secrets.by(context.actor());
     secrets.delete(context.organization()?, context.request.param("name")).await?;
     Ok(response::empty(StatusCode::NO_CONTENT))
@@ -73,10 +73,11 @@ struct New {
     compare_only: bool,
 }
 
-pub const SET_OF: Doc = Doc::new("admin", "admin_set_secret", "Set the value of a named secret");
+pub(crate) const SET_OF: Doc =
+    Doc::new("admin", "admin_set_secret", "Set the value of a named secret");
 
 /// `PUT /admin/secrets`. The operator owns the sealing key, so a comparison reveals nothing new.
-pub async fn set_of(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn set_of(mut context: Context) -> Result<Response, crate::Error> {
     let New { organization, name, value, compare_only } = context.request.json().await?;
     let services = &context.services;
     let organization = services.accounts.organization_or_default(organization.as_deref()).await?;
@@ -89,10 +90,10 @@ pub async fn set_of(mut context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(status_of(is_new), &operator::Secret::of(&secret, &organization)))
 }
 
-pub const LIST_OF: Doc = Doc::new("admin", "admin_list_secrets", "List named secrets");
+pub(crate) const LIST_OF: Doc = Doc::new("admin", "admin_list_secrets", "List named secrets");
 
 /// `GET /admin/secrets?organization=`: the secrets of one organization, or of all organizations.
-pub async fn list_of(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn list_of(context: Context) -> Result<Response, crate::Error> {
     let mut secrets = Vec::new();
     for organization in context.named_organizations().await? {
         let of_one = context.services.secrets.list(organization.id).await?;
@@ -101,10 +102,10 @@ pub async fn list_of(context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &operator::Secrets { secrets }))
 }
 
-pub const DELETE_OF: Doc = Doc::new("admin", "admin_delete_secret", "Delete a named secret");
+pub(crate) const DELETE_OF: Doc = Doc::new("admin", "admin_delete_secret", "Delete a named secret");
 
 /// `DELETE /admin/secrets?organization=&name=`
-pub async fn delete_of(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn delete_of(context: Context) -> Result<Response, crate::Error> {
     let services = &context.services;
     let query = &context.request.query;
     let organization = services.accounts.organization_or_default(query.get("organization")).await?;
@@ -114,6 +115,6 @@ pub async fn delete_of(context: Context) -> Result<Response, crate::Error> {
 }
 
 /// Returns 201 for a created resource and 200 for an existing resource.
-pub const fn status_of(is_new: bool) -> StatusCode {
+pub(crate) const fn status_of(is_new: bool) -> StatusCode {
     if is_new { StatusCode::CREATED } else { StatusCode::OK }
 }

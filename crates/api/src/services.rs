@@ -221,7 +221,7 @@ pub struct Live {
 }
 
 /// The future of a reload.
-pub type Reloading = Pin<Box<dyn Future<Output = Reloaded> + Send>>;
+pub(crate) type Reloading = Pin<Box<dyn Future<Output = Reloaded> + Send>>;
 
 /// Reloads the configuration, manifests and certificates on behalf of an actor.
 #[derive(Clone)]

@@ -14,17 +14,18 @@ use orrery_records::audit::Actor;
 use orrery_records::members;
 use orrery_wire::member::{HostUrl, LogIn, PasswordChange, PasswordReset, Session};
 
-pub const FOREIGN: ResponseDoc =
+pub(crate) const FOREIGN: ResponseDoc =
     ResponseDoc::error(403, "The request did not come from a page of the dashboard");
-pub const NOT_JSON: ResponseDoc = ResponseDoc::error(415, "The body is not application/json");
+pub(crate) const NOT_JSON: ResponseDoc =
+    ResponseDoc::error(415, "The body is not application/json");
 
-pub const GET: Doc = Doc {
+pub(crate) const GET: Doc = Doc {
     responses: &[ResponseDoc::json::<Session>(200, "The logged-in member, if any")],
     ..Doc::new("sessions", "get_session", "Get the current session")
 };
 
 /// `GET /session`
-pub async fn get(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn get(context: Context) -> Result<Response, crate::Error> {
     let services = &context.services;
     let token = context.site()?.token(&context.request.headers);
     let visit = match token {
@@ -65,7 +66,7 @@ async fn of_member(context: &Context, member: &Member) -> Result<Session, crate:
     })
 }
 
-pub const CREATE: Doc = Doc {
+pub(crate) const CREATE: Doc = Doc {
     request: Some(RequestDoc::json::<LogIn>()),
     responses: &[
         ResponseDoc::empty(204, "Logged in; the session cookie is set"),
@@ -78,7 +79,7 @@ pub const CREATE: Doc = Doc {
 };
 
 /// `POST /session`
-pub async fn create(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn create(mut context: Context) -> Result<Response, crate::Error> {
     let LogIn { email, password } = context.request.json().await?;
     let services = &context.services;
     let from = context.request.peer.ip();
@@ -95,7 +96,7 @@ pub async fn create(mut context: Context) -> Result<Response, crate::Error> {
 }
 
 /// Returns a 204 response that stores the session token in a cookie.
-pub fn with_cookie(context: &Context, token: &str) -> Result<Response, crate::Error> {
+pub(crate) fn with_cookie(context: &Context, token: &str) -> Result<Response, crate::Error> {
     let seconds = context.services.members.session_max().as_secs();
     let cookie = context.site()?.cookie(token, seconds);
     let cookie = cookie.ok_or_else(|| crate::Error::bad_request("the Host header is malformed"))?;
@@ -104,13 +105,13 @@ pub fn with_cookie(context: &Context, token: &str) -> Result<Response, crate::Er
     Ok(answer)
 }
 
-pub const DELETE: Doc = Doc {
+pub(crate) const DELETE: Doc = Doc {
     responses: &[ResponseDoc::empty(204, "Logged out")],
     ..Doc::new("sessions", "log_out", "Log out")
 };
 
 /// `DELETE /session`
-pub async fn delete(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn delete(context: Context) -> Result<Response, crate::Error> {
     context.services.members.by(context.actor()).log_out(context.visit()?).await?;
     let mut answer = response::empty(StatusCode::NO_CONTENT);
     if let Some(cookie) = context.site()?.cookie("", 0) {
@@ -119,7 +120,7 @@ pub async fn delete(context: Context) -> Result<Response, crate::Error> {
     Ok(answer)
 }
 
-pub const RESET: Doc = Doc {
+pub(crate) const RESET: Doc = Doc {
     request: Some(RequestDoc::json::<PasswordReset>()),
     responses: &[
         ResponseDoc::empty(
@@ -135,13 +136,13 @@ pub const RESET: Doc = Doc {
 };
 
 /// `POST /session/reset`
-pub async fn reset(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn reset(mut context: Context) -> Result<Response, crate::Error> {
     let PasswordReset { token, password } = form(&mut context.request).await?;
     let (_, token) = context.services.members.reset(&token, &password).await?;
     with_cookie(&context, &token)
 }
 
-pub const CHANGE_PASSWORD: Doc = Doc {
+pub(crate) const CHANGE_PASSWORD: Doc = Doc {
     request: Some(RequestDoc::json::<PasswordChange>()),
     responses: &[
         ResponseDoc::empty(204, "The password is changed; all other sessions have ended"),
@@ -152,7 +153,7 @@ pub const CHANGE_PASSWORD: Doc = Doc {
 };
 
 /// `POST /session/password`
-pub async fn change_password(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn change_password(mut context: Context) -> Result<Response, crate::Error> {
     let PasswordChange { current, password } = form(&mut context.request).await?;
     let member = &context.visit()?.member;
     let members = context.services.members.by(context.actor());

@@ -47,7 +47,11 @@ fn key_of(route: &Route) -> (Option<Role>, &'static str, &'static str) {
 ///
 /// # Errors
 /// 400; the message suggests a similar known name, or names the repeated parameter.
-pub fn check_query(route: &Route, query: &Query, is_by_link: bool) -> Result<(), crate::Error> {
+pub(crate) fn check_query(
+    route: &Route,
+    query: &Query,
+    is_by_link: bool,
+) -> Result<(), crate::Error> {
     // The operator's routes are called only by this program, and pages parse their own parameters.
     let is_page = route.access == Access::Public && route.hosts == [Role::Dashboard];
     if route.access == Access::Local || is_page || is_by_link {
@@ -82,12 +86,12 @@ pub fn check_query(route: &Route, query: &Query, is_by_link: bool) -> Result<(),
 }
 
 /// Returns whether responses of this route name unknown request fields.
-pub fn names_fields(route: &Route) -> bool {
+pub(crate) fn names_fields(route: &Route) -> bool {
     KNOWN.contains_key(&key_of(route))
 }
 
 /// Returns the check for bodies of this route; `None` if any field is allowed.
-pub fn check_of(route: &Route, headers: &HeaderMap) -> Option<FieldCheck> {
+pub(crate) fn check_of(route: &Route, headers: &HeaderMap) -> Option<FieldCheck> {
     let known = KNOWN.get(&key_of(route))?;
     let preferences = headers.get_all(PREFER);
     let mut preferences =
@@ -101,7 +105,7 @@ pub fn check_of(route: &Route, headers: &HeaderMap) -> Option<FieldCheck> {
 }
 
 /// Adds warnings about the request's unknown fields to its response.
-pub async fn warn(mut answer: Response, check: &FieldCheck) -> Response {
+pub(crate) async fn warn(mut answer: Response, check: &FieldCheck) -> Response {
     if check.is_strict() {
         answer.headers_mut().insert(PREFERENCE_APPLIED, HeaderValue::from_static(STRICT));
     }
@@ -129,7 +133,7 @@ pub async fn warn(mut answer: Response, check: &FieldCheck) -> Response {
 
 /// Adds the unknown fields of a rejected body to the error, because one of them may be a misspelled
 /// required field.
-pub fn explain(error: crate::Error, check: &FieldCheck) -> crate::Error {
+pub(crate) fn explain(error: crate::Error, check: &FieldCheck) -> crate::Error {
     let found = check.found();
     if error.status != StatusCode::BAD_REQUEST || found.is_empty() {
         return error;

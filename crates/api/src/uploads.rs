@@ -33,7 +33,7 @@ const FIELD_MAX: usize = 1024;
 /// The field with the retention of the file, in seconds.
 const KEEP: &str = "expires_in_seconds";
 
-pub const PRESIGN: Doc = Doc {
+pub(crate) const PRESIGN: Doc = Doc {
     request: Some(RequestDoc::json::<NewUpload>()),
     responses: &[
         ResponseDoc::json::<wire::file::Announced>(200, "The presigned upload"),
@@ -43,7 +43,7 @@ pub const PRESIGN: Doc = Doc {
 };
 
 /// `POST /v1/upload/presign`
-pub async fn presign(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn presign(mut context: Context) -> Result<Response, crate::Error> {
     let grant = context.grant()?;
     let NewUpload { content_type, filename, size, sha256, retention, .. } =
         context.request.json().await?;
@@ -70,7 +70,7 @@ pub async fn presign(mut context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &body))
 }
 
-pub const PUT: Doc = Doc {
+pub(crate) const PUT: Doc = Doc {
     request: Some(RequestDoc::bytes()),
     responses: &[
         ResponseDoc::json::<wire::file::File>(200, "The file"),
@@ -88,7 +88,7 @@ pub const PUT: Doc = Doc {
 };
 
 /// `PUT /v1/upload/{id}`: uploads the bytes of a presigned upload.
-pub async fn put(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn put(mut context: Context) -> Result<Response, crate::Error> {
     let grant = context.grant()?;
     let organization = grant.organization;
     let id = context.request.param("id").parse().map_err(|_no_id| missing())?;
@@ -107,7 +107,7 @@ pub async fn put(mut context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &view(&services, &file, &grant)))
 }
 
-pub const POST: Doc = Doc {
+pub(crate) const POST: Doc = Doc {
     request: Some(RequestDoc::form::<FileForm>()),
     responses: &[
         ResponseDoc::json::<wire::file::File>(201, "The file"),
@@ -118,11 +118,11 @@ pub const POST: Doc = Doc {
 };
 
 /// `POST /v1/files`: a form with the field `file`.
-pub async fn post(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn post(context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::CREATED, &take_form(context).await?))
 }
 
-pub const POST_FOR_URL: Doc = Doc {
+pub(crate) const POST_FOR_URL: Doc = Doc {
     responses: &[
         ResponseDoc::json::<FileUrl>(200, "The URL of the file, which can be read without a key"),
         ResponseDoc::error(413, "The file exceeds a limit or a quota"),
@@ -133,7 +133,7 @@ pub const POST_FOR_URL: Doc = Doc {
 
 /// `POST /api/v1/upload`: the same form as `POST /v1/files`, for clients that only need a URL for
 /// an input.
-pub async fn post_for_url(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn post_for_url(context: Context) -> Result<Response, crate::Error> {
     let url = take_form(context).await?.url;
     Ok(response::json(StatusCode::OK, &FileUrl { url }))
 }

@@ -27,7 +27,7 @@ use orrery_wire::webhook_endpoint::{
 
 const NO_ENDPOINT: ResponseDoc = ResponseDoc::error(404, "Endpoint not found");
 
-pub const CREATE: Doc = Doc {
+pub(crate) const CREATE: Doc = Doc {
     request: Some(RequestDoc::json::<NewEndpoint>()),
     responses: &[
         ResponseDoc::json::<WithSecret>(201, "The endpoint, with its secret"),
@@ -37,7 +37,7 @@ pub const CREATE: Doc = Doc {
 };
 
 /// `POST /v1/webhook-endpoints`
-pub async fn create(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn create(mut context: Context) -> Result<Response, crate::Error> {
     let NewEndpoint { url, fields } = context.request.json().await?;
     let change = Change::read(Some(url), fields, &context.services)?;
     create_with(&context, &change).await
@@ -74,30 +74,30 @@ async fn create_with(context: &Context, change: &Change) -> Result<Response, cra
     Ok(response::json(StatusCode::CREATED, &body))
 }
 
-pub const LIST: Doc = Doc {
+pub(crate) const LIST: Doc = Doc {
     responses: &[ResponseDoc::json::<wire::Endpoints>(200, "The endpoints, oldest first")],
     ..Doc::new("webhooks", "list_webhook_endpoints", "List webhook endpoints")
 };
 
 /// `GET /v1/webhook-endpoints`
-pub async fn list(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn list(context: Context) -> Result<Response, crate::Error> {
     let endpoints = context.services.outbox.endpoints().list(context.organization()?).await?;
     let webhook_endpoints = endpoints.iter().map(wire::Endpoint::of).collect();
     Ok(response::json(StatusCode::OK, &wire::Endpoints { webhook_endpoints }))
 }
 
-pub const GET: Doc = Doc {
+pub(crate) const GET: Doc = Doc {
     responses: &[ResponseDoc::json::<wire::Endpoint>(200, "The endpoint"), NO_ENDPOINT],
     ..Doc::new("webhooks", "get_webhook_endpoint", "Get a webhook endpoint")
 };
 
 /// `GET /v1/webhook-endpoints/{endpoint}`
-pub async fn get(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn get(context: Context) -> Result<Response, crate::Error> {
     let found = find(&context).await?;
     Ok(response::json(StatusCode::OK, &wire::Endpoint::of(&found)))
 }
 
-pub const CHANGE: Doc = Doc {
+pub(crate) const CHANGE: Doc = Doc {
     request: Some(RequestDoc::optional_json::<EndpointChange>()),
     responses: &[
         ResponseDoc::json::<wire::Endpoint>(200, "The updated endpoint"),
@@ -108,7 +108,7 @@ pub const CHANGE: Doc = Doc {
 };
 
 /// `PUT /v1/webhook-endpoints/{endpoint}`: omitted fields keep their values.
-pub async fn change(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn change(mut context: Context) -> Result<Response, crate::Error> {
     let found = find(&context).await?;
     let EndpointChange { url, fields } = context.request.json().await?;
     let services = &context.services;
@@ -124,7 +124,7 @@ pub async fn change(mut context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &wire::Endpoint::of(&changed)))
 }
 
-pub const PUT_NAMED: Doc = Doc {
+pub(crate) const PUT_NAMED: Doc = Doc {
     request: Some(RequestDoc::optional_json::<EndpointChange>()),
     responses: &[
         ResponseDoc::json::<wire::Endpoint>(200, "The endpoint existed"),
@@ -142,7 +142,7 @@ pub const PUT_NAMED: Doc = Doc {
 
 /// `PUT /admin/v1/organizations/{organization}/webhook-endpoints/{name}`: a request with identical
 /// fields changes nothing.
-pub async fn put_named(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn put_named(mut context: Context) -> Result<Response, crate::Error> {
     let EndpointChange { url, fields } = context.request.json().await?;
     let services = &context.services;
     let mut change = Change::read(url, fields, services)?;
@@ -171,14 +171,14 @@ pub async fn put_named(mut context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &wire::Endpoint::of(&changed)))
 }
 
-pub const DELETE_NAMED: Doc = Doc {
+pub(crate) const DELETE_NAMED: Doc = Doc {
     id: "delete_named_webhook_endpoint",
     summary: "Delete a webhook endpoint by name",
     ..DELETE
 };
 
 /// `DELETE /admin/v1/organizations/{organization}/webhook-endpoints/{name}`
-pub async fn delete_named(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn delete_named(context: Context) -> Result<Response, crate::Error> {
     let found = find_named(&context).await?.ok_or(EndpointError::NotFound)?;
     let endpoints = context.services.outbox.endpoints().by(context.actor());
     endpoints.delete(found.organization, found.id).await?;
@@ -192,7 +192,7 @@ async fn find_named(context: &Context) -> Result<Option<Endpoint>, crate::Error>
     Ok(all.into_iter().find(|one| one.name.as_deref() == Some(name)))
 }
 
-pub const DELETE: Doc = Doc {
+pub(crate) const DELETE: Doc = Doc {
     responses: &[
         ResponseDoc::empty(204, "The endpoint is deleted; its pending deliveries fail"),
         NO_ENDPOINT,
@@ -201,14 +201,14 @@ pub const DELETE: Doc = Doc {
 };
 
 /// `DELETE /v1/webhook-endpoints/{endpoint}`
-pub async fn delete(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn delete(context: Context) -> Result<Response, crate::Error> {
     let organization = context.organization()?;
     let endpoints = context.services.outbox.endpoints().by(context.actor());
     endpoints.delete(organization, id_of(&context)?).await?;
     Ok(response::empty(StatusCode::NO_CONTENT))
 }
 
-pub const ROTATE: Doc = Doc {
+pub(crate) const ROTATE: Doc = Doc {
     request: Some(RequestDoc::optional_json::<Rotate>()),
     responses: &[
         ResponseDoc::json::<WithSecret>(200, "The endpoint, with its new secret"),
@@ -218,7 +218,7 @@ pub const ROTATE: Doc = Doc {
 };
 
 /// `POST /v1/webhook-endpoints/{endpoint}/rotate`
-pub async fn rotate(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn rotate(mut context: Context) -> Result<Response, crate::Error> {
     let Rotate { grace_seconds } = context.request.json().await?;
     let grace = grace_seconds.unwrap_or(GRACE_DEFAULT);
     let organization = context.organization()?;
@@ -229,14 +229,14 @@ pub async fn rotate(mut context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &body))
 }
 
-pub const TEST: Doc = Doc {
+pub(crate) const TEST: Doc = Doc {
     responses: &[ResponseDoc::json::<TestDelivery>(200, "The receiver's response"), NO_ENDPOINT],
     ..Doc::new("webhooks", "test_webhook_endpoint", "Send a test event to a webhook endpoint")
 };
 
 /// `POST /v1/webhook-endpoints/{endpoint}/test`: sends one test event and returns the receiver's
 /// response.
-pub async fn test(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn test(context: Context) -> Result<Response, crate::Error> {
     let endpoint = find(&context).await?;
     let services = &context.services;
     let now = services.clock.now();

@@ -40,7 +40,7 @@ fn statuses() -> Vec<&'static str> {
 
 const NO_DELIVERY: ResponseDoc = ResponseDoc::error(404, "Delivery not found");
 
-pub const LIST: Doc = Doc {
+pub(crate) const LIST: Doc = Doc {
     query: &[
         Param::new("status", Kind::OneOf(statuses), "Only deliveries with this status"),
         Param::new("execution", Kind::Uuid, "Only deliveries of this execution"),
@@ -59,21 +59,21 @@ pub const LIST: Doc = Doc {
 };
 
 /// `GET /v1/webhooks?status=&execution=&host=&from=&to=&limit=&offset=`
-pub async fn list(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn list(context: Context) -> Result<Response, crate::Error> {
     let organization = context.caller()?.organization;
     list_for(&context, organization).await
 }
 
-pub const LIST_OF: Doc =
+pub(crate) const LIST_OF: Doc =
     Doc::new("admin", "admin_list_deliveries", "List deliveries of an organization");
 
 /// `GET /admin/webhooks?organization=`, with the same parameters.
-pub async fn list_of(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn list_of(context: Context) -> Result<Response, crate::Error> {
     let organization = organization(&context).await?;
     list_for(&context, organization).await
 }
 
-pub const RECEIVERS: Doc = Doc {
+pub(crate) const RECEIVERS: Doc = Doc {
     responses: &[ResponseDoc::json::<Receivers>(
         200,
         "The receivers, with the state of their circuits",
@@ -82,7 +82,7 @@ pub const RECEIVERS: Doc = Doc {
 };
 
 /// `GET /webhooks/receivers` of the dashboard.
-pub async fn receivers(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn receivers(context: Context) -> Result<Response, crate::Error> {
     let found = context.services.outbox.receivers(context.organization()?).await;
     let (found, capped) = found.map_err(Refusal::from)?;
     let shown = |one: orrery_webhooks::Receiver| Receiver {
@@ -99,7 +99,7 @@ pub async fn receivers(context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &Receivers { receivers, capped }))
 }
 
-pub const GET: Doc = Doc {
+pub(crate) const GET: Doc = Doc {
     responses: &[
         ResponseDoc {
             headers: &[(
@@ -114,20 +114,20 @@ pub const GET: Doc = Doc {
 };
 
 /// `GET /v1/webhooks/{execution_id}`
-pub async fn get(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn get(context: Context) -> Result<Response, crate::Error> {
     let organization = context.caller()?.organization;
     get_for(&context, organization).await
 }
 
-pub const GET_OF: Doc = Doc::new("admin", "admin_get_delivery", "Get a delivery");
+pub(crate) const GET_OF: Doc = Doc::new("admin", "admin_get_delivery", "Get a delivery");
 
 /// `GET /admin/webhooks/{execution_id}?organization=`
-pub async fn get_of(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn get_of(context: Context) -> Result<Response, crate::Error> {
     let organization = organization(&context).await?;
     get_for(&context, organization).await
 }
 
-pub const REDELIVER: Doc = Doc {
+pub(crate) const REDELIVER: Doc = Doc {
     responses: &[
         ResponseDoc::json::<Redelivered>(
             202,
@@ -144,15 +144,15 @@ pub const REDELIVER: Doc = Doc {
 };
 
 /// `POST /v1/webhooks/{execution_id}/redeliver`
-pub async fn redeliver(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn redeliver(context: Context) -> Result<Response, crate::Error> {
     let organization = context.caller()?.organization;
     redeliver_for(&context, organization).await
 }
 
-pub const REDELIVER_OF: Doc = Doc::new("admin", "admin_redeliver", "Redeliver a webhook");
+pub(crate) const REDELIVER_OF: Doc = Doc::new("admin", "admin_redeliver", "Redeliver a webhook");
 
 /// `POST /admin/webhooks/{execution_id}/redeliver?organization=`
-pub async fn redeliver_of(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn redeliver_of(context: Context) -> Result<Response, crate::Error> {
     let organization = organization(&context).await?;
     let id = id_of(&context)?;
     let services = &context.services;
@@ -163,7 +163,7 @@ pub async fn redeliver_of(context: Context) -> Result<Response, crate::Error> {
     Ok(redelivered(&delivery))
 }
 
-pub const REPLAY: Doc = Doc {
+pub(crate) const REPLAY: Doc = Doc {
     request: Some(RequestDoc::json::<Replay>()),
     responses: &[ResponseDoc::json::<Replayed>(
         202,
@@ -173,7 +173,7 @@ pub const REPLAY: Doc = Doc {
 };
 
 /// `POST /v1/webhooks/replay`: redelivers all failed deliveries of a time range.
-pub async fn replay(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn replay(mut context: Context) -> Result<Response, crate::Error> {
     let organization = context.caller()?.organization;
     let body = parse_value(&context.request.body().await?)?;
     let Replay { from, to, status: _ } = request::read(body).map_err(|mismatch| match mismatch
@@ -191,14 +191,14 @@ pub async fn replay(mut context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::ACCEPTED, &Replayed { count }))
 }
 
-pub const TEST: Doc = Doc {
+pub(crate) const TEST: Doc = Doc {
     request: Some(RequestDoc::json::<NewTestDelivery>()),
     responses: &[ResponseDoc::json::<TestDelivery>(200, "The receiver's response")],
     ..Doc::new("webhooks", "test_receiver", "Send a sample delivery to a URL")
 };
 
 /// `POST /v1/webhooks/test`: sends a sample delivery and returns the receiver's response.
-pub async fn test(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn test(mut context: Context) -> Result<Response, crate::Error> {
     let organization = context.caller()?.organization;
     let NewTestDelivery { url, webhook_secret: secret } = context.request.json().await?;
     let services = &context.services;
@@ -383,7 +383,7 @@ fn wire_status(state: DeliveryState) -> DeliveryStatus {
 }
 
 /// Returns the headers of a delivery to an endpoint, masked in the same way.
-pub fn headers_of_endpoint(id: &str) -> Map<String, Value> {
+pub(crate) fn headers_of_endpoint(id: &str) -> Map<String, Value> {
     let made = ["webhook-id", "webhook-timestamp", "webhook-signature"];
     let named = [("Content-Type", "application/json"), ("X-Webhook-Delivery-Id", id)];
     let masked = made.map(|name| (name, MASK));

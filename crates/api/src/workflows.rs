@@ -37,7 +37,7 @@ const SHOWN_VERSION: ResponseDoc = ResponseDoc {
     ..ResponseDoc::json::<wire::workflow::Version<'static>>(200, "The version with its definition")
 };
 
-pub const CREATE: Doc = Doc {
+pub(crate) const CREATE: Doc = Doc {
     request: Some(RequestDoc::json::<NewWorkflow>()),
     is_idempotent: true,
     responses: &[
@@ -54,17 +54,17 @@ pub const CREATE: Doc = Doc {
     ..Doc::new("workflows", "create_workflow", "Create a workflow")
 };
 
-pub const CREATE_ON_BASE: Doc =
+pub(crate) const CREATE_ON_BASE: Doc =
     Doc { request: Some(RequestDoc::json::<NewWorkflowOnBase>()), ..CREATE };
 
-pub const CREATE_ALIAS: Doc = Doc {
+pub(crate) const CREATE_ALIAS: Doc = Doc {
     id: "create_workflow_alias",
     summary: "Create a workflow, like `POST /v1/workflows`",
     ..CREATE_ON_BASE
 };
 
 /// `POST /workflows`
-pub async fn create(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn create(mut context: Context) -> Result<Response, crate::Error> {
     let organization = context.caller()?.organization;
     let bytes = context.request.body().await?;
     let claim = match idempotency_key::begin(&context, organization, "workflows", &bytes).await? {
@@ -87,7 +87,7 @@ pub async fn create(mut context: Context) -> Result<Response, crate::Error> {
 
 /// Warns if the name was taken and the slug therefore has a number. A repeated creation never
 /// changes an existing workflow.
-pub async fn warn_of_taken_name(context: &Context, workflow: &Workflow) {
+pub(crate) async fn warn_of_taken_name(context: &Context, workflow: &Workflow) {
     let plain = slug_of(&workflow.name);
     if workflow.slug == plain {
         return;
@@ -160,7 +160,7 @@ fn directions() -> Vec<&'static str> {
     vec!["asc", "desc"]
 }
 
-pub const LIST: Doc = Doc {
+pub(crate) const LIST: Doc = Doc {
     query: &[
         Param::limit(LIMIT_MAX, LIMIT_DEFAULT),
         OFFSET,
@@ -192,7 +192,7 @@ pub const LIST: Doc = Doc {
 };
 
 /// `GET /workflows?limit=&offset=&category=&tag=&keyword=&status=&sort_key=&sort_direction=`
-pub async fn list(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn list(context: Context) -> Result<Response, crate::Error> {
     let organization = context.caller()?.organization;
     let filter = read_filter(&context)?;
     let workflows = &context.services.workflows;
@@ -243,13 +243,13 @@ fn read_filter(context: &Context) -> Result<Filter, crate::Error> {
     })
 }
 
-pub const GET: Doc = Doc {
+pub(crate) const GET: Doc = Doc {
     responses: &[SHOWN, NO_WORKFLOW],
     ..Doc::new("workflows", "get_workflow", "Get a workflow with its versions")
 };
 
 /// `GET /workflows/{workflow}`
-pub async fn get(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn get(context: Context) -> Result<Response, crate::Error> {
     let organization = context.caller()?.organization;
     let workflows = &context.services.workflows;
     let workflow = workflows.find(organization, context.request.param("workflow")).await?;
@@ -261,7 +261,7 @@ async fn answer(context: &Context, workflow: &Workflow) -> Result<Response, crat
     Ok(response::json(StatusCode::OK, &view(workflow, &triggers)))
 }
 
-pub const UPDATE: Doc = Doc {
+pub(crate) const UPDATE: Doc = Doc {
     request: Some(RequestDoc::optional_json::<WorkflowChange>()),
     responses: &[
         SHOWN,
@@ -273,7 +273,7 @@ pub const UPDATE: Doc = Doc {
 };
 
 /// `PUT /workflows/{workflow}`
-pub async fn update(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn update(mut context: Context) -> Result<Response, crate::Error> {
     let organization = context.caller()?.organization;
     let change: WorkflowChange = context.request.json().await?;
     let change = Change {
@@ -290,7 +290,7 @@ pub async fn update(mut context: Context) -> Result<Response, crate::Error> {
     answer(&context, &changed).await
 }
 
-pub const DELETE: Doc = Doc {
+pub(crate) const DELETE: Doc = Doc {
     query: &[Param::new(
         "keep_running",
         Kind::OneOf(flags),
@@ -312,7 +312,7 @@ fn flags() -> Vec<&'static str> {
 /// `DELETE /workflows/{workflow}?keep_running=`: cancels the workflow's unfinished executions
 /// before the deletion, and again after it. A successful response means that no unfinished
 /// execution is left; a client that gets no response should repeat the request.
-pub async fn delete(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn delete(context: Context) -> Result<Response, crate::Error> {
     let organization = context.caller()?.organization;
     let change = Change { status: Some(Status::Deleted), ..Change::default() };
     let reference = context.request.param("workflow");
@@ -336,7 +336,7 @@ pub async fn delete(context: Context) -> Result<Response, crate::Error> {
     Ok(response::empty(StatusCode::NO_CONTENT))
 }
 
-pub const PUT_VERSION: Doc = Doc {
+pub(crate) const PUT_VERSION: Doc = Doc {
     request: Some(RequestDoc::json::<NewVersion>()),
     responses: &[
         SHOWN_VERSION,
@@ -349,11 +349,11 @@ pub const PUT_VERSION: Doc = Doc {
     ..Doc::new("workflows", "put_version", "Create or update a version and make it the latest")
 };
 
-pub const PUT_VERSION_ON_BASE: Doc =
+pub(crate) const PUT_VERSION_ON_BASE: Doc =
     Doc { request: Some(RequestDoc::json::<NewVersionOnBase>()), ..PUT_VERSION };
 
 /// `PUT /workflows/{workflow}/versions/{version}`
-pub async fn put_version(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn put_version(mut context: Context) -> Result<Response, crate::Error> {
     let organization = context.caller()?.organization;
     let version_id = context.request.param("version").to_owned();
     // The lock is checked first, regardless of the body.
@@ -389,13 +389,13 @@ pub async fn put_version(mut context: Context) -> Result<Response, crate::Error>
     answer_version(&context, &changed, &version_id).await
 }
 
-pub const GET_VERSION: Doc = Doc {
+pub(crate) const GET_VERSION: Doc = Doc {
     responses: &[SHOWN_VERSION, NO_VERSION],
     ..Doc::new("workflows", "get_version", "Get a version with its definition")
 };
 
 /// `GET /workflows/{workflow}/versions/{version}`
-pub async fn get_version(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn get_version(context: Context) -> Result<Response, crate::Error> {
     let organization = context.caller()?.organization;
     let reference = context.request.param("workflow");
     let workflow = context.services.workflows.find(organization, reference).await?;
@@ -432,14 +432,14 @@ fn if_match(context: &Context) -> Result<Option<Vec<RevisionId>>, crate::Error> 
     Ok(Some(tags.ok_or_else(refused)?.iter().filter_map(|tag| tag.parse().ok()).collect()))
 }
 
-pub const CHECK: Doc = Doc {
+pub(crate) const CHECK: Doc = Doc {
     request: Some(RequestDoc::optional_json::<NewCheck>()),
     responses: &[ResponseDoc::json::<Check>(200, "The problems of the definition"), NO_WORKFLOW],
     ..Doc::new("workflows", "check_definition", "Check a definition without storing it")
 };
 
 /// `POST /workflows/check` of the dashboard.
-pub async fn check(mut context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn check(mut context: Context) -> Result<Response, crate::Error> {
     let organization = context.organization()?;
     let NewCheck { definition, workflow } = context.request.json().await?;
     let workflows = &context.services.workflows;
@@ -458,7 +458,7 @@ pub async fn check(mut context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &Check { valid: problems.is_empty(), problems }))
 }
 
-pub const LAST_RUNS: Doc = Doc {
+pub(crate) const LAST_RUNS: Doc = Doc {
     query: &[Param::new(
         "workflows",
         Kind::Text,
@@ -472,7 +472,7 @@ pub const LAST_RUNS: Doc = Doc {
 };
 
 /// `GET /workflows/runs?workflows=` of the dashboard.
-pub async fn last_runs(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn last_runs(context: Context) -> Result<Response, crate::Error> {
     let organization = context.organization()?;
     let named = context.request.query.get("workflows").unwrap_or_default();
     let ids: Vec<WorkflowId> =
@@ -487,7 +487,7 @@ pub async fn last_runs(context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &LastRuns { runs }))
 }
 
-pub const LIST_VERSIONS: Doc = Doc {
+pub(crate) const LIST_VERSIONS: Doc = Doc {
     responses: &[
         ResponseDoc::json::<Versions<'static>>(200, "The versions, oldest first"),
         NO_WORKFLOW,
@@ -496,7 +496,7 @@ pub const LIST_VERSIONS: Doc = Doc {
 };
 
 /// `GET /workflows/{workflow}/versions`
-pub async fn list_versions(context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn list_versions(context: Context) -> Result<Response, crate::Error> {
     let organization = context.caller()?.organization;
     let workflows = &context.services.workflows;
     let workflow = workflows.find(organization, context.request.param("workflow")).await?;
@@ -505,13 +505,13 @@ pub async fn list_versions(context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &Versions { versions: view.versions, total_count }))
 }
 
-pub const CATEGORIES_DOC: Doc = Doc {
+pub(crate) const CATEGORIES_DOC: Doc = Doc {
     responses: &[ResponseDoc::json::<Categories<'static>>(200, "The categories")],
     ..Doc::new("workflows", "list_categories", "List categories")
 };
 
 /// `GET /categories`
-pub async fn categories(_context: Context) -> Result<Response, crate::Error> {
+pub(crate) async fn categories(_context: Context) -> Result<Response, crate::Error> {
     let made = Category::created_at();
     let categories = CATEGORIES.map(|category| wire::workflow::Category {
         slug: category.slug,

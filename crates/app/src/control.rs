@@ -20,7 +20,7 @@ const BYTES: usize = 32;
 ///
 /// # Errors
 /// Returns an error if the operating system provides no random bytes.
-pub fn token() -> anyhow::Result<Secret> {
+pub(crate) fn token() -> anyhow::Result<Secret> {
     Ok(Secret::from(hex(&random_bytes::<BYTES>()?)))
 }
 
@@ -28,7 +28,7 @@ pub fn token() -> anyhow::Result<Secret> {
 ///
 /// # Errors
 /// Returns an error if the file cannot be written.
-pub fn keep(path: &Path, token: &Secret) -> anyhow::Result<()> {
+pub(crate) fn keep(path: &Path, token: &Secret) -> anyhow::Result<()> {
     let half = path.with_added_extension("half");
     let write = || -> io::Result<()> {
         match fs::remove_file(&half) {

@@ -12,7 +12,7 @@ const RESERVE_SHARE: u64 = 2;
 const UNLIMITED: u64 = 1_048_576;
 
 /// Raises the soft limit of this process to the hard limit, and returns the resulting limit.
-pub fn raise() -> u64 {
+pub(crate) fn raise() -> u64 {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current == maximum {
         return current.unwrap_or(UNLIMITED);
@@ -30,7 +30,7 @@ pub fn raise() -> u64 {
 
 /// Returns the maximum number of client connections: the configured number, less if the reserve
 /// requires it.
-pub fn connections(configured: usize, descriptors: u64) -> usize {
+pub(crate) fn connections(configured: usize, descriptors: u64) -> usize {
     let kept = descriptors / RESERVE_SHARE;
     let most = usize::try_from(descriptors.saturating_sub(kept)).unwrap_or(usize::MAX).max(1);
     if configured > most {

@@ -32,11 +32,16 @@ const RECORD_TIME_EVERY: u32 = 10;
 const RECORD_RETRY: Duration = Duration::from_secs(1);
 
 /// File that lists refused sweeps, for `orrery check`; absent if no sweep was refused.
-pub const REFUSED: &str = "sweep.refused";
+pub(crate) const REFUSED: &str = "sweep.refused";
 
 /// Sweeps until shutdown. Writes from before `started` that are unfinished were interrupted. With
 /// `accepts_loss`, the operator has permitted the removal of any number of files.
-pub async fn run(services: Arc<Services>, tasks: Tasks, started: PayloadId, accepts_loss: bool) {
+pub(crate) async fn run(
+    services: Arc<Services>,
+    tasks: Tasks,
+    started: PayloadId,
+    accepts_loss: bool,
+) {
     tasks.spawn(record_time_jumps(Arc::clone(&services), tasks.clone()));
     let options = SweepOptions { now: services.clock.believed(), accepts_loss };
     let payloads = services.store.sweep_payloads(started, options).await;
@@ -94,7 +99,7 @@ fn looks_between(keep: &Keep) -> u32 {
 ///
 /// # Errors
 /// Returns an error if the store cannot be read.
-pub async fn restore_time(services: &Services) -> anyhow::Result<()> {
+pub(crate) async fn restore_time(services: &Services) -> anyhow::Result<()> {
     if let Some(believed) = read_time(services, &time_key()).await? {
         // If no work waits for a point in time, the effects of a temporarily wrong clock are
         // discarded.

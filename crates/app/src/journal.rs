@@ -23,7 +23,7 @@ const DENIED_EVERY: u32 = 60;
 ///
 /// # Errors
 /// Returns an error if the store cannot be written.
-pub async fn note_start(services: &Services, config: &Config) -> anyhow::Result<()> {
+pub(crate) async fn note_start(services: &Services, config: &Config) -> anyhow::Result<()> {
     let digest = Sha256::digest(format!("{config:?}").as_bytes());
     let digest = hex(digest.iter().take(8));
     let subject = format!("version {}, configuration {digest}", env!("CARGO_PKG_VERSION"));
@@ -32,14 +32,19 @@ pub async fn note_start(services: &Services, config: &Config) -> anyhow::Result<
 }
 
 /// Records the changes made by a reload, if there are any.
-pub async fn note_change(services: &Services, actor: &Actor, action: &str, what: Option<String>) {
+pub(crate) async fn note_change(
+    services: &Services,
+    actor: &Actor,
+    action: &str,
+    what: Option<String>,
+) {
     if let Some(what) = what {
         services.audit.write_or_log(&services.audit.entry(actor, action, what)).await;
     }
 }
 
 /// Returns a function that records changes found by watching files as `WHAT.reload`.
-pub fn noting(
+pub(crate) fn noting(
     services: &Arc<Services>,
     tasks: &Tasks,
     what: &'static str,
@@ -56,7 +61,7 @@ pub fn noting(
 
 /// Writes the collected counts and the file for log shippers until shutdown, and once more during
 /// shutdown.
-pub async fn run(services: Arc<Services>, tasks: Tasks, options: config::Audit) {
+pub(crate) async fn run(services: Arc<Services>, tasks: Tasks, options: config::Audit) {
     let config::Audit { folder, max_bytes, keep } = options;
     let mut shipper = Shipper::new(services.audit.clone(), ShipOptions { folder, max_bytes, keep });
     for look in (0..DENIED_EVERY).cycle() {

@@ -32,7 +32,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 ///
 /// # Errors
 /// Returns an error if a file or folder stays accessible to others; the message names it.
-pub fn tighten(data: &Path) -> anyhow::Result<usize> {
+pub(crate) fn tighten(data: &Path) -> anyhow::Result<usize> {
     let mut changed = 0;
     let Ok(data) = fs::canonicalize(data) else { return Ok(changed) };
     let mut folders = vec![data.clone()];
@@ -65,7 +65,7 @@ pub fn tighten(data: &Path) -> anyhow::Result<usize> {
 
 /// Restores the modes of the running service's private files whenever they change: a program that
 /// may change modes could open the files to other users of the machine.
-pub async fn keep_closed(data: PathBuf, tasks: Tasks) {
+pub(crate) async fn keep_closed(data: PathBuf, tasks: Tasks) {
     let paths: Arc<[PathBuf]> =
         std::iter::once(data.clone()).chain(SECRETS.iter().map(|name| data.join(name))).collect();
     loop {

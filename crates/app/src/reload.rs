@@ -201,7 +201,7 @@ async fn models(services: &Arc<Services>, actor: &Actor, reloaded: &mut Reloaded
 }
 
 /// Reloads the models folder whenever one of its files changes.
-pub fn watch_models(services: &Arc<Services>, tasks: &Tasks) {
+pub(crate) fn watch_models(services: &Arc<Services>, tasks: &Tasks) {
     let changed = Arc::clone(services);
     let note = journal::noting(services, tasks, "models");
     services.catalog.watch(tasks, move |report| {
@@ -213,13 +213,13 @@ pub fn watch_models(services: &Arc<Services>, tasks: &Tasks) {
 }
 
 /// Applies changes that runners discover about their models.
-pub fn maintain_models(services: &Arc<Services>, tasks: &Tasks) {
+pub(crate) fn maintain_models(services: &Arc<Services>, tasks: &Tasks) {
     let changed = Arc::clone(services);
     services.catalog.run_maintenance(tasks, move || changed.engine.models_changed());
 }
 
 /// Logs the errors in manifests.
-pub fn log_errors(report: &Report) {
+pub(crate) fn log_errors(report: &Report) {
     for error in &report.errors {
         tracing::warn!(
             %error,

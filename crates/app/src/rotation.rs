@@ -25,7 +25,8 @@ use super::{Kept, open_kept};
 pub const UNDER_WAY: &str = "a rotation of seal.key was interrupted: both keys are in use until you stop \
     the service and run `orrery seal rotate` once more";
 
-pub use orrery_storage::rotation::{Resealed, Watch, is_under_way};
+pub(crate) use orrery_storage::rotation::is_under_way;
+pub use orrery_storage::rotation::{Resealed, Watch};
 
 /// Rotates the key of the data folder of `config`. `watch` is called after each step.
 ///

@@ -35,7 +35,7 @@ fn client(config: &Config) -> Client {
 ///
 /// # Errors
 /// Returns an error if the upstream's API key is not a valid header value.
-pub fn open(
+pub(crate) fn open(
     config: &Config,
     tasks: &Tasks,
     store: &Store,
@@ -89,7 +89,7 @@ pub fn open(
 }
 
 /// Creates the decision service with the configured settings.
-pub fn decisions(config: &Config, tasks: &Tasks, clock: &Clock, chat: &Chat) -> Decisions {
+pub(crate) fn decisions(config: &Config, tasks: &Tasks, clock: &Clock, chat: &Chat) -> Decisions {
     let dependencies =
         decisions::Dependencies { clock: clock.clone(), tasks: tasks.clone(), chat: chat.clone() };
     let aliases = config.decisions.aliases.iter().cloned().collect();
@@ -98,7 +98,7 @@ pub fn decisions(config: &Config, tasks: &Tasks, clock: &Clock, chat: &Chat) -> 
 }
 
 /// Creates the agent with the configured settings.
-pub fn agent(
+pub(crate) fn agent(
     (config, tasks): (&Config, &Tasks),
     (store, clock, files, signed_urls): (&Store, &Clock, &Files, &SignedUrls),
     chat: &Chat,

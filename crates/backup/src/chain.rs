@@ -28,7 +28,7 @@ const ROWS_MAX: u32 = 1 << 27;
 
 /// The contents of a chain's folder.
 #[derive(Debug, Default)]
-pub struct Listed {
+pub(crate) struct Listed {
     /// The files, oldest first.
     pub files: Vec<Named>,
     /// The last record and the name of each backup that the chain follows.
@@ -37,7 +37,7 @@ pub struct Listed {
 
 /// A file of the log archive, described by its file name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Named {
+pub(crate) struct Named {
     pub first: u64,
     pub last: u64,
     /// The time at which the file's last record was written.
@@ -46,7 +46,7 @@ pub struct Named {
 }
 
 /// Returns the folder of a chain.
-pub fn folder_of(log: &Path, chain: Uuid) -> PathBuf {
+pub(crate) fn folder_of(log: &Path, chain: Uuid) -> PathBuf {
     log.join(chain.to_string())
 }
 
@@ -61,14 +61,14 @@ impl Named {
 }
 
 /// Returns the file name for these records.
-pub fn name_of(range: &Range) -> String {
+pub(crate) fn name_of(range: &Range) -> String {
     let Range { first, last, last_at, .. } = range;
     format!("{first:020}-{last:020}-{}{FILE}", last_at.micros())
 }
 
 impl Listed {
     /// Lists `folder`. Returns an empty list if it does not exist.
-    pub fn of(folder: &Path) -> io::Result<Self> {
+    pub(crate) fn of(folder: &Path) -> io::Result<Self> {
         let mut listed = Self::default();
         let entries = match fs::read_dir(folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(listed),
@@ -90,7 +90,7 @@ impl Listed {
     }
 
     /// Returns the last record covered by any file or backup; 0 if there are none.
-    pub fn reach(&self) -> u64 {
+    pub(crate) fn reach(&self) -> u64 {
         let files = self.files.last().map_or(0, |file| file.last);
         files.max(self.bases.last().map_or(0, |(record, _)| *record))
     }
@@ -160,7 +160,7 @@ pub fn prune(folder: &Path, current: Option<Uuid>) -> io::Result<usize> {
 }
 
 /// Writes a group: its number, its time, the number of rows, and the rows.
-pub fn write_group(out: &mut dyn Write, group: Group) -> io::Result<()> {
+pub(crate) fn write_group(out: &mut dyn Write, group: Group) -> io::Result<()> {
     out.write_all(&group.number.to_be_bytes())?;
     out.write_all(&group.time.micros().to_be_bytes())?;
     let rows = u32::try_from(group.rows.len()).map_err(io::Error::other)?;
@@ -169,7 +169,7 @@ pub fn write_group(out: &mut dyn Write, group: Group) -> io::Result<()> {
 }
 
 /// Reads the next group; returns `None` at the end.
-pub fn read_group(from: &mut dyn Read) -> io::Result<Option<Group>> {
+pub(crate) fn read_group(from: &mut dyn Read) -> io::Result<Option<Group>> {
     let mut head = Vec::with_capacity(20);
     from.take(20).read_to_end(&mut head)?;
     if head.is_empty() {
@@ -197,7 +197,7 @@ pub fn read_group(from: &mut dyn Read) -> io::Result<Option<Group>> {
 
 /// The result of checking a file of the log archive.
 #[derive(Debug)]
-pub struct Checked {
+pub(crate) struct Checked {
     pub range: Range,
     /// The time of the latest commit after the record `after`; the minimum time if there is no such
     /// commit.
@@ -211,7 +211,7 @@ pub struct Checked {
 /// Reads a whole file of the log archive and checks every checksum, every commit, and that the
 /// numbers of the commits have no gap. Only commits after the record `after` count for the latest
 /// time.
-pub fn check_file(
+pub(crate) fn check_file(
     path: &Path,
     keys: &Keys,
     after: u64,
@@ -260,7 +260,7 @@ pub fn check_file(
 }
 
 /// Passes every entry of a file of the log archive to `visit`, like [`read::read`].
-pub fn read_file(
+pub(crate) fn read_file(
     path: &Path,
     keys: &Keys,
     visit: &mut dyn FnMut(&Entry, &mut dyn Read) -> io::Result<()>,
@@ -277,6 +277,6 @@ pub fn read_file(
 }
 
 /// Returns the error for an unexpected entry.
-pub fn foreign() -> io::Error {
+pub(crate) fn foreign() -> io::Error {
     io::Error::other("it is not part of a log archive")
 }

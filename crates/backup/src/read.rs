@@ -16,7 +16,7 @@ const SMALL: u64 = 2 * 1024 * 1024;
 
 /// An entry of a backup.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Entry {
+pub(crate) enum Entry {
     /// Rows in key order.
     Rows,
     /// Rows written during the export.
@@ -122,7 +122,7 @@ const ZSTD: [u8; 4] = [0x28, 0xB5, 0x2F, 0xFD];
 ///
 /// # Errors
 /// [`Error::Damaged`], and any error of `visit`.
-pub fn read(
+pub(crate) fn read(
     from: impl Read,
     visit: &mut dyn FnMut(&Entry, &mut dyn Read) -> io::Result<()>,
 ) -> Result<Summary, Error> {

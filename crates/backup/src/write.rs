@@ -176,7 +176,7 @@ pub(super) struct Archive<'p, W: Write> {
 
 impl<'p, W: Write> Archive<'p, W> {
     /// Starts an archive with the head entry.
-    pub fn begin(
+    pub(crate) fn begin(
         out: W,
         now: Timestamp,
         progress: &'p mut dyn FnMut(Progress),
@@ -198,7 +198,7 @@ impl<'p, W: Write> Archive<'p, W> {
         Ok(archive)
     }
 
-    pub fn add_bytes(&mut self, name: &str, bytes: &[u8]) -> io::Result<()> {
+    pub(crate) fn add_bytes(&mut self, name: &str, bytes: &[u8]) -> io::Result<()> {
         self.add(name, bytes.len() as u64, bytes)
     }
 
@@ -210,7 +210,7 @@ impl<'p, W: Write> Archive<'p, W> {
 
     /// Adds a payload of `store`. A damaged payload is also listed as damaged, and a missing one is
     /// only listed. Fails while the folder of payload files is not in place.
-    pub fn add_payload(
+    pub(crate) fn add_payload(
         &mut self,
         id: PayloadId,
         claim: Option<Claim>,
@@ -233,7 +233,12 @@ impl<'p, W: Write> Archive<'p, W> {
 
     /// Adds file contents from `files`. Contents that cannot be read completely are padded with
     /// zeros and listed as damaged. Fails while the folder of contents is not in place.
-    pub fn add_content(&mut self, digest: Digest, path: &Path, files: &Files) -> io::Result<()> {
+    pub(crate) fn add_content(
+        &mut self,
+        digest: Digest,
+        path: &Path,
+        files: &Files,
+    ) -> io::Result<()> {
         let file = match File::open(path) {
             Ok(file) => file,
             Err(error) => {
@@ -284,7 +289,7 @@ impl<'p, W: Write> Archive<'p, W> {
         Ok(())
     }
 
-    pub fn end(mut self) -> Result<(W, Summary), Error> {
+    pub(crate) fn end(mut self) -> Result<(W, Summary), Error> {
         self.summary.bytes = self.sum.bytes;
         self.summary.sha256 = self.sum.hex();
         let end = serde_json::to_vec(&self.summary).map_err(io::Error::from)?;

@@ -20,7 +20,10 @@ const BUILTIN_QUEUE_LIMIT: usize = 10_000;
 ///
 /// # Errors
 /// Fails if the request schema is invalid.
-pub fn build(manifest: &Manifest, dependencies: &Dependencies) -> Result<Model, schema::Error> {
+pub(crate) fn build(
+    manifest: &Manifest,
+    dependencies: &Dependencies,
+) -> Result<Model, schema::Error> {
     let options = Arc::clone(&manifest.runner.options);
     let runner = options.runner(
         options::Model {
@@ -99,7 +102,7 @@ impl Model {
 
 /// Builds a built-in model that has no manifest. Never returns `None`: a test validates the slugs
 /// and schemas.
-pub fn builtin_model(builtin: &'static Builtin, context: &BuiltinContext) -> Option<Model> {
+pub(crate) fn builtin_model(builtin: &'static Builtin, context: &BuiltinContext) -> Option<Model> {
     Some(Model {
         slug: builtin.slug.parse().ok()?,
         title: builtin.title.to_owned(),

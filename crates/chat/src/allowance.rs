@@ -13,7 +13,7 @@ const BYTES_FREE: u64 = 1024;
 
 /// The maximum number of tokens that the answers to a request may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Allowance {
+pub(crate) struct Allowance {
     tokens: Tokens,
     /// Whether the request itself limits the output.
     is_requested: bool,
@@ -22,19 +22,19 @@ pub struct Allowance {
 impl Allowance {
     /// Returns the allowance of a request to a model with a context of `context` tokens, if known.
     #[must_use]
-    pub fn of(request: &Request, context: Option<u32>) -> Self {
+    pub(crate) fn of(request: &Request, context: Option<u32>) -> Self {
         Self { tokens: request.bound.tokens(context), is_requested: request.bound.is_limited() }
     }
 
     #[must_use]
-    pub const fn tokens(self) -> Tokens {
+    pub(crate) const fn tokens(self) -> Tokens {
         self.tokens
     }
 
     /// Returns a failure if a stream of `bytes` bytes of text exceeds the allowance. A limit that
     /// the request did not set is enforced only if it `is_reserved`.
     #[must_use]
-    pub fn exceeded(self, name: &str, bytes: u64, is_reserved: bool) -> Option<Failure> {
+    pub(crate) fn exceeded(self, name: &str, bytes: u64, is_reserved: bool) -> Option<Failure> {
         let output = self.tokens.output;
         let most = output.saturating_mul(BYTES_PER_TOKEN_MAX).saturating_add(BYTES_FREE);
         if bytes <= most || !(self.is_requested || is_reserved) {

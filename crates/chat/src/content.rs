@@ -12,7 +12,7 @@ const CONTENT_MAX: usize = 1024 * 1024;
 
 /// The messages received so far.
 #[derive(Debug)]
-pub struct Content {
+pub(crate) struct Content {
     messages: Messages,
     truncated: bool,
 }
@@ -25,7 +25,7 @@ impl Default for Content {
 
 impl Content {
     /// Adds the text of a choice.
-    pub fn add(&mut self, choice: &Choice<'_>) {
+    pub(crate) fn add(&mut self, choice: &Choice<'_>) {
         let index = choice.index.and_then(|index| usize::try_from(index).ok()).unwrap_or(0);
         let Some(said) = choice.said() else { return };
         let fields =
@@ -42,7 +42,7 @@ impl Content {
     /// Returns the message, or an array if there are several choices; `None` if the answer is
     /// empty.
     #[must_use]
-    pub fn into_json(self) -> Option<Box<RawValue>> {
+    pub(crate) fn into_json(self) -> Option<Box<RawValue>> {
         let mut messages: Vec<_> = self.messages.finish().collect();
         if self.truncated
             && let Some(last) = messages.last_mut()

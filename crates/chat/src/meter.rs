@@ -19,7 +19,7 @@ use orrery_runners::openai::shape::{self, Counts};
 
 /// The kind of a stream event.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Seen {
+pub(crate) enum Seen {
     /// A part of the answer.
     Part,
     /// A part of the answer in `message`, where clients expect `delta`.
@@ -32,7 +32,7 @@ pub enum Seen {
 
 /// Measures the usage of one answer.
 #[derive(Debug)]
-pub struct Meter {
+pub(crate) struct Meter {
     /// The estimated tokens of the prompt.
     prompt_tokens: u64,
     /// The token counts that the model reported.
@@ -73,7 +73,7 @@ struct Chunk<'a> {
 
 /// One choice of the answer.
 #[derive(Debug, Deserialize)]
-pub struct Choice<'a> {
+pub(crate) struct Choice<'a> {
     pub index: Option<u64>,
     #[serde(borrow)]
     delta: Option<&'a RawValue>,
@@ -88,7 +88,7 @@ pub struct Choice<'a> {
 
 /// The fields of a model's message that the history stores.
 #[derive(Debug, Deserialize)]
-pub struct Message<'a> {
+pub(crate) struct Message<'a> {
     #[serde(borrow)]
     pub content: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -121,7 +121,7 @@ impl Chunk<'_> {
 
 impl<'a> Choice<'a> {
     /// Returns the message or delta, reduced to the fields that the history stores.
-    pub fn said(&self) -> Option<Message<'a>> {
+    pub(crate) fn said(&self) -> Option<Message<'a>> {
         serde_json::from_str(self.delta.or(self.message)?.get()).ok()
     }
 
@@ -154,7 +154,7 @@ impl Meter {
     /// Creates a meter for the answer to a prompt of `prompt_tokens` tokens. With `keeps`, it also
     /// assembles the answer for the history.
     #[must_use]
-    pub fn new(prompt_tokens: u64, keeps: bool) -> Self {
+    pub(crate) fn new(prompt_tokens: u64, keeps: bool) -> Self {
         let content = keeps.then(Content::default);
         Self {
             prompt_tokens,
@@ -170,7 +170,7 @@ impl Meter {
     ///
     /// # Errors
     /// [`Failure`] if the data is not JSON.
-    pub fn event(&mut self, data: &[u8]) -> Result<Seen, Failure> {
+    pub(crate) fn event(&mut self, data: &[u8]) -> Result<Seen, Failure> {
         if data.trim_ascii().is_empty() {
             return Ok(Seen::Part);
         }
@@ -203,7 +203,7 @@ impl Meter {
     }
 
     /// Reads a non-streamed answer.
-    pub fn whole(&mut self, operation: Operation, answer: &RawObject, text: &[u8]) {
+    pub(crate) fn whole(&mut self, operation: Operation, answer: &RawObject, text: &[u8]) {
         self.is_finished = true;
         match serde_json::from_slice::<Chunk<'_>>(text) {
             Ok(chunk) => self.add(&chunk),
@@ -234,25 +234,25 @@ impl Meter {
 
     /// Returns the number of bytes of text received.
     #[must_use]
-    pub const fn bytes(&self) -> u64 {
+    pub(crate) const fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// Returns whether the model has reported the end of its answer.
     #[must_use]
-    pub const fn is_finished(&self) -> bool {
+    pub(crate) const fn is_finished(&self) -> bool {
         self.is_finished
     }
 
     /// Returns whether a choice, or an event of unknown format that may be one, has arrived.
     #[must_use]
-    pub const fn has_answer(&self) -> bool {
+    pub(crate) const fn has_answer(&self) -> bool {
         self.has_answer
     }
 
     /// Returns whether no part of an answer has arrived.
     #[must_use]
-    pub const fn is_empty(&self) -> bool {
+    pub(crate) const fn is_empty(&self) -> bool {
         let Counts { input, output, total } = self.counted;
         input.is_none()
             && output.is_none()
@@ -263,7 +263,7 @@ impl Meter {
 
     /// Returns the usage so far; zero if no part of an answer has arrived.
     #[must_use]
-    pub fn tokens(&self) -> Tokens {
+    pub(crate) fn tokens(&self) -> Tokens {
         if self.is_empty() {
             return Tokens::default();
         }
@@ -272,7 +272,7 @@ impl Meter {
 
     /// Takes the assembled answer, as JSON.
     #[must_use]
-    pub fn take_content(&mut self) -> Option<Box<RawValue>> {
+    pub(crate) fn take_content(&mut self) -> Option<Box<RawValue>> {
         self.content.take()?.into_json()
     }
 }

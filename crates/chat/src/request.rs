@@ -21,7 +21,7 @@ const INCLUDE_USAGE: &str = "include_usage";
 
 /// A valid request.
 #[derive(Debug)]
-pub struct Request {
+pub(crate) struct Request {
     pub operation: Operation,
     /// The model id, exactly as the client sent it.
     pub model: String,
@@ -40,7 +40,7 @@ impl Request {
     ///
     /// # Errors
     /// [`InvalidRequest`], which names the field.
-    pub fn read(operation: Operation, body: &[u8]) -> Result<Self, InvalidRequest> {
+    pub(crate) fn read(operation: Operation, body: &[u8]) -> Result<Self, InvalidRequest> {
         let body = if body.trim_ascii().is_empty() { b"{}" } else { body };
         let fields: RawObject =
             serde_json::from_slice(body).map_err(|error| InvalidRequest::body(body, &error))?;
@@ -91,7 +91,7 @@ impl Request {
     /// Returns the request that a fallback chain's mapping builds from these fields; `None` if it
     /// is invalid.
     #[must_use]
-    pub fn mapped(&self, fields: &Map<String, Value>) -> Option<Self> {
+    pub(crate) fn mapped(&self, fields: &Map<String, Value>) -> Option<Self> {
         let mut body = self.fields.clone();
         let kept = ["model", "stream", "stream_options"];
         let stays = |name: &str| kept.contains(&name);
@@ -108,7 +108,7 @@ impl Request {
     ///
     /// # Errors
     /// Returns an error if the body cannot be serialized.
-    pub fn body(
+    pub(crate) fn body(
         &self,
         model: Option<&str>,
         options: StreamOptions,
@@ -130,7 +130,7 @@ impl Request {
 
     /// Returns whether the client set any `stream_options` other than the one that the router sets.
     #[must_use]
-    pub fn has_own_stream_options(&self) -> bool {
+    pub(crate) fn has_own_stream_options(&self) -> bool {
         let options: Option<RawObject> = self.fields.value("stream_options");
         options.is_some_and(|options| options.names().any(|name| name != INCLUDE_USAGE))
     }
@@ -139,7 +139,7 @@ impl Request {
     ///
     /// # Errors
     /// Returns an error if the request is nested too deeply.
-    pub fn value(&self) -> Result<Value, serde_json::Error> {
+    pub(crate) fn value(&self) -> Result<Value, serde_json::Error> {
         serde_json::from_slice(&self.fields.text()?)
     }
 }

@@ -30,7 +30,7 @@ use orrery_runners::llm::Process;
 
 /// One model to try.
 #[derive(Debug)]
-pub struct Candidate {
+pub(crate) struct Candidate {
     /// The slug, or the upstream's id of the model.
     pub name: String,
     pub target: Target,
@@ -52,38 +52,38 @@ const NAMED_MAX: usize = 20;
 impl Candidate {
     /// Returns the time limit of a whole response.
     #[must_use]
-    pub fn time_max(&self) -> Duration {
+    pub(crate) fn time_max(&self) -> Duration {
         self.local.as_ref().map_or(UPSTREAM_TIME_MAX, |model| model.timeout)
     }
 
     /// Returns the request for this model.
     #[must_use]
-    pub fn request<'r>(&'r self, request: &'r Request) -> &'r Request {
+    pub(crate) fn request<'r>(&'r self, request: &'r Request) -> &'r Request {
         self.mapped.as_deref().unwrap_or(request)
     }
 
     /// Returns the maximum tokens that the answers to a request may use.
     #[must_use]
-    pub fn allowance(&self, request: &Request) -> Allowance {
+    pub(crate) fn allowance(&self, request: &Request) -> Allowance {
         Allowance::of(self.request(request), self.context())
     }
 
     /// Returns the context length in tokens, if known.
     #[must_use]
-    pub fn context(&self) -> Option<u32> {
+    pub(crate) fn context(&self) -> Option<u32> {
         Some(self.local.as_ref()?.runner.local()?.context)
     }
 
     /// Returns the maximum cost of `answers` answers that use `tokens` in total.
     #[must_use]
-    pub fn most(&self, answers: u64, tokens: Tokens) -> billing::Price {
+    pub(crate) fn most(&self, answers: u64, tokens: Tokens) -> billing::Price {
         self.price.most(answers, tokens, self.time_max())
     }
 }
 
 /// The destination of a call.
 #[derive(Debug, Clone)]
-pub enum Target {
+pub(crate) enum Target {
     /// The upstream.
     Server {
         url: String,
@@ -110,7 +110,7 @@ pub enum Target {
 impl Target {
     /// Returns the `Bearer …` header, if the server requires one.
     #[must_use]
-    pub const fn authorization(&self) -> Option<&HeaderValue> {
+    pub(crate) const fn authorization(&self) -> Option<&HeaderValue> {
         match self {
             Self::Server { authorization, .. } | Self::Pool { authorization, .. } => {
                 authorization.as_ref()
@@ -121,7 +121,7 @@ impl Target {
 
     /// Returns the server's name for the model, if it differs from the client's name.
     #[must_use]
-    pub fn model(&self) -> Option<&str> {
+    pub(crate) fn model(&self) -> Option<&str> {
         match self {
             Self::Server { model, .. } => model.as_deref(),
             Self::Pool { model, .. } => Some(model),
@@ -132,7 +132,7 @@ impl Target {
 
 /// The price of a model.
 #[derive(Debug, Clone)]
-pub struct Price {
+pub(crate) struct Price {
     pricing: Option<Pricing>,
     /// The fee as a fraction of the price.
     fee: f64,
@@ -141,25 +141,25 @@ pub struct Price {
 impl Price {
     /// Creates a price with a fee. Without `pricing`, the model is free.
     #[must_use]
-    pub const fn new(pricing: Option<Pricing>, fee: f64) -> Self {
+    pub(crate) const fn new(pricing: Option<Pricing>, fee: f64) -> Self {
         Self { pricing, fee }
     }
 
     /// Returns whether the model has a price.
     #[must_use]
-    pub const fn is_known(&self) -> bool {
+    pub(crate) const fn is_known(&self) -> bool {
         self.pricing.is_some()
     }
 
     /// Returns whether every answer has the same price.
     #[must_use]
-    pub const fn is_fixed(&self) -> bool {
+    pub(crate) const fn is_fixed(&self) -> bool {
         matches!(self.pricing, Some(Pricing::Fixed { .. }))
     }
 
     /// Returns the cost of an answer.
     #[must_use]
-    pub fn of(&self, tokens: Tokens, run_time: Duration) -> Usd {
+    pub(crate) fn of(&self, tokens: Tokens, run_time: Duration) -> Usd {
         let Some(pricing) = &self.pricing else { return Usd::ZERO };
         let usage = Usage { run_time, ..tokens.into() };
         let dollars = pricing.dollars(&usage) * (1.0 + self.fee);
@@ -169,7 +169,7 @@ impl Price {
     /// Returns the maximum cost of `answers` answers that use `tokens` in total, each within
     /// `time_max`.
     #[must_use]
-    pub fn most(&self, answers: u64, tokens: Tokens, time_max: Duration) -> billing::Price {
+    pub(crate) fn most(&self, answers: u64, tokens: Tokens, time_max: Duration) -> billing::Price {
         let Some(pricing) = &self.pricing else { return billing::Price::default() };
         let times = u32::try_from(answers).unwrap_or(u32::MAX);
         let usage = Usage { run_time: time_max.saturating_mul(times), ..tokens.into() };
@@ -184,7 +184,7 @@ impl Inner {
     ///
     /// # Errors
     /// [`Error::NoModel`]; [`Error::Invalid`] for an unknown chain; [`Error::Chains`].
-    pub async fn route(
+    pub(crate) async fn route(
         &self,
         organization: OrganizationId,
         request: &Request,
@@ -208,7 +208,7 @@ impl Inner {
     /// # Errors
     /// [`Error::Invalid`] for a catalog model that does not serve the operation;
     /// [`Error::Unserved`]; [`Error::NoModel`].
-    pub fn find(&self, id: &str, operation: Operation) -> Result<Candidate, Error> {
+    pub(crate) fn find(&self, id: &str, operation: Operation) -> Result<Candidate, Error> {
         let Some(model) = self.catalog.get(id) else {
             return match self.catalog.unserved(id) {
                 Some(unserved) => Err(Error::Unserved {
@@ -229,7 +229,7 @@ impl Inner {
     ///
     /// # Errors
     /// [`Error::NoModel`] if there is no upstream.
-    pub fn upstream(&self, model: &str, operation: Operation) -> Result<Candidate, Error> {
+    pub(crate) fn upstream(&self, model: &str, operation: Operation) -> Result<Candidate, Error> {
         let model = model.to_owned();
         let Some(upstream) = &self.options.upstream else {
             let hint = self.near_id(&model, operation);
@@ -278,7 +278,7 @@ impl Inner {
     }
 
     /// Returns a candidate for a catalog model, if it serves the operation.
-    pub fn local(&self, model: Arc<Model>, operation: Operation) -> Option<Candidate> {
+    pub(crate) fn local(&self, model: Arc<Model>, operation: Operation) -> Option<Candidate> {
         let target = match model.runner.server(operation)? {
             Server::Remote { servers, model, authorization } => {
                 Target::Pool { servers, path: operation.path(), model, authorization }

@@ -23,7 +23,7 @@ const BATCHES_MAX: usize = 10_000;
 
 /// The budgets of all keys; clones share the counts of calls in flight.
 #[derive(Debug, Clone)]
-pub struct TokenBudgets {
+pub(crate) struct TokenBudgets {
     store: Store,
     clock: Clock,
     /// Tokens per day. With `None` there is no limit, and tokens are not counted.
@@ -33,7 +33,7 @@ pub struct TokenBudgets {
 
 /// The maximum tokens of a call, counted as in flight until this value is dropped.
 #[derive(Debug)]
-pub struct InFlight {
+pub(crate) struct InFlight {
     budgets: TokenBudgets,
     key: KeyId,
     tokens: u64,
@@ -42,7 +42,7 @@ pub struct InFlight {
 impl TokenBudgets {
     /// Creates budgets with a limit on tokens per day.
     #[must_use]
-    pub fn new(store: Store, clock: Clock, limit: Option<u64>) -> Self {
+    pub(crate) fn new(store: Store, clock: Clock, limit: Option<u64>) -> Self {
         Self { store, clock, limit, in_flight: Arc::default() }
     }
 
@@ -51,7 +51,7 @@ impl TokenBudgets {
     /// # Errors
     /// [`Error::TokensUsedUp`], [`Error::TokensReserved`]; [`Error::Engine`] if the store cannot be
     /// read.
-    pub async fn admit(
+    pub(crate) async fn admit(
         &self,
         organization: OrganizationId,
         key: KeyId,
@@ -85,7 +85,7 @@ impl TokenBudgets {
     }
 
     /// Adds the used tokens to the commit of a call.
-    pub fn count(
+    pub(crate) fn count(
         &self,
         commit: &mut Commit,
         organization: OrganizationId,
@@ -102,7 +102,7 @@ impl TokenBudgets {
     ///
     /// # Errors
     /// [`storage::Error`]; rows deleted before the error stay deleted.
-    pub async fn forget_past_days(&self) -> Result<usize, storage::Error> {
+    pub(crate) async fn forget_past_days(&self) -> Result<usize, storage::Error> {
         let today = self.today().to_be_bytes();
         let mut count = 0;
         let mut scan = self.store.scan(Page::of(Key::table(Table::TokenUse), BATCH_MAX));

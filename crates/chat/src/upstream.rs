@@ -32,7 +32,7 @@ const CONNECTS_MAX: u32 = 2;
 const CONNECT_PAUSE: Duration = Duration::from_millis(50);
 /// A response that has started to arrive.
 #[derive(Debug)]
-pub struct Opened {
+pub(crate) struct Opened {
     /// Whether the response is an event stream.
     pub is_stream: bool,
     /// The first bytes of the response; `None` if none have arrived yet.
@@ -48,7 +48,7 @@ pub struct Opened {
 
 /// A request to send.
 #[derive(Debug, Clone, Copy)]
-pub struct Asked<'r> {
+pub(crate) struct Asked<'r> {
     /// The path on a local process.
     pub path: &'static str,
     pub body: &'r Bytes,
@@ -61,7 +61,7 @@ pub struct Asked<'r> {
 
 /// The time limits of an attempt.
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
+pub(crate) struct Limits {
     /// The time at which the attempt began.
     pub begun: Instant,
     /// The deadline for the first byte.
@@ -73,7 +73,7 @@ pub struct Limits {
 impl Limits {
     /// Creates limits for an attempt that begins now.
     #[must_use]
-    pub fn from_now(first_byte: Duration, whole: Duration) -> Self {
+    pub(crate) fn from_now(first_byte: Duration, whole: Duration) -> Self {
         let begun = runtime::monotonic_now();
         let after = |time: Duration| begun.checked_add(time).unwrap_or(begun);
         Self { begun, first_byte: after(first_byte.min(whole)), whole: after(whole) }
@@ -88,7 +88,7 @@ impl Inner {
     ///
     /// # Errors
     /// [`Failure`]
-    pub async fn open(
+    pub(crate) async fn open(
         &self,
         name: &str,
         target: &Target,
@@ -205,7 +205,7 @@ impl Inner {
 }
 
 /// Records the outcome of a response on the server's lease.
-pub fn note(lease: Option<&mut Lease>, failure: Option<&Failure>) {
+pub(crate) fn note(lease: Option<&mut Lease>, failure: Option<&Failure>) {
     if let Some(lease) = lease {
         lease.note(failure.map(Failure::recorded).as_ref());
     }
@@ -242,7 +242,7 @@ fn unreached(name: &str, error: &client::Error) -> Failure {
 }
 
 /// Returns the failure for a local model whose process is not available.
-pub fn unopened(name: &str, error: &OpenError) -> Failure {
+pub(crate) fn unopened(name: &str, error: &OpenError) -> Failure {
     let (status, class, reason) = match error {
         OpenError::Unavailable(reason) => (503, ErrorClass::ProviderUnavailable, reason),
         OpenError::Ended(reason) => (502, ErrorClass::ProviderError, reason),

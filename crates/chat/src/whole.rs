@@ -30,7 +30,7 @@ const STREAM_COPIES: usize = 5;
 
 /// A complete answer.
 #[derive(Debug)]
-pub struct Whole {
+pub(crate) struct Whole {
     answer: RawObject,
     text: Bytes,
     first_byte: Duration,
@@ -118,7 +118,7 @@ impl Call {
 ///
 /// # Errors
 /// [`Failure`]
-pub async fn read_whole(
+pub(crate) async fn read_whole(
     name: &str,
     opened: &mut Opened,
     idle: Duration,
@@ -189,7 +189,7 @@ async fn parse_aside(
 }
 
 /// Returns the failure for an answer that exceeds the memory budget.
-pub fn too_many_bodies() -> Failure {
+pub(crate) fn too_many_bodies() -> Failure {
     let message = "too many bodies are in flight; try again in a moment";
     Failure::new(503, ErrorClass::InternalError, message)
 }
@@ -199,7 +199,7 @@ pub fn too_many_bodies() -> Failure {
 ///
 /// # Errors
 /// None in practice: all values are JSON.
-pub fn with_cost(
+pub(crate) fn with_cost(
     answer: &mut RawObject,
     tokens: Tokens,
     cost: Usd,

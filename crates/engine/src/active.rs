@@ -25,7 +25,7 @@ const CHANGE_WAIT_MAX: Duration = Duration::from_millis(500);
 
 /// The in-memory state of an unfinished execution.
 #[derive(Debug)]
-pub struct LoadedExecution {
+pub(crate) struct LoadedExecution {
     pub execution: Execution,
     /// Progress of the workflow's steps while it runs; `None` for predictions.
     pub progress: Option<Box<StepProgress>>,
@@ -41,7 +41,7 @@ impl From<Execution> for LoadedExecution {
 
 /// An unfinished execution in memory.
 #[derive(Debug, Default)]
-pub struct ActiveExecution {
+pub(crate) struct ActiveExecution {
     /// The last committed state, or `None` until it is read from the store. For workflow steps,
     /// this state can be ahead of the disk: it includes transitions that recovery would derive from
     /// the committed steps.
@@ -68,13 +68,13 @@ impl ActiveExecution {
     /// Returns a token that is cancelled when a cancellation waits for the lock. The task that
     /// holds the lock then drops its changes, or, if it has begun to commit them, no longer waits
     /// for memory.
-    pub fn cancellation_waits(&self) -> CancellationToken {
+    pub(crate) fn cancellation_waits(&self) -> CancellationToken {
         self.waiting_cancellations().token.clone()
     }
 
     /// Tells the task that holds the lock that a cancellation waits for it, until the returned
     /// guard is dropped.
-    pub fn announce_cancellation(&self) -> WaitingCancellation<'_> {
+    pub(crate) fn announce_cancellation(&self) -> WaitingCancellation<'_> {
         let mut waiting = self.waiting_cancellations();
         waiting.count += 1;
         waiting.token.cancel();
@@ -86,20 +86,20 @@ impl ActiveExecution {
     }
 
     /// Records the end of a child.
-    pub fn child_ended(&self, child: ExecutionId) {
+    pub(crate) fn child_ended(&self, child: ExecutionId) {
         self.ended_children.lock().unwrap_or_else(PoisonError::into_inner).push(child);
         self.event.notify_one();
     }
 
     /// Takes the children that have ended since the last call.
-    pub fn take_ended_children(&self) -> Vec<ExecutionId> {
+    pub(crate) fn take_ended_children(&self) -> Vec<ExecutionId> {
         std::mem::take(&mut *self.ended_children.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 /// A cancellation that waits for the lock.
 #[derive(Debug)]
-pub struct WaitingCancellation<'a>(&'a ActiveExecution);
+pub(crate) struct WaitingCancellation<'a>(&'a ActiveExecution);
 
 impl Drop for WaitingCancellation<'_> {
     fn drop(&mut self) {
@@ -135,13 +135,13 @@ impl Inner {
 
 /// All cells, keyed by execution.
 #[derive(Debug, Default, Clone)]
-pub struct ActiveExecutions {
+pub(crate) struct ActiveExecutions {
     entries: Arc<Mutex<HashMap<ExecutionId, Arc<ActiveExecution>>>>,
 }
 
 /// A reference to a cell. Dropping the last reference removes the cell.
 #[derive(Debug)]
-pub struct Handle {
+pub(crate) struct Handle {
     registry: ActiveExecutions,
     id: ExecutionId,
     active: Arc<ActiveExecution>,
@@ -149,20 +149,20 @@ pub struct Handle {
 
 impl ActiveExecutions {
     /// Returns the execution's cell, creating it if needed.
-    pub fn get_or_insert(&self, id: ExecutionId) -> Handle {
+    pub(crate) fn get_or_insert(&self, id: ExecutionId) -> Handle {
         let active = Arc::clone(self.lock().entry(id).or_default());
         Handle { registry: self.clone(), id, active }
     }
 
     /// Returns the execution's cell if it exists.
-    pub fn find(&self, id: ExecutionId) -> Option<Handle> {
+    pub(crate) fn find(&self, id: ExecutionId) -> Option<Handle> {
         let active = Arc::clone(self.lock().get(&id)?);
         Some(Handle { registry: self.clone(), id, active })
     }
 
     /// Returns the cell of a new execution and sets its state if it is not loaded. A locked cell is
     /// left alone: the task that holds the lock has already read the state.
-    pub fn insert_loaded(&self, execution: &Execution) -> Handle {
+    pub(crate) fn insert_loaded(&self, execution: &Execution) -> Handle {
         let handle = self.get_or_insert(execution.id);
         if let Ok(mut state) = handle.state.try_lock()
             && state.is_none()
@@ -173,12 +173,12 @@ impl ActiveExecutions {
     }
 
     /// Returns a reader of the current states.
-    pub fn reader(&self) -> Reader<'_> {
+    pub(crate) fn reader(&self) -> Reader<'_> {
         Reader { registry: self, until: runtime::monotonic_now() + CHANGE_WAIT_MAX }
     }
 
     /// Returns the number of cells.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.lock().len()
     }
 
@@ -190,7 +190,7 @@ impl ActiveExecutions {
 /// Reads current states. Waits for changes in progress, but only for a short time, however many
 /// executions it reads.
 #[derive(Debug)]
-pub struct Reader<'a> {
+pub(crate) struct Reader<'a> {
     registry: &'a ActiveExecutions,
     until: Instant,
 }
@@ -198,7 +198,7 @@ pub struct Reader<'a> {
 impl Reader<'_> {
     /// Applies `view` to the state of an execution. Returns `None` if the state is not in memory or
     /// its change takes too long; the store then has the last committed state.
-    pub async fn read<T>(
+    pub(crate) async fn read<T>(
         &self,
         id: ExecutionId,
         view: impl FnOnce(&LoadedExecution) -> T,

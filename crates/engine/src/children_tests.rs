@@ -13,12 +13,12 @@ use orrery_domain::ids::ExecutionId;
 use orrery_storage::record::decode;
 use orrery_storage::{Commit, Page, Store, Table};
 
-pub fn child(id: &str, workflow: usize, inputs: Value) -> Value {
+pub(crate) fn child(id: &str, workflow: usize, inputs: Value) -> Value {
     let workflow = workflow.to_string();
     json!({"step_id": id, "type": "workflow", "workflow": workflow, "inputs": inputs})
 }
 
-pub async fn executions(store: &Store) -> Vec<Execution> {
+pub(crate) async fn executions(store: &Store) -> Vec<Execution> {
     let prefix = rows::executions_of(ORGANIZATION.into());
     let page = Page { prefix, after: None, before: None, limit: 10_000 };
     let rows = store.page(page).await.unwrap();
@@ -40,7 +40,7 @@ async fn until_ended(store: &Store, count: usize) {
     tokio::time::timeout(PATIENCE, polling).await.unwrap();
 }
 
-pub async fn submit(process: &Process, number: usize, case: &Case) -> ExecutionId {
+pub(crate) async fn submit(process: &Process, number: usize, case: &Case) -> ExecutionId {
     let submissions = vec![submission(number, case)];
     process.engine.submit(submissions, Commit::new()).await.unwrap()[0].id
 }

@@ -27,7 +27,7 @@ const KINDS: [Kind; 3] = [Kind::Agent, Kind::Prediction, Kind::Workflow];
 
 /// The number of mismatches that a check found and repaired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Repairs {
+pub(crate) struct Repairs {
     /// Permits that dead tasks held or that were miscounted.
     pub places: usize,
     /// Lanes with rows unknown to the scheduler.
@@ -40,7 +40,7 @@ pub struct Repairs {
 
 /// State that one check passes on to the next.
 #[derive(Debug)]
-pub struct Rounds {
+pub(crate) struct Rounds {
     /// Maximum number of unfinished executions per check.
     most: usize,
     /// Reserved amounts that did not match in the previous check.
@@ -57,7 +57,7 @@ impl Default for Rounds {
 
 impl Rounds {
     /// Creates checks that visit up to `most` unfinished executions each.
-    pub fn of(most: usize) -> Self {
+    pub(crate) fn of(most: usize) -> Self {
         Self { most, drifts: HashMap::new(), at: None }
     }
 }

@@ -16,7 +16,7 @@ use orrery_storage::{Commit, Page};
 /// Maximum number of stored events per execution that match no step of its plan.
 const EVENTS_MAX: usize = 100;
 /// Maximum number of stored events per execution.
-pub const ROWS_MAX: usize = EVENTS_MAX + STEPS_MAX;
+pub(crate) const ROWS_MAX: usize = EVENTS_MAX + STEPS_MAX;
 
 impl Engine {
     /// Accepts an event whose payload the caller has validated. The first event with a given name

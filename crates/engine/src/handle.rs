@@ -34,7 +34,7 @@ use orrery_storage::{Page, Store};
 use orrery_webhooks::Endpoints;
 
 /// Maximum number of an organization's executions of one model that [`Engine::share`] counts.
-pub const SHARE_MAX: usize = 10_000;
+pub(crate) const SHARE_MAX: usize = 10_000;
 
 /// Passes a committed delivery to the outbox.
 pub type OnDelivery = Arc<dyn Fn(Delivery) + Send + Sync>;

@@ -29,7 +29,7 @@ pub struct Resumed {
 
 /// Whether restored work is held back.
 #[derive(Debug, Default)]
-pub struct HeldBack {
+pub(crate) struct HeldBack {
     /// The time of the restore, while its work is held back; otherwise `None`.
     since: Mutex<Option<Timestamp>>,
     /// Held while the work is resumed.
@@ -37,7 +37,7 @@ pub struct HeldBack {
 }
 
 impl HeldBack {
-    pub fn since(&self) -> Option<Timestamp> {
+    pub(crate) fn since(&self) -> Option<Timestamp> {
         *self.lock()
     }
 

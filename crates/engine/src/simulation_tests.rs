@@ -42,12 +42,12 @@ use orrery_storage::{self as storage, Commit, Key, Page, Sealer, Store, Table};
 use orrery_webhooks as webhooks;
 use orrery_webhooks::Endpoints;
 
-pub const ORGANIZATION: [u8; 16] = [1; 16];
+pub(crate) const ORGANIZATION: [u8; 16] = [1; 16];
 /// Far longer than any test needs.
-pub const PATIENCE: Duration = Duration::from_secs(600);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Waits until `is_so` returns true, polling every millisecond.
-pub async fn until(mut is_so: impl FnMut() -> bool) {
+pub(crate) async fn until(mut is_so: impl FnMut() -> bool) {
     let polling = async {
         while !is_so() {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -57,7 +57,7 @@ pub async fn until(mut is_so: impl FnMut() -> bool) {
 }
 
 /// The attempt keys that the models were called with, in order.
-pub type Calls = Arc<Mutex<Vec<String>>>;
+pub(crate) type Calls = Arc<Mutex<Vec<String>>>;
 
 /// A model that behaves according to its name.
 #[derive(Debug)]
@@ -68,7 +68,7 @@ struct Scripted {
 }
 
 /// The attempt keys of the calls in flight.
-pub type InFlight = Arc<Mutex<HashSet<String>>>;
+pub(crate) type InFlight = Arc<Mutex<HashSet<String>>>;
 
 /// A call in flight.
 struct Call {
@@ -131,7 +131,7 @@ impl Runner for Scripted {
 }
 
 #[derive(Clone, Default)]
-pub struct Script {
+pub(crate) struct Script {
     pub calls: Calls,
     pub in_flight: InFlight,
     /// How many more times the engine panics while looking up a model.
@@ -204,18 +204,18 @@ impl Plans for Script {
 }
 
 /// A process: an engine on a store, and the deliveries passed to the outbox.
-pub struct Process {
+pub(crate) struct Process {
     pub store: Store,
     pub engine: Engine,
     pub script: Script,
 }
 
 impl Process {
-    pub fn start(folder: &TempDir, crash_after: i64) -> Self {
+    pub(crate) fn start(folder: &TempDir, crash_after: i64) -> Self {
         Self::start_with(folder, crash_after, Script::default(), Options::default())
     }
 
-    pub fn start_with(
+    pub(crate) fn start_with(
         folder: &TempDir,
         crash_after: i64,
         script: Script,
@@ -225,7 +225,7 @@ impl Process {
     }
 
     /// Like [`Process::start_with`], with per-organization limits.
-    pub fn start_limited(
+    pub(crate) fn start_limited(
         folder: &TempDir,
         crash_after: i64,
         (script, of_engine): (Script, Options),
@@ -277,7 +277,7 @@ fn submission(number: usize) -> Submission {
 }
 
 /// A prediction with a chain of models, and a webhook if `webhook` is set.
-pub fn prediction(number: usize, chain: &[&str], webhook: bool) -> Submission {
+pub(crate) fn prediction(number: usize, chain: &[&str], webhook: bool) -> Submission {
     let url = "http://receiver.example/".to_owned();
     Submission {
         id: new_id(),
@@ -297,12 +297,12 @@ pub fn prediction(number: usize, chain: &[&str], webhook: bool) -> Submission {
 /// Outcomes by work number, which must not depend on when the process dies.
 type Outcomes = BTreeMap<u64, (Status, String, Vec<String>, Usd)>;
 
-pub async fn rows(store: &Store, table: Table) -> Vec<(Key, Vec<u8>)> {
+pub(crate) async fn rows(store: &Store, table: Table) -> Vec<(Key, Vec<u8>)> {
     let prefix = Key::table(table);
     store.page(Page { prefix, after: None, before: None, limit: 1000 }).await.unwrap()
 }
 
-pub async fn executions(store: &Store) -> Vec<Execution> {
+pub(crate) async fn executions(store: &Store) -> Vec<Execution> {
     let rows = rows(store, Table::Execution).await;
     rows.iter().map(|(_, bytes)| decode(bytes).unwrap()).collect()
 }
@@ -342,7 +342,7 @@ async fn all_end(process: &Process) {
 }
 
 /// Asserts invariants of the store once all work has ended.
-pub async fn check_books(store: &Store) {
+pub(crate) async fn check_books(store: &Store) {
     assert_eq!(rows(store, Table::Lane).await.len(), 0, "a lane still holds a row");
     let ended = executions(store).await;
     let mut indexed: Vec<_> = ended.iter().flat_map(indexes::rows_of).collect();
@@ -392,13 +392,13 @@ async fn ended_attempts(store: &Store) -> HashMap<ExecutionId, usize> {
     executions(store).await.iter().map(|execution| (execution.id, ended(execution))).collect()
 }
 
-pub fn runtime() -> tokio::runtime::Runtime {
+pub(crate) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
 /// Calls `live` with each number below `lives`, several of them in parallel, because each lifetime
 /// mostly waits for timers.
-pub fn each_life(lives: i64, live: impl Fn(i64) + Sync) {
+pub(crate) fn each_life(lives: i64, live: impl Fn(i64) + Sync) {
     const AT_ONCE: usize = 8;
     let next = AtomicI64::new(0);
     thread::scope(|scope| {

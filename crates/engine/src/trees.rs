@@ -36,7 +36,7 @@ const CANCELS_MAX: usize = 100;
 
 /// The limit that prevents a tree from growing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum TreeExceeded {
+pub(crate) enum TreeExceeded {
     #[error(
         "the execution {root} has started {limit} executions, directly and through others, and may \
          start no more (engine.descendants)"
@@ -60,7 +60,7 @@ pub struct TreeLimits {
 
 /// The budget of one tree. It is in memory while any of its executions is.
 #[derive(Debug)]
-pub struct Tree {
+pub(crate) struct Tree {
     root: ExecutionId,
     organization: OrganizationId,
     limits: TreeLimits,
@@ -73,7 +73,7 @@ pub struct Tree {
 
 /// The trees in memory, by root.
 #[derive(Debug, Default, Clone)]
-pub struct Trees {
+pub(crate) struct Trees {
     open: Arc<Mutex<HashMap<ExecutionId, Weak<Tree>>>>,
     /// Held while the counters of a tree are loaded.
     loading: Arc<tokio::sync::Mutex<()>>,
@@ -82,7 +82,7 @@ pub struct Trees {
 /// A descendant that is about to be created. Dropping this before its commit is durable undoes the
 /// count.
 #[derive(Debug)]
-pub struct NewDescendant {
+pub(crate) struct NewDescendant {
     tree: Arc<Tree>,
     bytes: i64,
     is_kept: bool,
@@ -90,26 +90,26 @@ pub struct NewDescendant {
 
 /// A tree that is about to be closed. Dropping this before its commit is durable reopens the tree.
 #[derive(Debug)]
-pub struct Closing {
+pub(crate) struct Closing {
     tree: Arc<Tree>,
     is_kept: bool,
 }
 
 /// The bytes that one execution produces, counted for its tree.
 #[derive(Debug)]
-pub struct TreeShare {
+pub(crate) struct TreeShare {
     tree: Arc<Tree>,
     /// Bytes that no commit includes yet.
     pending: AtomicI64,
 }
 
 impl Tree {
-    pub const fn root(&self) -> ExecutionId {
+    pub(crate) const fn root(&self) -> ExecutionId {
         self.root
     }
 
     /// Whether the tree's descendants must be cancelled.
-    pub fn is_cancelled(&self) -> bool {
+    pub(crate) fn is_cancelled(&self) -> bool {
         self.is_cancelled.load(Ordering::Acquire)
     }
 
@@ -117,7 +117,7 @@ impl Tree {
     ///
     /// # Errors
     /// [`TreeExceeded::Cancelled`].
-    pub fn check_open(&self) -> Result<(), TreeExceeded> {
+    pub(crate) fn check_open(&self) -> Result<(), TreeExceeded> {
         let is_closed = self.descendants.load(Ordering::Acquire) >= CLOSED;
         if is_closed { Err(TreeExceeded::Cancelled { root: self.root }) } else { Ok(()) }
     }
@@ -126,7 +126,7 @@ impl Tree {
     ///
     /// # Errors
     /// [`TreeExceeded`]: nothing is counted.
-    pub fn reserve(self: &Arc<Self>, input: u64) -> Result<NewDescendant, TreeExceeded> {
+    pub(crate) fn reserve(self: &Arc<Self>, input: u64) -> Result<NewDescendant, TreeExceeded> {
         let (root, limit) = (self.root, self.limits.descendants);
         let bytes = signed(input.saturating_add(ROWS_BYTES));
         let count = self.descendants.fetch_add(1, Ordering::AcqRel).saturating_add(1);
@@ -152,13 +152,13 @@ impl Tree {
     }
 
     /// Stops the growth of the tree.
-    pub fn close(self: Arc<Self>) -> Closing {
+    pub(crate) fn close(self: Arc<Self>) -> Closing {
         self.descendants.fetch_add(CLOSED, Ordering::AcqRel);
         Closing { tree: self, is_kept: false }
     }
 
     /// Returns the share of one execution in the tree.
-    pub const fn share(self: Arc<Self>) -> TreeShare {
+    pub(crate) const fn share(self: Arc<Self>) -> TreeShare {
         TreeShare { tree: self, pending: AtomicI64::new(0) }
     }
 }
@@ -176,7 +176,7 @@ impl Drop for Tree {
 impl NewDescendant {
     /// Adds the count to the commit that creates the descendant, which fails if the tree has been
     /// closed by then.
-    pub fn record(self, commit: &mut Commit) {
+    pub(crate) fn record(self, commit: &mut Commit) {
         let [descendants, bytes, _ended] = rows::tree(self.tree.root);
         commit.expect(Expect::Below(descendants.clone(), CLOSED));
         commit.add(descendants, 1);
@@ -200,7 +200,7 @@ impl Drop for NewDescendant {
 
 impl Closing {
     /// Closes the tree in the commit that cancels its root.
-    pub fn record(self, commit: &mut Commit) {
+    pub(crate) fn record(self, commit: &mut Commit) {
         let [descendants, ..] = rows::tree(self.tree.root);
         commit.add(descendants, CLOSED);
         commit.after_durable(move || self.keep());
@@ -224,7 +224,7 @@ impl TreeShare {
     ///
     /// # Errors
     /// [`TreeExceeded::Bytes`]: nothing is counted.
-    pub fn reserve(&self, bytes: u64) -> Result<(), TreeExceeded> {
+    pub(crate) fn reserve(&self, bytes: u64) -> Result<(), TreeExceeded> {
         let bytes = signed(bytes);
         let held = self.tree.bytes.fetch_add(bytes, Ordering::AcqRel).saturating_add(bytes);
         if let Err(over) = self.tree.check_bytes(held) {
@@ -236,7 +236,7 @@ impl TreeShare {
     }
 
     /// Adds the bytes produced since the last commit to a commit.
-    pub fn record(&self, commit: &mut Commit) {
+    pub(crate) fn record(&self, commit: &mut Commit) {
         let bytes = self.pending.swap(0, Ordering::AcqRel);
         if bytes > 0 {
             let [_descendants, key, _ended] = rows::tree(self.tree.root);
@@ -254,7 +254,11 @@ impl Drop for TreeShare {
 
 impl Trees {
     /// Returns the tree of a root of this organization if it is in memory.
-    pub fn find(&self, organization: OrganizationId, root: ExecutionId) -> Option<Arc<Tree>> {
+    pub(crate) fn find(
+        &self,
+        organization: OrganizationId,
+        root: ExecutionId,
+    ) -> Option<Arc<Tree>> {
         let tree = self.lock().get(&root).and_then(Weak::upgrade);
         tree.filter(|tree| tree.organization == organization)
     }

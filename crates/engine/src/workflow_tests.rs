@@ -23,18 +23,18 @@ use orrery_storage::faults::Point;
 use orrery_storage::{Commit, Store, Table};
 
 /// A workflow, its inputs, and the expected output or error name.
-pub struct Case {
+pub(crate) struct Case {
     name: &'static str,
     definition: Value,
     inputs: Value,
     expect: Result<Value, &'static str>,
 }
 
-pub fn model(id: &str, slug: &str, n: Value) -> Value {
+pub(crate) fn model(id: &str, slug: &str, n: Value) -> Value {
     json!({"step_id": id, "type": "model", "model": slug, "params": {"n": n}})
 }
 
-pub fn case(
+pub(crate) fn case(
     name: &'static str,
     steps: Value,
     inputs: Value,
@@ -241,13 +241,13 @@ fn revision(number: usize) -> RevisionId {
     RevisionId::from([u8::try_from(number).unwrap(); 16])
 }
 
-pub fn script(cases: &[Case]) -> Script {
+pub(crate) fn script(cases: &[Case]) -> Script {
     let plan = |case: &Case| Arc::new(Plan::compile(Some(&case.definition), &|_| true).unwrap());
     let plans = cases.iter().enumerate().map(|(number, case)| (revision(number), plan(case)));
     Script { plans: plans.collect(), ..Script::default() }
 }
 
-pub fn submission(number: usize, case: &Case) -> Submission {
+pub(crate) fn submission(number: usize, case: &Case) -> Submission {
     let url = "http://receiver.example/".to_owned();
     Submission {
         id: orrery_runtime::new_id(),
@@ -287,7 +287,7 @@ fn options() -> Options {
 /// The outcome of each workflow by case number, with the results of its steps.
 type Outcomes = BTreeMap<usize, (Result<Value, String>, BTreeMap<String, Value>)>;
 
-pub async fn all_end(process: &Process) {
+pub(crate) async fn all_end(process: &Process) {
     let mut known = 0;
     loop {
         let all = executions(&process.store).await;
@@ -305,7 +305,7 @@ pub async fn all_end(process: &Process) {
 
 /// Waits until a table is empty; timer and lane rows are deleted soon after the last execution
 /// ends.
-pub async fn none_is_left(process: &Process, table: Table) {
+pub(crate) async fn none_is_left(process: &Process, table: Table) {
     let cleared = async {
         while !rows(&process.store, table).await.is_empty() {
             tokio::time::sleep(Duration::from_millis(1)).await;

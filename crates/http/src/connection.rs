@@ -38,7 +38,7 @@ const DISCARDED_PIECE: usize = 8 * 1024;
 
 /// Time limits of a connection.
 #[derive(Debug, Clone, Copy)]
-pub struct Timeouts {
+pub(crate) struct Timeouts {
     /// Time limit for the head of a request, from its first byte; for the first head, from the
     /// start of the connection.
     pub header: Duration,
@@ -50,7 +50,7 @@ pub struct Timeouts {
 
 /// Why a connection must be closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Overdue {
+pub(crate) enum Overdue {
     /// The head of a request did not arrive in time.
     Head,
     /// No request arrived in time.
@@ -61,7 +61,7 @@ pub enum Overdue {
 
 /// One connection's deadlines.
 #[derive(Debug)]
-pub struct Activity {
+pub(crate) struct Activity {
     timeouts: Timeouts,
     state: Mutex<State>,
     /// Whether the transport has had nothing to read since the last request began.
@@ -87,7 +87,7 @@ struct State {
 
 impl Activity {
     /// Creates the state of a connection that starts now and awaits its first head.
-    pub fn new(timeouts: Timeouts) -> Arc<Self> {
+    pub(crate) fn new(timeouts: Timeouts) -> Arc<Self> {
         let now = runtime::monotonic_now();
         let state = State {
             running: 0,
@@ -102,7 +102,7 @@ impl Activity {
     }
 
     /// Marks a request as in flight until the guard is dropped.
-    pub fn begin(self: &Arc<Self>) -> PendingResponse {
+    pub(crate) fn begin(self: &Arc<Self>) -> PendingResponse {
         let mut state = self.lock();
         state.running += 1;
         state.awaits_head = false;
@@ -112,20 +112,20 @@ impl Activity {
 
     /// Returns whether the connection awaits a head: its first one, or one that has started to
     /// arrive.
-    pub fn awaits_head(&self) -> bool {
+    pub(crate) fn awaits_head(&self) -> bool {
         self.lock().awaits_head
     }
 
     /// Lets other connections run first if this request arrived together with the previous one.
     /// Otherwise, a client that pipelines thousands of requests would monopolize its thread.
-    pub async fn take_turn(&self) {
+    pub(crate) async fn take_turn(&self) {
         if !self.has_waited.swap(false, Ordering::Relaxed) {
             tokio::task::yield_now().await;
         }
     }
 
     /// Resolves when a deadline has passed.
-    pub async fn overdue(&self) -> Overdue {
+    pub(crate) async fn overdue(&self) -> Overdue {
         let Timeouts { header, keep_alive, write } = self.timeouts;
         // Deadlines that are set from now on are not earlier than this, so sleeping cannot miss
         // one.
@@ -142,7 +142,7 @@ impl Activity {
     }
 
     /// Returns the deadline that has passed, if any.
-    pub fn is_overdue(&self) -> Option<Overdue> {
+    pub(crate) fn is_overdue(&self) -> Option<Overdue> {
         let next = self.lock().next(self.timeouts.write);
         next.filter(|(at, _)| *at <= runtime::monotonic_now()).map(|(_, overdue)| overdue)
     }
@@ -194,7 +194,7 @@ impl State {
 
 /// A request in flight.
 #[derive(Debug)]
-pub struct PendingResponse {
+pub(crate) struct PendingResponse {
     number: u64,
     activity: Arc<Activity>,
 }
@@ -223,14 +223,14 @@ impl Drop for PendingResponse {
 
 /// A response body that is being sent, in pieces of [`PIECE`] bytes.
 #[derive(Debug)]
-pub struct Outgoing {
+pub(crate) struct Outgoing {
     inner: Body,
     rest: Bytes,
     pending: PendingResponse,
 }
 
 impl Outgoing {
-    pub fn new(inner: Body, pending: PendingResponse) -> Self {
+    pub(crate) fn new(inner: Body, pending: PendingResponse) -> Self {
         pending.waits_for_client(true);
         Self { inner, rest: Bytes::new(), pending }
     }
@@ -282,7 +282,7 @@ impl hyper::body::Body for Outgoing {
 
 /// A connection's transport, which reports to its [`Activity`].
 #[derive(Debug)]
-pub struct Watched<S> {
+pub(crate) struct Watched<S> {
     inner: S,
     activity: Arc<Activity>,
     /// Checks the lines of heads; only for HTTP/1.1.
@@ -296,12 +296,12 @@ pub struct Watched<S> {
 impl<S> Watched<S> {
     /// Wraps an HTTP/1.1 transport: heads are awaited between requests, and their lines are
     /// checked.
-    pub fn http1(inner: S, activity: Arc<Activity>) -> Self {
+    pub(crate) fn http1(inner: S, activity: Arc<Activity>) -> Self {
         Self { inner, activity, lines: Some(HeadLines::new()), refusal: None, discarded: 0 }
     }
 
     /// Wraps an HTTP/2 transport, where any frame may arrive between requests.
-    pub fn http2(inner: S, activity: Arc<Activity>) -> Self {
+    pub(crate) fn http2(inner: S, activity: Arc<Activity>) -> Self {
         Self { inner, activity, lines: None, refusal: None, discarded: 0 }
     }
 }

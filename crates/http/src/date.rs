@@ -16,7 +16,7 @@ thread_local! {
 }
 
 /// Returns the current time as a header value.
-pub fn now() -> HeaderValue {
+pub(crate) fn now() -> HeaderValue {
     let now = CLOCK.now();
     let second = now.unix_seconds();
     LAST.with_borrow_mut(|last| match last {

@@ -12,7 +12,7 @@
 const INVALID: u8 = 0;
 /// Bytes delivered after a bare LF: they end the line and the head, so that the parser does not
 /// wait for more.
-pub const REFUSAL: &[u8] = b"\0\r\n\r\n";
+pub(crate) const REFUSAL: &[u8] = b"\0\r\n\r\n";
 /// Bytes of a line that are buffered: enough for `Content-Length` and the longest number.
 const LINE_START: usize = 64;
 
@@ -42,7 +42,7 @@ enum Framing {
 
 /// Tracks the position in the requests of one connection.
 #[derive(Debug)]
-pub struct HeadLines {
+pub(crate) struct HeadLines {
     place: State,
     /// The start of the current line, without its line end.
     line: Vec<u8>,
@@ -59,7 +59,7 @@ pub struct HeadLines {
 
 impl HeadLines {
     /// Creates the state for a new connection.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             place: State::Head,
             line: Vec::with_capacity(LINE_START),
@@ -72,12 +72,12 @@ impl HeadLines {
     }
 
     /// Returns true once, when [`REFUSAL`] must be read next instead of the client's bytes.
-    pub fn take_refusal(&mut self) -> bool {
+    pub(crate) fn take_refusal(&mut self) -> bool {
         std::mem::take(&mut self.owes_refusal)
     }
 
     /// Checks the next bytes; the first bare LF in a line becomes [`INVALID`].
-    pub fn check(&mut self, mut bytes: &mut [u8]) {
+    pub(crate) fn check(&mut self, mut bytes: &mut [u8]) {
         while !bytes.is_empty() {
             match &mut self.place {
                 State::Refused => return,

@@ -14,7 +14,7 @@ const EMPTY: &str = "content-length: 0\r\n";
 
 /// Returns the response to send instead of `written`, if `written` is hyper's own response to an
 /// invalid head. A handler's response with one of these statuses has a body.
-pub fn answer_to(written: &[u8]) -> Option<Bytes> {
+pub(crate) fn answer_to(written: &[u8]) -> Option<Bytes> {
     if written.len() > OWN_HEAD_MAX || !written.starts_with(b"HTTP/1.") {
         return None;
     }

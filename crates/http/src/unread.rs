@@ -27,7 +27,7 @@ const LINGER: Duration = Duration::from_millis(500);
 
 /// Receives a body back from its handler if the handler did not read it completely.
 #[derive(Debug, Clone, Default)]
-pub struct Unread {
+pub(crate) struct Unread {
     rest: Arc<Mutex<Option<Incoming>>>,
     /// Whether the client waits for `100 Continue`, which reading the body would send.
     is_expected: bool,
@@ -42,7 +42,7 @@ struct Lent {
 
 /// Wraps the body of a request so that its unread part is handed back. Returns `None` for requests
 /// without a body.
-pub fn watch(request: hyper::Request<Incoming>) -> (hyper::Request<Body>, Option<Unread>) {
+pub(crate) fn watch(request: hyper::Request<Incoming>) -> (hyper::Request<Body>, Option<Unread>) {
     use hyper::body::Body as _;
     if request.body().is_end_stream() {
         return (request.map(|body| body.map_err(Into::into).boxed()), None);
@@ -59,7 +59,7 @@ impl Unread {
     ///
     /// # Errors
     /// The rest of the body, if it is too long or too slow.
-    pub async fn discard(self) -> Result<(), Incoming> {
+    pub(crate) async fn discard(self) -> Result<(), Incoming> {
         let rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(mut rest) = rest else { return Ok(()) };
         let discarding = async {
@@ -89,7 +89,7 @@ struct Lingering {
 }
 
 /// Returns the response to an HTTP/2 request whose body was not read completely.
-pub fn linger(answer: Body, rest: Incoming) -> Body {
+pub(crate) fn linger(answer: Body, rest: Incoming) -> Body {
     let deadline = Box::pin(tokio::time::sleep(LINGER));
     Lingering { answer, rest: Some(rest), deadline }.boxed()
 }

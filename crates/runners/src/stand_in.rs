@@ -10,7 +10,7 @@ use orrery_runtime::Tasks;
 
 /// Starts a server that responds to each request according to its first line, its body and its
 /// number. Returns the URL and the request counter.
-pub async fn server(
+pub(crate) async fn server(
     answer: impl Fn(&str, &str, usize) -> (u16, String) + Copy + Send + 'static,
 ) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

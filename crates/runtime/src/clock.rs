@@ -29,7 +29,7 @@ use tokio::sync::Notify;
 use orrery_domain::time::{Now, Timestamp};
 
 /// The maximum forward jump that the believed time follows at once.
-pub const JUMP_MAX: Duration = Duration::from_secs(24 * 3600);
+pub(crate) const JUMP_MAX: Duration = Duration::from_secs(24 * 3600);
 /// The factor by which the believed time runs faster than real time while it catches up: two days
 /// per hour.
 const CATCH_UP: u32 = 48;

@@ -31,7 +31,7 @@ const GONE: u8 = 5;
 
 /// The queues of all organizations.
 #[derive(Debug)]
-pub struct PollTurns {
+pub(crate) struct PollTurns {
     /// The maximum number of awake tasks per organization.
     most: usize,
     lines: Mutex<Lines>,
@@ -57,7 +57,7 @@ struct Sleeper {
 
 /// A future that is polled at its organization's turn.
 #[derive(Debug)]
-pub struct InTurn<F> {
+pub(crate) struct InTurn<F> {
     work: Pin<Box<F>>,
     sleeper: Arc<Sleeper>,
     waker: Waker,
@@ -73,7 +73,11 @@ impl Default for PollTurns {
 
 impl PollTurns {
     /// Wraps `work` so that it takes turns with the work of other organizations.
-    pub fn of<F: Future>(self: &Arc<Self>, organization: OrganizationId, work: F) -> InTurn<F> {
+    pub(crate) fn of<F: Future>(
+        self: &Arc<Self>,
+        organization: OrganizationId,
+        work: F,
+    ) -> InTurn<F> {
         let turns = Arc::clone(self);
         let (state, task) = (AtomicU8::new(ASLEEP), AtomicWaker::new());
         let sleeper = Arc::new(Sleeper { turns, organization, state, task });

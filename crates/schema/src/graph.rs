@@ -69,7 +69,7 @@ pub(super) struct Node {
 
 impl Node {
     /// All children, those applied in place first.
-    pub fn children(&self) -> Vec<Id> {
+    pub(crate) fn children(&self) -> Vec<Id> {
         let mut all = self.in_place.clone();
         all.extend(self.properties.values());
         all.extend(self.pattern_properties.iter().map(|(_, id)| id));

@@ -22,7 +22,7 @@ pub(super) struct InPlace {
 
 impl InPlace {
     /// The steps for a string of `bytes` bytes.
-    pub fn steps_of_text(&self, bytes: usize) -> u64 {
+    pub(crate) fn steps_of_text(&self, bytes: usize) -> u64 {
         let bytes = bytes as u64;
         let patterns = self.patterns.saturating_mul(bytes / CHARGED_BYTES);
         self.steps.saturating_add(patterns).saturating_add(self.steps.saturating_mul(bytes / 1024))

@@ -59,7 +59,7 @@ type BorrowedRow<'r> = (&'r [u8], &'r [u8]);
 type Entry = (IVec, IVec);
 
 /// An ordered map of entries.
-pub trait Entries {
+pub(crate) trait Entries {
     /// Returns the entry with the least bound at or after `from`.
     fn first_from(&self, from: Bound<&[u8]>) -> Result<Option<Entry>, Error>;
     fn put(&self, bound: &[u8], held: &[u8]) -> Result<(), Error>;
@@ -104,7 +104,7 @@ fn lookups_agree(
 }
 
 /// Returns the value of the row under `key`.
-pub fn get(entries: &impl Entries, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+pub(crate) fn get(entries: &impl Entries, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
     let from = Bound::Included(key);
     let entry = entries.first_from(from)?;
     if let Some(value) = value_in(entry.as_ref(), key)? {
@@ -266,7 +266,7 @@ fn bytes_of((key, value): &Row) -> usize {
 }
 
 /// Iterates over the rows from a key on.
-pub struct Iter<E> {
+pub(crate) struct Iter<E> {
     entries: E,
     /// Rows before this position are ignored: the start of the iteration, then the previous bound.
     from: Bound<Vec<u8>>,
@@ -276,7 +276,7 @@ pub struct Iter<E> {
 }
 
 impl<E: Entries> Iter<E> {
-    pub fn new(entries: E, from: Bound<&[u8]>) -> Self {
+    pub(crate) fn new(entries: E, from: Bound<&[u8]>) -> Self {
         let from = from.map(<[u8]>::to_vec);
         Self { entries, from, bound: None, rows: Rows::default() }
     }
@@ -335,7 +335,7 @@ impl<E: Entries> Iterator for Iter<E> {
 }
 
 /// Applies changes in key order, and writes the entries that they affect.
-pub struct Writer<'e, E> {
+pub(crate) struct Writer<'e, E> {
     entries: &'e E,
     open: Option<OpenEntry>,
 }
@@ -379,12 +379,12 @@ impl OpenEntry {
 }
 
 impl<'e, E: Entries> Writer<'e, E> {
-    pub const fn new(entries: &'e E) -> Self {
+    pub(crate) const fn new(entries: &'e E) -> Self {
         Self { entries, open: None }
     }
 
     /// Puts or removes a row. Keys must be ascending.
-    pub fn change(&mut self, key: &Key, value: Option<&[u8]>) -> Result<(), Error> {
+    pub(crate) fn change(&mut self, key: &Key, value: Option<&[u8]>) -> Result<(), Error> {
         let bytes = key.as_bytes();
         if bytes.first() == Some(&(Table::Meta as u8)) {
             return match value {
@@ -412,7 +412,7 @@ impl<'e, E: Entries> Writer<'e, E> {
     }
 
     /// Writes the remaining rows.
-    pub fn finish(mut self) -> Result<(), Error> {
+    pub(crate) fn finish(mut self) -> Result<(), Error> {
         let open = self.open.take();
         self.close(open)
     }

@@ -38,7 +38,7 @@ const MEMORY_MIN: u64 = 8 * 1024 * 1024;
 
 /// When to seal and checkpoint.
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
+pub(crate) struct Limits {
     /// Bytes of log that trigger a checkpoint. At twice as many, the writer waits for a running
     /// checkpoint to finish.
     pub log_bytes: u64,
@@ -54,7 +54,7 @@ pub struct Limits {
 
 impl Limits {
     /// Maximum bytes of rows that are not in the tree.
-    pub fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         let bytes = self.log_bytes.saturating_mul(MEMORY_IN_LOGS).max(MEMORY_MIN);
         usize::try_from(bytes).unwrap_or(usize::MAX)
     }
@@ -64,7 +64,7 @@ impl Limits {
 impl Limits {
     /// Checkpoints constantly.
     #[cfg(test)]
-    pub const EAGER: Self = Self {
+    pub(crate) const EAGER: Self = Self {
         log_bytes: 2048,
         seal_after: Duration::from_millis(2),
         idle_after: Duration::from_millis(4),
@@ -72,7 +72,7 @@ impl Limits {
         few_rows: 1,
     };
     /// Makes no checkpoint before the store closes.
-    pub const NEVER: Self = Self {
+    pub(crate) const NEVER: Self = Self {
         log_bytes: u64::MAX / 4,
         seal_after: Duration::from_secs(3600),
         idle_after: Duration::from_secs(3600),
@@ -95,7 +95,7 @@ impl Default for Limits {
 
 /// Progress of the tree, shared with the writer.
 #[derive(Debug, Default)]
-pub struct Progress {
+pub(crate) struct Progress {
     /// The last record that is durable in the tree.
     applied: AtomicU64,
     /// The last record with rows, and whether a seal follows it.
@@ -108,7 +108,7 @@ pub struct Progress {
 
 impl Progress {
     /// The progress of a store that was just opened.
-    pub fn new(applied: u64, written: u64) -> Self {
+    pub(crate) fn new(applied: u64, written: u64) -> Self {
         let sealed = AtomicBool::new(true);
         let applied = AtomicU64::new(applied);
         let written = AtomicU64::new(written);
@@ -116,12 +116,12 @@ impl Progress {
     }
 
     /// The last record that is durably in the tree.
-    pub fn applied(&self) -> u64 {
+    pub(crate) fn applied(&self) -> u64 {
         self.applied.load(Ordering::Acquire)
     }
 
     /// Notes a log record. Returns whether the log was sealed before it.
-    pub fn wrote(&self, number: u64, is_seal: bool) -> bool {
+    pub(crate) fn wrote(&self, number: u64, is_seal: bool) -> bool {
         if !is_seal {
             self.written.store(number, Ordering::Release);
         }
@@ -130,7 +130,7 @@ impl Progress {
 
     /// Whether the log ends with a seal, or a later segment proves that its last record is
     /// complete.
-    pub fn is_sealed(&self) -> bool {
+    pub(crate) fn is_sealed(&self) -> bool {
         self.sealed.load(Ordering::Acquire)
     }
 
@@ -140,19 +140,19 @@ impl Progress {
     }
 
     /// Notes that a layer was frozen.
-    pub fn begin(&self) {
+    pub(crate) fn begin(&self) {
         self.set_busy(true);
     }
 
     /// Waits for the running checkpoint.
-    pub fn wait(&self) {
+    pub(crate) fn wait(&self) {
         let busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
         drop(self.ended.wait_while(busy, |busy| *busy));
     }
 }
 
 /// A message to the checkpoint thread. The thread ends when the sender is dropped.
-pub enum Job {
+pub(crate) enum Job {
     /// A record was written to a sealed log.
     Dirty,
     /// A layer to move to the tree, and the memory permits of its rows.
@@ -160,7 +160,7 @@ pub enum Job {
 }
 
 /// The thread's state.
-pub struct Checkpointer {
+pub(crate) struct Checkpointer {
     pub view: View,
     pub cache: Arc<RowCache>,
     pub segments: Arc<Segments>,
@@ -177,7 +177,7 @@ pub struct Checkpointer {
 
 impl Checkpointer {
     /// Runs until the writer has ended.
-    pub fn run(self, jobs: &Receiver<Job>) {
+    pub(crate) fn run(self, jobs: &Receiver<Job>) {
         // Commits should not wait for the time slice of a checkpoint. If a checkpoint takes so long
         // that the next one is due, the writer waits for it.
         runtime::yield_to_requests();

@@ -13,7 +13,7 @@ use super::opening::STORE;
 use orrery_runtime::shortage::with_descriptor;
 
 /// Creates the folder and its missing parents, accessible to the owner only.
-pub fn make(folder: &Path) -> Result<(), Error> {
+pub(crate) fn make(folder: &Path) -> Result<(), Error> {
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
@@ -60,7 +60,7 @@ pub fn make_and_lock(folder: &Path) -> Result<FolderLock, Error> {
 ///
 /// # Errors
 /// As [`make_and_lock`].
-pub fn lock(folder: &Path) -> Result<FolderLock, Error> {
+pub(crate) fn lock(folder: &Path) -> Result<FolderLock, Error> {
     let path = folder.join(LOCK);
     let fault = |error: io::Error| Error::folder(&path, &error);
     let mut file = OpenOptions::new()
@@ -137,7 +137,7 @@ fn is_ending(pid: u32) -> bool {
 
 /// Deletes half-written snapshots left by a kill during an earlier start. The engine does not open
 /// while one exists.
-pub fn remove_half_snapshots(store: &Path) -> Result<usize, Error> {
+pub(crate) fn remove_half_snapshots(store: &Path) -> Result<usize, Error> {
     let fault = |error: io::Error| Error::folder(store, &error);
     let entries = match fs::read_dir(store) {
         Ok(entries) => entries,
@@ -159,7 +159,7 @@ pub fn remove_half_snapshots(store: &Path) -> Result<usize, Error> {
 
 /// Refuses named pipes and devices in place of the files of a data folder: opening a pipe waits
 /// forever.
-pub fn refuse_special_files(data: &Path) -> Result<(), Error> {
+pub(crate) fn refuse_special_files(data: &Path) -> Result<(), Error> {
     let store = data.join(STORE);
     let folders = [data.to_path_buf(), store.join(log::FOLDER), store];
     let entries = folders.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
@@ -177,7 +177,7 @@ pub fn refuse_special_files(data: &Path) -> Result<(), Error> {
 }
 
 /// Syncs a new store's files and directory entries. The engine syncs its data, but not its folder.
-pub fn sync_new(folder: &Path, store: &Path) -> Result<(), Error> {
+pub(crate) fn sync_new(folder: &Path, store: &Path) -> Result<(), Error> {
     let mut paths = vec![store.join("conf"), store.to_path_buf(), folder.to_path_buf()];
     paths.extend(
         folder.parent().filter(|parent| !parent.as_os_str().is_empty()).map(Path::to_path_buf),
@@ -189,19 +189,19 @@ pub fn sync_new(folder: &Path, store: &Path) -> Result<(), Error> {
 }
 
 /// Syncs one file or folder.
-pub fn sync(path: &Path) -> Result<(), Error> {
+pub(crate) fn sync(path: &Path) -> Result<(), Error> {
     let synced = with_descriptor(|| File::open(path)).and_then(|file| file.sync_all());
     synced.map_err(|error| Error::folder(path, &error))
 }
 
 /// Durably writes a small file that only the owner can read, atomically replacing an existing file.
-pub fn write_new(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+pub(crate) fn write_new(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     write_beside(path, bytes, |half| fs::rename(half, path))
 }
 
 /// Like [`write_new`], but keeps an existing file: of two concurrent writers, only the first takes
 /// effect.
-pub fn write_first(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+pub(crate) fn write_first(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     write_beside(path, bytes, |half| {
         match fs::hard_link(half, path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}

@@ -24,7 +24,7 @@ const STEP: libc::off64_t = 256 * 1024;
 /// size would block the disk, and so all commits, while it lasts, so the range is written back in
 /// steps first.
 #[unsafe(no_mangle)]
-pub extern "C" fn sync_file_range(
+pub(crate) extern "C" fn sync_file_range(
     descriptor: libc::c_int,
     offset: libc::off64_t,
     length: libc::off64_t,
@@ -49,6 +49,6 @@ pub extern "C" fn sync_file_range(
 }
 
 /// The number of calls that the engine has made to `sync_file_range` in this process.
-pub fn calls() -> u64 {
+pub(crate) fn calls() -> u64 {
     CALLS.load(Ordering::Relaxed)
 }

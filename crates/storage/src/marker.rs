@@ -16,11 +16,11 @@ use super::opening::STORE;
 use orrery_runtime::Clock;
 
 /// The marker's file name in the data folder.
-pub const FILE: &str = "store.mark";
+pub(crate) const FILE: &str = "store.mark";
 
 /// The contents of the marker file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Marker {
+pub(crate) struct Marker {
     pub store: Uuid,
     /// A store that is about to replace the current one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -35,13 +35,13 @@ pub struct Marker {
 
 impl Marker {
     /// Creates a marker of the current state.
-    pub fn new(store: StoreId, record: u64, rows_in_log: u64) -> Self {
+    pub(crate) fn new(store: StoreId, record: u64, rows_in_log: u64) -> Self {
         let at = Clock::system().now().to_string();
         Self { store: Uuid::from_bytes(store), next: None, record, rows_in_log, at }
     }
 
     /// Reads the marker of a data folder. Returns `None` if there is no marker.
-    pub fn read(data: &Path) -> Result<Option<Self>, Error> {
+    pub(crate) fn read(data: &Path) -> Result<Option<Self>, Error> {
         let path = path_of(data);
         let text = match fs::read(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -58,7 +58,7 @@ impl Marker {
     }
 
     /// Writes the marker durably.
-    pub fn write(&self, data: &Path) -> Result<(), Error> {
+    pub(crate) fn write(&self, data: &Path) -> Result<(), Error> {
         let path = path_of(data);
         let text = serde_json::to_vec(self)
             .map_err(|error| Error::Folder { path: path.clone(), reason: error.to_string() })?;
@@ -67,7 +67,7 @@ impl Marker {
 }
 
 /// The path of a data folder's marker.
-pub fn path_of(data: &Path) -> PathBuf {
+pub(crate) fn path_of(data: &Path) -> PathBuf {
     data.join(FILE)
 }
 

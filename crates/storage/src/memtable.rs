@@ -19,7 +19,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use super::key::Key;
 
 /// The rows of one or more commits; `None` deletes a row.
-pub type Rows = BTreeMap<Key, Option<Vec<u8>>>;
+pub(crate) type Rows = BTreeMap<Key, Option<Vec<u8>>>;
 
 /// Rows read or written per acquisition of a layer's lock.
 const CHUNK: usize = 64;
@@ -58,12 +58,12 @@ impl Slot {
 
 /// An ordered map of rows.
 #[derive(Debug, Default)]
-pub struct Layer {
+pub(crate) struct Layer {
     rows: RwLock<BTreeMap<Key, Slot>>,
 }
 
 /// A row of a layer: its key, and its value unless deleted.
-pub type Entry = (Key, Option<Vec<u8>>);
+pub(crate) type Entry = (Key, Option<Vec<u8>>);
 
 impl Layer {
     fn read(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<Key, Slot>> {
@@ -75,7 +75,7 @@ impl Layer {
     }
 
     /// Whether the layer has a row or a deletion for the key. Call it only on a frozen layer.
-    pub fn has(&self, key: &[u8]) -> bool {
+    pub(crate) fn has(&self, key: &[u8]) -> bool {
         self.read().contains_key(key)
     }
 
@@ -124,7 +124,7 @@ impl Layer {
 
     /// Passes the newest value of every row to `take`, in order. Call it only on a frozen layer,
     /// since it holds the lock.
-    pub fn each<E>(
+    pub(crate) fn each<E>(
         &self,
         mut take: impl FnMut(&Key, Option<&[u8]>) -> Result<(), E>,
     ) -> Result<(), E> {
@@ -132,19 +132,19 @@ impl Layer {
     }
 
     /// Whether the layer has no rows.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.read().is_empty()
     }
 
     /// The number of rows in the layer.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.read().len()
     }
 }
 
 /// A layer that accepts no more rows, and the number of its last group.
 #[derive(Debug, Clone)]
-pub struct Frozen {
+pub(crate) struct Frozen {
     pub layer: Arc<Layer>,
     pub number: u64,
 }
@@ -157,7 +157,7 @@ struct Layers {
 
 /// The layers and their readers.
 #[derive(Debug)]
-pub struct Memtable {
+pub(crate) struct Memtable {
     layers: RwLock<Layers>,
     published: AtomicU64,
     /// The number of snapshots for each group number.
@@ -167,7 +167,7 @@ pub struct Memtable {
 
 impl Memtable {
     /// Creates an empty memtable after group `number`.
-    pub fn new(number: u64) -> Self {
+    pub(crate) fn new(number: u64) -> Self {
         Self {
             layers: RwLock::default(),
             published: AtomicU64::new(number),
@@ -185,13 +185,13 @@ impl Memtable {
     }
 
     /// The last visible group.
-    pub fn published(&self) -> u64 {
+    pub(crate) fn published(&self) -> u64 {
         self.published.load(Ordering::Acquire)
     }
 
     /// Makes group `number` visible as a whole. Only one thread calls this, with increasing
     /// numbers.
-    pub fn publish(&self, number: u64, rows: Rows) {
+    pub(crate) fn publish(&self, number: u64, rows: Rows) {
         let oldest = {
             let published = self.published();
             self.readers().first_key_value().map_or(published, |(oldest, _)| published.min(*oldest))
@@ -203,7 +203,7 @@ impl Memtable {
 
     /// Adds the rows of group `number` at startup, before there are readers, so older values are
     /// dropped.
-    pub fn load(&mut self, number: u64, rows: Vec<Entry>) {
+    pub(crate) fn load(&mut self, number: u64, rows: Vec<Entry>) {
         let layers = self.layers.get_mut().unwrap_or_else(PoisonError::into_inner);
         let mut map = layers.active.rows.write().unwrap_or_else(PoisonError::into_inner);
         map.extend(rows.into_iter().map(|(key, value)| (key, Slot::new(number, value))));
@@ -212,7 +212,7 @@ impl Memtable {
 
     /// Returns the newest value of a row: `Some(None)` if it was deleted, `None` if the memtable
     /// does not contain the row.
-    pub fn get(&self, key: &[u8]) -> Option<Option<Vec<u8>>> {
+    pub(crate) fn get(&self, key: &[u8]) -> Option<Option<Vec<u8>>> {
         let (active, frozen) = self.both();
         let newest = active.newest(key, &self.published);
         newest.or_else(|| frozen.and_then(|frozen| frozen.newest(key, &self.published)))
@@ -225,7 +225,7 @@ impl Memtable {
     }
 
     /// Takes a snapshot of the current state.
-    pub fn snapshot(self: &Arc<Self>) -> Snapshot {
+    pub(crate) fn snapshot(self: &Arc<Self>) -> Snapshot {
         // Register as a reader before reading the layers; see the module documentation.
         let number = {
             let mut readers = self.readers();
@@ -240,7 +240,7 @@ impl Memtable {
 
     /// Freezes the active layer and starts a new one. Returns `None` if the active layer is empty
     /// or another layer is already frozen.
-    pub fn freeze(&self) -> Option<Frozen> {
+    pub(crate) fn freeze(&self) -> Option<Frozen> {
         let mut layers = self.layers.write().unwrap_or_else(PoisonError::into_inner);
         if layers.frozen.is_some() || layers.active.is_empty() {
             return None;
@@ -252,7 +252,7 @@ impl Memtable {
     }
 
     /// Waits until no snapshot is older than group `number`.
-    pub fn wait_for_readers(&self, number: u64) {
+    pub(crate) fn wait_for_readers(&self, number: u64) {
         let readers = self.readers();
         let is_older = |readers: &mut BTreeMap<u64, usize>| {
             readers.first_key_value().is_some_and(|(oldest, _)| *oldest < number)
@@ -261,7 +261,7 @@ impl Memtable {
     }
 
     /// Drops the frozen layer once all of its rows are in the tree.
-    pub fn thaw(&self) {
+    pub(crate) fn thaw(&self) {
         let frozen = {
             let mut layers = self.layers.write().unwrap_or_else(PoisonError::into_inner);
             layers.frozen.take()
@@ -270,18 +270,18 @@ impl Memtable {
     }
 
     /// Whether a layer is frozen.
-    pub fn is_frozen(&self) -> bool {
+    pub(crate) fn is_frozen(&self) -> bool {
         self.layers().frozen.is_some()
     }
 
     /// Whether all rows are in the tree.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         let layers = self.layers();
         layers.frozen.is_none() && layers.active.is_empty()
     }
 
     /// The number of rows in all layers.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         let (active, frozen) = self.both();
         active.len() + frozen.map_or(0, |frozen| frozen.len())
     }
@@ -290,7 +290,7 @@ impl Memtable {
 /// A snapshot of the memtable. Checkpoints wait for snapshots to be dropped, so keep one only
 /// briefly.
 #[derive(Debug)]
-pub struct Snapshot {
+pub(crate) struct Snapshot {
     memtable: Arc<Memtable>,
     number: u64,
     /// The layers, newest first.
@@ -313,12 +313,12 @@ impl Drop for Snapshot {
 impl Snapshot {
     /// Returns a row's value in the snapshot: `Some(None)` if it was deleted, `None` if the
     /// memtable does not contain the row.
-    pub fn get(&self, key: &[u8]) -> Option<Option<Vec<u8>>> {
+    pub(crate) fn get(&self, key: &[u8]) -> Option<Option<Vec<u8>>> {
         self.layers.iter().find_map(|layer| layer.get(key, self.number))
     }
 
     /// Returns cursors from `from` on, one for each layer, newest layer first.
-    pub fn cursors(&self, from: Bound<&[u8]>) -> Vec<Cursor<'_>> {
+    pub(crate) fn cursors(&self, from: Bound<&[u8]>) -> Vec<Cursor<'_>> {
         let owned = match from {
             Bound::Included(from) => Bound::Included(from.to_vec()),
             Bound::Excluded(from) => Bound::Excluded(from.to_vec()),
@@ -337,7 +337,7 @@ impl Snapshot {
 
 /// Reads a layer in order, chunk by chunk.
 #[derive(Debug)]
-pub struct Cursor<'s> {
+pub(crate) struct Cursor<'s> {
     layer: &'s Layer,
     number: u64,
     /// Where the next chunk begins; `None` at the end.
@@ -349,7 +349,7 @@ pub struct Cursor<'s> {
 
 impl Cursor<'_> {
     /// Returns the next row without consuming it.
-    pub fn peek(&mut self) -> Option<&Entry> {
+    pub(crate) fn peek(&mut self) -> Option<&Entry> {
         while self.rows.is_empty() {
             let from = self.next.take()?;
             let from = from.as_ref().map(Vec::as_slice);
@@ -362,7 +362,7 @@ impl Cursor<'_> {
     }
 
     /// Returns the next row.
-    pub fn take(&mut self) -> Option<Entry> {
+    pub(crate) fn take(&mut self) -> Option<Entry> {
         self.peek()?;
         self.rows.pop()
     }

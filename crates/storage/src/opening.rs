@@ -22,10 +22,10 @@ use orrery_domain::ids::{Id, RequestId};
 use orrery_runtime::new_id;
 
 /// The store's folder within the data folder.
-pub const STORE: &str = "store";
+pub(crate) const STORE: &str = "store";
 
 /// The parts of an open store.
-pub struct Opened {
+pub(crate) struct Opened {
     pub view: View,
     pub log: Log,
     pub store: StoreId,
@@ -34,7 +34,7 @@ pub struct Opened {
 }
 
 /// Opens the store of the data folder `data`, which this process has locked, or creates it.
-pub fn open(data: &Path) -> Result<Opened, Error> {
+pub(crate) fn open(data: &Path) -> Result<Opened, Error> {
     let path = data.join(STORE);
     data_dir::refuse_special_files(data)?;
     let mark = Marker::read(data)?;

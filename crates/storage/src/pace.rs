@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_micros(200);
 
 /// Counts commits to measure their rate.
 #[derive(Debug)]
-pub struct Pace {
+pub(crate) struct Pace {
     began: Instant,
     /// Commits in the current window.
     count: usize,
@@ -29,17 +29,17 @@ pub struct Pace {
 
 impl Pace {
     /// Creates a counter without commits.
-    pub const fn new(now: Instant) -> Self {
+    pub(crate) const fn new(now: Instant) -> Self {
         Self { began: now, count: 0, before: 0 }
     }
 
     /// Counts a commit for accepted work.
-    pub const fn note(&mut self) {
+    pub(crate) const fn note(&mut self) {
         self.count = self.count.saturating_add(1);
     }
 
     /// Returns how long a group that begins now should wait for more commits.
-    pub fn pause(&mut self, now: Instant) -> Option<Duration> {
+    pub(crate) fn pause(&mut self, now: Instant) -> Option<Duration> {
         let passed = now.saturating_duration_since(self.began);
         if passed >= WINDOW {
             // The same number of commits over a longer time is not a high rate.

@@ -23,7 +23,7 @@ use super::log::form::RECORD_BYTES_MAX;
 use super::record::Malformed;
 
 /// The prefix of all packed data. No record, id or text begins with the first byte.
-pub const RESERVED: [u8; 2] = [0xff, b'z'];
+pub(crate) const RESERVED: [u8; 2] = [0xff, b'z'];
 /// The prefix of a packed value; the last byte is the number of the dictionary.
 const MAGIC: [u8; 4] = [RESERVED[0], RESERVED[1], b's', 1];
 /// Values shorter than this are not packed.
@@ -45,7 +45,7 @@ thread_local! {
 }
 
 /// Returns the value as stored in the tree.
-pub fn pack(value: &[u8]) -> Cow<'_, [u8]> {
+pub(crate) fn pack(value: &[u8]) -> Cow<'_, [u8]> {
     let looks_packed = value.starts_with(&RESERVED);
     if value.len() < PACKED_FROM && !looks_packed {
         return Cow::Borrowed(value);
@@ -62,7 +62,7 @@ pub fn pack(value: &[u8]) -> Cow<'_, [u8]> {
 ///
 /// # Errors
 /// [`Malformed`] if the stored form is damaged, or was packed by a later release.
-pub fn unpack(held: &[u8]) -> Result<Vec<u8>, Malformed> {
+pub(crate) fn unpack(held: &[u8]) -> Result<Vec<u8>, Malformed> {
     match held.strip_prefix(&MAGIC) {
         Some(packed) => decompress(packed),
         None => Ok(held.to_vec()),
@@ -70,7 +70,7 @@ pub fn unpack(held: &[u8]) -> Result<Vec<u8>, Malformed> {
 }
 
 /// Compresses `bytes`. Returns `None` if there is not enough memory.
-pub fn compress(bytes: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn compress(bytes: &[u8]) -> Option<Vec<u8>> {
     COMPRESSOR.with_borrow_mut(|compressor| {
         if compressor.is_none() {
             *compressor = Compressor::with_prepared_dictionary(&ENCODER).ok();
@@ -83,7 +83,7 @@ pub fn compress(bytes: &[u8]) -> Option<Vec<u8>> {
 ///
 /// # Errors
 /// As [`unpack`].
-pub fn decompress(packed: &[u8]) -> Result<Vec<u8>, Malformed> {
+pub(crate) fn decompress(packed: &[u8]) -> Result<Vec<u8>, Malformed> {
     let malformed = |reason: String| Malformed { record: "row", reason };
     let length = zstd::zstd_safe::get_frame_content_size(packed).ok().flatten();
     let length = length.filter(|length| *length <= RECORD_BYTES_MAX);

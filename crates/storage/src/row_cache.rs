@@ -19,7 +19,7 @@ const ROW_MAX: usize = 256 * 1024;
 
 /// The cached rows.
 #[derive(Debug, Default)]
-pub struct RowCache {
+pub(crate) struct RowCache {
     kept: Mutex<Kept>,
 }
 
@@ -38,14 +38,20 @@ impl RowCache {
 
     /// Returns the cached tree value under `key`, or the checkpoint number to pass to
     /// [`RowCache::keep`].
-    pub fn get(&self, key: &Key) -> Result<Option<Vec<u8>>, u64> {
+    pub(crate) fn get(&self, key: &Key) -> Result<Option<Vec<u8>>, u64> {
         let kept = self.lock();
         kept.rows.get(key).cloned().ok_or(kept.checkpoints)
     }
 
     /// Caches the value that the tree had under `key` after `checkpoints` checkpoints, unless a
     /// checkpoint or a row in the memtable may have changed the value since.
-    pub fn keep(&self, key: Key, value: Option<Vec<u8>>, checkpoints: u64, memtable: &Memtable) {
+    pub(crate) fn keep(
+        &self,
+        key: Key,
+        value: Option<Vec<u8>>,
+        checkpoints: u64,
+        memtable: &Memtable,
+    ) {
         let bytes = key.as_bytes().len() + value.as_ref().map_or(0, Vec::len);
         let mut kept = self.lock();
         let is_stale = kept.checkpoints != checkpoints || memtable.get(key.as_bytes()).is_some();
@@ -61,7 +67,7 @@ impl RowCache {
     }
 
     /// Removes the rows of a layer that has been moved to the tree.
-    pub fn forget(&self, layer: &Layer) {
+    pub(crate) fn forget(&self, layer: &Layer) {
         let mut kept = self.lock();
         kept.checkpoints += 1;
         let mut bytes = 0;

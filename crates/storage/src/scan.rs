@@ -9,7 +9,7 @@ use super::store::Store;
 use super::view::Moment;
 
 /// Maximum rows per page.
-pub const PAGE_MAX: usize = 10_000;
+pub(crate) const PAGE_MAX: usize = 10_000;
 /// Rows per page of a scan, unless the caller chooses a limit.
 const SCAN_ROWS: usize = 1_000;
 /// A page of a scan ends with the row that reaches this many bytes.

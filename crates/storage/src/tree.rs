@@ -26,7 +26,7 @@ use orrery_runtime::new_id;
 /// of 32 KiB, that default puts pages of the tree into separate files that are never synced (150
 /// files for 48 MiB), which rules it out. 8 MiB costs some 14 MiB more memory once a store has been
 /// filled, none while the store is empty, and 1.2 to 1.5 times the disk space.
-pub const SEGMENT_BYTES: usize = 8 * 1024 * 1024;
+pub(crate) const SEGMENT_BYTES: usize = 8 * 1024 * 1024;
 /// The size of the engine's page cache. Further pages come from the system's cache. Compared with
 /// 32 MiB, this saves some 17 MiB after 300,000 executions, and no list is slower.
 const CACHE_BYTES: u64 = 4 * 1024 * 1024;
@@ -43,7 +43,7 @@ thread_local! {
 }
 
 /// Runs a call into the engine and turns a panic in it into an error.
-pub fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+pub(crate) fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let before = std::panic::take_hook();
@@ -70,7 +70,7 @@ pub fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, String> {
 /// Opens the engine. The engine's background jobs may still be releasing the files of a store that
 /// this process has just closed. Since this process has the folder's lock, no other process can
 /// hold the files, so the open is retried.
-pub fn open(path: &Path) -> Result<sled::Db, Error> {
+pub(crate) fn open(path: &Path) -> Result<sled::Db, Error> {
     let config = sled::Config::new()
         .path(path)
         .cache_capacity(CACHE_BYTES)
@@ -104,7 +104,7 @@ fn put(db: &sled::Db, key: &Key, value: &[u8]) -> Result<(), Error> {
 }
 
 /// Makes all puts durable, and verifies that the flush went through `durable`.
-pub fn flush(db: &sled::Db) -> Result<(), Error> {
+pub(crate) fn flush(db: &sled::Db) -> Result<(), Error> {
     let before = durable::calls();
     // Put a new value: the engine skips writing an unchanged value, and would have nothing to
     // flush.
@@ -118,7 +118,7 @@ pub fn flush(db: &sled::Db) -> Result<(), Error> {
 /// Frees pages and buffers that were replaced by this thread or by finished threads of the engine.
 /// The engine frees them only while a thread keeps replacing other pages, so an idle engine would
 /// keep them, including the buffer of a segment.
-pub fn free_replaced() {
+pub(crate) fn free_replaced() {
     for _ in 0..EPOCHS_TO_FREE {
         crossbeam_epoch::pin().flush();
     }
@@ -139,40 +139,40 @@ fn started_key() -> Key {
 }
 
 /// The key of the store's format number.
-pub fn format_key() -> Key {
+pub(crate) fn format_key() -> Key {
     Key::table(Table::Meta).text("format")
 }
 
 /// Whether a row describes the tree itself. Such rows are not copied to other stores.
-pub fn is_own(key: &Key) -> bool {
+pub(crate) fn is_own(key: &Key) -> bool {
     key.as_bytes().first() == Some(&(Table::Meta as u8))
         && [store_key(), applied_key(), started_key(), format_key()].contains(key)
 }
 
 /// The id of the store to which the tree belongs; `None` if it was never set.
-pub fn store(db: &sled::Db) -> Result<Option<StoreId>, Error> {
+pub(crate) fn store(db: &sled::Db) -> Result<Option<StoreId>, Error> {
     let row = blocks::get(db, store_key().as_bytes())?;
     Ok(row.and_then(|bytes| StoreId::try_from(bytes).ok()))
 }
 
 /// Sets the format number.
-pub fn set_format(db: &sled::Db, format: u32) -> Result<(), Error> {
+pub(crate) fn set_format(db: &sled::Db, format: u32) -> Result<(), Error> {
     put(db, &format_key(), &format.to_be_bytes())
 }
 
 /// Sets the id of the store to which the tree belongs.
-pub fn set_store(db: &sled::Db, store: StoreId) -> Result<(), Error> {
+pub(crate) fn set_store(db: &sled::Db, store: StoreId) -> Result<(), Error> {
     put(db, &store_key(), &store)
 }
 
 /// The last log record such that its rows and all earlier rows are in the tree.
-pub fn applied(db: &sled::Db) -> Result<u64, Error> {
+pub(crate) fn applied(db: &sled::Db) -> Result<u64, Error> {
     let row = blocks::get(db, applied_key().as_bytes())?;
     Ok(row.and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_be_bytes))
 }
 
 /// Sets the last record in the tree. It is put after all rows of that record, since after a crash
 /// the engine retains a prefix of its writes.
-pub fn set_applied(db: &sled::Db, number: u64) -> Result<(), Error> {
+pub(crate) fn set_applied(db: &sled::Db, number: u64) -> Result<(), Error> {
     put(db, &applied_key(), &number.to_be_bytes())
 }

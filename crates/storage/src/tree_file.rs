@@ -34,25 +34,25 @@ const CRC: usize = 4;
 const GUESSED_MAX: usize = 1024 * 1024;
 
 /// The copy of a damaged file, stored next to it.
-pub const KEPT: &str = "db.damaged";
+pub(crate) const KEPT: &str = "db.damaged";
 
 /// The relevant kinds of messages.
 mod kind {
-    pub const CAP: u8 = 2;
-    pub const FREE: u8 = 4;
-    pub const NODE: u8 = 8;
-    pub const BLOB_NODE: u8 = 9;
-    pub const LINK: u8 = 10;
-    pub const BLOB_LINK: u8 = 11;
-    pub const ALL: std::ops::RangeInclusive<u8> = 1..=11;
+    pub(super) const CAP: u8 = 2;
+    pub(super) const FREE: u8 = 4;
+    pub(super) const NODE: u8 = 8;
+    pub(super) const BLOB_NODE: u8 = 9;
+    pub(super) const LINK: u8 = 10;
+    pub(super) const BLOB_LINK: u8 = 11;
+    pub(super) const ALL: std::ops::RangeInclusive<u8> = 1..=11;
 }
 
 /// Receives each entry: its key and its value.
-pub type Take<'t> = dyn FnMut(&[u8], &[u8]) -> io::Result<()> + 't;
+pub(crate) type Take<'t> = dyn FnMut(&[u8], &[u8]) -> io::Result<()> + 't;
 
 /// A damaged part of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Damage {
+pub(crate) struct Damage {
     pub offset: u64,
     pub bytes: u64,
     /// Whether the checksum repaired the damage, so that nothing is lost.
@@ -63,7 +63,7 @@ pub struct Damage {
 
 /// The result of reading the file.
 #[derive(Debug, Default)]
-pub struct Found {
+pub(crate) struct Found {
     pub damage: Vec<Damage>,
     /// Bytes of the messages used.
     pub bytes: u64,
@@ -119,7 +119,7 @@ struct Node {
 ///
 /// # Errors
 /// If the file cannot be opened, or `take` fails.
-pub fn read(folder: &Path, take: &mut Take<'_>) -> io::Result<Found> {
+pub(crate) fn read(folder: &Path, take: &mut Take<'_>) -> io::Result<Found> {
     let kept = folder.join(KEPT);
     let file = File::open(if kept.exists() { kept } else { folder.join("db") })?;
     let blobs = folder.join("blobs");
@@ -133,7 +133,7 @@ pub fn read(folder: &Path, take: &mut Take<'_>) -> io::Result<Found> {
 ///
 /// # Errors
 /// If the file cannot be read or copied.
-pub fn keep_damaged(folder: &Path) -> io::Result<()> {
+pub(crate) fn keep_damaged(folder: &Path) -> io::Result<()> {
     let path = folder.join("db");
     let kept = folder.join(KEPT);
     if kept.exists() || !path.exists() {
@@ -173,7 +173,7 @@ fn copy_whole(from: &Path, to: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// If the disk fails.
-pub fn forget_damaged(folder: &Path) -> io::Result<()> {
+pub(crate) fn forget_damaged(folder: &Path) -> io::Result<()> {
     match fs::remove_file(folder.join(KEPT)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         removed => removed,

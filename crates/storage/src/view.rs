@@ -11,14 +11,14 @@ use super::memtable::{Cursor, Entry, Memtable, Snapshot};
 
 /// All rows of a store, as of the time of each call.
 #[derive(Clone)]
-pub struct View {
+pub(crate) struct View {
     pub db: sled::Db,
     pub memtable: Arc<Memtable>,
 }
 
 impl View {
     /// Returns the newest value of a row.
-    pub fn get(&self, key: &Key) -> Result<Option<Vec<u8>>, Error> {
+    pub(crate) fn get(&self, key: &Key) -> Result<Option<Vec<u8>>, Error> {
         match self.memtable.get(key.as_bytes()) {
             Some(value) => Ok(value),
             None => blocks::get(&self.db, key.as_bytes()),
@@ -26,25 +26,25 @@ impl View {
     }
 
     /// Returns a consistent view of the current rows.
-    pub fn moment(&self) -> Moment {
+    pub(crate) fn moment(&self) -> Moment {
         Moment { snapshot: self.memtable.snapshot(), db: self.db.clone() }
     }
 }
 
 /// A consistent view of all rows.
-pub struct Moment {
+pub(crate) struct Moment {
     snapshot: Snapshot,
     db: sled::Db,
 }
 
 impl Moment {
     /// Returns the memtable's value of a row; see [`Snapshot::get`].
-    pub fn in_memory(&self, key: &Key) -> Option<Option<Vec<u8>>> {
+    pub(crate) fn in_memory(&self, key: &Key) -> Option<Option<Vec<u8>>> {
         self.snapshot.get(key.as_bytes())
     }
 
     /// Returns the bytes under `key`.
-    pub fn get(&self, key: &Key) -> Result<Option<Vec<u8>>, Error> {
+    pub(crate) fn get(&self, key: &Key) -> Result<Option<Vec<u8>>, Error> {
         match self.in_memory(key) {
             Some(value) => Ok(value),
             None => blocks::get(&self.db, key.as_bytes()),
@@ -52,14 +52,14 @@ impl Moment {
     }
 
     /// Returns the rows from `from` on, in key order.
-    pub fn range(&self, from: Bound<&[u8]>) -> Range<'_> {
+    pub(crate) fn range(&self, from: Bound<&[u8]>) -> Range<'_> {
         let tree = blocks::Iter::new(self.db.clone(), from);
         Range { cursors: self.snapshot.cursors(from), tree, ahead: None }
     }
 }
 
 /// The rows in key order: the newest value of each key, without deleted rows.
-pub struct Range<'m> {
+pub(crate) struct Range<'m> {
     /// The cursors of the layers, newest layer first.
     cursors: Vec<Cursor<'m>>,
     tree: blocks::Iter<sled::Db>,

@@ -14,7 +14,7 @@ use super::key::Key;
 use super::memtable::Rows;
 
 /// Maximum prefixes per watch, since each prefix has a bit.
-pub const PREFIXES_MAX: usize = 32;
+pub(crate) const PREFIXES_MAX: usize = 32;
 /// Maximum concurrent watches.
 const WATCHES_MAX: usize = 1024;
 
@@ -43,7 +43,7 @@ struct Index {
 
 /// All watches of a store.
 #[derive(Debug, Default)]
-pub struct Watches {
+pub(crate) struct Watches {
     next: AtomicU64,
     count: AtomicUsize,
     index: Mutex<Index>,
@@ -87,7 +87,7 @@ impl Watches {
     }
 
     /// Starts watching these prefixes. Returns `None` if there are too many watches or prefixes.
-    pub fn watch(self: &Arc<Self>, prefixes: Vec<Key>) -> Option<Watch> {
+    pub(crate) fn watch(self: &Arc<Self>, prefixes: Vec<Key>) -> Option<Watch> {
         let mut index = self.index();
         if index.watches >= WATCHES_MAX || prefixes.len() > PREFIXES_MAX {
             return None;
@@ -101,7 +101,7 @@ impl Watches {
     }
 
     /// Returns the watches that match these rows, which are to be marked once the rows are visible.
-    pub fn touched_by(&self, rows: &Rows) -> Vec<Touched> {
+    pub(crate) fn touched_by(&self, rows: &Rows) -> Vec<Touched> {
         if self.count.load(Ordering::Acquire) == 0 {
             return Vec::new();
         }
@@ -128,13 +128,13 @@ impl Watches {
 
 /// A watch, and its prefixes whose rows are about to change.
 #[derive(Debug)]
-pub struct Touched {
+pub(crate) struct Touched {
     marks: Arc<Marks>,
     found: u32,
 }
 
 impl Touched {
-    pub fn mark(self) {
+    pub(crate) fn mark(self) {
         self.marks.changed.fetch_or(self.found, Ordering::AcqRel);
         self.marks.notify.notify_one();
     }

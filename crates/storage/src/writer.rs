@@ -37,14 +37,14 @@ use orrery_runtime::turns::Turn;
 use orrery_runtime::{self as runtime, Clock};
 
 /// Maximum commits that may wait for the writer. Further commits wait in their callers.
-pub const QUEUE: usize = 4096;
+pub(crate) const QUEUE: usize = 4096;
 /// Maximum commits per group.
 const GROUP_COMMITS_MAX: usize = 256;
 /// Maximum bytes per group, unless a single commit has more.
 const GROUP_BYTES_MAX: usize = 1024 * 1024;
 
 /// A message to the writer.
-pub enum Message {
+pub(crate) enum Message {
     Commit {
         commit: Commit,
         /// The commit's permit for memory for rows that are not in the tree.
@@ -66,17 +66,17 @@ pub enum Message {
 
 /// A stream that receives all writes, batch by batch. The writer drops the stream when it is full,
 /// so that a backup never delays the writer.
-pub type ChangeStream = std::sync::mpsc::SyncSender<Rows>;
+pub(crate) type ChangeStream = std::sync::mpsc::SyncSender<Rows>;
 
 /// Metrics published by the writer.
 #[derive(Debug, Default)]
-pub struct Metrics {
+pub(crate) struct Metrics {
     pub commits: AtomicU64,
     pub flushes: AtomicU64,
 }
 
 /// The state of the writer thread.
-pub struct Writer {
+pub(crate) struct Writer {
     pub view: View,
     pub log: Log,
     pub store: StoreId,
@@ -115,7 +115,7 @@ type Waiting = Vec<Pending>;
 
 /// Permits for memory for rows that are not in the tree, one per organization.
 #[derive(Debug, Default)]
-pub struct Held(HashMap<Option<OrganizationId>, Turn>);
+pub(crate) struct Held(HashMap<Option<OrganizationId>, Turn>);
 
 impl Held {
     fn add(&mut self, turn: Turn) {
@@ -133,7 +133,7 @@ type Changes = Vec<(Key, Option<Vec<u8>>)>;
 
 impl Writer {
     /// Runs until the store is closed. Call it on its own thread.
-    pub fn run(mut self) {
+    pub(crate) fn run(mut self) {
         while let Some(first) = self.inbox.blocking_recv() {
             let started = runtime::monotonic_now();
             let (next, rows, waiting) = self.gather(first, started);
@@ -408,7 +408,7 @@ impl Writer {
 }
 
 /// Parses the value of a counter's row.
-pub fn counter(row: Option<&[u8]>) -> Result<i64, Malformed> {
+pub(crate) fn counter(row: Option<&[u8]>) -> Result<i64, Malformed> {
     let Some(bytes) = row else { return Ok(0) };
     let bytes: [u8; 8] = bytes.try_into().map_err(|_length| Malformed {
         record: "counter",

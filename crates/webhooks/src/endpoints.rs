@@ -42,7 +42,7 @@ pub enum Error {
 }
 
 /// A secret that is shown once; `None` if the receiver needs only the public key.
-pub type Shown = Option<String>;
+pub(crate) type Shown = Option<String>;
 
 type Known = HashMap<OrganizationId, Vec<Arc<Endpoint>>>;
 

@@ -25,7 +25,7 @@ use orrery_storage::{self as storage, Commit, Key, Page, Scan, Store};
 
 /// Maximum number of deliveries of one replay; a window with more deliveries must be replayed
 /// again.
-pub const REPLAYED_MAX: usize = 100_000;
+pub(crate) const REPLAYED_MAX: usize = 100_000;
 /// `Retry-After` of a refused test delivery.
 const TEST_RETRY_AFTER: Duration = Duration::from_secs(5);
 /// Maximum number of listed deliveries of one execution to endpoints: an execution cannot have more

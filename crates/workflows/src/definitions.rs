@@ -34,30 +34,30 @@ pub struct Compiled {
 
 /// A valid definition.
 #[derive(Debug)]
-pub struct Checked {
+pub(crate) struct Checked {
     definition: Option<Value>,
     text: Box<RawValue>,
     compiled: Compiled,
 }
 
 impl Checked {
-    pub fn plan(&self) -> &Plan {
+    pub(crate) fn plan(&self) -> &Plan {
         &self.compiled.plan
     }
 
     /// Returns the JSON pointer to a step's field in the definition.
-    pub fn place_of(&self, step: &str, field: &str) -> String {
+    pub(crate) fn place_of(&self, step: &str, field: &str) -> String {
         place_of(self.definition.as_ref(), step, field)
     }
 
-    pub fn into_compiled(self) -> Compiled {
+    pub(crate) fn into_compiled(self) -> Compiled {
         self.compiled
     }
 }
 
 /// The cache of compiled definitions.
 #[derive(Debug, Default)]
-pub struct Cache {
+pub(crate) struct Cache {
     held: Mutex<Held>,
 }
 
@@ -68,11 +68,11 @@ struct Held {
 }
 
 impl Cache {
-    pub fn get(&self, revision: RevisionId) -> Option<Arc<Compiled>> {
+    pub(crate) fn get(&self, revision: RevisionId) -> Option<Arc<Compiled>> {
         self.lock().compiled.get(&revision).cloned()
     }
 
-    pub fn put(&self, revision: RevisionId, compiled: Compiled) -> Arc<Compiled> {
+    pub(crate) fn put(&self, revision: RevisionId, compiled: Compiled) -> Arc<Compiled> {
         let compiled = Arc::new(compiled);
         let mut held = self.lock();
         let bytes = held.bytes.saturating_add(compiled.bytes);
@@ -91,7 +91,7 @@ impl Cache {
 
 /// Validates a definition as written by a client, off the request threads. Without `models`, it is
 /// a stored definition, whose models may have changed since.
-pub async fn check(
+pub(crate) async fn check(
     definition: Option<Value>,
     models: Option<Arc<dyn Models>>,
 ) -> Result<Checked, Error> {
@@ -146,7 +146,7 @@ fn compile(
 
 /// Returns the JSON pointer to a field of the step with this id, or an empty string if there is no
 /// such step.
-pub fn place_of(definition: Option<&Value>, step: &str, field: &str) -> String {
+pub(crate) fn place_of(definition: Option<&Value>, step: &str, field: &str) -> String {
     let found = definition.and_then(|whole| find_step(whole, step, &JsonPointer::Root));
     found.map(|step| format!("{step}/{field}")).unwrap_or_default()
 }

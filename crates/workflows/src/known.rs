@@ -14,7 +14,7 @@ const KEPT_BYTES: usize = 4 * 1024 * 1024;
 
 /// The cached workflows.
 #[derive(Debug, Default)]
-pub struct Known {
+pub(crate) struct Known {
     held: Mutex<Held>,
 }
 
@@ -29,14 +29,14 @@ struct Held {
 impl Known {
     /// Returns the cached workflow, or else the number of changes so far, to pass to
     /// [`Known::put`].
-    pub fn get(&self, id: WorkflowId) -> Result<Arc<Workflow>, u64> {
+    pub(crate) fn get(&self, id: WorkflowId) -> Result<Arc<Workflow>, u64> {
         let held = self.lock();
         held.workflows.get(&id).map(Arc::clone).ok_or(held.changes)
     }
 
     /// Caches a workflow whose row has `bytes` bytes, unless a workflow has changed since `changes`
     /// was read, because the row may then be outdated.
-    pub fn put(&self, workflow: &Arc<Workflow>, bytes: usize, changes: u64) {
+    pub(crate) fn put(&self, workflow: &Arc<Workflow>, bytes: usize, changes: u64) {
         let mut held = self.lock();
         if held.changes != changes {
             return;
@@ -50,7 +50,7 @@ impl Known {
     }
 
     /// Removes a workflow once a change to it is durable.
-    pub fn forget(&self, id: WorkflowId) {
+    pub(crate) fn forget(&self, id: WorkflowId) {
         let mut held = self.lock();
         held.changes = held.changes.wrapping_add(1);
         held.workflows.remove(&id);

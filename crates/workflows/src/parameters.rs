@@ -20,7 +20,7 @@ pub trait Models: Send + Sync {
 }
 
 /// The values that a step passes to a model or to a workflow.
-pub struct Given<'p> {
+pub(crate) struct Given<'p> {
     pub step: &'p str,
     /// The field of the step that contains the values.
     pub field: &'static str,
@@ -32,7 +32,7 @@ pub struct Given<'p> {
 impl Given<'_> {
     /// Returns the violations of `schema` that are certain before the step runs. `place` is the
     /// JSON pointer to the values in the definition.
-    pub fn problems(&self, schema: &Schema, place: &str) -> Vec<Problem> {
+    pub(crate) fn problems(&self, schema: &Schema, place: &str) -> Vec<Problem> {
         let Self { step, field, target, values } = self;
         let known = |pointer: &str| match values.known_at(pointer) {
             template::Known::Whole => Known::Whole,
@@ -50,7 +50,11 @@ impl Given<'_> {
 }
 
 /// Returns the problems of the parameters of a plan's model steps and of the steps' fallbacks.
-pub fn problems(definition: Option<&Value>, plan: &Plan, models: &dyn Models) -> Vec<Problem> {
+pub(crate) fn problems(
+    definition: Option<&Value>,
+    plan: &Plan,
+    models: &dyn Models,
+) -> Vec<Problem> {
     let mut problems = Vec::new();
     for step in plan.steps() {
         let Kind::Model(model) = &step.kind else { continue };
@@ -71,7 +75,11 @@ pub fn problems(definition: Option<&Value>, plan: &Plan, models: &dyn Models) ->
 }
 
 /// Adds the closest slug to a problem about an unknown model.
-pub fn with_hint(definition: Option<&Value>, models: &dyn Models, mut problem: Problem) -> Problem {
+pub(crate) fn with_hint(
+    definition: Option<&Value>,
+    models: &dyn Models,
+    mut problem: Problem,
+) -> Problem {
     let slug = definition.and_then(|whole| whole.pointer(&problem.path)).and_then(Value::as_str);
     let unknown = slug
         .filter(|_| problem.path.ends_with("/model"))

@@ -8,7 +8,7 @@ use orrery_storage::{Commit, Key, Record, Table};
 
 /// The definition of one revision of a version.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Definition {
+pub(crate) struct Definition {
     pub workflow: WorkflowId,
     /// As written by the client.
     pub definition: Payload,
@@ -19,43 +19,43 @@ impl Record for Definition {
 }
 
 /// Key of a workflow.
-pub fn workflow(id: WorkflowId) -> Key {
+pub(crate) fn workflow(id: WorkflowId) -> Key {
     Key::table(Table::Workflow).id(id)
 }
 
 /// Key prefix of an organization's workflows, newest first; the keys end with their ids.
-pub fn of_organization(organization: OrganizationId) -> Key {
+pub(crate) fn of_organization(organization: OrganizationId) -> Key {
     Key::table(Table::WorkflowOf).id(organization)
 }
 
 /// Key of the number of an organization's workflows: a counter that sorts before the rows that it
 /// counts.
-pub fn count(organization: OrganizationId) -> Key {
+pub(crate) fn count(organization: OrganizationId) -> Key {
     of_organization(organization)
 }
 
 /// Key of the row that maps a slug to its workflow's id.
-pub fn slug(organization: OrganizationId, slug: &str) -> Key {
+pub(crate) fn slug(organization: OrganizationId, slug: &str) -> Key {
     Key::table(Table::WorkflowSlug).id(organization).text(slug)
 }
 
 /// Encodes the value of a slug's row.
-pub fn id_value(id: WorkflowId) -> Vec<u8> {
+pub(crate) fn id_value(id: WorkflowId) -> Vec<u8> {
     id.bytes().to_vec()
 }
 
 /// Key of a definition.
-pub fn definition(revision: RevisionId) -> Key {
+pub(crate) fn definition(revision: RevisionId) -> Key {
     Key::table(Table::Definition).id(revision)
 }
 
 /// Key of the number of triggers of a workflow.
-pub fn triggers(workflow: WorkflowId) -> Key {
+pub(crate) fn triggers(workflow: WorkflowId) -> Key {
     Key::table(Table::Trigger).id(workflow)
 }
 
 /// Key of the number of triggers of a version.
-pub fn triggers_of(workflow: WorkflowId, version: &str) -> Key {
+pub(crate) fn triggers_of(workflow: WorkflowId, version: &str) -> Key {
     triggers(workflow).text(version)
 }
 

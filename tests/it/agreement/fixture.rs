@@ -12,7 +12,7 @@ use crate::support::{Service, Upstream};
 const CONFIG: &str = "[agent]\nmodel = 'far'\n[dashboard]\nadmin_api = true\n\
                       [limits.rate]\nrequests_per_second = 100000\nburst = 100000\n";
 
-pub struct Fixture {
+pub(super) struct Fixture {
     role: Role,
     service: Service,
     /// Answers as the upstream of chats, and as the model of the agent.
@@ -27,7 +27,7 @@ pub struct Fixture {
 }
 
 impl Fixture {
-    pub async fn start(role: Role) -> Self {
+    pub(super) async fn start(role: Role) -> Self {
         let upstream = Upstream::start().await;
         upstream.follows(|request| {
             let usage = json!({"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10});
@@ -72,12 +72,12 @@ impl Fixture {
         }
     }
 
-    pub async fn document(&self) -> Value {
+    pub(super) async fn document(&self) -> Value {
         self.service.ask(self.role, Method::GET, "/openapi.json").send().await.expect(200)
     }
 
     /// Sends a body; returns the status and the text of the response.
-    pub async fn send(&mut self, operation: &Operation<'_>, body: String) -> (u16, String) {
+    pub(super) async fn send(&mut self, operation: &Operation<'_>, body: String) -> (u16, String) {
         let path = self.path(operation).await;
         let Self { service, role, owner, .. } = self;
         let method = operation.method.clone();

@@ -27,17 +27,17 @@ const SAMPLES: [(&str, &str); 12] = [
 ];
 
 /// Derives probes from the schemas of a document.
-pub struct Probes<'d> {
+pub(super) struct Probes<'d> {
     document: &'d Value,
 }
 
 impl<'d> Probes<'d> {
-    pub const fn new(document: &'d Value) -> Self {
+    pub(super) const fn new(document: &'d Value) -> Self {
         Self { document }
     }
 
     /// Returns bodies for a schema, each with the place and the value that it probes.
-    pub fn of(&self, schema: &'d Value) -> Vec<(String, Value)> {
+    pub(super) fn of(&self, schema: &'d Value) -> Vec<(String, Value)> {
         let mut seen = BTreeSet::new();
         let mut all = vec![("the sample".to_owned(), self.sample(schema, ""))];
         all.extend(self.around(schema, "", 0));

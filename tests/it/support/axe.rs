@@ -29,7 +29,7 @@ fn script() -> &'static str {
 
 impl Chromium {
     /// Checks that the page violates none of axe's rules.
-    pub async fn is_accessible(&self, name: &str) {
+    pub(crate) async fn is_accessible(&self, name: &str) {
         if self.run("return typeof window.axe").await == "undefined" {
             self.run(script()).await;
         }

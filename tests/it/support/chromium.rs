@@ -28,7 +28,7 @@ const LOOKS_MAX: usize = 600;
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
 
 /// A browser with one window.
-pub struct Chromium {
+pub(crate) struct Chromium {
     pub client: Client,
     _driver: Child,
     _profile: Profile,
@@ -94,7 +94,7 @@ async fn start_driver() -> Option<(Child, String)> {
 }
 
 impl Chromium {
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let (driver, port) = within("start of chromedriver", async {
             for _ in 0..DRIVER_STARTS {
                 if let Some(started) = start_driver().await {
@@ -131,44 +131,44 @@ impl Chromium {
     }
 
     /// Opens a path of the service's dashboard.
-    pub async fn open(&self, service: &Service, path: &str) {
+    pub(crate) async fn open(&self, service: &Service, path: &str) {
         self.goes_to(&format!("http://{}{path}", service.address(Role::Dashboard))).await;
     }
 
     /// Opens an address.
-    pub async fn goes_to(&self, url: &str) {
+    pub(crate) async fn goes_to(&self, url: &str) {
         within("page", self.client.goto(url)).await.unwrap();
     }
 
     /// Waits until the element of an XPath is visible, and returns it.
-    pub async fn find(&self, xpath: &str) -> Shown<'_> {
+    pub(crate) async fn find(&self, xpath: &str) -> Shown<'_> {
         Shown::once(&self.client, xpath.to_owned()).await
     }
 
     /// Returns the button or link with this name.
-    pub async fn button(&self, name: &str) -> Shown<'_> {
+    pub(crate) async fn button(&self, name: &str) -> Shown<'_> {
         let name = format!("[normalize-space(.)='{name}' or @aria-label='{name}']");
         self.find(&format!("(//button{name} | //a{name})[not(ancestor::nav)]")).await
     }
 
     /// Clicks the button or link with this name.
-    pub async fn press(&self, name: &str) {
+    pub(crate) async fn press(&self, name: &str) {
         self.button(name).await.click().await;
     }
 
     /// Returns the field with this label.
-    pub async fn field(&self, label: &str) -> Shown<'_> {
+    pub(crate) async fn field(&self, label: &str) -> Shown<'_> {
         let of = format!("@id=//label[starts-with(normalize-space(.),'{label}')]/@for");
         self.find(&format!("//*[self::input or self::textarea or self::select][{of}]")).await
     }
 
     /// Types into the field with this label.
-    pub async fn fill(&self, label: &str, text: &str) {
+    pub(crate) async fn fill(&self, label: &str, text: &str) {
         self.field(label).await.send_keys(text).await;
     }
 
     /// Waits until the page shows this text.
-    pub async fn see(&self, text: &str) {
+    pub(crate) async fn see(&self, text: &str) {
         for _ in 0..LOOKS_MAX {
             if self.text().await.contains(text) {
                 return;
@@ -179,22 +179,22 @@ impl Chromium {
     }
 
     /// Returns all visible text of the page.
-    pub async fn text(&self) -> String {
+    pub(crate) async fn text(&self) -> String {
         self.run("return document.body.innerText").await.as_str().unwrap_or_default().to_owned()
     }
 
     /// Runs a script in the page; returns its result.
-    pub async fn run(&self, script: &str) -> Value {
+    pub(crate) async fn run(&self, script: &str) -> Value {
         within("script", self.client.execute(script, Vec::new())).await.unwrap()
     }
 
     /// Types into the focused element.
-    pub async fn keys(&self, text: &str) {
+    pub(crate) async fn keys(&self, text: &str) {
         self.client.active_element().await.unwrap().send_keys(text).await.unwrap();
     }
 
     /// Sets the width of the window, and the light or dark theme.
-    pub async fn looks(&self, width: u32, is_dark: bool) {
+    pub(crate) async fn looks(&self, width: u32, is_dark: bool) {
         let scheme = if is_dark { "dark" } else { "light" };
         let features = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
         self.client.issue_cmd(Cdp("Emulation.setEmulatedMedia", features)).await.unwrap();
@@ -205,7 +205,7 @@ impl Chromium {
     }
 
     /// Emulates this medium (under an empty name) or these media features.
-    pub async fn media(&self, features: &[(&str, &str)]) {
+    pub(crate) async fn media(&self, features: &[(&str, &str)]) {
         let medium =
             features.iter().find(|(name, _)| name.is_empty()).map_or("", |(_, value)| value);
         let features: Vec<Value> = features
@@ -218,7 +218,7 @@ impl Chromium {
     }
 
     /// Disconnects the browser from the network, or reconnects it.
-    pub async fn connected(&self, is_connected: bool) {
+    pub(crate) async fn connected(&self, is_connected: bool) {
         let conditions = json!({"offline": !is_connected, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1});
         self.client.issue_cmd(Cdp("Network.enable", json!({}))).await.unwrap();
         let conditions = Cdp("Network.emulateNetworkConditions", conditions);
@@ -227,7 +227,7 @@ impl Chromium {
 
     /// Saves a screenshot of the window for review by a person, if `DASHBOARD_PICTURES` names a
     /// folder.
-    pub async fn picture(&self, name: &str) {
+    pub(crate) async fn picture(&self, name: &str) {
         let Ok(folder) = std::env::var("DASHBOARD_PICTURES") else { return };
         let picture = self.client.screenshot().await.unwrap();
         std::fs::write(std::path::Path::new(&folder).join(format!("{name}.png")), picture).unwrap();
@@ -235,7 +235,7 @@ impl Chromium {
 
     /// Ends the visit: checks that the console is empty and that the page contacted no other
     /// origin.
-    pub async fn leave(self) {
+    pub(crate) async fn leave(self) {
         self.expect_quiet_console(&[]).await;
         let foreign = "return performance.getEntriesByType('resource').map(one => one.name)\
                        .filter(name => !name.startsWith(location.origin) && !name.startsWith('data:') && !name.startsWith('blob:'))";
@@ -244,28 +244,28 @@ impl Chromium {
     }
 
     /// Returns the console's lines since the last call.
-    pub async fn console(&self) -> Vec<String> {
+    pub(crate) async fn console(&self) -> Vec<String> {
         let lines = self.client.issue_cmd(Console).await.unwrap();
         let said = |line: &Value| line["message"].as_str().unwrap_or_default().to_owned();
         lines.as_array().unwrap().iter().map(said).collect()
     }
 
     /// Checks that every line of the console contains one of `expected`.
-    pub async fn expect_quiet_console(&self, expected: &[&str]) {
+    pub(crate) async fn expect_quiet_console(&self, expected: &[&str]) {
         let mut unexpected = self.console().await;
         unexpected.retain(|line| !expected.iter().any(|part| line.contains(part)));
         assert_eq!(unexpected, Vec::<String>::new());
     }
 
     /// Sets up the dashboard with a new link, which logs the browser in as the Owner.
-    pub async fn set_up(&self, service: &Service) {
+    pub(crate) async fn set_up(&self, service: &Service) {
         let token = service.owner_token().await;
         self.open(service, &format!("/setup#{token}")).await;
         self.joins_as_owner().await;
     }
 
     /// Fills in the setup page that the Owner's link opens.
-    pub async fn joins_as_owner(&self) {
+    pub(crate) async fn joins_as_owner(&self) {
         self.fill("Name", "Ada Lovelace").await;
         self.fill("Email", "ada@example.com").await;
         self.fill("Password", PASSWORD).await;
@@ -274,7 +274,7 @@ impl Chromium {
     }
 
     /// Takes over a person's session, without logging in.
-    pub async fn becomes(&self, service: &Service, person: &Person) {
+    pub(crate) async fn becomes(&self, service: &Service, person: &Person) {
         self.is_nobody().await;
         let (name, value) = person.cookie.split_once('=').unwrap();
         let url = format!("http://{}/", service.address(Role::Dashboard));
@@ -283,20 +283,20 @@ impl Chromium {
     }
 
     /// Makes the window count as visible and focused, even if other windows cover it.
-    pub async fn is_watched(&self) {
+    pub(crate) async fn is_watched(&self) {
         let focus = Cdp("Emulation.setFocusEmulationEnabled", json!({"enabled": true}));
         self.client.issue_cmd(focus).await.unwrap();
     }
 
     /// Drops the session, as in a new browser. Leaves the page first, because its requests would
     /// continue without a session.
-    pub async fn is_nobody(&self) {
+    pub(crate) async fn is_nobody(&self) {
         self.client.goto("about:blank").await.unwrap();
         self.client.issue_cmd(Cdp("Network.clearBrowserCookies", json!({}))).await.unwrap();
     }
 
     /// Sends a request from the page; returns the JSON response.
-    pub async fn asks(&self, method: &str, path: &str, body: &Value) -> Value {
+    pub(crate) async fn asks(&self, method: &str, path: &str, body: &Value) -> Value {
         let script = "const [method, path, body, done] = arguments; \
                       fetch(path, { method, ...(body === null ? {} : { body: JSON.stringify(body), headers: { 'content-type': 'application/json' } }) }) \
                         .then((answer) => answer.text()).then((text) => done(JSON.parse(text || 'null')), (error) => done(String(error)))";
@@ -305,20 +305,20 @@ impl Chromium {
     }
 
     /// Runs a script in each page opened from now on, before the page's own scripts.
-    pub async fn before_pages(&self, script: &str) {
+    pub(crate) async fn before_pages(&self, script: &str) {
         let added = Cdp("Page.addScriptToEvaluateOnNewDocument", json!({"source": script}));
         self.client.issue_cmd(added).await.unwrap();
     }
 
     /// Returns the accessibility tree, one node per line, without parts that differ between runs.
-    pub async fn accessibility_tree(&self) -> String {
+    pub(crate) async fn accessibility_tree(&self) -> String {
         self.client.issue_cmd(Cdp("Accessibility.enable", json!({}))).await.unwrap();
         let tree = self.client.issue_cmd(Cdp("Accessibility.getFullAXTree", json!({}))).await;
         super::tree::text_of(&tree.unwrap()["nodes"])
     }
 
     /// Replaces the content of the JSON editor as a person would: selects everything, then types.
-    pub async fn writes_json(&self, text: &str) {
+    pub(crate) async fn writes_json(&self, text: &str) {
         until("JSON editor", async || {
             let focus = "const content = document.querySelector('.code-editor')?.shadowRoot?.querySelector('.cm-content'); content?.focus(); return Boolean(content)";
             (self.run(focus).await == true).then_some(())
@@ -332,24 +332,24 @@ impl Chromium {
     }
 
     /// Types at the caret.
-    pub async fn inserts(&self, text: &str) {
+    pub(crate) async fn inserts(&self, text: &str) {
         self.client.issue_cmd(Cdp("Input.insertText", json!({"text": text}))).await.unwrap();
     }
 
     /// Returns the content of the JSON editor.
-    pub async fn json_text(&self) -> String {
+    pub(crate) async fn json_text(&self) -> String {
         let lines = "const root = document.querySelector('.code-editor')?.shadowRoot; \
                      return root?.querySelector('.cm-content') ? [...root.querySelectorAll('.cm-line')].map((one) => one.textContent).join('\\n') : null";
         until("JSON editor", async || self.run(lines).await.as_str().map(str::to_owned)).await
     }
 
     /// Waits until the page no longer shows this text.
-    pub async fn see_no_more(&self, text: &str) {
+    pub(crate) async fn see_no_more(&self, text: &str) {
         until(text, async || (!self.text().await.contains(text)).then_some(())).await;
     }
 
     /// Logs in with the password that all people in the tests share.
-    pub async fn logs_in(&self, service: &Service, email: &str) {
+    pub(crate) async fn logs_in(&self, service: &Service, email: &str) {
         self.open(service, "/").await;
         self.fill("Email", email).await;
         self.fill("Password", PASSWORD).await;
@@ -358,13 +358,13 @@ impl Chromium {
     }
 
     /// Opens the tab with this name.
-    pub async fn press_tab(&self, name: &str) {
+    pub(crate) async fn press_tab(&self, name: &str) {
         let tab = format!("//button[@role='tab'][starts-with(.,'{name}')]");
         self.find(&tab).await.click().await;
     }
 
     /// Waits until nothing on the page is still loading.
-    pub async fn settled(&self) {
+    pub(crate) async fn settled(&self) {
         self.find("//h1").await;
         until("end of loading", async || {
             let busy = self.run("return document.querySelectorAll('.loading').length").await;
@@ -374,17 +374,17 @@ impl Chromium {
     }
 
     /// Replaces the content of the field with this label.
-    pub async fn refill(&self, label: &str, text: &str) {
+    pub(crate) async fn refill(&self, label: &str, text: &str) {
         self.field(label).await.replace(text).await;
     }
 
     /// Returns the value of the field with this label.
-    pub async fn value(&self, label: &str) -> String {
+    pub(crate) async fn value(&self, label: &str) -> String {
         self.field(label).await.value().await
     }
 
     /// Selects an option of the field with this label, by its text.
-    pub async fn choose(&self, label: &str, offer: &str) {
+    pub(crate) async fn choose(&self, label: &str, offer: &str) {
         self.field(label).await.select_by_label(offer).await;
     }
 }

@@ -15,11 +15,11 @@ use serde_json::Value;
 use super::conformance::{self, Exchange};
 use super::within;
 
-pub type Connections = Client<HttpConnector, Full<Bytes>>;
+pub(super) type Connections = Client<HttpConnector, Full<Bytes>>;
 
 /// A request being built.
 #[derive(Debug, Clone)]
-pub struct Ask {
+pub(crate) struct Ask {
     connections: Connections,
     role: Role,
     method: Method,
@@ -33,7 +33,7 @@ pub struct Ask {
 
 impl Ask {
     /// Creates a request to the host of `role` at this address.
-    pub fn new(
+    pub(crate) fn new(
         connections: &Connections,
         role: Role,
         host: SocketAddr,
@@ -53,33 +53,33 @@ impl Ask {
     }
 
     /// Adds an API key in the `X-API-Key` header.
-    pub fn key(self, key: &str) -> Self {
+    pub(crate) fn key(self, key: &str) -> Self {
         self.header("x-api-key", key)
     }
 
-    pub fn header(mut self, name: &str, value: impl AsRef<[u8]>) -> Self {
+    pub(crate) fn header(mut self, name: &str, value: impl AsRef<[u8]>) -> Self {
         self.headers.push((name.to_owned(), value.as_ref().to_vec()));
         self
     }
 
-    pub fn json(self, body: &Value) -> Self {
+    pub(crate) fn json(self, body: &Value) -> Self {
         let text = body.to_string();
         self.header("content-type", "application/json").body(text)
     }
 
-    pub fn body(mut self, body: impl Into<Bytes>) -> Self {
+    pub(crate) fn body(mut self, body: impl Into<Bytes>) -> Self {
         self.body = body.into();
         self
     }
 
     /// Exempts the request body from the OpenAPI conformance check.
-    pub fn undocumented(mut self) -> Self {
+    pub(crate) fn undocumented(mut self) -> Self {
         self.is_documented = false;
         self
     }
 
     /// Sends the request; returns the response with its body unread.
-    pub async fn open(self) -> Response<Incoming> {
+    pub(crate) async fn open(self) -> Response<Incoming> {
         let url = format!("http://{}{}", self.host, self.path);
         let mut request = Request::builder().method(self.method).uri(url);
         for (name, value) in &self.headers {
@@ -90,7 +90,7 @@ impl Ask {
     }
 
     /// Sends the request, reads the whole response, and checks both against the host's document.
-    pub async fn send(self) -> Answer {
+    pub(crate) async fn send(self) -> Answer {
         let sent = self.clone();
         let answer = self.open().await;
         let (parts, body) = answer.into_parts();
@@ -118,39 +118,39 @@ impl Ask {
 
 /// A response, read completely.
 #[derive(Debug)]
-pub struct Answer {
+pub(crate) struct Answer {
     pub status: u16,
     pub headers: HeaderMap,
     pub text: String,
 }
 
 impl Answer {
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.text).unwrap_or_else(|_| panic!("not valid JSON: {}", self.text))
     }
 
     /// Returns a header's value, or an empty string.
-    pub fn header(&self, name: &str) -> &str {
+    pub(crate) fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", |value| value.to_str().unwrap())
     }
 
     /// Checks the status; returns the body.
     #[track_caller]
-    pub fn expect(&self, status: u16) -> Value {
+    pub(crate) fn expect(&self, status: u16) -> Value {
         assert_eq!(self.status, status, "{}", self.text);
         self.json()
     }
 
     /// Checks the status and the whole body, byte for byte.
     #[track_caller]
-    pub fn expect_text(&self, status: u16, text: &str) {
+    pub(crate) fn expect_text(&self, status: u16, text: &str) {
         assert_eq!((self.status, self.text.as_str()), (status, text));
     }
 
     /// Checks an error in the format shared by all routes: the status and the message, nothing
     /// else.
     #[track_caller]
-    pub fn expect_error(&self, status: u16, message: &str) {
+    pub(crate) fn expect_error(&self, status: u16, message: &str) {
         let message = Value::from(message);
         self.expect_text(status, &format!(r#"{{"error":{message},"status":{status}}}"#));
     }

@@ -12,14 +12,14 @@ use super::signal;
 
 /// A Cog server, which ends when dropped.
 #[derive(Debug)]
-pub struct Cog {
+pub(crate) struct Cog {
     child: Child,
     pub url: String,
 }
 
 impl Cog {
     /// Starts a server; it may take some seconds to become ready.
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
         let programs = INSTALLED.get_or_init(|| installed("cog"));
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cog");
@@ -56,6 +56,6 @@ impl Drop for Cog {
 }
 
 /// Returns a free port. If another process takes it before the server does, the test fails.
-pub fn free_port() -> u16 {
+pub(super) fn free_port() -> u16 {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
 }

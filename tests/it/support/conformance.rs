@@ -34,7 +34,7 @@ static HOSTS: LazyLock<HashMap<Role, Host>> = LazyLock::new(|| {
 static VALIDATORS: LazyLock<Mutex<HashMap<String, Arc<Validator>>>> = LazyLock::new(Mutex::default);
 
 /// A request and its response.
-pub struct Exchange<'a> {
+pub(crate) struct Exchange<'a> {
     pub role: Role,
     pub method: &'a Method,
     pub path: &'a str,
@@ -47,7 +47,7 @@ pub struct Exchange<'a> {
 /// Panics if the exchange does not conform to the document. Ignores paths and methods that the
 /// document does not contain.
 #[track_caller]
-pub fn check(exchange: &Exchange<'_>) {
+pub(crate) fn check(exchange: &Exchange<'_>) {
     let Exchange { role, method, path, sent, status, headers, text } = exchange;
     let Some(host) = HOSTS.get(role) else { return };
     let Ok(Outcome::Found { value: route, .. }) = host.router.find(method, path) else { return };
@@ -102,7 +102,7 @@ fn validator(document: &Value, schema: &Value) -> Arc<Validator> {
 }
 
 /// Checks that each example of a document matches its schema.
-pub fn check_examples(role: Role) {
+pub(crate) fn check_examples(role: Role) {
     let document = &HOSTS[&role].document;
     let mut examples = 0;
     for (name, schema) in document["components"]["schemas"].as_object().unwrap() {

@@ -6,40 +6,40 @@ use serde_json::{Value, json};
 
 use super::{Ask, Service};
 
-pub const PASSWORD: &str = "correct horse battery";
+pub(crate) const PASSWORD: &str = "correct horse battery";
 
 /// A person with a session.
 #[derive(Debug, Clone)]
-pub struct Person {
+pub(crate) struct Person {
     pub cookie: String,
     pub email: String,
 }
 
 impl Service {
     /// Creates a request as sent by one of the dashboard's own pages, without a session.
-    pub fn page_asks(&self, method: Method, path: &str) -> Ask {
+    pub(crate) fn page_asks(&self, method: Method, path: &str) -> Ask {
         self.ask(Role::Dashboard, method, path).header("sec-fetch-site", "same-origin")
     }
 
     /// Creates a request as sent by one of the dashboard's own pages, with a person's session.
-    pub fn asks(&self, person: &Person, method: Method, path: &str) -> Ask {
+    pub(crate) fn asks(&self, person: &Person, method: Method, path: &str) -> Ask {
         self.page_asks(method, path).header("cookie", &person.cookie)
     }
 
     /// Creates a new link for the Owner; returns its token.
-    pub async fn owner_token(&self) -> String {
+    pub(crate) async fn owner_token(&self) -> String {
         let members = &self.running.services.members;
         token_of(&members.owner_link(self.organization.id).await.unwrap().url("http://d"))
     }
 
     /// Creates the Owner of the first organization.
-    pub async fn owner(&self) -> Person {
+    pub(crate) async fn owner(&self) -> Person {
         let token = self.owner_token().await;
         self.joins("/setup", &token, "owner@example.com").await
     }
 
     /// Adds a member through an invitation from the Owner.
-    pub async fn member(&self, owner: &Person, email: &str) -> Person {
+    pub(crate) async fn member(&self, owner: &Person, email: &str) -> Person {
         let made = self.asks(owner, Method::POST, "/invitations").json(&json!({}));
         let made = made.send().await.expect(201);
         self.joins("/invitations/accept", &token_of(made["url"].as_str().unwrap()), email).await
@@ -53,30 +53,30 @@ impl Service {
     }
 
     /// Logs in; returns the response.
-    pub async fn logs_in(&self, email: &str, password: &str) -> super::Answer {
+    pub(crate) async fn logs_in(&self, email: &str, password: &str) -> super::Answer {
         let body = json!({"email": email, "password": password});
         self.page_asks(Method::POST, "/session").json(&body).send().await
     }
 
     /// Returns the id of a member.
-    pub async fn id_of(&self, asking: &Person, email: &str) -> String {
+    pub(crate) async fn id_of(&self, asking: &Person, email: &str) -> String {
         let all = self.asks(asking, Method::GET, "/members").send().await.expect(200);
         let found = all["members"].as_array().unwrap().iter().find(|one| one["email"] == email);
         found.map(|one| one["id"].as_str().unwrap().to_owned()).unwrap()
     }
 
     /// Returns the session as the person's page sees it.
-    pub async fn session_of(&self, person: &Person) -> Value {
+    pub(crate) async fn session_of(&self, person: &Person) -> Value {
         self.asks(person, Method::GET, "/session").send().await.expect(200)
     }
 }
 
 /// Returns the name and value of a `Set-Cookie` header.
-pub fn cookie_of(header: &str) -> String {
+pub(crate) fn cookie_of(header: &str) -> String {
     header.split(';').next().unwrap().to_owned()
 }
 
 /// Returns the fragment of a link.
-pub fn token_of(url: &str) -> String {
+pub(crate) fn token_of(url: &str) -> String {
     url.split_once('#').unwrap().1.to_owned()
 }

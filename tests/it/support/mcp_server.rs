@@ -33,7 +33,7 @@ struct State {
 }
 
 /// A running server.
-pub struct McpServer {
+pub(crate) struct McpServer {
     address: SocketAddr,
     state: Arc<State>,
 }
@@ -63,56 +63,56 @@ fn odd_tools() -> Value {
 }
 
 impl McpServer {
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let state = Arc::<State>::default();
         let shared = Arc::clone(&state);
         let address = serve(move |request| Arc::clone(&shared).answer(request)).await;
         Self { address, state }
     }
 
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("http://{}/mcp", self.address)
     }
 
     /// Makes the server respond with 503, or normally again.
-    pub fn is_down(&self, is_down: bool) {
+    pub(crate) fn is_down(&self, is_down: bool) {
         self.state.is_down.store(is_down, Ordering::SeqCst);
     }
 
     /// Makes the server respond with events.
-    pub fn sends_events(&self) {
+    pub(crate) fn sends_events(&self) {
         self.state.sends_events.store(true, Ordering::SeqCst);
     }
 
     /// Makes the server list some invalid tools.
-    pub fn lists_odd_tools(&self) {
+    pub(crate) fn lists_odd_tools(&self) {
         self.state.lists_odd_tools.store(true, Ordering::SeqCst);
     }
 
     /// Makes the server reject the next listing.
-    pub fn refuses_a_listing(&self) {
+    pub(crate) fn refuses_a_listing(&self) {
         self.state.refused_listings.store(1, Ordering::SeqCst);
     }
 
     /// Starts a new session; the server no longer knows older ones.
-    pub fn begins_a_session(&self) {
+    pub(crate) fn begins_a_session(&self) {
         self.state.session.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Lets one call of the tool `slow` end.
-    pub fn end_slow(&self) {
+    pub(crate) fn end_slow(&self) {
         self.state.may_end.notify_one();
     }
 
     /// Returns the replies to the server's own requests.
-    pub fn replies(&self) -> Vec<Value> {
+    pub(crate) fn replies(&self) -> Vec<Value> {
         let messages = self.state.messages.lock().unwrap();
         let replies = messages.iter().filter(|(message, _)| message.get("method").is_none());
         replies.map(|(message, _)| message.clone()).collect()
     }
 
     /// Returns the messages with that method, with their headers.
-    pub fn asked(&self, method: &str) -> Vec<(Value, hyper::HeaderMap)> {
+    pub(crate) fn asked(&self, method: &str) -> Vec<(Value, hyper::HeaderMap)> {
         let messages = self.state.messages.lock().unwrap();
         messages.iter().filter(|(message, _)| message["method"] == method).cloned().collect()
     }
@@ -231,7 +231,7 @@ fn json_answer(message: &Value) -> Response {
 }
 
 /// An MCP server as a shell program, whose tool `greet` returns the greeting from its environment.
-pub const PROGRAM: &str = r#"
+pub(crate) const PROGRAM: &str = r#"
 while read -r line; do
     id=$(printf '%s' "$line" | sed -n 's/.*"id":\([0-9]*\).*/\1/p')
     [ -n "$id" ] || continue

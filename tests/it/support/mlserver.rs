@@ -15,7 +15,7 @@ use super::signal;
 
 /// An MLServer process, which ends when dropped.
 #[derive(Debug)]
-pub struct MlServer {
+pub(crate) struct MlServer {
     child: Child,
     pub url: String,
     /// The folder with the server's settings.
@@ -24,7 +24,7 @@ pub struct MlServer {
 
 impl MlServer {
     /// Starts a server; it may take some seconds to become ready.
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
         let programs = INSTALLED.get_or_init(|| installed("oip"));
         let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/oip/echo");

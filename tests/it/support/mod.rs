@@ -1,15 +1,15 @@
 //! Code shared by the tests: the service, a client, a model server and a webhook receiver.
 
 mod axe;
-pub mod chromium;
+pub(crate) mod chromium;
 mod client;
 mod cog;
-pub mod conformance;
-pub mod dashboard;
+pub(crate) mod conformance;
+pub(crate) mod dashboard;
 #[path = "../../support/gguf.rs"]
 #[allow(dead_code, reason = "benchmarks use the rest")]
-pub mod gguf;
-pub mod mcp_server;
+pub(crate) mod gguf;
+pub(crate) mod mcp_server;
 mod mlserver;
 mod process;
 mod provider;
@@ -19,7 +19,7 @@ mod server;
 mod service;
 mod shown;
 mod tree;
-pub mod upstream;
+pub(crate) mod upstream;
 
 use std::future::Future;
 use std::path::Path;
@@ -27,33 +27,33 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-pub use client::{Answer, Ask};
-pub use cog::Cog;
-pub use mlserver::MlServer;
-pub use process::Process;
-pub use provider::Provider;
-pub use python::installed;
-pub use receiver::Receiver;
-pub use server::{page, respond, serve};
-pub use service::Service;
-pub use upstream::Upstream;
+pub(crate) use client::{Answer, Ask};
+pub(crate) use cog::Cog;
+pub(crate) use mlserver::MlServer;
+pub(crate) use process::Process;
+pub(crate) use provider::Provider;
+pub(crate) use python::installed;
+pub(crate) use receiver::Receiver;
+pub(crate) use server::{page, respond, serve};
+pub(crate) use service::Service;
+pub(crate) use upstream::Upstream;
 
 /// Time limit of every wait; far more than needed.
 const PATIENCE: Duration = Duration::from_secs(240);
 
 /// Awaits `waited_for`; fails with its name on timeout.
-pub async fn within<T>(what: &str, waited_for: impl Future<Output = T>) -> T {
+pub(crate) async fn within<T>(what: &str, waited_for: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, waited_for).await.unwrap_or_else(|_| panic!("no {what} came"))
 }
 
 /// Sends a signal to a process. Returns false if there is no such process.
-pub fn signal(pid: u32, signal: Signal) -> bool {
+pub(crate) fn signal(pid: u32, signal: Signal) -> bool {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     pid.is_some_and(|pid| kill_process(pid, signal).is_ok())
 }
 
 /// Polls until `probe` returns a value.
-pub async fn until<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T {
+pub(crate) async fn until<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T {
     let mut ticks = tokio::time::interval(Duration::from_millis(10));
     within(what, async {
         loop {
@@ -68,7 +68,7 @@ pub async fn until<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> 
 
 /// Waits until no execution of a model is running or queued: the end of an execution is visible a
 /// moment before its slot is free.
-pub async fn lane_is_free(service: &Service, model: &str) {
+pub(crate) async fn lane_is_free(service: &Service, model: &str) {
     until("a free lane", async || {
         let load = service.engine().load(model);
         ((load.running, load.queued) == (0, 0)).then_some(())
@@ -77,7 +77,7 @@ pub async fn lane_is_free(service: &Service, model: &str) {
 }
 
 /// Returns whether any file below the folder contains the text.
-pub fn holds(folder: &Path, text: &str) -> bool {
+pub(crate) fn holds(folder: &Path, text: &str) -> bool {
     std::fs::read_dir(folder).unwrap().any(|entry| {
         let entry = entry.unwrap();
         if entry.file_type().unwrap().is_dir() {

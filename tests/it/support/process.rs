@@ -23,7 +23,7 @@ const HOSTS: [&str; 5] = ["base", "workflows", "flows", "agent", "dashboard"];
 const FIRST_PORT: u16 = 8080;
 const DASHBOARD_PORT: u16 = 8084;
 
-pub struct Process {
+pub(crate) struct Process {
     pub folder: TempDir,
     address: Ipv4Addr,
     child: Child,
@@ -40,7 +40,7 @@ fn own_address() -> Ipv4Addr {
 impl Process {
     /// Starts the service. `prepare` receives the models folder before the start; `lines` are added
     /// to the configuration.
-    pub async fn start(lines: &str, prepare: impl FnOnce(&Path)) -> Self {
+    pub(crate) async fn start(lines: &str, prepare: impl FnOnce(&Path)) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let address = own_address();
         let listens: String = (FIRST_PORT..)
@@ -62,23 +62,23 @@ impl Process {
     }
 
     /// Sends SIGKILL; returns when the process has exited.
-    pub async fn kill(&mut self) {
+    pub(crate) async fn kill(&mut self) {
         within("end of the process", self.child.kill()).await.unwrap();
     }
 
     /// Restarts the service at the same address.
-    pub async fn start_again(&mut self) {
+    pub(crate) async fn start_again(&mut self) {
         self.child = spawn(self.folder.path());
         self.is_ready().await;
     }
 
     /// Returns the URL of the dashboard page at this path.
-    pub fn page(&self, path: &str) -> String {
+    pub(crate) fn page(&self, path: &str) -> String {
         format!("http://{}:{DASHBOARD_PORT}{path}", self.address)
     }
 
     /// Runs a command that must succeed; returns its output.
-    pub async fn command(&self, arguments: &[&str]) -> String {
+    pub(crate) async fn command(&self, arguments: &[&str]) -> String {
         let mut command = command(self.folder.path());
         let done = within("end of the command", command.args(arguments).output()).await.unwrap();
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
@@ -86,14 +86,14 @@ impl Process {
     }
 
     /// Shifts the service's clock by this many seconds.
-    pub fn shift_clock(&self, seconds: i64) {
+    pub(crate) fn shift_clock(&self, seconds: i64) {
         fs::write(self.folder.path().join("clock"), (seconds * 1_000_000).to_le_bytes()).unwrap();
         // The service caches the shift for 5 ms.
         std::thread::sleep(Duration::from_millis(10));
     }
 
     /// Returns the service's log, which spans all starts.
-    pub fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).unwrap()
     }
 

@@ -22,13 +22,13 @@ struct State {
 
 /// The model server.
 #[derive(Debug)]
-pub struct Provider {
+pub(crate) struct Provider {
     address: SocketAddr,
     state: Arc<State>,
 }
 
 impl Provider {
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let (say, said) = mpsc::unbounded_channel();
         let state = Arc::new(State {
             gate: Semaphore::new(0),
@@ -43,13 +43,13 @@ impl Provider {
         Self { address, state }
     }
 
-    pub fn url(&self, path: &str) -> String {
+    pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
 
     /// Returns the manifest of a model that calls this server at `path`; `more` contains further
     /// top-level keys. The output is the answer's field `output`.
-    pub fn manifest(&self, slug: &str, path: &str, more: &str) -> String {
+    pub(crate) fn manifest(&self, slug: &str, path: &str, more: &str) -> String {
         let url = self.url(path);
         format!(
             "slug = '{slug}'\noutput_type = 'object'\n{more}\n\
@@ -58,47 +58,47 @@ impl Provider {
     }
 
     /// Releases this many held answers.
-    pub fn release(&self, count: usize) {
+    pub(crate) fn release(&self, count: usize) {
         self.state.gate.add_permits(count);
     }
 
     /// Adds a chunk to the current or next streamed chat.
-    pub fn say(&self, text: &str) {
+    pub(crate) fn say(&self, text: &str) {
         let delta = json!({"choices": [{"delta": {"content": text}}]});
         self.state.say.send(delta.to_string()).unwrap();
     }
 
     /// Ends the streamed chat.
-    pub fn finish(&self) {
+    pub(crate) fn finish(&self) {
         let end = json!({"choices": [{"delta": {}, "finish_reason": "stop"}]});
         self.state.say.send(end.to_string()).unwrap();
         self.state.say.send("[DONE]".to_owned()).unwrap();
     }
 
     /// Waits until this many requests have arrived in total.
-    pub async fn arrived(&self, count: usize) {
+    pub(crate) async fn arrived(&self, count: usize) {
         let mut arrived = self.state.arrived.subscribe();
         within("request", arrived.wait_for(|seen| *seen >= count)).await.unwrap();
     }
 
     /// Waits until this many clients have disconnected before receiving their answer.
-    pub async fn hung_up(&self, count: usize) {
+    pub(crate) async fn hung_up(&self, count: usize) {
         let mut hung_up = self.state.hung_up.subscribe();
         within("hang-up", hung_up.wait_for(|seen| *seen >= count)).await.unwrap();
     }
 
     /// Returns the server's address in the form used in endpoint lists and metric labels.
-    pub fn authority(&self) -> String {
+    pub(crate) fn authority(&self) -> String {
         self.address.to_string()
     }
 
     /// Returns the requests received so far.
-    pub fn requests(&self) -> Vec<Whole> {
+    pub(crate) fn requests(&self) -> Vec<Whole> {
         self.state.requests.lock().unwrap().clone()
     }
 
     /// Returns the id of the prediction that sent the newest request, from its `Idempotency-Key`.
-    pub fn newest_prediction(&self) -> String {
+    pub(crate) fn newest_prediction(&self) -> String {
         let requests = self.requests();
         let key = requests.last().unwrap().headers()["idempotency-key"].to_str().unwrap();
         key.split(':').next().unwrap().to_owned()

@@ -10,7 +10,7 @@ static INSTALLING: Mutex<()> = Mutex::new(());
 /// Returns the folder of the programs listed in `tests/<name>/requirements.txt` and, if present,
 /// `requirements-alone.txt`, which is installed without dependencies. Installs them once; without
 /// access to PyPI, the installation and the test fail.
-pub fn installed(name: &str) -> PathBuf {
+pub(crate) fn installed(name: &str) -> PathBuf {
     let _alone = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
     let wanted = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name);
     let alone = wanted.join("requirements-alone.txt");

@@ -13,29 +13,29 @@ use super::within;
 
 /// A received webhook.
 #[derive(Debug)]
-pub struct Received(Whole);
+pub(crate) struct Received(Whole);
 
 impl Received {
-    pub fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.0.headers().get(name).map(|value| value.to_str().unwrap())
     }
 
-    pub fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         self.0.body()
     }
 
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(self.bytes()).unwrap()
     }
 
-    pub fn method(&self) -> &str {
+    pub(crate) fn method(&self) -> &str {
         self.0.method().as_str()
     }
 }
 
 /// A running receiver.
 #[derive(Debug)]
-pub struct Receiver {
+pub(crate) struct Receiver {
     address: SocketAddr,
     gate: Arc<Semaphore>,
     incoming: UnboundedReceiver<Whole>,
@@ -43,22 +43,22 @@ pub struct Receiver {
 
 impl Receiver {
     /// Starts a receiver that responds to every request with 200.
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         Self::answering([]).await
     }
 
     /// Starts a receiver that responds with these statuses in turn, then with 200.
-    pub async fn answering(statuses: impl IntoIterator<Item = u16>) -> Self {
+    pub(crate) async fn answering(statuses: impl IntoIterator<Item = u16>) -> Self {
         Self::gated(statuses, Semaphore::MAX_PERMITS, "thanks").await
     }
 
     /// Like [`Self::answering`], but holds each response until the test releases it.
-    pub async fn held(statuses: impl IntoIterator<Item = u16>) -> Self {
+    pub(crate) async fn held(statuses: impl IntoIterator<Item = u16>) -> Self {
         Self::gated(statuses, 0, "thanks").await
     }
 
     /// Starts a receiver that responds with 200 and this text.
-    pub async fn saying(text: &'static str) -> Self {
+    pub(crate) async fn saying(text: &'static str) -> Self {
         Self::gated([], Semaphore::MAX_PERMITS, text).await
     }
 
@@ -85,22 +85,22 @@ impl Receiver {
         Self { address, gate, incoming }
     }
 
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("http://{}/hook?from=orrery", self.address)
     }
 
     /// Returns the next webhook, waiting for it if necessary.
-    pub async fn next(&mut self) -> Received {
+    pub(crate) async fn next(&mut self) -> Received {
         Received(within("webhook", self.incoming.recv()).await.unwrap())
     }
 
     /// Releases one held response.
-    pub fn let_go(&self) {
+    pub(crate) fn let_go(&self) {
         self.gate.add_permits(1);
     }
 
     /// Returns whether the test has taken all received webhooks.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.incoming.is_empty()
     }
 }

@@ -18,12 +18,12 @@ use serde_json::Value;
 use tokio::net::TcpListener;
 
 /// A request with its body.
-pub type Whole = Request<Bytes>;
-pub type Response = orrery_http::Response;
+pub(super) type Whole = Request<Bytes>;
+pub(super) type Response = orrery_http::Response;
 
 /// Serves on a free loopback port until the runtime ends. If a client closes its connection, the
 /// future of its request is dropped.
-pub async fn serve<F, R>(answer: F) -> SocketAddr
+pub(crate) async fn serve<F, R>(answer: F) -> SocketAddr
 where
     F: Fn(Whole) -> R + Send + Sync + 'static,
     R: Future<Output = Response> + Send + 'static,
@@ -54,12 +54,12 @@ where
 }
 
 /// Returns a response with a status and a text.
-pub fn respond(status: u16, text: impl Into<Bytes>) -> Response {
+pub(crate) fn respond(status: u16, text: impl Into<Bytes>) -> Response {
     hyper::Response::builder().status(status).body(body::full(text)).unwrap()
 }
 
 /// Returns a response of server-sent events, each sent as soon as it is produced.
-pub fn events(texts: impl Stream<Item = String> + Send + 'static) -> Response {
+pub(super) fn events(texts: impl Stream<Item = String> + Send + 'static) -> Response {
     let lines = texts.map(|text| Ok(Bytes::from(format!("data: {text}\n\n"))));
     let answer = hyper::Response::builder().header("content-type", "text/event-stream");
     answer.body(body::stream(lines)).unwrap()
@@ -67,7 +67,7 @@ pub fn events(texts: impl Stream<Item = String> + Send + 'static) -> Response {
 
 /// Serves a site of one page whose POSTs are passed to `report` with their path and JSON; returns
 /// its URL.
-pub async fn page(
+pub(crate) async fn page(
     text: &'static str,
     report: impl Fn(String, Value) + Send + Sync + 'static,
 ) -> String {

@@ -78,7 +78,7 @@ impl Drop for Own {
 }
 
 /// The folder of a service, which is removed once the store in it is closed.
-pub struct Folder(TempDir);
+pub(crate) struct Folder(TempDir);
 
 impl Deref for Folder {
     type Target = TempDir;
@@ -96,7 +96,7 @@ impl Drop for Folder {
 }
 
 /// A running service.
-pub struct Service {
+pub(crate) struct Service {
     pub config: Config,
     pub running: Running,
     /// The API key of the first organization, and the key of the second one.
@@ -111,17 +111,17 @@ pub struct Service {
 
 impl Service {
     /// Starts a service with the default configuration.
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         Self::configured("").await
     }
 
     /// Starts a service with more lines in the configuration file.
-    pub async fn configured(lines: &str) -> Self {
+    pub(crate) async fn configured(lines: &str) -> Self {
         Self::adjusted(lines, |_| {}).await
     }
 
     /// Starts a service with more lines, and with values that the file cannot set.
-    pub async fn adjusted(lines: &str, adjust: impl FnOnce(&mut Config)) -> Self {
+    pub(crate) async fn adjusted(lines: &str, adjust: impl FnOnce(&mut Config)) -> Self {
         let folder = Folder(tempfile::tempdir().unwrap());
         let file = folder.path().join("config.toml");
         fs::create_dir(folder.path().join("models.d")).unwrap();
@@ -144,12 +144,12 @@ impl Service {
 
     /// Stops the service and restarts it on the same folder. Work that still runs after the grace
     /// period ends, as it would with the process.
-    pub async fn restart(self) -> Self {
+    pub(crate) async fn restart(self) -> Self {
         self.restart_after(async |_config: &Config| {}).await
     }
 
     /// Like [`Self::restart`], with an action while the service is stopped.
-    pub async fn restart_after(self, between: impl AsyncFnOnce(&Config)) -> Self {
+    pub(crate) async fn restart_after(self, between: impl AsyncFnOnce(&Config)) -> Self {
         self.running.stop().await;
         self.runtime.end().await;
         between(&self.config).await;
@@ -159,44 +159,44 @@ impl Service {
         Self { running, connections, runtime, ..self }
     }
 
-    pub fn address(&self, role: Role) -> SocketAddr {
+    pub(crate) fn address(&self, role: Role) -> SocketAddr {
         self.running.address(role).unwrap()
     }
 
     /// Creates a request to any host, without a key.
-    pub fn ask(&self, role: Role, method: Method, path: &str) -> Ask {
+    pub(crate) fn ask(&self, role: Role, method: Method, path: &str) -> Ask {
         Ask::new(&self.connections, role, self.address(role), method, path)
     }
 
     /// Sends a GET to the base host, with the first organization's key.
-    pub async fn get(&self, path: &str) -> Answer {
+    pub(crate) async fn get(&self, path: &str) -> Answer {
         self.ask(Role::Base, Method::GET, path).key(&self.key).send().await
     }
 
     /// Creates a POST to the base host, with the first organization's key.
-    pub fn post(&self, path: &str, body: &Value) -> Ask {
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Ask {
         self.ask(Role::Base, Method::POST, path).key(&self.key).json(body)
     }
 
     /// Creates a request to the workflows host, with the first organization's key.
-    pub fn flows(&self, method: Method, path: &str) -> Ask {
+    pub(crate) fn flows(&self, method: Method, path: &str) -> Ask {
         self.ask(Role::Workflows, method, &format!("/api/v1{path}")).key(&self.key)
     }
 
     /// Creates a workflow with these steps; returns its id.
-    pub async fn workflow(&self, steps: Value) -> String {
+    pub(crate) async fn workflow(&self, steps: Value) -> String {
         self.workflow_of(json!({"steps": steps})).await
     }
 
     /// Creates a workflow; returns its id.
-    pub async fn workflow_of(&self, definition: Value) -> String {
+    pub(crate) async fn workflow_of(&self, definition: Value) -> String {
         let body = json!({"name": "flow", "description": "d", "definition": definition});
         let made = self.flows(Method::POST, "/workflows").json(&body).send().await.expect(201);
         made["workflow_id"].as_str().unwrap().to_owned()
     }
 
     /// Triggers a workflow with these fields; returns the execution's id.
-    pub async fn trigger(&self, workflow: &str, fields: Value) -> String {
+    pub(crate) async fn trigger(&self, workflow: &str, fields: Value) -> String {
         let path = format!("/{workflow}/trigger");
         let taken = self.flows(Method::POST, &path).json(&fields).send().await.expect(202);
         assert_eq!(taken["status"], "queued");
@@ -204,12 +204,12 @@ impl Service {
     }
 
     /// Returns the current state of an execution.
-    pub async fn execution(&self, id: &str) -> Value {
+    pub(crate) async fn execution(&self, id: &str) -> Value {
         self.flows(Method::GET, &format!("/executions/{id}?timeout=0")).send().await.expect(200)
     }
 
     /// Waits for the end of an execution; returns its state.
-    pub async fn completed(&self, id: &str) -> Value {
+    pub(crate) async fn completed(&self, id: &str) -> Value {
         let path = format!("/executions/{id}?timeout=15");
         let execution = self.flows(Method::GET, &path).send().await.expect(200);
         let status = execution["status"].as_str().unwrap();
@@ -219,7 +219,7 @@ impl Service {
 
     /// Writes a file in the models folder and waits until the service has loaded it. Panics if it
     /// is invalid.
-    pub fn manifest(&self, text: &str) {
+    pub(crate) fn manifest(&self, text: &str) {
         let name = text.lines().next().unwrap().replace(|c: char| !c.is_alphanumeric(), "");
         self.manifest_file(&format!("{name}.toml"), text);
         let report = self.running.services.catalog.reload();
@@ -228,25 +228,25 @@ impl Service {
     }
 
     /// Writes a file in the models folder, as an editor would.
-    pub fn manifest_file(&self, name: &str, text: &str) {
+    pub(crate) fn manifest_file(&self, name: &str, text: &str) {
         fs::write(self.models().join(name), text).unwrap();
     }
 
-    pub fn models(&self) -> PathBuf {
+    pub(crate) fn models(&self) -> PathBuf {
         self.folder.path().join("models.d")
     }
 
-    pub fn engine(&self) -> &Engine {
+    pub(crate) fn engine(&self) -> &Engine {
         &self.running.services.engine
     }
 
     /// Creates a prediction; returns its id.
-    pub async fn create(&self, model: &str, input: Value) -> String {
+    pub(crate) async fn create(&self, model: &str, input: Value) -> String {
         self.create_with(model, json!({"input": input})).await
     }
 
     /// Creates a prediction with further fields; returns its id.
-    pub async fn create_with(&self, model: &str, fields: Value) -> String {
+    pub(crate) async fn create_with(&self, model: &str, fields: Value) -> String {
         let mut body = json!({"model": model, "version": "0.0.1", "input": {}});
         body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         let answer = self.post("/v1/prediction/", &body).send().await;
@@ -254,29 +254,29 @@ impl Service {
     }
 
     /// Waits for the end of a prediction; returns its state.
-    pub async fn ended(&self, id: &str) -> Value {
+    pub(crate) async fn ended(&self, id: &str) -> Value {
         let prediction = self.get(&format!("/v1/prediction/{id}?wait=60")).await.expect(200);
         let status = prediction["status"].as_str().unwrap();
         assert!(["success", "error", "cancelled"].contains(&status), "{prediction}");
         prediction
     }
 
-    pub async fn cancel(&self, id: &str) -> Answer {
+    pub(crate) async fn cancel(&self, id: &str) -> Answer {
         self.post(&format!("/v1/prediction/{id}/cancel"), &json!({})).send().await
     }
 
     /// Returns the first organization's ledger, newest entry first.
-    pub async fn ledger(&self) -> Vec<LedgerEntry> {
+    pub(crate) async fn ledger(&self) -> Vec<LedgerEntry> {
         self.running.services.billing.ledger(self.organization.id, None, 1000).await.unwrap()
     }
 
     /// Sends bytes to the base host; returns all bytes read until the connection ends.
-    pub async fn raw(&self, bytes: &[u8]) -> String {
+    pub(crate) async fn raw(&self, bytes: &[u8]) -> String {
         self.raw_to(Role::Base, bytes).await
     }
 
     /// Sends a host a `POST` that announces a body over the limit of 8 MiB; returns the response.
-    pub async fn refusal_of_large_body(&self, role: Role, path: &str) -> String {
+    pub(crate) async fn refusal_of_large_body(&self, role: Role, path: &str) -> String {
         let head = format!(
             "POST {path} HTTP/1.1\r\nhost: x\r\nx-api-key: {}\r\n\
              content-length: 9000000\r\nconnection: close\r\n\r\n",

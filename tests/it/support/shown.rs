@@ -11,7 +11,7 @@ use super::until;
 const ALL: &str = "\u{E009}a\u{E000}";
 
 /// The first visible element that matches an XPath.
-pub struct Shown<'a> {
+pub(crate) struct Shown<'a> {
     client: &'a Client,
     xpath: String,
 }
@@ -29,7 +29,7 @@ fn passes(error: &CmdError) -> bool {
 
 impl<'a> Shown<'a> {
     /// Waits for the element.
-    pub async fn once(client: &'a Client, xpath: String) -> Self {
+    pub(crate) async fn once(client: &'a Client, xpath: String) -> Self {
         let shown = Self { client, xpath };
         shown.with(async |_| Ok(())).await;
         shown
@@ -47,38 +47,38 @@ impl<'a> Shown<'a> {
         .await
     }
 
-    pub async fn click(&self) {
+    pub(crate) async fn click(&self) {
         self.with(async |element| element.click().await).await;
     }
 
-    pub async fn send_keys(&self, keys: &str) {
+    pub(crate) async fn send_keys(&self, keys: &str) {
         self.with(async |element| element.send_keys(keys).await).await;
     }
 
     /// Replaces the content of a field by typing.
-    pub async fn replace(&self, text: &str) {
+    pub(crate) async fn replace(&self, text: &str) {
         self.send_keys(ALL).await;
         self.send_keys(text).await;
     }
 
-    pub async fn select_by_label(&self, label: &str) {
+    pub(crate) async fn select_by_label(&self, label: &str) {
         self.with(async |element| element.select_by_label(label).await).await;
     }
 
-    pub async fn text(&self) -> String {
+    pub(crate) async fn text(&self) -> String {
         self.with(async |element| element.text().await).await
     }
 
-    pub async fn attribute(&self, name: &str) -> Option<String> {
+    pub(crate) async fn attribute(&self, name: &str) -> Option<String> {
         self.with(async |element| element.attr(name).await).await
     }
 
     /// Returns the value of a field.
-    pub async fn value(&self) -> String {
+    pub(crate) async fn value(&self) -> String {
         self.with(async |element| element.prop("value").await).await.unwrap_or_default()
     }
 
-    pub async fn is_enabled(&self) -> bool {
+    pub(crate) async fn is_enabled(&self) -> bool {
         self.with(async |element| element.is_enabled().await).await
     }
 }

@@ -16,7 +16,7 @@ const STATES: [&str; 10] = [
 const REPEATED: [&str; 2] = ["InlineTextBox", "ListMarker"];
 
 /// Returns the nodes listed by Chromium as text. Masks the parts that differ between runs.
-pub fn text_of(nodes: &Value) -> String {
+pub(super) fn text_of(nodes: &Value) -> String {
     let all: HashMap<&str, &Value> = nodes
         .as_array()
         .unwrap()

@@ -37,52 +37,52 @@ struct State {
 }
 
 /// A running server.
-pub struct Upstream {
+pub(crate) struct Upstream {
     address: SocketAddr,
     state: Arc<State>,
 }
 
 /// A stream written by the test; dropping it ends the answer.
 #[derive(Debug)]
-pub struct Feed(mpsc::UnboundedSender<Bytes>);
+pub(crate) struct Feed(mpsc::UnboundedSender<Bytes>);
 
 impl Feed {
     /// Sends bytes as they are.
-    pub fn raw(&self, text: &str) {
+    pub(crate) fn raw(&self, text: &str) {
         // The server's end closes when its client disconnects.
         let _sent = self.0.send(Bytes::from(text.to_owned()));
     }
 
     /// Sends an event.
-    pub fn event(&self, data: &Value) {
+    pub(crate) fn event(&self, data: &Value) {
         self.raw(&format!("data: {data}\n\n"));
     }
 
     /// Sends a part of the answer.
-    pub fn say(&self, text: &str) {
+    pub(crate) fn say(&self, text: &str) {
         self.event(&delta(text));
     }
 
     /// Ends the answer properly, with this usage.
-    pub fn finish(self, input: u64, output: u64) {
+    pub(crate) fn finish(self, input: u64, output: u64) {
         self.event(&json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}));
         self.event(&usage(input, output));
         self.raw("data: [DONE]\n\n");
     }
 
     /// Breaks the connection.
-    pub fn cut(self) {
+    pub(crate) fn cut(self) {
         let _sent = self.0.send(Bytes::new());
     }
 }
 
 /// Returns a chunk of an answer.
-pub fn delta(text: &str) -> Value {
+pub(crate) fn delta(text: &str) -> Value {
     json!({"id": "c", "choices": [{"index": 0, "delta": {"content": text}}]})
 }
 
 /// Returns the event that reports a usage.
-pub fn usage(input: u64, output: u64) -> Value {
+pub(crate) fn usage(input: u64, output: u64) -> Value {
     let usage = json!({
         "prompt_tokens": input, "completion_tokens": output, "total_tokens": input + output,
     });
@@ -90,7 +90,7 @@ pub fn usage(input: u64, output: u64) -> Value {
 }
 
 impl Upstream {
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let state = Arc::<State>::default();
         let shared = Arc::clone(&state);
         let address = serve(move |request| Arc::clone(&shared).answer(request)).await;
@@ -98,17 +98,17 @@ impl Upstream {
     }
 
     /// Returns the server's URL, including `/v1`.
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("http://{}/v1", self.address)
     }
 
     /// Returns the configuration lines of a service with this server as its upstream.
-    pub fn config(&self, more: &str) -> String {
+    pub(crate) fn config(&self, more: &str) -> String {
         format!("[router]\nupstream_url = \"{}\"\nupstream_key = \"sk-up\"\n{more}", self.url())
     }
 
     /// Returns the manifest of a model on this server; `more` contains further top-level keys.
-    pub fn manifest(&self, slug: &str, kind: &str, more: &str) -> String {
+    pub(crate) fn manifest(&self, slug: &str, kind: &str, more: &str) -> String {
         let url = self.url();
         format!(
             "slug = '{slug}'\noutput_type = 'string'\n{more}\n[runner]\ntype = 'openai'\nurl = '{url}'\n\
@@ -121,22 +121,22 @@ impl Upstream {
     }
 
     /// Queues this text as an answer.
-    pub fn answers(&self, status: u16, text: impl Into<String>) {
+    pub(crate) fn answers(&self, status: u16, text: impl Into<String>) {
         self.put(Line::Whole(status, Vec::new(), text.into()));
     }
 
     /// Answers requests without a queued answer according to this rule.
-    pub fn follows(&self, rule: impl Fn(&Value) -> (u16, Value) + Send + Sync + 'static) {
+    pub(crate) fn follows(&self, rule: impl Fn(&Value) -> (u16, Value) + Send + Sync + 'static) {
         *self.state.rule.lock().unwrap() = Some(Box::new(rule));
     }
 
     /// Queues this text with a header as an answer.
-    pub fn answers_with(&self, status: u16, header: (&'static str, &str), text: &str) {
+    pub(crate) fn answers_with(&self, status: u16, header: (&'static str, &str), text: &str) {
         self.put(Line::Whole(status, vec![(header.0, header.1.to_owned())], text.to_owned()));
     }
 
     /// Queues a completion as an answer.
-    pub fn says(&self, text: &str, input: u64, output: u64) {
+    pub(crate) fn says(&self, text: &str, input: u64, output: u64) {
         let message = json!({"role": "assistant", "content": text});
         let choice = json!({"index": 0, "message": message, "finish_reason": "stop"});
         let mut answer = usage(input, output);
@@ -145,35 +145,35 @@ impl Upstream {
     }
 
     /// Queues a stream as an answer; returns the handle to write it.
-    pub fn streams(&self) -> Feed {
+    pub(crate) fn streams(&self) -> Feed {
         let (sender, pieces) = mpsc::unbounded_channel();
         self.put(Line::Stream(pieces));
         Feed(sender)
     }
 
     /// Queues silence: the next request receives no answer.
-    pub fn is_silent(&self) {
+    pub(crate) fn is_silent(&self) {
         self.put(Line::Silence);
     }
 
     /// Returns the requests received so far.
-    pub fn requests(&self) -> Vec<Whole> {
+    pub(crate) fn requests(&self) -> Vec<Whole> {
         self.state.requests.lock().unwrap().clone()
     }
 
     /// Returns the JSON of the newest request.
-    pub fn newest(&self) -> Value {
+    pub(crate) fn newest(&self) -> Value {
         serde_json::from_slice(self.requests().last().unwrap().body()).unwrap()
     }
 
     /// Waits until this many requests have arrived in total.
-    pub async fn arrived(&self, count: usize) {
+    pub(crate) async fn arrived(&self, count: usize) {
         let mut arrived = self.state.arrived.subscribe();
         within("request", arrived.wait_for(|seen| *seen >= count)).await.unwrap();
     }
 
     /// Waits until this many clients have disconnected before the end of their answer.
-    pub async fn hung_up(&self, count: usize) {
+    pub(crate) async fn hung_up(&self, count: usize) {
         let mut hung_up = self.state.hung_up.subscribe();
         within("hang-up", hung_up.wait_for(|seen| *seen >= count)).await.unwrap();
     }

@@ -38,7 +38,7 @@ const OUTPUT_MAX: u64 = 8 * 1024 * 1024;
 
 /// The result of starting a call.
 #[derive(Debug)]
-pub enum Started {
+pub(super) enum Started {
     Runs(Box<Call>),
     /// The tool's input was rejected before the call started.
     Ended(Box<CallToolResult>),
@@ -79,7 +79,7 @@ fn failed(message: impl Into<String>) -> Started {
 }
 
 /// Starts the tool that the request names.
-pub async fn start(
+pub(super) async fn start(
     inner: &Arc<Inner>,
     caller: Caller,
     asked: &Asked,

@@ -31,7 +31,7 @@ const INSTRUCTIONS: &str = "The tools run the AI models and the workflows of thi
 const ID_CHARS_MAX: usize = 256;
 
 /// A message to the client.
-pub type ServerMessage = JsonRpcMessage<ServerRequest, ServerResult, ServerNotification>;
+pub(super) type ServerMessage = JsonRpcMessage<ServerRequest, ServerResult, ServerNotification>;
 
 /// The request headers that describe the message.
 #[derive(Debug, Clone, Copy, Default)]
@@ -70,7 +70,7 @@ struct Incoming {
 
 /// The client and the protocol version of a request.
 #[derive(Debug, Clone)]
-pub struct Asked {
+pub(super) struct Asked {
     pub id: RequestId,
     /// Whether the version is 2026-07-28 or later.
     pub is_modern: bool,
@@ -81,7 +81,7 @@ pub struct Asked {
 
 impl Asked {
     /// Builds the response in the format of the client's version.
-    pub fn response(&self, result: impl Into<ServerResult>) -> Value {
+    pub(super) fn response(&self, result: impl Into<ServerResult>) -> Value {
         let mut result = result.into();
         if self.is_modern {
             result.fill_missing_cache_hints();
@@ -92,7 +92,7 @@ impl Asked {
     }
 
     /// Builds an error response.
-    pub fn error(&self, error: ErrorData) -> Value {
+    pub(super) fn error(&self, error: ErrorData) -> Value {
         refusal(Some(self.id.clone()), error)
     }
 }
@@ -115,12 +115,12 @@ pub fn not_json(message: String) -> Value {
 }
 
 /// Serializes a message as JSON. Every message can be serialized.
-pub fn written(message: &ServerMessage) -> Value {
+pub(super) fn written(message: &ServerMessage) -> Value {
     serde_json::to_value(message).unwrap_or_default()
 }
 
 /// Handles a message.
-pub async fn answer(
+pub(super) async fn answer(
     inner: &Arc<Inner>,
     caller: Caller,
     headers: &Headers<'_>,

@@ -40,7 +40,7 @@ const WORKFLOW: &str = "workflow_";
 
 /// The model or workflow that a tool runs.
 #[derive(Debug)]
-pub enum Target {
+pub(super) enum Target {
     Model(Arc<Model>),
     Workflow(Arc<Workflow>),
 }
@@ -62,7 +62,7 @@ pub fn name_of(prefix: &str, slug: &str) -> String {
 ///
 /// # Errors
 /// [`engine::Error::Storage`]
-pub async fn find(
+pub(super) async fn find(
     inner: &Inner,
     organization: OrganizationId,
     name: &str,
@@ -92,7 +92,7 @@ pub async fn find(
 ///
 /// # Errors
 /// [`engine::Error::Storage`]
-pub async fn nearest(
+pub(super) async fn nearest(
     inner: &Inner,
     organization: OrganizationId,
     name: &str,
@@ -168,7 +168,7 @@ impl Cursor {
 ///
 /// # Errors
 /// [`engine::Error::Storage`]; the inner error if this service did not issue the cursor.
-pub async fn list(
+pub(super) async fn list(
     inner: &Inner,
     organization: OrganizationId,
     cursor: Option<&str>,

@@ -36,7 +36,7 @@ use orrery_runtime as runtime;
 use orrery_schema::Schema;
 
 /// Maximum bytes of one response from a server.
-pub const ANSWER_MAX: usize = 1024 * 1024;
+pub(super) const ANSWER_MAX: usize = 1024 * 1024;
 /// Maximum number of tools per server, and maximum pages of their list.
 const TOOLS_MAX: usize = 64;
 const PAGES_MAX: usize = 16;
@@ -87,14 +87,14 @@ pub struct Doors {
 
 /// The part of a connection that calls use.
 #[derive(Debug, Clone)]
-pub struct Line {
+pub(super) struct Line {
     peer: Peer<RoleClient>,
     reports: Reports,
 }
 
 /// An open connection to a server.
 #[derive(Debug)]
-pub struct Connection {
+pub(super) struct Connection {
     service: RunningService<RoleClient, Handler>,
     reports: Reports,
     /// The tools that the agent may use.
@@ -139,7 +139,7 @@ impl Connection {
     ///
     /// # Errors
     /// The reason, as text.
-    pub async fn open(settings: &Settings, doors: &Doors) -> Result<Self, String> {
+    pub(super) async fn open(settings: &Settings, doors: &Doors) -> Result<Self, String> {
         match Self::open_by(settings, doors, ClientLifecycleMode::Initialize).await {
             Ok(connection) => Ok(connection),
             Err(reason) => {
@@ -200,18 +200,18 @@ impl Connection {
     }
 
     /// Takes the tools that were listed.
-    pub fn listed(&mut self) -> Vec<ServerTool> {
+    pub(super) fn listed(&mut self) -> Vec<ServerTool> {
         std::mem::take(&mut self.listed)
     }
 
     /// Returns whether the connection is open and its list of tools is at most `ttl` old.
-    pub fn is_good(&self, now: Instant, ttl: Duration) -> bool {
+    pub(super) fn is_good(&self, now: Instant, ttl: Duration) -> bool {
         !self.service.peer().is_transport_closed() && now.duration_since(self.opened_at) < ttl
     }
 
     /// If the server has announced a change of its tools, returns the handle for listing them
     /// again; at most once per `period`.
-    pub fn changed(&mut self, now: Instant, period: Duration) -> Option<Line> {
+    pub(super) fn changed(&mut self, now: Instant, period: Duration) -> Option<Line> {
         if now < self.next_listing || !self.reports.take_tools_changed() {
             return None;
         }
@@ -220,12 +220,12 @@ impl Connection {
     }
 
     /// Returns whether a handle belongs to this connection.
-    pub fn has(&self, line: &Line) -> bool {
+    pub(super) fn has(&self, line: &Line) -> bool {
         self.reports.is_same(&line.reports)
     }
 
     /// Returns the handle for calls.
-    pub fn line(&self) -> Line {
+    pub(super) fn line(&self) -> Line {
         Line { peer: self.service.peer().clone(), reports: self.reports.clone() }
     }
 }
@@ -235,12 +235,12 @@ impl Line {
     ///
     /// # Errors
     /// The reason, as text.
-    pub async fn list(&self, server: &str) -> Result<Vec<ServerTool>, String> {
+    pub(super) async fn list(&self, server: &str) -> Result<Vec<ServerTool>, String> {
         list(&self.peer, server).await
     }
 
     /// Records that the changed tools could not be listed, so that the list is requested again.
-    pub fn still_changed(&self) {
+    pub(super) fn still_changed(&self) {
         self.reports.tools_changed();
     }
 }
@@ -379,7 +379,7 @@ fn simplified(schema: &Value) -> Value {
 
 /// One tool call.
 #[derive(Debug)]
-pub struct Call<'a> {
+pub(super) struct Call<'a> {
     /// The server's name for the tool.
     pub tool: &'a str,
     pub arguments: Map<String, Value>,
@@ -391,7 +391,7 @@ pub struct Call<'a> {
 
 /// Calls a tool, and returns its result or the server's error. The outer error is the reason why
 /// the server returned neither.
-pub async fn call(
+pub(super) async fn call(
     line: Line,
     call: Call<'_>,
     limit: Duration,

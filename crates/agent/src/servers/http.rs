@@ -46,7 +46,7 @@ const METHOD_NOT_FOUND: i64 = -32601;
 /// The reason why a message got no response.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct Failed(String);
+pub(super) struct Failed(String);
 
 type Error = StreamableHttpError<Failed>;
 
@@ -56,14 +56,14 @@ fn failed(reason: impl Into<String>) -> Error {
 
 /// Sends messages to a server.
 #[derive(Debug, Clone)]
-pub struct Sender {
+pub(super) struct Sender {
     client: Client,
     reports: Reports,
 }
 
 impl Sender {
     /// Creates a sender that uses this client and forwards progress to `reports`.
-    pub const fn new(client: Client, reports: Reports) -> Self {
+    pub(super) const fn new(client: Client, reports: Reports) -> Self {
         Self { client, reports }
     }
 

@@ -22,7 +22,7 @@ pub struct Report {
 
 /// The calls in flight by progress token, and whether the tools have changed; clones share both.
 #[derive(Debug, Clone, Default)]
-pub struct Reports {
+pub(super) struct Reports {
     calls: Arc<Mutex<Calls>>,
     has_new_tools: Arc<AtomicBool>,
 }
@@ -31,20 +31,24 @@ type Calls = HashMap<ProgressToken, watch::Sender<Option<Report>>>;
 
 /// The registration of a call; dropping it ends the registration.
 #[derive(Debug)]
-pub struct Listening {
+pub(super) struct Listening {
     reports: Reports,
     token: ProgressToken,
 }
 
 impl Reports {
     /// Sends the reports for this token to `heard` from now on.
-    pub fn listen(&self, token: ProgressToken, heard: watch::Sender<Option<Report>>) -> Listening {
+    pub(super) fn listen(
+        &self,
+        token: ProgressToken,
+        heard: watch::Sender<Option<Report>>,
+    ) -> Listening {
         self.with(|calls| calls.insert(token.clone(), heard));
         Listening { reports: self.clone(), token }
     }
 
     /// Handles a progress notification from a server.
-    pub fn take(&self, said: &ProgressNotificationParam) {
+    pub(super) fn take(&self, said: &ProgressNotificationParam) {
         self.with(|calls| {
             if let Some(heard) = calls.get(&said.progress_token) {
                 heard.send_replace(Some(read(said)));
@@ -53,17 +57,17 @@ impl Reports {
     }
 
     /// Records that the server's tools have changed.
-    pub fn tools_changed(&self) {
+    pub(super) fn tools_changed(&self) {
         self.has_new_tools.store(true, Ordering::Relaxed);
     }
 
     /// Returns whether the tools have changed since this was last called.
-    pub fn take_tools_changed(&self) -> bool {
+    pub(super) fn take_tools_changed(&self) -> bool {
         self.has_new_tools.swap(false, Ordering::Relaxed)
     }
 
     /// Returns whether both values belong to the same connection.
-    pub fn is_same(&self, other: &Self) -> bool {
+    pub(super) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.calls, &other.calls)
     }
 

@@ -327,7 +327,7 @@ fn refusal(error: workflows::Error) -> Result<Outcome, engine::Error> {
 }
 
 /// Returns the URLs in an output: the output itself, or the items of a list.
-pub fn urls(output: &Value) -> Vec<String> {
+pub(crate) fn urls(output: &Value) -> Vec<String> {
     let is_url = |text: &&str| {
         let is_web = text.starts_with("http://") || text.starts_with("https://");
         is_web && text.chars().nth(URL_CHARS_MAX).is_none()

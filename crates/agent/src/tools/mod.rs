@@ -9,8 +9,8 @@ mod act;
 mod progress;
 mod read;
 
-pub use self::act::urls;
-pub use self::read::unreadable;
+pub(crate) use self::act::urls;
+pub(crate) use self::read::unreadable;
 
 use serde_json::{Map, Value, json};
 
@@ -136,7 +136,7 @@ const TOOLS: &[Tool] = &[
 
 /// Returns the tools of a behavior in OpenAI's format.
 #[must_use]
-pub fn offered(behavior: Behavior) -> Vec<Value> {
+pub(crate) fn offered(behavior: Behavior) -> Vec<Value> {
     let offered = TOOLS.iter().filter(|tool| !tool.has_effects || behavior == Behavior::Agent);
     offered.map(Tool::shown).collect()
 }
@@ -162,7 +162,7 @@ impl Tool {
 
 /// The result of a tool.
 #[derive(Debug)]
-pub struct Outcome {
+pub(crate) struct Outcome {
     pub result: ToolResult,
     pub events: Vec<Value>,
     pub media: Vec<String>,
@@ -206,7 +206,7 @@ fn cut(mut text: String) -> String {
 }
 
 /// One tool call.
-pub struct Use<'a> {
+pub(crate) struct Use<'a> {
     pub inner: &'a Inner,
     pub run: &'a mut ExchangeRun,
     pub exchange: &'a Exchange,
@@ -222,7 +222,7 @@ impl Use<'_> {
     ///
     /// # Errors
     /// Returns an error if the store cannot be read or written.
-    pub async fn run(&mut self) -> Result<Outcome, engine::Error> {
+    pub(crate) async fn run(&mut self) -> Result<Outcome, engine::Error> {
         let name = self.task.call.name.clone();
         let Some(tool) = TOOLS.iter().find(|tool| tool.name == name) else {
             if self.inner.servers.may_have(&name) {

@@ -146,7 +146,7 @@ impl Use<'_> {
 }
 
 /// Builds the progress event of a prediction, which has a single step.
-pub fn of_prediction(id: ExecutionId, status: &str, model: &str, is_over: bool) -> Value {
+pub(super) fn of_prediction(id: ExecutionId, status: &str, model: &str, is_over: bool) -> Value {
     json!({
         "type": KIND,
         "execution_id": id,

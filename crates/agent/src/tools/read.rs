@@ -192,7 +192,7 @@ impl Use<'_> {
 }
 
 /// Converts a workflow error that is not the model's fault.
-pub fn unreadable(error: workflows::Error) -> engine::Error {
+pub(crate) fn unreadable(error: workflows::Error) -> engine::Error {
     if let workflows::Error::Storage(error) = error {
         return error.into();
     }

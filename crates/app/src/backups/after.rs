@@ -19,7 +19,7 @@ use orrery_api::Services;
 use orrery_config as config;
 
 /// The file in the data folder that records a failure.
-pub const FAILED: &str = "backup.after-failed";
+pub(crate) const FAILED: &str = "backup.after-failed";
 /// The environment variable with the path of the backup.
 const FILE: &str = "ORRERY_BACKUP_FILE";
 /// Variables that the program inherits from the service.
@@ -28,7 +28,7 @@ const PASSED_ON: [&str; 6] = ["PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ"];
 const TAIL: usize = 2048;
 
 /// Runs the configured program for a backup, if any. Dropping the future kills the program.
-pub async fn run(services: &Services, config: &config::Backup, backup: &Path) {
+pub(crate) async fn run(services: &Services, config: &config::Backup, backup: &Path) {
     let Some((program, arguments)) = config.after.split_first() else { return };
     let mut command = Command::new(program);
     command.args(arguments).env_clear();

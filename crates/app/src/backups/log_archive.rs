@@ -19,14 +19,14 @@ use orrery_runtime::{Recurring, Tasks};
 
 /// The file that records why the last chain was abandoned, for `orrery check`; absent while a chain
 /// exists.
-pub const GIVEN_UP: &str = "kept-log.given-up";
+pub(super) const GIVEN_UP: &str = "kept-log.given-up";
 /// Interval of the checks for an early rotation.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Log size that triggers an early rotation.
 const EARLY_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Archives the log until shutdown.
-pub async fn run(services: Arc<Services>, tasks: Tasks, config: Config) {
+pub(super) async fn run(services: Arc<Services>, tasks: Tasks, config: Config) {
     let Some(every) = config.backup.log else {
         // Otherwise a chain from before the restart would retain the log although nothing archives
         // it.
@@ -125,7 +125,7 @@ fn report(services: &Services, whole_at: Duration) {
 }
 
 /// Records for `orrery check` why no chain exists, or removes that record.
-pub fn note_given_up(services: &Services, reason: Option<&str>) {
+pub(super) fn note_given_up(services: &Services, reason: Option<&str>) {
     let path: &Path = &services.store.folder().join(GIVEN_UP);
     let noted = match reason {
         Some(reason) => fs::write(path, reason),

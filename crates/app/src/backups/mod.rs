@@ -7,7 +7,7 @@
 //! The schedule considers only files that match its naming pattern, which contains the time of the
 //! backup. It ignores other files in the folder, such as manual backups, and never deletes them.
 
-pub mod after;
+pub(crate) mod after;
 mod log_archive;
 
 use std::fs::{self, File};
@@ -33,7 +33,7 @@ pub const UNENCRYPTED: &str = "anyone who has the file can read everything in it
     sealed secrets, because seal.key is inside; set `backup.recipient` or `backup.passphrase_file`";
 
 /// Writes scheduled backups until shutdown.
-pub async fn run(services: Arc<Services>, tasks: Tasks, config: Config) {
+pub(crate) async fn run(services: Arc<Services>, tasks: Tasks, config: Config) {
     tasks.spawn(log_archive::run(Arc::clone(&services), tasks.clone(), config.clone()));
     let reserve = config.limits.disk_reserve;
     let config = config.backup;
@@ -119,7 +119,7 @@ pub fn is_damage(error: &anyhow::Error) -> bool {
 }
 
 /// Adds the newest scheduled backup in `folder` to the message of an error about a damaged store.
-pub fn advised(error: storage::Error, folder: &Path) -> anyhow::Error {
+pub(crate) fn advised(error: storage::Error, folder: &Path) -> anyhow::Error {
     let error = anyhow::Error::new(error);
     match newest(folder).filter(|_| is_damage(&error)) {
         None => error,
@@ -132,7 +132,7 @@ pub fn advised(error: storage::Error, folder: &Path) -> anyhow::Error {
 }
 
 /// Returns the newest scheduled backup in a folder, if any.
-pub fn newest(folder: &Path) -> Option<PathBuf> {
+pub(crate) fn newest(folder: &Path) -> Option<PathBuf> {
     scheduled(folder).ok()?.pop()
 }
 

@@ -25,7 +25,7 @@ pub use self::folders::free_bytes;
 pub use self::models::check as check_manifest;
 
 /// Creates the doctor of a service with this configuration.
-pub fn of(config: &Config) -> Doctor {
+pub(crate) fn of(config: &Config) -> Doctor {
     let config = config.clone();
     let private = private(&config);
     let hosts = hosts(&config);
@@ -91,7 +91,7 @@ fn missing_programs(config: &Config) -> Vec<Finding> {
 }
 
 /// Warns about secrets in the configuration and the manifests that other users can read.
-pub fn exposed(config: &Config) -> impl Iterator<Item = String> {
+pub(crate) fn exposed(config: &Config) -> impl Iterator<Item = String> {
     let manifests = models::manifest_files(&config.models_dir).unwrap_or_default();
     let files: Vec<PathBuf> = config.file.iter().cloned().chain(manifests).collect();
     files.into_iter().filter_map(|file| exposed::warning(&file))

@@ -61,7 +61,7 @@ fn place(line: usize, column: usize) -> String {
 
 /// A validated manifest.
 #[derive(Debug, PartialEq)]
-pub struct Manifest {
+pub(crate) struct Manifest {
     pub slug: Slug,
     pub title: String,
     pub description: String,
@@ -99,7 +99,7 @@ const COMMAND: &str = "command";
 ///
 /// # Errors
 /// Every [`Error`] of the file.
-pub fn read(path: &Path) -> Result<Manifest, Vec<Error>> {
+pub(crate) fn read(path: &Path) -> Result<Manifest, Vec<Error>> {
     let file = path.to_path_buf();
     let text = read_file(path, BYTES_MAX)
         .map_err(|message| vec![Error { file: file.clone(), line: 0, column: 0, message }])?;
@@ -129,7 +129,7 @@ pub fn read(path: &Path) -> Result<Manifest, Vec<Error>> {
 /// everything else is read from the file or set to a default. Returns `None` if the name yields no
 /// valid slug.
 #[must_use]
-pub fn of_model_file(path: &Path) -> Option<Manifest> {
+pub(crate) fn of_model_file(path: &Path) -> Option<Manifest> {
     let slug: Slug = slug_of(path.file_stem()?.to_str()?).parse().ok()?;
     let runner = options::Config::of_model_file(&config::absolute(path));
     let title = runner.options.title().map(|title| title.chars().take(TITLE_CHARS_MAX).collect());
@@ -151,21 +151,21 @@ pub fn of_model_file(path: &Path) -> Option<Manifest> {
 
 /// Reads the text of a manifest; returns `None` if it is not a readable file within the size limit.
 #[must_use]
-pub fn text_of(path: &Path) -> Option<String> {
+pub(crate) fn text_of(path: &Path) -> Option<String> {
     let is_special = || std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
     read_file(path, BYTES_MAX).ok().or_else(|| is_special().then(String::new))
 }
 
 /// Whether a file has this extension, in any case.
 #[must_use]
-pub fn has_extension(path: &Path, extension: &str) -> bool {
+pub(crate) fn has_extension(path: &Path, extension: &str) -> bool {
     path.extension().is_some_and(|own| own.eq_ignore_ascii_case(extension))
 }
 
 /// Returns the slug of a file that cannot be loaded: the slug in the file if it can be read despite
 /// the errors, or else the slug of its name.
 #[must_use]
-pub fn slug_meant(path: &Path) -> Option<Slug> {
+pub(crate) fn slug_meant(path: &Path) -> Option<Slug> {
     let of_line = |line: &str| -> Option<Slug> {
         let value = line.trim().strip_prefix("slug")?.trim_start().strip_prefix('=')?.trim_start();
         let quote = value.chars().next().filter(|first| matches!(first, '"' | '\''))?;

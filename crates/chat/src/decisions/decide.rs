@@ -110,7 +110,7 @@ struct Session {
 }
 
 /// The failure of a request, with the name of the question that failed, if any.
-pub type Failed = (Option<String>, Failure);
+pub(super) type Failed = (Option<String>, Failure);
 
 impl Decisions {
     /// Creates a service for decisions with these settings.
@@ -422,7 +422,7 @@ async fn vote_all(
 }
 
 /// Returns the failure of one question, with a message that names it.
-pub fn failed(question: &Question, failure: Failure) -> Failed {
+pub(super) fn failed(question: &Question, failure: Failure) -> Failed {
     let name = &question.name;
     let message = format!("the question '{name}' could not be answered: {}", failure.message);
     (Some(name.clone()), Failure { message, ..failure })

@@ -35,7 +35,7 @@ type Scores = [Vec<f64>; 2];
 
 /// Estimates the tokens of all prompts together.
 #[must_use]
-pub fn prompt_tokens(state: &str, questions: &[Question]) -> u64 {
+pub(super) fn prompt_tokens(state: &str, questions: &[Question]) -> u64 {
     let shared = estimate((SYSTEM.len() + prefix(state).len()) as u64);
     let of_one = |question: &Question| {
         let orders = [Order::Given, Order::Reversed];
@@ -47,7 +47,7 @@ pub fn prompt_tokens(state: &str, questions: &[Question]) -> u64 {
 
 /// Returns the probabilities of each question's options by the index of the question. The map is
 /// empty if the model's vocabulary has no single tokens for the labels.
-pub async fn score_all(
+pub(super) async fn score_all(
     server: &Server,
     questions: &[Question],
 ) -> Result<HashMap<usize, Vec<f64>>, Failed> {

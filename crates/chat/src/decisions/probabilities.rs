@@ -11,7 +11,7 @@ const LOGPROB_MIN: f64 = -50.0;
 
 /// A token that the model considered for the next position.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Token {
+pub(super) struct Token {
     pub text: String,
     /// The natural logarithm of its probability.
     pub logprob: f64,
@@ -21,7 +21,7 @@ pub struct Token {
 /// the tokens. A label that is missing gets the probability of the last listed token or an equal
 /// share of the unlisted probability, whichever is smaller.
 #[must_use]
-pub fn of_labels(tokens: &[Token], count: usize) -> Option<Vec<f64>> {
+pub(super) fn of_labels(tokens: &[Token], count: usize) -> Option<Vec<f64>> {
     let bounded = |logprob: f64| {
         if logprob.is_nan() { LOGPROB_MIN } else { logprob.clamp(LOGPROB_MIN, 0.0) }
     };
@@ -47,7 +47,7 @@ pub fn of_labels(tokens: &[Token], count: usize) -> Option<Vec<f64>> {
 /// Averages, in log space, the probabilities of options that were scored in the given and in the
 /// reversed order. `reversed` is in the order in which the model saw the options.
 #[must_use]
-pub fn of_both_orders(given: &[f64], reversed: &[f64]) -> Vec<f64> {
+pub(super) fn of_both_orders(given: &[f64], reversed: &[f64]) -> Vec<f64> {
     let given = normalized(given);
     let reversed = normalized(reversed);
     let both = given.iter().zip(reversed.iter().rev());
@@ -57,7 +57,7 @@ pub fn of_both_orders(given: &[f64], reversed: &[f64]) -> Vec<f64> {
 
 /// Returns each option's share of the votes.
 #[must_use]
-pub fn of_votes(votes: &[u32]) -> Vec<f64> {
+pub(super) fn of_votes(votes: &[u32]) -> Vec<f64> {
     let total: u32 = votes.iter().sum();
     votes.iter().map(|count| f64::from(*count) / f64::from(total.max(1))).collect()
 }
@@ -79,7 +79,7 @@ fn log_sum(logprobs: &[f64]) -> f64 {
 
 /// Builds the answer to a question from the probabilities of its options.
 #[must_use]
-pub fn answer(question: &Question, probabilities: &[f64]) -> Answer {
+pub(super) fn answer(question: &Question, probabilities: &[f64]) -> Answer {
     let named = || question.options.iter().zip(probabilities);
     // If options tie, the first one wins.
     let best = probabilities

@@ -12,7 +12,7 @@ const QUESTION_BYTES_MAX: usize = 64 * 1024;
 
 /// A valid request.
 #[derive(Debug)]
-pub struct Request {
+pub(super) struct Request {
     pub model: String,
     /// The text for the model: a string as is, other JSON as the client wrote it.
     pub state: String,
@@ -22,7 +22,7 @@ pub struct Request {
 
 /// One question.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Question {
+pub(super) struct Question {
     pub name: String,
     pub kind: Kind,
     pub instructions: String,
@@ -32,7 +32,7 @@ pub struct Question {
 
 /// The types of questions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub(super) enum Kind {
     Oul,
     Noul,
     Choice,
@@ -41,7 +41,7 @@ pub enum Kind {
 
 /// A possible answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Choice {
+pub(super) struct Choice {
     pub name: String,
     pub guidance: Option<String>,
 }
@@ -51,7 +51,7 @@ impl Request {
     ///
     /// # Errors
     /// [`InvalidRequest`], which names the field.
-    pub fn read(body: &[u8]) -> Result<Self, InvalidRequest> {
+    pub(super) fn read(body: &[u8]) -> Result<Self, InvalidRequest> {
         let body = if body.trim_ascii().is_empty() { b"{}" } else { body };
         let fields: RawObject =
             serde_json::from_slice(body).map_err(|error| InvalidRequest::body(body, &error))?;

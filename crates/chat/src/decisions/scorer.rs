@@ -12,10 +12,10 @@ use super::request::Question;
 use crate::Failure;
 
 /// The future of a scoring call or a vote.
-pub type Answering<'a, T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>;
+pub(super) type Answering<'a, T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>;
 
 /// Answers questions about one state.
-pub trait Scorer: Send + Sync {
+pub(super) trait Scorer: Send + Sync {
     /// Returns the log-probabilities of the labels as the next token, in the order in which `order`
     /// shows the options; `None` if the model does not return them.
     fn score<'a>(&'a self, question: &'a Question, order: Order)

@@ -21,7 +21,7 @@ use orrery_http::budget::Lease;
 /// Number of tokens to request log-probabilities for: the maximum of OpenAI's API.
 const TOP_LOGPROBS: u32 = 20;
 /// Maximum tokens of a vote: enough for a short JSON object with whitespace.
-pub const VOTE_TOKENS_MAX: u64 = 64;
+pub(super) const VOTE_TOKENS_MAX: u64 = 64;
 
 /// The usage of a request so far.
 #[derive(Debug, Clone, Copy, Default)]
@@ -33,7 +33,7 @@ pub struct Used {
 
 /// A scorer for the state of one request; clones share its usage.
 #[derive(Debug)]
-pub struct Server {
+pub(super) struct Server {
     pub(super) model: BoundModel,
     pub(super) state: Arc<str>,
     /// Reserves memory for answers while they are read.
@@ -85,7 +85,7 @@ struct Vote {
 
 impl Server {
     /// Creates a scorer of questions about `state`; `lease` reserves memory for the answers.
-    pub fn new(
+    pub(super) fn new(
         model: BoundModel,
         state: &str,
         (lease, call): (Lease, trace::Call),

@@ -20,7 +20,7 @@ use crate::url_template::{self, UrlTemplate};
 /// Default timeout of an HTTP step.
 pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 /// Minimum timeout. Lower values are raised to it (`docs/spec/hosts.md`, "Limits").
-pub const TIMEOUT_MIN: Duration = Duration::from_secs(5);
+pub(super) const TIMEOUT_MIN: Duration = Duration::from_secs(5);
 /// Maximum timeout, in seconds.
 const TIMEOUT_SECONDS_MAX: f64 = 300.0;
 /// Maximum headers, and maximum query parameters, of a request.

@@ -31,7 +31,7 @@ const URI: &AsciiSet = &COMPONENT
 
 /// Returns the encodings of `value` in base64, lists of bytes, URLs, JSON, HTML and host names, also
 /// of a value whose UTF-8 a program reads as Latin-1.
-pub fn of(value: &str) -> Vec<String> {
+pub(super) fn of(value: &str) -> Vec<String> {
     let mut all = vec![value.to_lowercase(), value.to_uppercase()];
     all.extend(base64(value));
     all.extend(bytes(value));

@@ -14,13 +14,13 @@ use orrery_storage::record::decode;
 use orrery_storage::{self as storage, Change, Commit, Key, Page, Table};
 
 /// Maximum number of running jobs per organization.
-pub const RUNNING_MAX: usize = 4;
+pub(crate) const RUNNING_MAX: usize = 4;
 /// Maximum number of ended jobs retained per organization.
 const KEPT_MAX: usize = 100;
 
 /// Coordinates the start of jobs.
 #[derive(Debug, Default)]
-pub struct Jobs {
+pub(crate) struct Jobs {
     /// Notified when a job starts.
     started: Notify,
     /// Held while a job starts, so that [`RUNNING_MAX`] holds.

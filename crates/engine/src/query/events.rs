@@ -21,11 +21,11 @@ use orrery_runtime::new_id;
 use orrery_wire::event as wire;
 
 /// Maximum number of events that a log retains for followers that join late or reconnect.
-pub const EVENTS_MAX: usize = 1024;
+pub(crate) const EVENTS_MAX: usize = 1024;
 /// Maximum bytes of events in one log.
-pub const LOG_BYTES_MAX: usize = 128 * 1024;
+pub(crate) const LOG_BYTES_MAX: usize = 128 * 1024;
 /// Maximum bytes of events in all logs. Beyond that, each log retains only its newest event.
-pub const ALL_BYTES_MAX: usize = 64 * 1024 * 1024;
+pub(crate) const ALL_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Maximum number of ended executions whose logs are retained for followers that reconnect.
 const RECENT_MAX: usize = 256;
 /// Memory overhead of an event, in bytes.
@@ -53,7 +53,7 @@ pub struct NewEvents {
 
 /// The event log of one execution.
 #[derive(Debug)]
-pub struct EventLog {
+pub(crate) struct EventLog {
     /// Distinguishes this log from other logs of the same execution, for example after a restart.
     epoch: String,
     state: Mutex<State>,
@@ -105,12 +105,12 @@ impl EventLog {
 
     /// Returns an id that distinguishes this log from every other log.
     #[must_use]
-    pub fn epoch(&self) -> &str {
+    pub(crate) fn epoch(&self) -> &str {
         &self.epoch
     }
 
     /// Adds the start of an attempt.
-    pub fn attempt_started(&self, attempt: &Attempt) {
+    pub(crate) fn attempt_started(&self, attempt: &Attempt) {
         self.push(&wire::Event::Attempt {
             status: "processing",
             model: &attempt.model,
@@ -120,19 +120,19 @@ impl EventLog {
     }
 
     /// Closes the log when the execution has ended; later events are ignored.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.ended = true;
         self.newest.send_replace((state.newest, true));
     }
 
     /// Adds an event.
-    pub fn push(&self, event: &wire::Event<'_>) {
+    pub(crate) fn push(&self, event: &wire::Event<'_>) {
         self.push_data(event.name(), event.data());
     }
 
     /// Adds an event by name and data.
-    pub fn push_data(&self, name: &'static str, data: String) {
+    pub(crate) fn push_data(&self, name: &'static str, data: String) {
         let size = data.len() + EVENT_OVERHEAD;
         let mut state = self.lock();
         if state.ended {
@@ -156,7 +156,7 @@ impl EventLog {
 
     /// Returns the events after number `seen`; 0 returns all retained events.
     #[must_use]
-    pub fn events_since(&self, seen: u64) -> NewEvents {
+    pub(crate) fn events_since(&self, seen: u64) -> NewEvents {
         let state = self.lock();
         let events: Vec<_> =
             state.retained.iter().filter(|event| event.number > seen).cloned().collect();
@@ -165,7 +165,7 @@ impl EventLog {
     }
 
     /// Resolves once there is an event after `seen` or the log is closed.
-    pub async fn changed(&self, seen: u64) {
+    pub(crate) async fn changed(&self, seen: u64) {
         let mut newest = self.newest.subscribe();
         // The log owns the sender, so it outlives this call.
         let _told = newest.wait_for(|(number, ended)| *number > seen || *ended).await;
@@ -185,7 +185,7 @@ impl Drop for EventLog {
 
 /// All event logs of this process.
 #[derive(Debug, Default)]
-pub struct EventLogs {
+pub(crate) struct EventLogs {
     all_bytes: Arc<AtomicUsize>,
     recent: Mutex<VecDeque<(ExecutionId, Arc<EventLog>)>>,
 }
@@ -193,19 +193,19 @@ pub struct EventLogs {
 impl EventLogs {
     /// Whether there are no logs at all, so that lookups can be skipped.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         // Every log has at least its first event.
         self.all_bytes.load(Ordering::Relaxed) == 0
     }
 
     /// Creates a log that begins with the history of `execution`.
     #[must_use]
-    pub fn create(&self, execution: &Execution) -> Arc<EventLog> {
+    pub(crate) fn create(&self, execution: &Execution) -> Arc<EventLog> {
         Arc::new(EventLog::new(Arc::clone(&self.all_bytes), execution))
     }
 
     /// Closes a log and retains it for a while for followers that reconnect.
-    pub fn close(&self, id: ExecutionId, log: Arc<EventLog>) {
+    pub(crate) fn close(&self, id: ExecutionId, log: Arc<EventLog>) {
         log.close();
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         recent.push_back((id, log));
@@ -216,7 +216,7 @@ impl EventLogs {
 
     /// Returns the log of a recently ended execution.
     #[must_use]
-    pub fn recent(&self, id: ExecutionId) -> Option<Arc<EventLog>> {
+    pub(crate) fn recent(&self, id: ExecutionId) -> Option<Arc<EventLog>> {
         let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         recent.iter().rev().find(|(held, _)| *held == id).map(|(_, log)| Arc::clone(log))
     }
@@ -224,7 +224,7 @@ impl EventLogs {
 
 /// The logs and events of a run while its execution is in memory.
 #[derive(Debug, Default)]
-pub struct RunProgress {
+pub(crate) struct RunProgress {
     logs: Mutex<Option<String>>,
     log: Mutex<Option<Arc<EventLog>>>,
 }
@@ -232,24 +232,24 @@ pub struct RunProgress {
 impl RunProgress {
     /// Returns the logs of the running attempt.
     #[must_use]
-    pub fn logs(&self) -> Option<String> {
+    pub(crate) fn logs(&self) -> Option<String> {
         self.logs.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Takes the logs of the ended attempt; the next attempt begins with empty logs.
     #[must_use]
-    pub fn take_logs(&self) -> Option<String> {
+    pub(crate) fn take_logs(&self) -> Option<String> {
         self.logs.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Returns the event log if there is one.
     #[must_use]
-    pub fn event_log(&self) -> Option<Arc<EventLog>> {
+    pub(crate) fn event_log(&self) -> Option<Arc<EventLog>> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns the event log, creating it if needed.
-    pub fn open_event_log(&self, make: impl FnOnce() -> Arc<EventLog>) -> Arc<EventLog> {
+    pub(crate) fn open_event_log(&self, make: impl FnOnce() -> Arc<EventLog>) -> Arc<EventLog> {
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(log.get_or_insert_with(make))
     }
@@ -257,7 +257,7 @@ impl RunProgress {
 
 /// Receives the progress of a prediction's run.
 #[derive(Debug)]
-pub struct RunProgressSink {
+pub(crate) struct RunProgressSink {
     pub run_progress: Arc<RunProgress>,
     /// The registry in which the log is created, and the execution as of the start of the attempt.
     /// If `None`, only the text logs are collected.

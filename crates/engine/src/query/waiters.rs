@@ -13,7 +13,7 @@ use orrery_domain::ids::ExecutionId;
 
 /// The waiters of each execution. Their number is bounded by the server's connection limit.
 #[derive(Debug, Default, Clone)]
-pub struct Waiters {
+pub(crate) struct Waiters {
     entries: Arc<Mutex<HashMap<ExecutionId, WaitEntry>>>,
 }
 
@@ -34,7 +34,7 @@ pub struct Waiter {
 impl Waiters {
     /// Registers a waiter for the end of `id`.
     #[must_use]
-    pub fn register(&self, id: ExecutionId) -> Waiter {
+    pub(crate) fn register(&self, id: ExecutionId) -> Waiter {
         let mut waiting = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = waiting.entry(id).or_default();
         entry.taken += 1;
@@ -42,7 +42,7 @@ impl Waiters {
     }
 
     /// Wakes all waiters of an ended execution.
-    pub fn wake(&self, id: ExecutionId) {
+    pub(crate) fn wake(&self, id: ExecutionId) {
         let waiting = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(entry) = waiting.get(&id) {
             entry.end.notify_waiters();

@@ -28,7 +28,7 @@ use orrery_storage as storage;
 
 /// The stored output of a model.
 #[derive(Debug)]
-pub struct StoredOutput {
+pub(crate) struct StoredOutput {
     pub output: Payload,
     /// The output's text, for the webhook.
     pub text: Box<RawValue>,
@@ -36,7 +36,7 @@ pub struct StoredOutput {
 }
 
 /// Returns the failure of work whose model is no longer in the catalog.
-pub fn model_removed(model: &str) -> Failure {
+pub(crate) fn model_removed(model: &str) -> Failure {
     let sentence = format!("the model '{model}' is no longer in the catalog");
     Failure::new(ErrorClass::InvalidModelConfig, sentence)
 }
@@ -63,7 +63,7 @@ fn output_not_stored(error: files::Error) -> Result<Failure, Error> {
 ///
 /// # Errors
 /// The runner's error, or a failure of class `execution_timeout` or `internal_error`.
-pub async fn call_runner(
+pub(crate) async fn call_runner(
     work: &ModelSpec,
     model: &str,
     job: Job,

@@ -32,7 +32,7 @@ const USAGES_MAX: usize = 10_000;
 
 /// The budget that was exceeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum BudgetExceeded {
+pub(crate) enum BudgetExceeded {
     #[error(
         "the inputs and outputs of this execution have more than {limit} bytes \
          (engine.execution_bytes)"
@@ -49,7 +49,7 @@ pub enum BudgetExceeded {
 
 /// The payload usage of one organization.
 #[derive(Debug)]
-pub struct Usage {
+pub(crate) struct Usage {
     quota: u64,
     /// The usage last read from the store.
     recorded: AtomicU64,
@@ -74,12 +74,12 @@ impl Usage {
     }
 
     /// Recorded bytes plus bytes in flight.
-    pub fn used(&self) -> u64 {
+    pub(crate) fn used(&self) -> u64 {
         let in_flight = self.in_flight.load(Ordering::Relaxed);
         self.recorded.load(Ordering::Relaxed).saturating_add(in_flight)
     }
 
-    pub const fn quota(&self) -> u64 {
+    pub(crate) const fn quota(&self) -> u64 {
         self.quota
     }
 
@@ -96,11 +96,11 @@ impl Usage {
 }
 
 /// The usage of all organizations.
-pub type UsageByOrganization = Mutex<HashMap<OrganizationId, Arc<Usage>>>;
+pub(crate) type UsageByOrganization = Mutex<HashMap<OrganizationId, Arc<Usage>>>;
 
 /// The budget of one execution.
 #[derive(Debug)]
-pub struct Budget {
+pub(crate) struct Budget {
     limit: u64,
     usage: Arc<Usage>,
     produced: Mutex<Produced>,
@@ -148,14 +148,14 @@ impl Budget {
     }
 
     /// Returns the bytes not yet recorded by a commit, or 0 below [`RECORDED_FROM`].
-    pub fn unrecorded(&self) -> u64 {
+    pub(crate) fn unrecorded(&self) -> u64 {
         let produced = self.produced();
         let bytes = produced.bytes.saturating_sub(produced.recorded);
         if bytes < RECORDED_FROM { 0 } else { bytes }
     }
 
     /// Notes that a commit has recorded `bytes`.
-    pub fn recorded(&self, bytes: u64) {
+    pub(crate) fn recorded(&self, bytes: u64) {
         self.produced().recorded += bytes;
         self.usage.release(bytes);
         self.usage.recorded.fetch_add(bytes, Ordering::Relaxed);

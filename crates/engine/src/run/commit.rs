@@ -169,7 +169,7 @@ impl Inner {
 }
 
 /// Adds a new execution to its workflow's lists.
-pub fn count_start(commit: &mut Commit, execution: &Execution) {
+pub(crate) fn count_start(commit: &mut Commit, execution: &Execution) {
     let Some(run) = execution.workflow() else { return };
     let organization = execution.organization;
     let id = execution.id;

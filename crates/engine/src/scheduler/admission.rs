@@ -19,21 +19,21 @@ use orrery_domain::ids::{ExecutionId, OrganizationId};
 
 /// Queued executions with an input of up to this many bytes stay in memory; larger inputs are
 /// reread when their execution starts.
-pub const KEEP_BYTES_MAX: u64 = 4096;
+pub(crate) const KEEP_BYTES_MAX: u64 = 4096;
 
 /// The payload of a ticket.
 #[derive(Debug)]
-pub struct Entry {
+pub(crate) struct Entry {
     pub organization: OrganizationId,
     /// The execution's state, if it stays in memory while queued.
     pub active: Option<Handle>,
 }
 
 /// Notifies a step that waits for a model permit when the permit is granted.
-pub type StepWaiter = oneshot::Sender<()>;
+pub(crate) type StepWaiter = oneshot::Sender<()>;
 
 #[derive(Debug)]
-pub struct Scheduler {
+pub(crate) struct Scheduler {
     lanes: Mutex<Lanes<Entry, StepWaiter>>,
     active: ActiveExecutions,
     /// Notified when work may be able to start.
@@ -43,7 +43,7 @@ pub struct Scheduler {
 /// An execution that is about to be accepted, already counted for its organization. Dropping it
 /// before the commit is durable undoes the count.
 #[derive(Debug)]
-pub struct Admission {
+pub(crate) struct Admission {
     scheduler: Arc<Scheduler>,
     organization: OrganizationId,
     is_open: bool,
@@ -51,7 +51,7 @@ pub struct Admission {
 
 impl Admission {
     /// Makes the count permanent because the commit is durable: the execution counts until it ends.
-    pub fn keep(mut self) {
+    pub(crate) fn keep(mut self) {
         self.is_open = false;
     }
 }
@@ -67,7 +67,7 @@ impl Drop for Admission {
 /// The announcement of work that a commit makes ready. Dropping the announcement before the work is
 /// enqueued withdraws it.
 #[derive(Debug)]
-pub struct LaneReservation {
+pub(crate) struct LaneReservation {
     scheduler: Arc<Scheduler>,
     lane: String,
     id: ExecutionId,
@@ -75,21 +75,21 @@ pub struct LaneReservation {
 }
 
 impl Scheduler {
-    pub fn new(active_max: usize, active: ActiveExecutions) -> Self {
+    pub(crate) fn new(active_max: usize, active: ActiveExecutions) -> Self {
         Self { lanes: Mutex::new(Lanes::new(active_max)), active, ready: Notify::new() }
     }
 
-    pub fn lanes(&self) -> MutexGuard<'_, Lanes<Entry, StepWaiter>> {
+    pub(crate) fn lanes(&self) -> MutexGuard<'_, Lanes<Entry, StepWaiter>> {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes the dispatcher check for work to start.
-    pub fn wake(&self) {
+    pub(crate) fn wake(&self) {
         self.ready.notify_one();
     }
 
     /// Resolves when work may be able to start.
-    pub async fn ready(&self) {
+    pub(crate) async fn ready(&self) {
         self.ready.notified().await;
     }
 
@@ -97,7 +97,7 @@ impl Scheduler {
     ///
     /// # Errors
     /// [`Full`] if the organization's queue is full.
-    pub fn admit(
+    pub(crate) fn admit(
         self: &Arc<Self>,
         organization: OrganizationId,
         limit: Option<usize>,
@@ -111,7 +111,7 @@ impl Scheduler {
     ///
     /// # Errors
     /// [`Full`] if the lane's queue is full.
-    pub fn reserve(
+    pub(crate) fn reserve(
         self: &Arc<Self>,
         lane: String,
         (cap, queue_limit): (usize, usize),
@@ -127,7 +127,11 @@ impl Scheduler {
     }
 
     /// Announces work that was already accepted.
-    pub fn reserve_accepted(self: &Arc<Self>, lane: String, id: ExecutionId) -> LaneReservation {
+    pub(crate) fn reserve_accepted(
+        self: &Arc<Self>,
+        lane: String,
+        id: ExecutionId,
+    ) -> LaneReservation {
         self.lanes().reserve_accepted(&lane, id);
         LaneReservation { scheduler: Arc::clone(self), lane, id, is_open: true }
     }
@@ -135,7 +139,7 @@ impl Scheduler {
 
 impl LaneReservation {
     /// Adds the work to its lane's queue; its row must be durable.
-    pub fn enqueue(mut self, entry: Entry) {
+    pub(crate) fn enqueue(mut self, entry: Entry) {
         self.is_open = false;
         let ticket = Ticket { id: self.id, organization: entry.organization, payload: entry };
         let has_turns = {
@@ -149,7 +153,7 @@ impl LaneReservation {
     }
 
     /// [`LaneReservation::enqueue`] for new work. A small execution stays in memory while queued.
-    pub fn enqueue_new(self, execution: &Execution) {
+    pub(crate) fn enqueue_new(self, execution: &Execution) {
         let is_kept = execution.input.len() <= KEEP_BYTES_MAX
             && self.scheduler.lanes().has_room(&self.lane, execution.organization);
         let active = is_kept.then(|| self.scheduler.active.insert_loaded(execution));

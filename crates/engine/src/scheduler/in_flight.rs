@@ -45,7 +45,7 @@ const BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 /// One run: a whole execution or one step attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Run {
+pub(crate) struct Run {
     pub organization: OrganizationId,
     pub id: ExecutionId,
     /// 0 for the whole execution, otherwise the checksum of the attempt's key.
@@ -55,20 +55,20 @@ pub struct Run {
 impl Run {
     /// Identifies a whole execution.
     #[must_use]
-    pub const fn whole(organization: OrganizationId, id: ExecutionId) -> Self {
+    pub(crate) const fn whole(organization: OrganizationId, id: ExecutionId) -> Self {
         Self { organization, id, attempt: 0 }
     }
 
     /// Identifies the step attempt with this `key`.
     #[must_use]
-    pub fn attempt(organization: OrganizationId, id: ExecutionId, key: &str) -> Self {
+    pub(crate) fn attempt(organization: OrganizationId, id: ExecutionId, key: &str) -> Self {
         Self { organization, id, attempt: crc32fast::hash(key.as_bytes()).max(1) }
     }
 }
 
 /// A run during which the process crashed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Suspect {
+pub(crate) struct Suspect {
     pub run: Run,
     /// The number of crashes during the run, without progress in between.
     pub deaths: u32,
@@ -79,7 +79,7 @@ pub struct Suspect {
 /// Evidence of the cause of a crash. SIGKILL alone is not evidence, because a person, a supervisor
 /// or a script may have sent it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Crash {
+pub(crate) enum Crash {
     /// A fatal signal raised by the process itself: a memory fault, a panic that aborts, a failed
     /// allocation.
     Fault,
@@ -92,7 +92,7 @@ pub enum Crash {
 
 /// The record left by the previous process.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Previous {
+pub(crate) struct Previous {
     /// The cause of the crash, if there is evidence; `None` after an orderly stop or a reboot.
     pub crash: Option<Crash>,
     /// The runs in flight when the process ended.
@@ -104,7 +104,7 @@ pub struct Previous {
 /// The record of the executions in flight; clones share the record. Nothing is recorded before
 /// [`InFlight::open`].
 #[derive(Debug, Clone, Default)]
-pub struct InFlight {
+pub(crate) struct InFlight {
     slots: Arc<Mutex<Slots>>,
 }
 
@@ -121,7 +121,7 @@ struct Slots {
 
 /// Records a run until it is dropped.
 #[derive(Debug)]
-pub struct Mark {
+pub(crate) struct Mark {
     record: InFlight,
     /// The file and the slot's offset; `None` if no file is open.
     slot: Option<(Arc<File>, u64)>,
@@ -130,7 +130,7 @@ pub struct Mark {
 impl InFlight {
     /// Reads the record in the directory `folder`. Returns an empty record if the file is missing
     /// or corrupt.
-    pub fn read(folder: &Path) -> Previous {
+    pub(crate) fn read(folder: &Path) -> Previous {
         match read_file(&folder.join(NAME)) {
             Ok(bytes) => parse(&bytes, &boot_id(), &OomKills::read()).unwrap_or_else(|| {
                 tracing::warn!("ignored a damaged record of running executions");
@@ -149,7 +149,7 @@ impl InFlight {
     ///
     /// # Errors
     /// The I/O error if the file cannot be written. In that case, nothing is recorded.
-    pub fn open(&self, folder: &Path, suspects: &[Suspect]) -> io::Result<()> {
+    pub(crate) fn open(&self, folder: &Path, suspects: &[Suspect]) -> io::Result<()> {
         let path = folder.join(NAME);
         let new = folder.join("in-flight.new");
         let mut options = OpenOptions::new();
@@ -169,7 +169,7 @@ impl InFlight {
 
     /// Records a run until the mark is dropped. Never fails: a run that cannot be recorded still
     /// runs.
-    pub fn begin(&self, run: Run) -> Mark {
+    pub(crate) fn begin(&self, run: Run) -> Mark {
         let slot = {
             let mut slots = self.lock();
             slots.file.clone().map(|file| {
@@ -186,7 +186,7 @@ impl InFlight {
     }
 
     /// Records the memory growth while a suspect runs alone.
-    pub fn note_growth(&self, bytes: u64) {
+    pub(crate) fn note_growth(&self, bytes: u64) {
         let file = self.lock().file.clone();
         let written = file.map(|file| file.write_all_at(&bytes.to_le_bytes(), GROWTH_AT as u64));
         if let Some(Err(error)) = written {
@@ -195,7 +195,7 @@ impl InFlight {
     }
 
     /// Records an orderly stop: the runs in flight are not suspects.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         let file = self.lock().file.clone();
         if let Some(file) = file
             && let Err(error) = file.write_all_at(&[STOPPED], STATE_AT as u64)
@@ -207,7 +207,7 @@ impl InFlight {
     /// Test hook: stops recording, as if the process had died at this point of the given signal, or
     /// of SIGKILL.
     #[cfg(test)]
-    pub fn die(&self, note: Option<crash_note::Note>) {
+    pub(crate) fn die(&self, note: Option<crash_note::Note>) {
         let mut slots = self.lock();
         let file = slots.file.take().unwrap();
         if let Some(note) = note {

@@ -39,7 +39,7 @@ const GROWTH_MIN: u64 = 64 << 20;
 
 /// Tracks the executions that may have killed the process.
 #[derive(Debug, Default)]
-pub struct Isolation {
+pub(crate) struct Isolation {
     /// Executions in flight, for recovery after a crash.
     pub(crate) in_flight: InFlight,
     /// Executions held back until each of them can run alone.

@@ -39,7 +39,7 @@ impl Backoff {
 
 /// The cause of an execution's retry, as shown to clients. The log contains the error itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Delay {
+pub(crate) struct Delay {
     pub cause: &'static str,
     /// Number of consecutive failures.
     pub failures: u32,
@@ -64,7 +64,7 @@ struct State {
 
 /// Executions that have failed and not recovered since.
 #[derive(Debug)]
-pub struct Retries {
+pub(crate) struct Retries {
     backoff: Backoff,
     state: Mutex<State>,
     /// The number of entries in `state`, so that the common case of no retries takes no lock.
@@ -72,13 +72,13 @@ pub struct Retries {
 }
 
 impl Retries {
-    pub fn new(pauses: Backoff) -> Self {
+    pub(crate) fn new(pauses: Backoff) -> Self {
         Self { backoff: pauses, state: Mutex::default(), count: AtomicUsize::new(0) }
     }
 
     /// Records a failure and schedules a retry. The first failing execution is logged as an error,
     /// and further ones as warnings.
-    pub fn note(
+    pub(crate) fn note(
         &self,
         id: ExecutionId,
         lane: Option<Arc<str>>,
@@ -106,7 +106,7 @@ impl Retries {
     }
 
     /// Removes an execution that has recovered, has ended or was cancelled.
-    pub fn clear(&self, id: ExecutionId) {
+    pub(crate) fn clear(&self, id: ExecutionId) {
         if self.count.load(Ordering::Acquire) == 0 {
             return;
         }
@@ -123,7 +123,7 @@ impl Retries {
 
     /// Takes the executions in lanes whose delay has elapsed; from then on, they count as being
     /// retried.
-    pub fn take_due(&self) -> Vec<(Arc<str>, ExecutionId)> {
+    pub(crate) fn take_due(&self) -> Vec<(Arc<str>, ExecutionId)> {
         let mut taken = Vec::new();
         if self.count.load(Ordering::Acquire) == 0 {
             return taken;
@@ -140,7 +140,7 @@ impl Retries {
     }
 
     /// Returns the time at which the next delay ends.
-    pub fn next_due(&self) -> Option<Instant> {
+    pub(crate) fn next_due(&self) -> Option<Instant> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
         }
@@ -148,7 +148,7 @@ impl Retries {
     }
 
     /// Returns the pending retry of an execution, if there is one.
-    pub fn find(&self, id: ExecutionId) -> Option<Delay> {
+    pub(crate) fn find(&self, id: ExecutionId) -> Option<Delay> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
         }
@@ -158,7 +158,7 @@ impl Retries {
     }
 
     /// Returns the number of executions that have failed and not recovered since.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.count.load(Ordering::Acquire)
     }
 

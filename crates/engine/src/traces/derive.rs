@@ -17,14 +17,14 @@ use orrery_domain::time::Timestamp;
 use orrery_domain::trace::{SpanId, Trace};
 
 /// Maximum number of steps of an execution that get spans.
-pub const STEPS_MAX: usize = 1000;
+pub(super) const STEPS_MAX: usize = 1000;
 /// Maximum number of spans of an execution.
-pub const SPANS_MAX: usize = 2000;
+pub(super) const SPANS_MAX: usize = 2000;
 /// Maximum length in characters of a name chosen by a client or a model.
 const NAME_MAX: usize = 128;
 
 /// Returns the spans of an execution that has ended, starting with the execution's own.
-pub fn of_execution(outline: &Outline) -> Vec<Span> {
+pub(super) fn of_execution(outline: &Outline) -> Vec<Span> {
     let Outline { execution, steps, plan } = outline;
     let of = Of { execution, trace: execution.trace(), end: end_of(execution) };
     let mut spans = vec![of.root()];
@@ -58,7 +58,7 @@ pub fn of_execution(outline: &Outline) -> Vec<Span> {
 }
 
 /// Returns the span of the last attempt at a delivery.
-pub fn of_attempt(delivery: &Delivery) -> Option<Span> {
+pub(super) fn of_attempt(delivery: &Delivery) -> Option<Span> {
     let attempt = delivery.progress.attempts.last()?;
     let trace = delivery.trace();
     let id = SpanId::of(&delivery.attempt_key(attempt.number));

@@ -49,7 +49,7 @@ enum Tried {
 
 /// The timing of the exporter.
 #[derive(Debug, Clone, Copy)]
-pub struct Pace {
+pub(super) struct Pace {
     /// Maximum time that a span waits for the batch to fill.
     pub batch_after: Duration,
     /// The delay after the first attempt; it doubles after each further attempt.
@@ -72,10 +72,11 @@ impl Default for Pace {
 }
 
 /// A future that resolves to the spans of an execution.
-pub type SpansFuture<'a> = Pin<Box<dyn Future<Output = Result<Vec<Span>, Error>> + Send + 'a>>;
+pub(super) type SpansFuture<'a> =
+    Pin<Box<dyn Future<Output = Result<Vec<Span>, Error>> + Send + 'a>>;
 
 /// Provides the spans of stored executions.
-pub trait Source: Send + Sync {
+pub(super) trait Source: Send + Sync {
     /// Returns the spans of an ended execution.
     ///
     /// # Errors
@@ -93,7 +94,7 @@ impl Source for Engine {
 }
 
 /// Sends spans.
-pub struct Exporter {
+pub(super) struct Exporter {
     traces: Traces,
     source: Box<dyn Source>,
     client: Client,
@@ -106,7 +107,7 @@ pub struct Exporter {
 }
 
 impl Exporter {
-    pub fn new(
+    pub(super) fn new(
         (traces, source): (Traces, Box<dyn Source>),
         client: Client,
         clock: Clock,
@@ -120,7 +121,7 @@ impl Exporter {
     }
 
     /// Exports spans until shutdown, then sends the rest within the time that `Pace` allows.
-    pub async fn run(mut self, mut waiting: mpsc::Receiver<Ended>) {
+    pub(super) async fn run(mut self, mut waiting: mpsc::Receiver<Ended>) {
         let (stopping, flush_max) = (self.stopping.clone(), self.pace.flush_max);
         let too_late = async {
             stopping.cancelled().await;

@@ -17,7 +17,7 @@ use orrery_domain::file::{File, FileSource, UNKNOWN_TYPE};
 use orrery_domain::ids::{ExecutionId, FileId, KeyId, OrganizationId};
 
 /// Maximum number of artefacts in one output.
-pub const ARTEFACTS_MAX: usize = 100;
+pub(super) const ARTEFACTS_MAX: usize = 100;
 
 /// The origin of an output.
 #[derive(Debug, Clone, Copy)]

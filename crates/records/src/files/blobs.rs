@@ -36,13 +36,13 @@ pub enum Error {
 
 /// A blob that has been written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Written {
+pub(super) struct Written {
     pub digest: Digest,
     pub size: u64,
 }
 
 /// A blob that is being written. Dropping it unfinished deletes its temporary file.
-pub struct IncomingBlob {
+pub(super) struct IncomingBlob {
     blobs: BlobStore,
     file: fs::File,
     path: PathBuf,
@@ -63,7 +63,7 @@ impl IncomingBlob {
     ///
     /// # Errors
     /// [`Error`].
-    pub fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
+    pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
         self.size = self.size.saturating_add(bytes.len() as u64);
         if self.size > self.limit {
             return Err(Error::TooLarge { limit: self.limit });
@@ -73,7 +73,7 @@ impl IncomingBlob {
     }
 
     /// Returns the size and the digest so far.
-    pub fn written(&self) -> Written {
+    pub(super) fn written(&self) -> Written {
         let mut sum = [0; 32];
         let hash = self.hash.clone().finish();
         sum.iter_mut().zip(hash.as_ref()).for_each(|(path, byte)| *path = *byte);
@@ -87,7 +87,7 @@ impl IncomingBlob {
     ///
     /// # Errors
     /// When the disk fails; then nothing is left behind.
-    pub fn finalize(mut self) -> io::Result<Written> {
+    pub(super) fn finalize(mut self) -> io::Result<Written> {
         let written = self.written();
         let path = self.blobs.path(written.digest);
         let shard = path.parent().unwrap_or(self.blobs.folder());
@@ -112,20 +112,20 @@ impl Drop for IncomingBlob {
 
 /// The folder of blobs.
 #[derive(Debug, Clone)]
-pub struct BlobStore {
+pub(super) struct BlobStore {
     root: Arc<RootFolder>,
 }
 
 impl BlobStore {
     /// Creates a blob store in `folder`, which is created by the first write.
     #[must_use]
-    pub fn new(folder: PathBuf) -> Self {
+    pub(super) fn new(folder: PathBuf) -> Self {
         Self { root: Arc::new(RootFolder::new(folder)) }
     }
 
     /// Returns the path of the blob with this digest.
     #[must_use]
-    pub fn path(&self, digest: Digest) -> PathBuf {
+    pub(super) fn path(&self, digest: Digest) -> PathBuf {
         let name = digest.to_string();
         self.folder().join(name.get(..2).unwrap_or_default()).join(name)
     }
@@ -134,7 +134,7 @@ impl BlobStore {
     ///
     /// # Errors
     /// When the disk fails.
-    pub fn begin(&self, limit: u64) -> io::Result<IncomingBlob> {
+    pub(super) fn begin(&self, limit: u64) -> io::Result<IncomingBlob> {
         let incoming = self.folder().join(INCOMING);
         self.root.ensure()?;
         make_shard(&incoming)?;
@@ -158,7 +158,7 @@ impl BlobStore {
     ///
     /// # Errors
     /// [`Error`].
-    pub fn receive(&self, source: &mut dyn Read, limit: u64) -> Result<IncomingBlob, Error> {
+    pub(super) fn receive(&self, source: &mut dyn Read, limit: u64) -> Result<IncomingBlob, Error> {
         let mut incoming = self.begin(limit)?;
         each_block(source, |block| incoming.write(block))?;
         Ok(incoming)
@@ -168,7 +168,7 @@ impl BlobStore {
     ///
     /// # Errors
     /// When the disk fails.
-    pub fn remove(&self, digest: Digest) -> io::Result<()> {
+    pub(super) fn remove(&self, digest: Digest) -> io::Result<()> {
         fs::remove_file(self.path(digest)).or_else(absent_is_fine)
     }
 
@@ -176,19 +176,19 @@ impl BlobStore {
     ///
     /// # Errors
     /// When the disk cannot be read.
-    pub fn walk(&self) -> io::Result<Walk> {
+    pub(super) fn walk(&self) -> io::Result<Walk> {
         Ok(Walk(Shards::of(self.folder())?))
     }
 
     /// Returns the folder of the blobs.
     #[must_use]
-    pub fn folder(&self) -> &Path {
+    pub(super) fn folder(&self) -> &Path {
         self.root.path()
     }
 
     /// Returns whether the blob with this digest is missing although the folder is in place.
     #[must_use]
-    pub fn lacks(&self, digest: Digest) -> bool {
+    pub(super) fn lacks(&self, digest: Digest) -> bool {
         self.root.lacks(&self.path(digest))
     }
 
@@ -196,14 +196,14 @@ impl BlobStore {
     ///
     /// # Errors
     /// When the folder is not in place, so that the state of its blobs is unknown.
-    pub fn check_lost(&self, digest: Digest) -> io::Result<()> {
+    pub(super) fn check_lost(&self, digest: Digest) -> io::Result<()> {
         self.root.check_lost(&self.path(digest))
     }
 
     /// Returns whether the folder is in place, as opposed to the empty mount point of a missing
     /// volume.
     #[must_use]
-    pub fn is_there(&self) -> bool {
+    pub(super) fn is_there(&self) -> bool {
         self.root.has_shards()
     }
 
@@ -211,7 +211,7 @@ impl BlobStore {
     ///
     /// # Errors
     /// When the disk fails.
-    pub fn accept_loss(&self) -> io::Result<()> {
+    pub(super) fn accept_loss(&self) -> io::Result<()> {
         self.root.accept_loss()
     }
 
@@ -219,7 +219,7 @@ impl BlobStore {
     ///
     /// # Errors
     /// When the disk fails.
-    pub fn move_to_trash(&self, digest: Digest, now: Timestamp) -> io::Result<()> {
+    pub(super) fn move_to_trash(&self, digest: Digest, now: Timestamp) -> io::Result<()> {
         trash::move_in(self.folder(), &self.path(digest), now).or_else(absent_is_fine)
     }
 
@@ -227,7 +227,7 @@ impl BlobStore {
     ///
     /// # Errors
     /// When the blob cannot be read.
-    pub fn matches_digest(&self, digest: Digest) -> io::Result<bool> {
+    pub(super) fn matches_digest(&self, digest: Digest) -> io::Result<bool> {
         let mut file = fs::File::open(self.path(digest))?;
         let mut hash = digest::Context::new(&SHA256);
         each_block(&mut file, |block| {
@@ -241,7 +241,7 @@ impl BlobStore {
     ///
     /// # Errors
     /// When the disk cannot be read.
-    pub fn remove_partial(&self, started: FileId) -> io::Result<()> {
+    pub(super) fn remove_partial(&self, started: FileId) -> io::Result<()> {
         self.remove_partial_from(started).or_else(absent_is_fine)
     }
 
@@ -259,14 +259,14 @@ impl BlobStore {
 
 /// A batched iteration over blobs.
 #[derive(Debug)]
-pub struct Walk(Shards);
+pub(super) struct Walk(Shards);
 
 impl Walk {
     /// Returns the next batch, which is empty at the end.
     ///
     /// # Errors
     /// When the disk cannot be read.
-    pub fn batch(&mut self) -> io::Result<Vec<Digest>> {
+    pub(super) fn batch(&mut self) -> io::Result<Vec<Digest>> {
         loop {
             let paths = self.0.batch(WALK_BATCH)?;
             let digest_of = |path: &PathBuf| Digest::parse(path.file_name()?.to_str()?);

@@ -7,41 +7,41 @@ use orrery_storage::commit::Expect;
 use orrery_storage::{self as storage, Commit, Key, Table};
 
 /// Returns the row of a pending upload.
-pub fn upload(organization: OrganizationId, id: FileId) -> Key {
+pub(super) fn upload(organization: OrganizationId, id: FileId) -> Key {
     Key::table(Table::Upload).id(organization).id(id)
 }
 
 /// Returns the row of a deleted file's tombstone. Its value is the time at which the tombstone
 /// expires.
-pub fn tombstone(organization: OrganizationId, id: FileId) -> Key {
+pub(super) fn tombstone(organization: OrganizationId, id: FileId) -> Key {
     Key::table(Table::FileGone).id(organization).id(id)
 }
 
 /// The totals of an organization's files: three counters.
 #[derive(Debug, Clone, Copy)]
-pub enum Sum {
+pub(super) enum Sum {
     Files = 0,
     Bytes = 1,
     Uploads = 2,
 }
 
 /// Returns the row of one of the counters.
-pub fn sum(organization: OrganizationId, sum: Sum) -> Key {
+pub(super) fn sum(organization: OrganizationId, sum: Sum) -> Key {
     Key::table(Table::FileUsage).id(organization).raw(&[sum as u8])
 }
 
 /// Returns the prefix of an organization's files, newest first.
-pub fn files_of(organization: OrganizationId) -> Key {
+pub(super) fn files_of(organization: OrganizationId) -> Key {
     Key::table(Table::File).id(organization)
 }
 
 /// Returns the row of a file. The files of an organization are sorted by time, newest first.
-pub fn file(organization: OrganizationId, id: FileId) -> Key {
+pub(super) fn file(organization: OrganizationId, id: FileId) -> Key {
     Key::table(Table::File).id(organization).id_newest_first(id)
 }
 
 /// Adds a file's rows and updates the organization's totals.
-pub fn add(commit: &mut Commit, file: &File) -> Result<(), storage::Error> {
+pub(super) fn add(commit: &mut Commit, file: &File) -> Result<(), storage::Error> {
     commit.put_bytes(reference(file.sha256, file.id), Vec::new());
     commit.put_bytes(expiry(file.expires_at, file.organization, file.id), Vec::new());
     commit.put(self::file(file.organization, file.id), file)?;
@@ -50,7 +50,7 @@ pub fn add(commit: &mut Commit, file: &File) -> Result<(), storage::Error> {
 }
 
 /// Adds the rows of a pending upload.
-pub fn add_upload(commit: &mut Commit, upload: &Upload) -> Result<(), storage::Error> {
+pub(super) fn add_upload(commit: &mut Commit, upload: &Upload) -> Result<(), storage::Error> {
     let Upload { organization, id, expires_at, .. } = *upload;
     commit.put_bytes(expiry(expires_at, organization, id), Vec::new());
     commit.put(self::upload(organization, id), upload)?;
@@ -60,7 +60,7 @@ pub fn add_upload(commit: &mut Commit, upload: &Upload) -> Result<(), storage::E
 
 /// Removes a pending upload. Only the first of several concurrent removals succeeds; the other
 /// commits fail.
-pub fn remove_upload(commit: &mut Commit, upload: &Upload) {
+pub(super) fn remove_upload(commit: &mut Commit, upload: &Upload) {
     let Upload { organization, id, expires_at, .. } = *upload;
     commit.expect(Expect::Present(self::upload(organization, id)));
     commit.delete(expiry(expires_at, organization, id));
@@ -69,7 +69,7 @@ pub fn remove_upload(commit: &mut Commit, upload: &Upload) {
 }
 
 /// Removes a file's rows and updates the totals.
-pub fn remove(commit: &mut Commit, file: &File) {
+pub(super) fn remove(commit: &mut Commit, file: &File) {
     commit.delete(reference(file.sha256, file.id));
     commit.delete(expiry(file.expires_at, file.organization, file.id));
     commit.delete(self::file(file.organization, file.id));
@@ -83,24 +83,24 @@ fn count(commit: &mut Commit, file: &File, files: i64) {
 }
 
 /// Returns the prefix of the expiry index, oldest first.
-pub fn expiries() -> Key {
+pub(super) fn expiries() -> Key {
     Key::table(Table::FileExpiry)
 }
 
 /// Returns the entry of a file in the expiry index.
-pub fn expiry(time: Timestamp, organization: OrganizationId, id: FileId) -> Key {
+pub(super) fn expiry(time: Timestamp, organization: OrganizationId, id: FileId) -> Key {
     expiries().time(time).id(organization).id(id)
 }
 
 /// Parses the organization and the file from a key of [`expiry`].
-pub fn of_expiry(key: &Key) -> Option<(OrganizationId, FileId)> {
+pub(super) fn of_expiry(key: &Key) -> Option<(OrganizationId, FileId)> {
     let ids: &[u8; 32] = key.as_bytes().last_chunk()?;
     let (organization, _id) = ids.split_first_chunk::<16>()?;
     Some((OrganizationId::from(*organization), key.last_id()?))
 }
 
 /// Returns the prefix of the references to all blobs.
-pub fn blob_references() -> Key {
+pub(super) fn blob_references() -> Key {
     Key::table(Table::Content)
 }
 
@@ -117,7 +117,7 @@ pub fn of_reference(key: &Key) -> Option<Digest> {
 }
 
 /// Returns the row of a file's reference to a blob.
-pub fn reference(digest: Digest, id: FileId) -> Key {
+pub(super) fn reference(digest: Digest, id: FileId) -> Key {
     references(digest).id(id)
 }
 

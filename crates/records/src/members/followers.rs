@@ -11,9 +11,9 @@ use orrery_domain::member::Member;
 
 /// Maximum number of streams of one member. All windows of a browser share one stream, so a member
 /// can use at most this many browsers.
-pub const STREAMS_MAX: usize = 8;
+pub(super) const STREAMS_MAX: usize = 8;
 /// Maximum number of streams of all members of an organization.
-pub const STREAMS_OF_ORGANIZATION_MAX: usize = 256;
+pub(super) const STREAMS_OF_ORGANIZATION_MAX: usize = 256;
 
 /// The open streams, by organization and member, oldest first.
 #[derive(Debug, Default)]

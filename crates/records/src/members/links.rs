@@ -21,7 +21,7 @@ const VALID: Duration = Duration::from_secs(24 * 3600);
 /// How long a link's record is kept after its expiry.
 const KEPT: Duration = Duration::from_secs(24 * 3600);
 /// Maximum number of open invitations of an organization.
-pub const INVITATIONS_MAX: usize = 100;
+pub(super) const INVITATIONS_MAX: usize = 100;
 
 /// A new link. The token is stored only here and in the link's URL.
 #[derive(Debug, Clone, PartialEq, Eq)]

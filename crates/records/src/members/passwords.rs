@@ -17,7 +17,7 @@ use tokio::sync::{AcquireError, OnceCell, Semaphore};
 use super::Error;
 use super::throttle::Network;
 use orrery_domain::hex::hex;
-pub use orrery_domain::member::{PASSWORD_MAX, PASSWORD_MIN};
+pub(super) use orrery_domain::member::{PASSWORD_MAX, PASSWORD_MIN};
 use orrery_runtime::random_bytes;
 
 /// The memory of a hash in KiB; the constants below are the number of passes and lanes. All three

@@ -7,39 +7,42 @@ use orrery_storage::rotation::{Rotation, Watch};
 use orrery_storage::{self as storage, Commit, Key, Store, Table};
 
 /// Returns the row of a schedule.
-pub fn schedule(organization: OrganizationId, id: ScheduleId) -> Key {
+pub(super) fn schedule(organization: OrganizationId, id: ScheduleId) -> Key {
     of_organization(organization).id(id)
 }
 
 /// Returns the prefix of an organization's schedules, oldest first.
-pub fn of_organization(organization: OrganizationId) -> Key {
+pub(super) fn of_organization(organization: OrganizationId) -> Key {
     all().id(organization)
 }
 
 /// Returns the prefix of the schedules of all organizations.
-pub fn all() -> Key {
+pub(super) fn all() -> Key {
     Key::table(Table::Schedule)
 }
 
 /// Returns the prefix of all timers.
-pub fn timers() -> Key {
+pub(super) fn timers() -> Key {
     Key::table(Table::ScheduleDue)
 }
 
 /// Returns the row of a schedule's timer. Its value is the organization.
-pub fn timer(due: Timestamp, id: ScheduleId) -> Key {
+pub(super) fn timer(due: Timestamp, id: ScheduleId) -> Key {
     timers().time(due).id(id)
 }
 
 /// Parses the time, the organization and the schedule of a timer.
-pub fn parse_timer(key: &Key, value: &[u8]) -> Option<(Timestamp, OrganizationId, ScheduleId)> {
+pub(super) fn parse_timer(
+    key: &Key,
+    value: &[u8],
+) -> Option<(Timestamp, OrganizationId, ScheduleId)> {
     let moment = key.as_bytes().get(1..9)?.try_into().ok().map(Timestamp::from_sortable)?;
     let organization: [u8; 16] = value.try_into().ok()?;
     Some((moment, organization.into(), key.last_id()?))
 }
 
 /// Moves a schedule's timer to the due time in its record.
-pub fn set_timer(commit: &mut Commit, before: Option<Timestamp>, schedule: &Schedule) {
+pub(super) fn set_timer(commit: &mut Commit, before: Option<Timestamp>, schedule: &Schedule) {
     if let Some(before) = before.filter(|before| schedule.due != Some(*before)) {
         commit.delete(timer(before, schedule.id));
     }

@@ -18,7 +18,7 @@ const REFS_DEEP: usize = 16;
 ///
 /// # Errors
 /// The fault, as a phrase that follows "its OpenAPI document".
-pub fn read(document: &Value) -> Result<ModelInterface, String> {
+pub(super) fn read(document: &Value) -> Result<ModelInterface, String> {
     let schemas = document.pointer("/components/schemas").and_then(Value::as_object);
     let schemas = schemas.ok_or_else(|| "has no components.schemas".to_owned())?;
     let input = schemas.get("Input").ok_or_else(|| "describes no Input".to_owned())?;

@@ -34,7 +34,7 @@ const SETTLED: Duration = Duration::from_secs(2);
 
 /// The workers of one model.
 #[derive(Debug)]
-pub struct Pool {
+pub(super) struct Pool {
     pub options: Arc<Options>,
     pub model: Model,
     pub guard: GuardConfig,
@@ -61,7 +61,7 @@ struct State {
 /// A worker in use. If the lease is dropped before the outcome of its job is known, the worker is
 /// killed.
 #[derive(Debug)]
-pub struct WorkerLease {
+pub(super) struct WorkerLease {
     pool: Arc<Pool>,
     pub worker: Option<Worker>,
 }
@@ -69,7 +69,7 @@ pub struct WorkerLease {
 impl Pool {
     /// Creates a pool without workers.
     #[must_use]
-    pub fn new(options: Arc<Options>, model: Model, guard: GuardConfig) -> Arc<Self> {
+    pub(super) fn new(options: Arc<Options>, model: Model, guard: GuardConfig) -> Arc<Self> {
         let state = State {
             idle: Vec::new(),
             alive: 0,
@@ -86,13 +86,13 @@ impl Pool {
 
     /// Returns the health of the pool's workers.
     #[must_use]
-    pub fn health(&self) -> Health {
+    pub(super) fn health(&self) -> Health {
         self.lock().health.clone()
     }
 
     /// Returns the hint for the operator about a model whose worker sends no response.
     #[must_use]
-    pub fn hint(&self) -> Option<&'static str> {
+    pub(super) fn hint(&self) -> Option<&'static str> {
         self.lock().hint
     }
 
@@ -100,7 +100,7 @@ impl Pool {
     ///
     /// # Errors
     /// The last failure, if no worker can be started now and `may_wait` is false.
-    pub async fn take(self: &Arc<Self>, may_wait: bool) -> Result<WorkerLease, String> {
+    pub(super) async fn take(self: &Arc<Self>, may_wait: bool) -> Result<WorkerLease, String> {
         loop {
             let freed = self.freed.notified();
             let pause = {
@@ -198,7 +198,7 @@ impl Pool {
 
     /// Keeps at least one worker running, so that a model that cannot start is detected before its
     /// first request, and a worker that stays up counts as healthy.
-    pub fn maintain(self: &Arc<Self>) {
+    pub(super) fn maintain(self: &Arc<Self>) {
         let mut state = self.lock();
         let idle = std::mem::take(&mut state.idle);
         for mut worker in idle {
@@ -230,7 +230,7 @@ impl Pool {
 
 impl WorkerLease {
     /// Returns the worker to the pool after its job.
-    pub fn return_to_pool(mut self) {
+    pub(super) fn return_to_pool(mut self) {
         let Some(worker) = self.worker.take() else { return };
         let mut state = self.pool.lock();
         state.backoff.succeeded();
@@ -243,7 +243,7 @@ impl WorkerLease {
     }
 
     /// Reaps a worker that exited by itself, and returns a description of its exit.
-    pub async fn reap(mut self) -> String {
+    pub(super) async fn reap(mut self) -> String {
         let Some(worker) = self.worker.take() else { return String::new() };
         let pool = Arc::clone(&self.pool);
         // Runs in a separate task, so that the worker is removed from the count even if the caller

@@ -14,11 +14,11 @@ use orrery_domain::model::Usage;
 use orrery_domain::money::Usd;
 
 /// Maximum length of a worker's line in bytes, which limits the output.
-pub const LINE_MAX: usize = 10 * 1024 * 1024;
+pub(super) const LINE_MAX: usize = 10 * 1024 * 1024;
 
 /// A message from a worker.
 #[derive(Debug, PartialEq)]
-pub enum Said {
+pub(super) enum Said {
     /// The worker has started and accepts jobs.
     Ready,
     Log(String),
@@ -30,14 +30,14 @@ pub enum Said {
 
 /// The outcome of a job.
 #[derive(Debug, PartialEq)]
-pub struct Ended {
+pub(super) struct Ended {
     /// The output, or the failure as classified by the worker.
     pub result: Result<Value, Failure>,
     pub usage: Usage,
 }
 
 /// Formats the line for a job.
-pub fn job(job: &Job, folder: Option<&str>) -> String {
+pub(super) fn job(job: &Job, folder: Option<&str>) -> String {
     let mut fields = Map::new();
     let mut put = |name: &str, value: Value| fields.insert(name.to_owned(), value);
     put("id", job.attempt_key.as_str().into());
@@ -60,7 +60,11 @@ pub fn job(job: &Job, folder: Option<&str>) -> String {
 ///
 /// # Errors
 /// The fault, as a phrase that follows "its worker".
-pub fn parse(line: &[u8], id: Option<&str>, cost_report: &str) -> Result<Option<Said>, String> {
+pub(super) fn parse(
+    line: &[u8],
+    id: Option<&str>,
+    cost_report: &str,
+) -> Result<Option<Said>, String> {
     let Ok(said) = serde_json::from_slice::<Value>(line) else {
         return Err(format!("wrote a line that is not valid JSON: {}", super::excerpt(line)));
     };

@@ -18,7 +18,7 @@ use orrery_runtime as runtime;
 
 /// A worker; it may have exited without being reaped yet.
 #[derive(Debug)]
-pub struct Worker {
+pub(super) struct Worker {
     /// The worker process; its directory contains the directories of its runs.
     process: Process,
     stdout: BufReader<ChildStdout>,
@@ -29,7 +29,7 @@ pub struct Worker {
 
 /// The failure of a worker that sent no response.
 #[derive(Debug)]
-pub enum Error {
+pub(super) enum Error {
     /// The worker has exited.
     Ended,
     /// The worker violated the protocol; a phrase that follows "its worker".
@@ -42,7 +42,7 @@ impl Worker {
     ///
     /// # Errors
     /// Fails if this binary cannot be started again.
-    pub fn start(pool: &Pool) -> io::Result<Self> {
+    pub(super) fn start(pool: &Pool) -> io::Result<Self> {
         let Pool { options, model, guard, tail, .. } = pool;
         let program = Program {
             command: &options.command,
@@ -58,7 +58,7 @@ impl Worker {
     }
 
     /// Returns the exit status if the worker has exited.
-    pub fn ended(&mut self) -> Option<ExitStatus> {
+    pub(super) fn ended(&mut self) -> Option<ExitStatus> {
         self.process.ended()
     }
 
@@ -66,7 +66,7 @@ impl Worker {
     ///
     /// # Errors
     /// Fails if the directory cannot be created.
-    pub fn folder(&self) -> io::Result<Folder> {
+    pub(super) fn folder(&self) -> io::Result<Folder> {
         Folder::new_in(&self.process.home)
     }
 
@@ -75,7 +75,7 @@ impl Worker {
     ///
     /// # Errors
     /// [`Error`]; the worker must then not be reused.
-    pub async fn ask(
+    pub(super) async fn ask(
         &mut self,
         job: &Job,
         folder: Option<&str>,
@@ -118,12 +118,12 @@ impl Worker {
     }
 
     /// Ends the worker with all its descendants, and returns its exit status.
-    pub async fn end(&mut self) -> Option<ExitStatus> {
+    pub(super) async fn end(&mut self) -> Option<ExitStatus> {
         self.process.end().await
     }
 
     /// Gives the worker a moment to exit by itself, then ends it.
-    pub async fn leave(self) -> Option<ExitStatus> {
+    pub(super) async fn leave(self) -> Option<ExitStatus> {
         self.process.leave().await
     }
 }

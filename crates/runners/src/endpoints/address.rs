@@ -34,7 +34,7 @@ impl Address {
 }
 
 /// The URL parser of a runner type.
-pub type ReadUrl = fn(&values::Value<'_>) -> Parsed<String>;
+pub(super) type ReadUrl = fn(&values::Value<'_>) -> Parsed<String>;
 
 /// Parses the endpoints of a `[runner]` table: `url`, or `urls` with at least one entry. Errors are
 /// recorded in the section.

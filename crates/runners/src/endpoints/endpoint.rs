@@ -50,7 +50,7 @@ pub enum Standing {
 
 /// A change that adds an endpoint to the rotation or removes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
+pub(super) enum Change {
     /// Removed from rotation, with the reason.
     Out(String),
     /// Added or returned to rotation.
@@ -87,7 +87,7 @@ struct State {
 
 /// One endpoint of a model.
 #[derive(Debug)]
-pub struct Endpoint {
+pub(super) struct Endpoint {
     pub url: String,
     /// The URL without secrets.
     pub name: String,
@@ -96,7 +96,7 @@ pub struct Endpoint {
 
 /// The state of an endpoint as shown to operators.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
+pub(super) struct Seen {
     pub standing: Standing,
     pub in_flight: usize,
     /// The cause of the ejection, if the endpoint is out of rotation.
@@ -106,7 +106,7 @@ pub struct Seen {
 impl Endpoint {
     /// Creates an endpoint in unknown state; an endpoint with a readiness route counts as starting
     /// until it is probed.
-    pub const fn new(url: String, name: String, is_probed: bool) -> Self {
+    pub(super) const fn new(url: String, name: String, is_probed: bool) -> Self {
         let phase = if is_probed { Phase::Starting } else { Phase::Up };
         let state = State {
             phase,
@@ -127,7 +127,7 @@ impl Endpoint {
 
     /// Returns the endpoint's state for selection, and its number of requests in flight. With
     /// `is_probed`, only a probe ends an ejection, not a request.
-    pub fn standing(&self, now: Instant, is_probed: bool) -> (Standing, usize) {
+    pub(super) fn standing(&self, now: Instant, is_probed: bool) -> (Standing, usize) {
         let state = self.state();
         let standing = match state.phase {
             Phase::Up | Phase::Trial { is_taken: false } => Standing::Usable,
@@ -141,7 +141,7 @@ impl Endpoint {
 
     /// Returns the state as shown to operators. With probes, an endpoint on trial counts as usable,
     /// because a probe has succeeded; without probes, it does not count as usable yet.
-    pub fn seen(&self, is_probed: bool) -> Seen {
+    pub(super) fn seen(&self, is_probed: bool) -> Seen {
         let state = self.state();
         let standing = match state.phase {
             Phase::Up => Standing::Usable,
@@ -155,7 +155,7 @@ impl Endpoint {
     }
 
     /// Counts a request as in flight.
-    pub fn take(&self, now: Instant, is_probed: bool) {
+    pub(super) fn take(&self, now: Instant, is_probed: bool) {
         let mut state = self.state();
         state.in_flight = state.in_flight.saturating_add(1);
         match state.phase {
@@ -168,7 +168,7 @@ impl Endpoint {
     }
 
     /// Ends a request in flight.
-    pub fn give_back(&self) {
+    pub(super) fn give_back(&self) {
         let mut state = self.state();
         state.in_flight = state.in_flight.saturating_sub(1);
         // If the trial request was dropped, another request may take over the trial.
@@ -178,7 +178,7 @@ impl Endpoint {
     }
 
     /// Records that a request started at `begun` received a response.
-    pub fn answered(&self, begun: Instant) -> Option<Change> {
+    pub(super) fn answered(&self, begun: Instant) -> Option<Change> {
         let mut state = self.state();
         if state.ejected_at.is_some_and(|ejected| begun < ejected) {
             return None;
@@ -189,7 +189,7 @@ impl Endpoint {
     }
 
     /// Records that a request started at `begun` received no response, with the reason.
-    pub fn missed(&self, begun: Instant, now: Instant, reason: &str) -> Option<Change> {
+    pub(super) fn missed(&self, begun: Instant, now: Instant, reason: &str) -> Option<Change> {
         let mut state = self.state();
         if state.ejected_at.is_some_and(|ejected| begun < ejected) {
             return None;
@@ -204,7 +204,7 @@ impl Endpoint {
     }
 
     /// Whether a probe is due.
-    pub fn is_probe_due(&self, now: Instant) -> bool {
+    pub(super) fn is_probe_due(&self, now: Instant) -> bool {
         let state = self.state();
         let is_old = |every: Duration| state.probed_at.is_none_or(|probed| probed + every <= now);
         match state.phase {
@@ -215,7 +215,7 @@ impl Endpoint {
     }
 
     /// Records the result of a probe.
-    pub fn probed(&self, said: Readiness, now: Instant) -> Option<Change> {
+    pub(super) fn probed(&self, said: Readiness, now: Instant) -> Option<Change> {
         let mut state = self.state();
         state.probed_at = Some(now);
         match said {

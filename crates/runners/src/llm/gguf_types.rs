@@ -1,7 +1,7 @@
 //! The types of numbers and tensors in a GGUF file.
 
 /// Returns the size of a scalar in bytes.
-pub const fn width(kind: u32) -> Option<u64> {
+pub(super) const fn width(kind: u32) -> Option<u64> {
     Some(match kind {
         0 | 1 | 7 => 1,
         2 | 3 => 2,
@@ -13,7 +13,7 @@ pub const fn width(kind: u32) -> Option<u64> {
 
 /// Returns the properties of a tensor type: its name, the elements per block and the bytes per
 /// block.
-pub const fn tensor_type(kind: u32) -> Option<(&'static str, u64, u64)> {
+pub(super) const fn tensor_type(kind: u32) -> Option<(&'static str, u64, u64)> {
     Some(match kind {
         0 => ("F32", 1, 4),
         1 => ("F16", 1, 2),

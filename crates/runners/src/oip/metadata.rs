@@ -15,13 +15,13 @@ const TENSORS_MAX: usize = 256;
 /// Maximum length of a tensor name, in characters.
 const NAME_CHARS_MAX: usize = 256;
 /// Maximum number of dimensions of a tensor.
-pub const RANK_MAX: usize = 16;
+pub(super) const RANK_MAX: usize = 16;
 /// The input fields of the protocol's native format.
-pub const OWN_FORM: [&str; 3] = ["inputs", "outputs", "parameters"];
+pub(super) const OWN_FORM: [&str; 3] = ["inputs", "outputs", "parameters"];
 
 /// The datatypes that have a JSON representation in the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Datatype {
+pub(super) enum Datatype {
     Bool,
     Unsigned(u32),
     Signed(u32),
@@ -31,7 +31,7 @@ pub enum Datatype {
 
 /// An input tensor of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tensor {
+pub(super) struct Tensor {
     pub name: String,
     /// The datatype as spelled by the server.
     pub datatype: String,
@@ -41,13 +41,13 @@ pub struct Tensor {
 
 /// The input tensors of a model; empty if the server does not list them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Metadata {
+pub(super) struct Metadata {
     pub inputs: Vec<Tensor>,
 }
 
 impl Datatype {
     /// Returns the datatype with that name, or `None` if it has no JSON representation.
-    pub fn of(name: &str) -> Option<Self> {
+    pub(super) fn of(name: &str) -> Option<Self> {
         Some(match name {
             "BOOL" => Self::Bool,
             "UINT8" => Self::Unsigned(8),
@@ -67,7 +67,7 @@ impl Datatype {
     }
 
     /// Whether the elements are integers.
-    pub const fn is_whole(self) -> bool {
+    pub(super) const fn is_whole(self) -> bool {
         matches!(self, Self::Unsigned(_) | Self::Signed(_))
     }
 
@@ -106,7 +106,7 @@ impl Datatype {
 
 impl Tensor {
     /// Whether a single element may be given instead of the whole tensor.
-    pub fn takes_scalar(&self) -> bool {
+    pub(super) fn takes_scalar(&self) -> bool {
         self.shape.as_ref().is_none_or(|shape| shape.iter().all(|length| matches!(length, -1 | 1)))
     }
 
@@ -164,7 +164,7 @@ fn array_of(items: Map<String, Value>, length: i64) -> Map<String, Value> {
 ///
 /// # Errors
 /// The fault, as a phrase that follows "its metadata".
-pub fn read(document: &Value) -> Result<(Metadata, ModelInterface), String> {
+pub(super) fn read(document: &Value) -> Result<(Metadata, ModelInterface), String> {
     let listed = match document.get("inputs") {
         None | Some(Value::Null) => &[][..],
         Some(Value::Array(listed)) => listed,
@@ -213,13 +213,13 @@ fn tensor(listed: &Value) -> Result<Tensor, String> {
 
 impl Metadata {
     /// Returns the tensor with that name.
-    pub fn input(&self, name: &str) -> Option<&Tensor> {
+    pub(super) fn input(&self, name: &str) -> Option<&Tensor> {
         self.inputs.iter().find(|tensor| tensor.name == name)
     }
 
     /// Whether an input is in the protocol's native format, as opposed to having a tensor named
     /// `inputs`.
-    pub fn is_own_form(&self, input: &Map<String, Value>) -> bool {
+    pub(super) fn is_own_form(&self, input: &Map<String, Value>) -> bool {
         input.get("inputs").is_some_and(Value::is_array) && self.input("inputs").is_none()
     }
 

@@ -14,7 +14,11 @@ const VALUES_MAX: usize = 8 * 1024 * 1024;
 ///
 /// # Errors
 /// The fault in the input, as a sentence.
-pub fn request(input: &Value, metadata: Option<&Metadata>, id: &str) -> Result<Value, String> {
+pub(super) fn request(
+    input: &Value,
+    metadata: Option<&Metadata>,
+    id: &str,
+) -> Result<Value, String> {
     let fields = input.as_object().ok_or_else(|| "the input must be an object".to_owned())?;
     let silent = Metadata::default();
     let known = metadata.unwrap_or(&silent);
@@ -136,7 +140,7 @@ fn whole(element: &Value, datatype: Option<Datatype>) -> Value {
 ///
 /// # Errors
 /// The fault, as a phrase that follows "its answer".
-pub fn outputs(answer: &mut Value) -> Result<Value, String> {
+pub(super) fn outputs(answer: &mut Value) -> Result<Value, String> {
     let Some(Value::Array(outputs)) = answer.get_mut("outputs").map(Value::take) else {
         return Err("has no outputs".to_owned());
     };

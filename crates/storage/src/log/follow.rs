@@ -35,7 +35,7 @@ pub struct ArchivePosition {
 
 /// The archiving state of the segments.
 #[derive(Debug, Default)]
-pub struct ArchiveState {
+pub(crate) struct ArchiveState {
     pub position: Option<ArchivePosition>,
     /// Maximum bytes of segments that may wait for the chain.
     pub budget: Option<u64>,
@@ -45,7 +45,7 @@ pub struct ArchiveState {
 
 impl ArchiveState {
     /// Reads the state in the log's folder. An unreadable file ends the chain.
-    pub fn of(folder: &Path) -> Self {
+    pub(crate) fn of(folder: &Path) -> Self {
         let kept = match fs::read(path_of_file(folder)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Self::default(),
             text => text.and_then(|text| Ok(serde_json::from_slice(&text)?)),
@@ -73,23 +73,26 @@ fn note(folder: &Path, kept: &ArchivePosition) -> io::Result<()> {
 
 impl Segments {
     /// The archive position; `None` without a chain.
-    pub fn archive_position(&self) -> Option<ArchivePosition> {
+    pub(crate) fn archive_position(&self) -> Option<ArchivePosition> {
         self.held().archive.position.clone()
     }
 
     /// Sets the maximum bytes of segments that may wait for the chain.
-    pub fn set_archive_budget(&self, bytes: u64) {
+    pub(crate) fn set_archive_budget(&self, bytes: u64) {
         self.held().archive.budget = Some(bytes);
     }
 
     /// Takes the reason why the last chain was abandoned. Returns it only once.
-    pub fn take_archive_failure(&self) -> Option<String> {
+    pub(crate) fn take_archive_failure(&self) -> Option<String> {
         self.held().archive.given_up.take()
     }
 
     /// Starts a chain after the last record, whose number `published` returns. No later record is
     /// removed before the chain contains it.
-    pub fn start_archiving(&self, published: impl FnOnce() -> u64) -> io::Result<ArchivePosition> {
+    pub(crate) fn start_archiving(
+        &self,
+        published: impl FnOnce() -> u64,
+    ) -> io::Result<ArchivePosition> {
         let _alone = self.noting.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = {
             let mut held = self.held();
@@ -107,7 +110,7 @@ impl Segments {
 
     /// Records that `chain` durably contains the records up to `through`. Does nothing if that
     /// chain is no longer active.
-    pub fn mark_archived(&self, chain: Uuid, through: u64) -> io::Result<()> {
+    pub(crate) fn mark_archived(&self, chain: Uuid, through: u64) -> io::Result<()> {
         let _alone = self.noting.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(kept) = self.archive_position().filter(|kept| kept.chain == chain) else {
             return Ok(());
@@ -127,7 +130,7 @@ impl Segments {
     ///
     /// # Errors
     /// If the disk fails. A later start may then find the chain again.
-    pub fn stop_archiving(&self, reason: Option<String>) -> io::Result<()> {
+    pub(crate) fn stop_archiving(&self, reason: Option<String>) -> io::Result<()> {
         // Without this lock, a concurrent write of the note would recreate the file after its
         // removal.
         let _alone = self.noting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -144,7 +147,7 @@ impl Segments {
     }
 
     /// As [`Segments::stop_archiving`], but logs a failure.
-    pub fn give_up_archiving(&self, reason: Option<String>) {
+    pub(crate) fn give_up_archiving(&self, reason: Option<String>) {
         if let Err(error) = self.stop_archiving(reason) {
             // The next start will find the log incomplete and abandon the chain again.
             tracing::error!(%error, "failed to remove the position of the log archive");
@@ -152,7 +155,7 @@ impl Segments {
     }
 
     /// Bytes of the segments that have records after `through`.
-    pub fn bytes_behind(&self, through: u64) -> u64 {
+    pub(crate) fn bytes_behind(&self, through: u64) -> u64 {
         let held = self.held();
         let nexts = held.segments.iter().skip(1).map(|(first, _)| *first).chain([u64::MAX]);
         let behind = held.segments.iter().zip(nexts);
@@ -183,7 +186,7 @@ impl Segments {
     ///
     /// # Errors
     /// If a record is missing or cannot be read, or if `take` fails.
-    pub fn follow(
+    pub(crate) fn follow(
         &self,
         after: u64,
         until: u64,

@@ -17,24 +17,24 @@ use super::super::memtable::{Entry, Rows};
 use orrery_domain::time::Timestamp;
 
 /// The id of a store, which its log, tree and marker share.
-pub type StoreId = [u8; 16];
+pub(crate) type StoreId = [u8; 16];
 
 /// The format of segments that this release writes.
-pub const FORMAT: u32 = 1;
-pub const HEADER_BYTES: u64 = 64;
+pub(crate) const FORMAT: u32 = 1;
+pub(crate) const HEADER_BYTES: u64 = 64;
 const HEADER: usize = 64;
 const HEADER_MAGIC: [u8; 8] = *b"orry-log";
 const RECORD: usize = 40;
 const RECORD_MAGIC: [u8; 4] = *b"rec\x01";
 const DELETED: u32 = u32::MAX;
 /// The alignment of records.
-pub const ALIGN: usize = 8;
+pub(crate) const ALIGN: usize = 8;
 /// Maximum bytes of rows in a record.
-pub const RECORD_BYTES_MAX: u64 = 1 << 30;
+pub(crate) const RECORD_BYTES_MAX: u64 = 1 << 30;
 
 /// The header of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Header {
+pub(crate) struct Header {
     pub store: StoreId,
     pub nonce: u32,
     /// The number of the segment's first record.
@@ -45,14 +45,14 @@ pub struct Header {
 
 /// Why a header is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BadHeader {
+pub(crate) enum BadHeader {
     Damaged,
     Newer(u32),
 }
 
 impl Header {
     /// Encodes the header.
-    pub fn encode(&self) -> [u8; HEADER] {
+    pub(crate) fn encode(&self) -> [u8; HEADER] {
         let parts: [&[u8]; 7] = [
             &HEADER_MAGIC,
             &FORMAT.to_be_bytes(),
@@ -72,7 +72,7 @@ impl Header {
     }
 
     /// Decodes the header at the beginning of `bytes`.
-    pub fn decode(bytes: &[u8]) -> Result<Self, BadHeader> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, BadHeader> {
         let text = bytes.get(..HEADER - 4).ok_or(BadHeader::Damaged)?;
         let crc = u32_at(bytes, HEADER - 4);
         if crc != Some(crc32fast::hash(text)) || !text.starts_with(&HEADER_MAGIC) {
@@ -107,7 +107,7 @@ const fn padded(length: usize) -> usize {
 }
 
 /// The size of the record of `rows`, in bytes.
-pub fn record_bytes(rows: &Rows) -> u64 {
+pub(crate) fn record_bytes(rows: &Rows) -> u64 {
     let length = |(key, value): (&Key, &Option<Vec<u8>>)| {
         8 + key.as_bytes().len() + value.as_ref().map_or(0, Vec::len)
     };
@@ -115,7 +115,7 @@ pub fn record_bytes(rows: &Rows) -> u64 {
 }
 
 /// Encodes the record of `rows` into `buffer`.
-pub fn encode(
+pub(crate) fn encode(
     buffer: &mut Vec<u8>,
     nonce: u32,
     number: u64,
@@ -163,7 +163,7 @@ fn checksum(nonce: u32, bytes: &[u8]) -> u32 {
 
 /// A complete record, borrowed from its segment.
 #[derive(Debug, Clone, Copy)]
-pub struct Record<'b> {
+pub(crate) struct Record<'b> {
     pub number: u64,
     pub checkpoint: u64,
     pub time: Timestamp,
@@ -176,7 +176,7 @@ pub struct Record<'b> {
 }
 
 /// Decodes the record at `at`. Returns `None` if there is no complete record.
-pub fn decode(bytes: &[u8], at: usize, nonce: u32) -> Option<Record<'_>> {
+pub(crate) fn decode(bytes: &[u8], at: usize, nonce: u32) -> Option<Record<'_>> {
     let record = bytes.get(at..)?;
     if !record.starts_with(&RECORD_MAGIC) {
         return None;
@@ -199,13 +199,13 @@ pub fn decode(bytes: &[u8], at: usize, nonce: u32) -> Option<Record<'_>> {
 
 impl Record<'_> {
     /// Returns the record's rows. `None` as for [`Record::entries`].
-    pub fn rows(&self) -> Option<Rows> {
+    pub(crate) fn rows(&self) -> Option<Rows> {
         Some(self.entries()?.into_iter().collect())
     }
 
     /// Returns the record's rows in key order. `None` if the rows do not fill the record exactly,
     /// which no release has written.
-    pub fn entries(&self) -> Option<Vec<Entry>> {
+    pub(crate) fn entries(&self) -> Option<Vec<Entry>> {
         let mut rows = Vec::new();
         let mut rest = self.body;
         for _ in 0..self.rows {
@@ -223,6 +223,6 @@ impl Record<'_> {
 }
 
 /// Whether the bytes at `at` begin like a record, and so are a torn write or damage.
-pub fn looks_begun(bytes: &[u8], at: usize) -> bool {
+pub(crate) fn looks_begun(bytes: &[u8], at: usize) -> bool {
     bytes.get(at..).is_some_and(|rest| rest.starts_with(&RECORD_MAGIC))
 }

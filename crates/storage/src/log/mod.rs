@@ -7,9 +7,9 @@
 //! number of a segment proves where the previous segment ends. A failed write or sync is final: the
 //! caller must not use the log again.
 
-pub mod follow;
-pub mod form;
-pub mod replay;
+pub(crate) mod follow;
+pub(crate) mod form;
+pub(crate) mod replay;
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -26,13 +26,13 @@ use orrery_runtime::random_bytes;
 use orrery_runtime::shortage::with_descriptor;
 
 /// The log's folder within the store's folder.
-pub const FOLDER: &str = "log";
+pub(crate) const FOLDER: &str = "log";
 /// The extension of segment files.
 const SUFFIX: &str = ".log";
 /// The extension of a segment that is being created. The segment is renamed once it is durable.
 const HALF: &str = "half";
 /// The size of a segment, unless a single record needs more.
-pub const SEGMENT_BYTES: u64 = 16 * 1024 * 1024;
+pub(crate) const SEGMENT_BYTES: u64 = 16 * 1024 * 1024;
 /// Bytes filled with zeros in advance: in the first step, and at most per step.
 const ZEROS_FIRST: u64 = 256 * 1024;
 const ZEROS_BYTES_MAX: u64 = 2 * 1024 * 1024;
@@ -43,7 +43,7 @@ const SPARES: usize = 4;
 /// The segments of an open log, shared by the writer, which adds them, and the checkpoint, which
 /// removes them.
 #[derive(Debug)]
-pub struct Segments {
+pub(crate) struct Segments {
     folder: PathBuf,
     held: Mutex<Held>,
     /// Locked while the archive position is written.
@@ -60,7 +60,7 @@ struct Held {
 
 impl Segments {
     /// Creates the list of existing segments, oldest first.
-    pub fn new(folder: PathBuf, segments: Vec<(u64, u64)>) -> Self {
+    pub(crate) fn new(folder: PathBuf, segments: Vec<(u64, u64)>) -> Self {
         let archive = ArchiveState::of(&folder);
         let held = Held { segments, spares: Vec::new(), archive };
         Self { folder, held: Mutex::new(held), noting: Mutex::default() }
@@ -71,14 +71,14 @@ impl Segments {
     }
 
     /// Total bytes of all segments.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.held().segments.iter().map(|(_, bytes)| bytes).sum()
     }
 
     /// Removes the segments whose records are all up to `applied`, except the last segment and the
     /// segments that a chain of backups still needs. If `keep_spares` is set, keeps some of the
     /// files for reuse.
-    pub fn remove_through(&self, applied: u64, keep_spares: bool) -> io::Result<()> {
+    pub(crate) fn remove_through(&self, applied: u64, keep_spares: bool) -> io::Result<()> {
         self.enforce_archive_budget();
         let mut held = self.held();
         let kept = held.archive.position.as_ref().map_or(u64::MAX, |kept| kept.through);
@@ -105,18 +105,18 @@ impl Segments {
 }
 
 /// The path of the segment whose first record has this number.
-pub fn path_of(folder: &Path, first: u64) -> PathBuf {
+pub(crate) fn path_of(folder: &Path, first: u64) -> PathBuf {
     folder.join(format!("{first:016x}{SUFFIX}"))
 }
 
 /// The first record number in a segment's file name; `None` for other files.
-pub fn first_of(name: &str) -> Option<u64> {
+pub(crate) fn first_of(name: &str) -> Option<u64> {
     let digits = name.strip_suffix(SUFFIX).filter(|digits| digits.len() == 16)?;
     u64::from_str_radix(digits, 16).ok()
 }
 
 /// Removes incomplete and spare segments, which contain no valid records.
-pub fn remove_leftovers(folder: &Path) -> io::Result<()> {
+pub(crate) fn remove_leftovers(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         let extension = path.extension().and_then(|extension| extension.to_str());
@@ -129,7 +129,7 @@ pub fn remove_leftovers(folder: &Path) -> io::Result<()> {
 
 /// The log, open for appending.
 #[derive(Debug)]
-pub struct Log {
+pub(crate) struct Log {
     store: StoreId,
     segments: Arc<Segments>,
     file: File,
@@ -147,7 +147,7 @@ pub struct Log {
 
 impl Log {
     /// Starts a segment after record `number`.
-    pub fn begin(
+    pub(crate) fn begin(
         segments: Arc<Segments>,
         store: StoreId,
         number: u64,
@@ -170,17 +170,22 @@ impl Log {
     }
 
     /// The number of the last record.
-    pub const fn number(&self) -> u64 {
+    pub(crate) const fn number(&self) -> u64 {
         self.number
     }
 
     /// The segments, shared with the checkpoint.
-    pub const fn segments(&self) -> &Arc<Segments> {
+    pub(crate) const fn segments(&self) -> &Arc<Segments> {
         &self.segments
     }
 
     /// Writes `rows` as the next record. It is durable once [`Log::sync`] has returned.
-    pub fn write(&mut self, rows: &Rows, checkpoint: u64, now: Timestamp) -> io::Result<u64> {
+    pub(crate) fn write(
+        &mut self,
+        rows: &Rows,
+        checkpoint: u64,
+        now: Timestamp,
+    ) -> io::Result<u64> {
         let mut buffer = std::mem::take(&mut self.buffer);
         let number = self.number + 1;
         let estimate = form::record_bytes(rows);
@@ -202,12 +207,12 @@ impl Log {
     }
 
     /// Syncs the written records.
-    pub fn sync(&self) -> io::Result<()> {
+    pub(crate) fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
     }
 
     /// Starts the next segment.
-    pub fn roll(&mut self, checkpoint: u64, record: u64) -> io::Result<()> {
+    pub(crate) fn roll(&mut self, checkpoint: u64, record: u64) -> io::Result<()> {
         let capacity = SEGMENT_BYTES.max(HEADER_BYTES + record);
         let made = make(&self.segments, self.store, self.number + 1, checkpoint, capacity)?;
         let Made { file, nonce, filled } = made;
@@ -217,7 +222,7 @@ impl Log {
     }
 
     /// Whether the segment contains no records.
-    pub const fn is_fresh(&self) -> bool {
+    pub(crate) const fn is_fresh(&self) -> bool {
         self.at == HEADER_BYTES
     }
 

@@ -9,7 +9,7 @@ use super::{first_of, path_of};
 
 /// An error in a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Error {
+pub(crate) enum Error {
     /// A segment's header cannot be read.
     Header { segment: u64 },
     /// A newer release wrote the log.
@@ -46,7 +46,7 @@ impl std::fmt::Display for Error {
 
 /// The result of reading a log.
 #[derive(Debug, Clone, Default)]
-pub struct Found {
+pub(crate) struct Found {
     /// The store to which the log belongs; `None` if there are no segments.
     pub store: Option<StoreId>,
     /// The first record number, and the number of the last complete record (or `first` minus 1 if
@@ -67,7 +67,7 @@ pub struct Found {
 /// Passes every complete record to `take`, in order, up to the first error. With `go_on`, also
 /// passes the records after errors. Segments that contain only records up to `applied` are skipped:
 /// a crash may leave such segments, and they are not needed. A missing folder is an empty log.
-pub fn read(
+pub(crate) fn read(
     folder: &Path,
     applied: u64,
     go_on: bool,

@@ -30,7 +30,7 @@ use orrery_storage::Commit;
 
 /// A child that a step is about to start.
 #[derive(Debug)]
-pub struct NewChild {
+pub(super) struct NewChild {
     pub id: ExecutionId,
     /// The commit that creates the child.
     pub commit: Commit,
@@ -38,7 +38,7 @@ pub struct NewChild {
 
 /// The parent side of a new child.
 #[derive(Debug, Clone)]
-pub struct Caller {
+pub(super) struct Caller {
     pub organization: OrganizationId,
     pub key: KeyId,
     /// The owner of the calling workflow; `None` if the workflow no longer exists.
@@ -51,10 +51,10 @@ pub struct Caller {
 }
 
 /// A child, or the error that prevents its creation.
-pub type PreparedChild = Result<Result<NewChild, Failure>, Error>;
+pub(super) type PreparedChild = Result<Result<NewChild, Failure>, Error>;
 
 /// The first result of an attempt at a workflow step.
-pub enum Begun {
+pub(super) enum Begun {
     /// There is no child yet; the job prepares one.
     Job(Box<Job>, Event),
     /// The child has ended, or cannot be created; carries the resulting event.

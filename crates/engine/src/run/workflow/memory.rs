@@ -57,7 +57,7 @@ const SMALL_PLAN_BYTES: usize = 16 * 1024;
 
 /// The memory budgets of all running workflows.
 #[derive(Debug)]
-pub struct MemoryBudgets {
+pub(crate) struct MemoryBudgets {
     /// For executions in memory.
     pub(crate) workflows: Arc<Turns>,
     /// For inputs of step calls.
@@ -68,7 +68,7 @@ pub struct MemoryBudgets {
 
 impl MemoryBudgets {
     /// Creates the budgets for `bytes` of executions.
-    pub fn new(bytes: usize) -> Self {
+    pub(crate) fn new(bytes: usize) -> Self {
         Self {
             workflows: Turns::new(bytes),
             calls: Turns::new(bytes / 2),
@@ -79,7 +79,7 @@ impl MemoryBudgets {
 
 /// The memory share of one execution.
 #[derive(Debug)]
-pub struct Memory {
+pub(crate) struct Memory {
     turn: Turn,
     /// The part reserved for the items of maps that have not been opened yet.
     for_items: usize,

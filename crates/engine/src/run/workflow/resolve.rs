@@ -26,14 +26,14 @@ use orrery_runtime::turns::Turn;
 
 /// The result of a lookup: a [`Fault`] fails the step, and an [`Error`] fails the whole run, which
 /// is then retried.
-pub type StepResult<T> = Result<Result<T, Fault>, Error>;
+pub(super) type StepResult<T> = Result<Result<T, Fault>, Error>;
 
 /// The error name of an unresolvable reference. The cause names references, but never includes
 /// their values.
-pub const REFERENCE_ERROR: &str = "ReferenceError";
+pub(super) const REFERENCE_ERROR: &str = "ReferenceError";
 
 /// Returns the error of an unresolvable reference.
-pub fn unresolved(error: &reference::Error) -> Fault {
+pub(super) fn unresolved(error: &reference::Error) -> Fault {
     Fault::new(REFERENCE_ERROR, ErrorClass::InvalidModelConfig, error.to_string())
 }
 
@@ -43,7 +43,7 @@ fn type_error(cause: impl Into<String>) -> Fault {
 
 /// Permanently unreadable data (a damaged file, an output that is nested too deeply) fails its
 /// step; a disk error does not.
-pub fn split_step_error<T>(result: Result<T, Error>) -> StepResult<T> {
+pub(super) fn split_step_error<T>(result: Result<T, Error>) -> StepResult<T> {
     match result {
         Ok(value) => Ok(Ok(value)),
         Err(Error::Storage(error)) if error.is_final() => {

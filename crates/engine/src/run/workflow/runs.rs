@@ -44,14 +44,14 @@ use orrery_runtime::turns::Turn;
 use orrery_runtime::{new_id, turns};
 
 /// A run, or its wait for a permit.
-pub type Running = Pin<Box<dyn Future<Output = Report> + Send>>;
+pub(super) type Running = Pin<Box<dyn Future<Output = Report> + Send>>;
 
 /// A wait for a memory share.
 type Taking = Pin<Box<dyn Future<Output = Turn> + Send>>;
 
 /// One attempt, ready to run.
 #[derive(Debug)]
-pub struct Job {
+pub(super) struct Job {
     instance: Instance,
     attempt: u32,
     /// Identifies the attempt; stable across restarts.
@@ -98,7 +98,7 @@ enum Shown {
 }
 
 /// The result of a run, or of the wait for it.
-pub enum Report {
+pub(super) enum Report {
     /// Memory for the attempt's input was granted.
     RoomGranted { instance: Instance, attempt: u32, room: Turn },
     /// A model permit was granted.
@@ -120,7 +120,7 @@ type Outcome = Result<Success, Failed>;
 
 /// A failed run, and its cost despite the failure.
 #[derive(Debug)]
-pub struct Failed {
+pub(super) struct Failed {
     fault: Fault,
     cost: Usd,
     logs: Option<String>,
@@ -133,11 +133,11 @@ impl From<Failure> for Failed {
 }
 
 impl Job {
-    pub const fn instance(&self) -> &Instance {
+    pub(super) const fn instance(&self) -> &Instance {
         &self.instance
     }
 
-    pub const fn attempt(&self) -> u32 {
+    pub(super) const fn attempt(&self) -> u32 {
         self.attempt
     }
 }

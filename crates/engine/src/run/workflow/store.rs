@@ -25,7 +25,7 @@ use orrery_storage::record::decode;
 
 /// The contents of a commit in addition to the changed steps.
 #[derive(Debug, Default)]
-pub struct PendingEffects {
+pub(super) struct PendingEffects {
     pub effects: Vec<machine::Effect>,
     /// Model steps that have ended.
     pub published: Vec<Instance>,
@@ -34,12 +34,12 @@ pub struct PendingEffects {
 }
 
 impl PendingEffects {
-    pub const fn is_empty(&self) -> bool {
+    pub(super) const fn is_empty(&self) -> bool {
         self.effects.is_empty() && self.published.is_empty() && self.children.is_empty()
     }
 
     /// Whether the commit ends the execution.
-    pub fn is_final(&self) -> bool {
+    pub(super) fn is_final(&self) -> bool {
         is_final(&self.effects)
     }
 

@@ -24,14 +24,14 @@ const VALUES_BYTES_MAX: u64 = 8 << 20;
 
 /// Cached outputs.
 #[derive(Debug, Default)]
-pub struct Values {
+pub(super) struct Values {
     cached: HashMap<Instance, Arc<Value>>,
     bytes: u64,
 }
 
 /// The values that one template can refer to.
 #[derive(Debug)]
-pub struct View {
+pub(super) struct View {
     id: ExecutionId,
     inputs: Arc<Value>,
     /// The current item of each enclosing map, by name.

@@ -12,13 +12,17 @@ use orrery_domain::ids::{ExecutionId, OrganizationId};
 impl<T, G> Lanes<T, G> {
     /// Limits the running executions of an organization. Executions above a lowered cap keep
     /// running.
-    pub fn set_organization_cap(&mut self, organization: OrganizationId, cap: Option<usize>) {
+    pub(crate) fn set_organization_cap(
+        &mut self,
+        organization: OrganizationId,
+        cap: Option<usize>,
+    ) {
         self.organizations.set_cap(organization, cap);
         self.wake_organization(organization);
     }
 
     /// Lets an organization that runs nothing in the lane start one execution above the lane's cap.
-    pub fn let_exceed(&mut self, name: &str, may_exceed: bool) {
+    pub(crate) fn let_exceed(&mut self, name: &str, may_exceed: bool) {
         if let Some(lane) = self.lanes.get_mut(name) {
             lane.may_exceed = may_exceed;
         }
@@ -30,7 +34,7 @@ impl<T, G> Lanes<T, G> {
     ///
     /// # Errors
     /// [`Full`] if the limit is reached.
-    pub fn admit(
+    pub(crate) fn admit(
         &mut self,
         organization: OrganizationId,
         limit: Option<usize>,
@@ -39,30 +43,30 @@ impl<T, G> Lanes<T, G> {
     }
 
     /// Counts unfinished executions found at startup.
-    pub fn count_unfinished(&mut self, organization: OrganizationId, count: usize) {
+    pub(crate) fn count_unfinished(&mut self, organization: OrganizationId, count: usize) {
         self.organizations.count_unfinished(organization, count);
     }
 
     /// Undoes the count of an execution that has ended or was not accepted after all.
-    pub fn ended(&mut self, organization: OrganizationId) {
+    pub(crate) fn ended(&mut self, organization: OrganizationId) {
         self.organizations.ended(organization);
     }
 
     #[must_use]
-    pub fn load_of(&self, organization: OrganizationId) -> OrganizationLoad {
+    pub(crate) fn load_of(&self, organization: OrganizationId) -> OrganizationLoad {
         self.organizations.load(organization)
     }
 
     /// Returns the organization's share of a lane's load. `rows` is the number of its unfinished
     /// executions on disk; without it, queued executions are counted in memory.
     #[must_use]
-    pub fn share(&self, name: &str, of: OrganizationId, rows: Option<usize>) -> Load {
+    pub(crate) fn share(&self, name: &str, of: OrganizationId, rows: Option<usize>) -> Load {
         self.lanes.get(name).map_or_else(Load::default, |lane| lane.load_of(of, rows))
     }
 
     /// Adds rows of the organization to the lane, oldest first; `more_from` is where the unread
     /// rows begin.
-    pub fn refilled(
+    pub(crate) fn refilled(
         &mut self,
         name: &str,
         organization: OrganizationId,

@@ -48,7 +48,7 @@ enum Requeued<T> {
 
 /// Whether a running execution holds a permit or waits without one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Parking {
+pub(crate) enum Parking {
     /// Not parked: the execution holds a permit.
     Not,
     /// Waiting for model permits.

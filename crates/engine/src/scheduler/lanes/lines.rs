@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 
 #[derive(Debug)]
-pub struct Lines<K, T> {
+pub(super) struct Lines<K, T> {
     /// No line is empty.
     lines: HashMap<K, VecDeque<T>>,
     /// The keys that have a line, in turn order.
@@ -20,30 +20,30 @@ impl<K, T> Default for Lines<K, T> {
 }
 
 impl<K: Copy + Eq + Hash, T> Lines<K, T> {
-    pub const fn len(&self) -> usize {
+    pub(super) const fn len(&self) -> usize {
         self.len
     }
 
-    pub const fn is_empty(&self) -> bool {
+    pub(super) const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// Returns the keys that have items, in turn order.
-    pub fn keys(&self) -> impl Iterator<Item = K> {
+    pub(super) fn keys(&self) -> impl Iterator<Item = K> {
         self.turns.iter().copied()
     }
 
     /// Returns the number of items of a key.
-    pub fn len_of(&self, key: K) -> usize {
+    pub(super) fn len_of(&self, key: K) -> usize {
         self.lines.get(&key).map_or(0, VecDeque::len)
     }
 
-    pub fn push_back(&mut self, key: K, item: T) {
+    pub(super) fn push_back(&mut self, key: K, item: T) {
         self.insert(key, item, |_| false);
     }
 
     /// Inserts an item before the items in its line for which `is_behind` holds.
-    pub fn insert(&mut self, key: K, item: T, is_behind: impl Fn(&T) -> bool) {
+    pub(super) fn insert(&mut self, key: K, item: T, is_behind: impl Fn(&T) -> bool) {
         self.len += 1;
         let line = self.lines.entry(key).or_insert_with(|| {
             self.turns.push_back(key);
@@ -54,20 +54,20 @@ impl<K: Copy + Eq + Hash, T> Lines<K, T> {
     }
 
     /// Inserts an item before all others.
-    pub fn push_front(&mut self, key: K, item: T) {
+    pub(super) fn push_front(&mut self, key: K, item: T) {
         self.insert(key, item, |_| true);
         self.end_turn(key);
         self.turns.push_front(key);
     }
 
     /// Takes the next item with its key, and ends the turn of the key.
-    pub fn pop(&mut self) -> Option<(K, T)> {
+    pub(super) fn pop(&mut self) -> Option<(K, T)> {
         let key = self.keys().next()?;
         Some((key, self.pop_of(key)?))
     }
 
     /// Takes the next item of a key and ends its turn.
-    pub fn pop_of(&mut self, key: K) -> Option<T> {
+    pub(super) fn pop_of(&mut self, key: K) -> Option<T> {
         let line = self.lines.get_mut(&key)?;
         let item = line.pop_front()?;
         self.len = self.len.saturating_sub(1);
@@ -82,7 +82,7 @@ impl<K: Copy + Eq + Hash, T> Lines<K, T> {
     }
 
     /// Takes the whole line of a key.
-    pub fn take(&mut self, key: K) -> VecDeque<T> {
+    pub(super) fn take(&mut self, key: K) -> VecDeque<T> {
         let line = self.lines.remove(&key).unwrap_or_default();
         if !line.is_empty() {
             self.end_turn(key);
@@ -92,7 +92,7 @@ impl<K: Copy + Eq + Hash, T> Lines<K, T> {
     }
 
     /// Removes the item for which `is_it` holds from its line.
-    pub fn remove(&mut self, is_it: impl Fn(&T) -> bool) -> Option<T> {
+    pub(super) fn remove(&mut self, is_it: impl Fn(&T) -> bool) -> Option<T> {
         let (key, removed) = self.lines.iter_mut().find_map(|(key, line)| {
             let at = line.iter().position(&is_it)?;
             Some((*key, line.remove(at)?))
@@ -106,7 +106,7 @@ impl<K: Copy + Eq + Hash, T> Lines<K, T> {
     }
 
     /// Counts the items that would be taken before the one for which `is_it` holds.
-    pub fn before(&self, is_it: impl Fn(&T) -> bool) -> Option<usize> {
+    pub(super) fn before(&self, is_it: impl Fn(&T) -> bool) -> Option<usize> {
         let lines = || self.turns.iter().filter_map(|key| self.lines.get(key)).enumerate();
         let (own, ahead) =
             lines().find_map(|(at, line)| Some((at, line.iter().position(&is_it)?)))?;

@@ -41,27 +41,27 @@ mod places;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-pub use self::lane::Parking;
+pub(crate) use self::lane::Parking;
 use self::lane::{Lane, Left};
 use self::organizations::Organizations;
 use orrery_domain::ids::{ExecutionId, OrganizationId};
 
 /// Maximum number of executions per lane that are queued in memory; further executions are queued
 /// on disk only.
-pub const WINDOW: usize = 256;
+pub(crate) const WINDOW: usize = 256;
 /// The number of executions that each organization may have queued in memory, even if the window is
 /// full.
-pub const SHARE: usize = 16;
+pub(crate) const SHARE: usize = 16;
 /// The number of executions that each organization may always run, regardless of what others run;
 /// fewer if there are few permits.
-pub const OWN_PLACES: usize = 16;
+pub(crate) const OWN_PLACES: usize = 16;
 /// Maximum number of executions per lane that may wait for a retry. Beyond that, the lane starts no
 /// new executions, since they would probably fail for the same reason.
-pub const PAUSED_MAX: usize = 1024;
+pub(crate) const PAUSED_MAX: usize = 1024;
 
 /// A queued execution. `T` is caller-defined data.
 #[derive(Debug)]
-pub struct Ticket<T> {
+pub(crate) struct Ticket<T> {
     pub id: ExecutionId,
     pub organization: OrganizationId,
     pub payload: T,
@@ -69,7 +69,7 @@ pub struct Ticket<T> {
 
 /// The next action of the dispatcher.
 #[derive(Debug)]
-pub enum Next<T, G> {
+pub(crate) enum Next<T, G> {
     /// Admit this waiting step; its lane has already counted it.
     AdmitStep { lane: Arc<str>, of: Option<OrganizationId>, waiter: G },
     /// Start this execution; its lane has already counted it as running. The task that runs the
@@ -99,13 +99,13 @@ pub struct Load {
 /// The queue is full; nothing was added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("queue full: {queued} executions queued")]
-pub struct Full {
+pub(crate) struct Full {
     pub queued: usize,
 }
 
 /// All lanes, and the schedule of those that have work.
 #[derive(Debug)]
-pub struct Lanes<T, G> {
+pub(crate) struct Lanes<T, G> {
     lanes: HashMap<Arc<str>, Lane<T, G>>,
     schedule: VecDeque<Arc<str>>,
     /// Lanes that may start one execution although all permits are taken: lanes that run nothing,
@@ -134,7 +134,7 @@ impl<T, G> Lanes<T, G> {
     /// Creates an empty set of lanes. At most `active_cap` executions run at once across all lanes,
     /// plus one in each otherwise idle lane, and up to [`OWN_PLACES`] of each organization.
     #[must_use]
-    pub fn new(active_cap: usize) -> Self {
+    pub(crate) fn new(active_cap: usize) -> Self {
         Self {
             lanes: HashMap::new(),
             schedule: VecDeque::new(),
@@ -153,19 +153,19 @@ impl<T, G> Lanes<T, G> {
     }
 
     /// Suspends all starts until called again with `false`. Waiting steps are still admitted.
-    pub fn hold_starts(&mut self, is_held: bool) {
+    pub(crate) fn hold_starts(&mut self, is_held: bool) {
         self.is_held = is_held;
     }
 
     /// Whether starts are suspended.
     #[must_use]
-    pub fn holds_starts(&self) -> bool {
+    pub(crate) fn holds_starts(&self) -> bool {
         self.is_held
     }
 
     /// Counts an execution that is on disk as running. The caller starts it in a task that holds
     /// the returned handle. Returns `None` if the lane already has the execution in memory.
-    pub fn start_quarantined(
+    pub(crate) fn start_quarantined(
         &mut self,
         name: &str,
         organization: OrganizationId,
@@ -178,7 +178,7 @@ impl<T, G> Lanes<T, G> {
     }
 
     /// Creates the lane or changes its limits. Executions above a lowered cap keep running.
-    pub fn set_limits(&mut self, name: &str, cap: usize, queue_limit: usize) {
+    pub(crate) fn set_limits(&mut self, name: &str, cap: usize, queue_limit: usize) {
         let cap = cap.max(1);
         let lane = self.lanes.entry(Arc::from(name)).or_insert_with(|| Lane::new(cap, queue_limit));
         lane.cap = cap;
@@ -195,7 +195,7 @@ impl<T, G> Lanes<T, G> {
     ///
     /// # Errors
     /// [`Full`] if the lane's queue is full.
-    pub fn reserve(&mut self, name: &str, id: ExecutionId) -> Result<(), Full> {
+    pub(crate) fn reserve(&mut self, name: &str, id: ExecutionId) -> Result<(), Full> {
         let Some(lane) = self.lanes.get_mut(name) else { return Ok(()) };
         if lane.queued() >= lane.queue_limit {
             return Err(Full { queued: lane.queued() });
@@ -206,21 +206,21 @@ impl<T, G> Lanes<T, G> {
 
     /// Like [`Lanes::reserve`], but without a limit: work that was already accepted (the next model
     /// of a chain, a timer) is never rejected.
-    pub fn reserve_accepted(&mut self, name: &str, id: ExecutionId) {
+    pub(crate) fn reserve_accepted(&mut self, name: &str, id: ExecutionId) {
         if let Some(lane) = self.lanes.get_mut(name) {
             lane.reserve(id);
         }
     }
 
     /// Withdraws the announcement of a failed commit.
-    pub fn cancel_reservation(&mut self, name: &str, id: ExecutionId) {
+    pub(crate) fn cancel_reservation(&mut self, name: &str, id: ExecutionId) {
         if let Some(lane) = self.lanes.get_mut(name) {
             lane.cancel_reservation(id);
         }
     }
 
     /// Adds an announced execution whose row is durable to the end of its lane.
-    pub fn enqueue(&mut self, name: &str, ticket: Ticket<T>) {
+    pub(crate) fn enqueue(&mut self, name: &str, ticket: Ticket<T>) {
         if let Some(lane) = self.lanes.get_mut(name) {
             lane.enqueue(ticket);
         }
@@ -229,7 +229,7 @@ impl<T, G> Lanes<T, G> {
 
     /// Counts rows of an organization that are only on disk and not older than `from`. A count of 0
     /// only makes the lane read the rows.
-    pub fn count_stored(
+    pub(crate) fn count_stored(
         &mut self,
         name: &str,
         (organization, from): (OrganizationId, ExecutionId),
@@ -243,27 +243,27 @@ impl<T, G> Lanes<T, G> {
 
     /// Whether a ticket enqueued now would stay in memory together with its state.
     #[must_use]
-    pub fn has_room(&self, name: &str, organization: OrganizationId) -> bool {
+    pub(crate) fn has_room(&self, name: &str, organization: OrganizationId) -> bool {
         self.lanes.get(name).is_some_and(|lane| lane.has_room(organization))
     }
 
     /// Whether the lane has the execution in memory: it is queued in the window, running, paused,
     /// or being committed.
     #[must_use]
-    pub fn knows(&self, name: &str, id: ExecutionId) -> bool {
+    pub(crate) fn knows(&self, name: &str, id: ExecutionId) -> bool {
         self.lanes.get(name).is_some_and(|lane| lane.knows(id))
     }
 
     /// Whether a running execution was put back into the lane before it released its permit.
     #[must_use]
-    pub fn is_requeued(&self, name: &str, id: ExecutionId) -> bool {
+    pub(crate) fn is_requeued(&self, name: &str, id: ExecutionId) -> bool {
         self.lanes.get(name).is_some_and(|lane| lane.is_requeued(id))
     }
 
     // --- running ---
 
     /// Returns the next action, or `None` if nothing can start until something ends.
-    pub fn next(&mut self) -> Option<Next<T, G>> {
+    pub(crate) fn next(&mut self) -> Option<Next<T, G>> {
         if let Some(admit) = self.next_step() {
             return Some(admit);
         }
@@ -280,7 +280,7 @@ impl<T, G> Lanes<T, G> {
     /// Whether [`Lanes::next`] may return an action. Returns false if everything that was added can
     /// only wait.
     #[must_use]
-    pub fn has_turns(&self) -> bool {
+    pub(crate) fn has_turns(&self) -> bool {
         let has_lanes = match self.is_full() {
             true => !self.idle_schedule.is_empty() || !self.relieved.is_empty(),
             false => !self.schedule.is_empty(),
@@ -332,13 +332,13 @@ impl<T, G> Lanes<T, G> {
     }
 
     /// Releases the permit of a running execution.
-    pub fn release(&mut self, name: &str, id: ExecutionId) {
+    pub(crate) fn release(&mut self, name: &str, id: ExecutionId) {
         let left = self.lanes.get_mut(name).and_then(|lane| lane.release(id));
         self.count_out(name, left);
     }
 
     /// Releases the permit of a failed execution, which waits for [`Lanes::resume`].
-    pub fn pause(&mut self, name: &str, ticket: Ticket<T>) {
+    pub(crate) fn pause(&mut self, name: &str, ticket: Ticket<T>) {
         let left = self.lanes.get_mut(name).and_then(|lane| lane.pause(ticket));
         self.count_out(name, left);
     }
@@ -361,7 +361,7 @@ impl<T, G> Lanes<T, G> {
     }
 
     /// Puts a paused execution back into the queue, sorted by its age.
-    pub fn resume(&mut self, name: &str, id: ExecutionId) {
+    pub(crate) fn resume(&mut self, name: &str, id: ExecutionId) {
         if let Some(lane) = self.lanes.get_mut(name) {
             lane.resume(id);
         }
@@ -371,7 +371,7 @@ impl<T, G> Lanes<T, G> {
     /// Records that a running execution is only waiting, for the condition given by `parking`, or
     /// that it continues. An execution that continues takes its permit back even if no permit is
     /// free, because its wait is over.
-    pub fn park(&mut self, name: &str, id: ExecutionId, parking: Parking) {
+    pub(crate) fn park(&mut self, name: &str, id: ExecutionId, parking: Parking) {
         let Some(before) = self.lanes.get_mut(name).and_then(|lane| lane.park(id, parking)) else {
             return;
         };
@@ -397,7 +397,7 @@ impl<T, G> Lanes<T, G> {
 
     /// Removes a queued execution whose row was deleted because it was cancelled. A running
     /// execution is left until its permit is released.
-    pub fn forget(&mut self, name: &str, id: ExecutionId) {
+    pub(crate) fn forget(&mut self, name: &str, id: ExecutionId) {
         if let Some(lane) = self.lanes.get_mut(name) {
             lane.forget(id);
         }
@@ -407,7 +407,7 @@ impl<T, G> Lanes<T, G> {
 
     /// Removes a lane that is empty in memory and on disk. Needed because clients can create any
     /// number of session lanes.
-    pub fn remove_unused(&mut self, name: &str) {
+    pub(crate) fn remove_unused(&mut self, name: &str) {
         if self.lanes.get(name).is_some_and(Lane::is_unused) {
             self.lanes.remove(name);
         }
@@ -435,7 +435,7 @@ impl<T, G> Lanes<T, G> {
 
     /// Admits a step at once if a permit is free and nothing else is waiting for it. Returns
     /// whether the step was admitted.
-    pub fn try_acquire(&mut self, name: &str, of: Option<OrganizationId>) -> bool {
+    pub(crate) fn try_acquire(&mut self, name: &str, of: Option<OrganizationId>) -> bool {
         let Some(lane) = self.lanes.get_mut(name) else { return false };
         let is_free =
             lane.has_free_permit() && lane.waiting_steps.is_empty() && !lane.has_waiting();
@@ -449,7 +449,7 @@ impl<T, G> Lanes<T, G> {
     ///
     /// # Errors
     /// [`Full`] if the lane's queue is full.
-    pub fn has_room_for_step(&self, name: &str) -> Result<(), Full> {
+    pub(crate) fn has_room_for_step(&self, name: &str) -> Result<(), Full> {
         let Some(lane) = self.lanes.get(name) else { return Ok(()) };
         let queued = lane.waiting_steps.len();
         if queued >= lane.queue_limit.max(1) { Err(Full { queued }) } else { Ok(()) }
@@ -457,7 +457,7 @@ impl<T, G> Lanes<T, G> {
 
     /// Adds a waiting step to the end of its organization's line, or in front of all others.
     /// Returns a number for [`Lanes::cancel_wait`].
-    pub fn enqueue_step(
+    pub(crate) fn enqueue_step(
         &mut self,
         name: &str,
         organization: Option<OrganizationId>,
@@ -478,14 +478,14 @@ impl<T, G> Lanes<T, G> {
     }
 
     /// Removes a waiting step.
-    pub fn cancel_wait(&mut self, name: &str, number: u64) {
+    pub(crate) fn cancel_wait(&mut self, name: &str, number: u64) {
         if let Some(lane) = self.lanes.get_mut(name) {
             drop(lane.waiting_steps.remove(|(held, _)| *held == number));
         }
     }
 
     /// Releases the permit of an admitted step.
-    pub fn release_step(&mut self, name: &str, of: Option<OrganizationId>) {
+    pub(crate) fn release_step(&mut self, name: &str, of: Option<OrganizationId>) {
         if let Some(lane) = self.lanes.get_mut(name) {
             lane.release_step(of);
         }
@@ -497,32 +497,32 @@ impl<T, G> Lanes<T, G> {
 
     /// Returns the load of a lane.
     #[must_use]
-    pub fn load(&self, name: &str) -> Load {
+    pub(crate) fn load(&self, name: &str) -> Load {
         self.lanes.get(name).map_or_else(Load::default, Lane::load)
     }
 
     /// Returns the numbers of running and queued executions across all lanes.
     #[must_use]
-    pub fn totals(&self) -> (usize, usize) {
+    pub(crate) fn totals(&self) -> (usize, usize) {
         (self.active + self.parked, self.lanes.values().map(Lane::queued).sum())
     }
 
     /// Returns the position of a queued execution, starting at 1, or `None` if it is beyond the
     /// window.
     #[must_use]
-    pub fn position(&self, name: &str, id: ExecutionId) -> Option<usize> {
+    pub(crate) fn position(&self, name: &str, id: ExecutionId) -> Option<usize> {
         self.lanes.get(name)?.position(id)
     }
 
     /// Returns the names of all lanes.
     #[must_use]
-    pub fn names(&self) -> Vec<Arc<str>> {
+    pub(crate) fn names(&self) -> Vec<Arc<str>> {
         self.lanes.keys().cloned().collect()
     }
 
     /// Returns all lanes with their load.
     #[must_use]
-    pub fn loads(&self) -> Vec<(Arc<str>, Load)> {
+    pub(crate) fn loads(&self) -> Vec<(Arc<str>, Load)> {
         self.lanes.iter().map(|(name, lane)| (Arc::clone(name), lane.load())).collect()
     }
 
@@ -531,7 +531,7 @@ impl<T, G> Lanes<T, G> {
     /// Returns running executions whose task ended without releasing its permit. The result is
     /// empty unless this module has a bug.
     #[must_use]
-    pub fn leaked(&self) -> Vec<(Arc<str>, OrganizationId, ExecutionId)> {
+    pub(crate) fn leaked(&self) -> Vec<(Arc<str>, OrganizationId, ExecutionId)> {
         let lanes = self.lanes.iter();
         let leaked = lanes.flat_map(|(name, lane)| {
             lane.leaked().map(move |(organization, id)| (Arc::clone(name), organization, id))
@@ -540,7 +540,7 @@ impl<T, G> Lanes<T, G> {
     }
 
     /// Recounts the permits and corrects wrong counts. Returns true if the counts were wrong.
-    pub fn recount(&mut self) -> bool {
+    pub(crate) fn recount(&mut self) -> bool {
         let runs: Vec<Left> = self.lanes.values().flat_map(Lane::runs).collect();
         let parked = runs.iter().filter(|run| run.parking != Parking::Not).count();
         let active = runs.len().saturating_sub(parked);
@@ -553,7 +553,7 @@ impl<T, G> Lanes<T, G> {
     /// Returns the number of executions that the lane has in memory, or `None` if there are more
     /// rows on disk.
     #[must_use]
-    pub fn complete_len(&self, name: &str) -> Option<usize> {
+    pub(crate) fn complete_len(&self, name: &str) -> Option<usize> {
         self.lanes.get(name)?.complete_len()
     }
 

@@ -18,7 +18,7 @@ const NAMED: &str = "{\"name\"";
 
 /// The constant fields of all chunks of a response.
 #[derive(Debug, Clone)]
-pub struct Frame {
+pub(super) struct Frame {
     pub id: String,
     /// Unix time in seconds.
     pub created: i64,
@@ -29,7 +29,7 @@ pub struct Frame {
 
 /// One choice of a response, built as its text arrives.
 #[derive(Debug)]
-pub struct Choice {
+pub(super) struct Choice {
     index: u32,
     reading: Calls,
     is_legacy: bool,
@@ -65,7 +65,7 @@ impl Frame {
 
     /// Builds the final chunk, which contains only the usage.
     #[must_use]
-    pub fn usage_chunk(&self, ends: &[End]) -> Value {
+    pub(super) fn usage_chunk(&self, ends: &[End]) -> Value {
         let mut chunk = self.chunk(&json!([]));
         add(&mut chunk, "usage", usage(ends));
         chunk
@@ -73,7 +73,7 @@ impl Frame {
 
     /// Builds a completion that is returned whole.
     #[must_use]
-    pub fn completion(&self, choices: Vec<Value>, ends: &[End]) -> Value {
+    pub(super) fn completion(&self, choices: Vec<Value>, ends: &[End]) -> Value {
         let mut completion = json!({
             "id": self.id,
             "object": "chat.completion",
@@ -105,7 +105,7 @@ fn usage(ends: &[End]) -> Value {
 impl Choice {
     /// Creates choice `index` of a request; with `is_whole`, its text is collected.
     #[must_use]
-    pub fn new(index: u32, reading: Reading, is_whole: bool) -> Self {
+    pub(super) fn new(index: u32, reading: Reading, is_whole: bool) -> Self {
         Self {
             index,
             reading: reading.calls,
@@ -120,7 +120,7 @@ impl Choice {
     }
 
     /// Returns the chunk for a part, if there is anything to show yet.
-    pub fn part(&mut self, model: &LlamaModel, frame: &Frame, part: Part) -> Option<Value> {
+    pub(super) fn part(&mut self, model: &LlamaModel, frame: &Frame, part: Part) -> Option<Value> {
         let logprobs = part.logprobs.map(|logprobs| shown(model, &logprobs));
         let Split { reasoning, content: text } = self.take(&part.text);
         if let Some(whole) = &mut self.whole {
@@ -187,7 +187,7 @@ impl Choice {
     }
 
     /// Builds the last chunks: calls or held-back text, and the finish reason.
-    pub fn end(&mut self, frame: &Frame, end: &End) -> Vec<Value> {
+    pub(super) fn end(&mut self, frame: &Frame, end: &End) -> Vec<Value> {
         let (Split { reasoning, content }, calls) = self.take_rest(end);
         let reason = self.reason(end, &calls);
         let mut chunks = Vec::new();
@@ -214,7 +214,7 @@ impl Choice {
 
     /// Builds the whole choice.
     #[must_use]
-    pub fn whole(mut self, frame: &Frame, end: &End) -> Value {
+    pub(super) fn whole(mut self, frame: &Frame, end: &End) -> Value {
         let (rest, calls) = self.take_rest(end);
         let Whole { mut text, mut reasoning, logprobs } = self.whole.take().unwrap_or_default();
         text.push_str(&rest.content);

@@ -35,13 +35,13 @@ const COMPUTERS: usize = 2;
 const STACKS: u64 = (STACK * (READERS + COMPUTERS)) as u64;
 
 /// The loading state: `None` while loading, then the model or the load error.
-pub type State = Option<Result<Arc<Loaded>, String>>;
+pub(super) type State = Option<Result<Arc<Loaded>, String>>;
 
 /// Serves the model until the service closes the socket.
 ///
 /// # Errors
 /// Fails if standard input is not a socket.
-pub fn run(args: &WorkerArgs) -> io::Result<u8> {
+pub(super) fn run(args: &WorkerArgs) -> io::Result<u8> {
     memory::keep_less()?;
     let (template, own) = match shut_in(args) {
         Ok(shut_in) => shut_in,

@@ -52,7 +52,7 @@ enum Finished {
 
 /// How a conversation is rewritten for a template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Plan {
+pub(super) struct Plan {
     listing: Listing,
     finished: Finished,
     has_text_arguments: bool,
@@ -65,7 +65,7 @@ pub struct Plan {
 
 /// A conversation in the form that a template expects.
 #[derive(Debug)]
-pub struct Dialogue {
+pub(super) struct Dialogue {
     pub messages: Vec<Value>,
     /// The template's variable `tools`.
     pub tools: Option<Vec<Value>>,
@@ -73,7 +73,7 @@ pub struct Dialogue {
 
 /// A conversation with markers instead of its texts.
 #[derive(Debug)]
-pub struct Probe {
+pub(super) struct Probe {
     pub messages: Vec<Value>,
     pub tools: Vec<Value>,
     /// Each marker, and a description of the text that it replaces.
@@ -85,7 +85,7 @@ pub struct Probe {
 impl Plan {
     /// Returns the plans for a conversation, from the least to the most rewriting.
     #[must_use]
-    pub fn all(
+    pub(super) fn all(
         messages: &[Value],
         has_tools: bool,
         knows_tools: bool,
@@ -137,7 +137,7 @@ impl Plan {
 
     /// Rewrites a conversation.
     #[must_use]
-    pub fn apply(
+    pub(super) fn apply(
         self,
         messages: &[Value],
         tools: &[Value],
@@ -212,7 +212,7 @@ fn vary<T: Copy>(
 }
 
 /// Returns the text of a message's content, which may be a list of one part.
-pub fn text_of_content(message: &Value) -> &str {
+pub(super) fn text_of_content(message: &Value) -> &str {
     let content = &message[CONTENT];
     content.as_str().or_else(|| content.pointer("/0/text")?.as_str()).unwrap_or_default()
 }
@@ -220,7 +220,7 @@ pub fn text_of_content(message: &Value) -> &str {
 impl Probe {
     /// Builds the probe of a conversation.
     #[must_use]
-    pub fn of(messages: &[Value], tools: &[Value]) -> Self {
+    pub(super) fn of(messages: &[Value], tools: &[Value]) -> Self {
         let mut probe = Self {
             messages: messages.to_vec(),
             tools: tools.to_vec(),
@@ -274,21 +274,21 @@ impl Probe {
 
     /// Describes the first part of the conversation that a prompt omits.
     #[must_use]
-    pub fn missing(&self, prompt: &str) -> Option<&str> {
+    pub(super) fn missing(&self, prompt: &str) -> Option<&str> {
         let lost = self.wanted.iter().find(|(marker, _)| !prompt.contains(marker));
         lost.map(|(_, what)| what.as_str())
     }
 
     /// Whether a prompt contains a list of parts as such, instead of their texts.
     #[must_use]
-    pub fn shows_parts(&self, prompt: &str) -> bool {
+    pub(super) fn shows_parts(&self, prompt: &str) -> bool {
         ["\"text\": \"Mq", "'text': 'Mq"].iter().any(|part| prompt.contains(part))
     }
 
     /// Whether a prompt renders the arguments of calls as JSON, rather than as a JSON string or in
     /// another notation.
     #[must_use]
-    pub fn has_json_arguments(&self, prompt: &str) -> bool {
+    pub(super) fn has_json_arguments(&self, prompt: &str) -> bool {
         self.arguments.iter().all(|marker| {
             let escaped = format!("\\\"{marker}");
             let display = format!("\"{marker}\": none");

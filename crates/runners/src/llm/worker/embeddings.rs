@@ -31,7 +31,7 @@ const TOKENS_MAX: usize = 300_000;
 
 /// Texts to embed.
 #[derive(Debug)]
-pub struct Job {
+pub(super) struct Job {
     /// No text is empty or longer than the context.
     pub inputs: Vec<Vec<LlamaToken>>,
     pub client: Weak<Client>,
@@ -40,7 +40,7 @@ pub struct Job {
 
 /// The computation loop of an embedding model.
 #[derive(Debug)]
-pub struct Embedder<'m> {
+pub(super) struct Embedder<'m> {
     context: LlamaContext<'m>,
     batch: LlamaBatch<'static>,
     pace: Pace,
@@ -63,7 +63,7 @@ impl<'m> Embedder<'m> {
     ///
     /// # Errors
     /// Fails if llama.cpp cannot create the context.
-    pub fn new(
+    pub(super) fn new(
         model: &'m Arc<LlamaModel>,
         backend: &LlamaBackend,
         limits: Limits,
@@ -96,7 +96,7 @@ impl<'m> Embedder<'m> {
     }
 
     /// Computes until all senders are dropped.
-    pub fn run(&mut self) {
+    pub(super) fn run(&mut self) {
         loop {
             if self.turns.is_empty() {
                 let Ok(job) = self.jobs.recv() else { return };
@@ -179,7 +179,7 @@ fn unit(vector: &[f32]) -> Vec<f32> {
 ///
 /// # Errors
 /// The fault in the request.
-pub fn read(
+pub(super) fn read(
     body: &[u8],
     model: &LlamaModel,
     sizes: Sizes,
@@ -263,7 +263,7 @@ fn unknown(id: i64, count: i32) -> Refusal {
 
 /// Builds the response to a request.
 #[must_use]
-pub fn answer(name: &str, vectors: &[Vec<f32>], tokens: usize, is_base64: bool) -> Value {
+pub(super) fn answer(name: &str, vectors: &[Vec<f32>], tokens: usize, is_base64: bool) -> Value {
     let shown = |vector: &Vec<f32>| {
         if is_base64 {
             let bytes: Vec<u8> = vector.iter().flat_map(|part| part.to_le_bytes()).collect();

@@ -30,9 +30,9 @@ use super::watch::{Client, Step, Watch};
 use orrery_runtime as runtime;
 
 /// Maximum number of queued requests.
-pub const JOBS_MAX: usize = 1024;
+pub(super) const JOBS_MAX: usize = 1024;
 /// Maximum number of unread parts of a response.
-pub const PARTS_MAX: usize = 64;
+pub(super) const PARTS_MAX: usize = 64;
 /// The error of a generation whose grammar exceeds its time limit.
 const GRAMMAR_SLOW: &str =
     "the grammar of the schema takes too long for each token: simplify its patterns";
@@ -41,7 +41,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 
 /// The size of the context.
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
+pub(super) struct Limits {
     /// Tokens shared by all generations.
     pub context: u32,
     pub threads: i32,
@@ -51,7 +51,7 @@ pub struct Limits {
 
 /// A parsed request, ready to be computed.
 #[derive(Debug)]
-pub struct Job {
+pub(super) struct Job {
     /// Not empty, and shorter than the context.
     pub prompt: Vec<LlamaToken>,
     pub sampling: Sampling,
@@ -67,7 +67,7 @@ pub struct Job {
 
 /// An event of a job.
 #[derive(Debug)]
-pub enum Event {
+pub(super) enum Event {
     Part(Part),
     End(End),
     /// The job failed.
@@ -76,21 +76,21 @@ pub enum Event {
 
 /// A piece of text.
 #[derive(Debug)]
-pub struct Part {
+pub(super) struct Part {
     pub text: String,
     pub logprobs: Option<Logprobs>,
 }
 
 /// The log-probabilities of a token and its alternatives.
 #[derive(Debug)]
-pub struct Logprobs {
+pub(super) struct Logprobs {
     pub chosen: Likely,
     pub top: Vec<Likely>,
 }
 
 /// The end of a generation, with its token usage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct End {
+pub(super) struct End {
     pub finish: Finish,
     pub prompt_tokens: usize,
     /// The number of prompt tokens that were cached in the context.
@@ -100,7 +100,7 @@ pub struct End {
 
 /// The finish reason of a generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Finish {
+pub(super) enum Finish {
     /// The model or a stop string ended the text.
     Stop,
     /// The text reached its token limit.
@@ -109,7 +109,7 @@ pub enum Finish {
 
 /// An active generation.
 #[derive(Debug)]
-pub struct Answer {
+pub(super) struct Answer {
     /// The prompt and the generated tokens. All tokens but the last are computed or in the current
     /// batch.
     pub tokens: Vec<LlamaToken>,
@@ -182,7 +182,7 @@ impl Answer {
 
 /// The generation loop of one model.
 #[derive(Debug)]
-pub struct Engine<'m> {
+pub(super) struct Engine<'m> {
     model: &'m LlamaModel,
     context: LlamaContext<'m>,
     batch: LlamaBatch<'static>,
@@ -201,7 +201,7 @@ impl<'m> Engine<'m> {
     ///
     /// # Errors
     /// Fails if llama.cpp cannot create the context.
-    pub fn new(
+    pub(super) fn new(
         model: &'m Arc<LlamaModel>,
         backend: &LlamaBackend,
         limits: Limits,
@@ -237,7 +237,7 @@ impl<'m> Engine<'m> {
     }
 
     /// Computes until all senders are dropped.
-    pub fn run(&mut self) {
+    pub(super) fn run(&mut self) {
         while self.receive() {
             self.let_go();
             self.admit();

@@ -8,7 +8,7 @@ use super::request::Refusal;
 ///
 /// # Errors
 /// Names the first invalid message.
-pub fn plain(messages: Vec<Value>) -> Result<Vec<Value>, Refusal> {
+pub(super) fn plain(messages: Vec<Value>) -> Result<Vec<Value>, Refusal> {
     let messages = messages.into_iter().enumerate();
     let messages = messages.map(|(index, message)| plain_one(index, message));
     let mut messages = messages.collect::<Result<Vec<_>, _>>()?;

@@ -7,7 +7,7 @@ use super::python;
 use super::tools::{Call, Form};
 
 /// The markers that start native calls.
-pub const MARKS: [&str; 20] = [
+pub(super) const MARKS: [&str; 20] = [
     "<function=",
     "<|tool_call|>",
     "<|tool_call>",
@@ -37,7 +37,7 @@ const LFM: &str = "<|tool_call_start|>";
 /// Llama 4 may write calls after this marker.
 const LLAMA: &str = "<|python_start|>";
 /// Llama 3 writes this marker before calls, even if its template does not show it.
-pub const PYTHON: &str = "<|python_tag|>";
+pub(super) const PYTHON: &str = "<|python_tag|>";
 const DSML: &str = "<｜DSML｜";
 /// Parts of the texts of control tokens within calls.
 const PARTS: [&str; 14] = [
@@ -64,14 +64,14 @@ type Reader<'r> = &'r dyn Fn(&str) -> Vec<Call>;
 
 /// Whether a control token belongs to calls.
 #[must_use]
-pub fn is_part(token: &str) -> bool {
+pub(super) fn is_part(token: &str) -> bool {
     PARTS.iter().any(|part| token.contains(part))
 }
 
 /// Parses the calls in a text that starts with a marker of any format, or with the marker of
 /// `form`.
 #[must_use]
-pub fn calls(text: &str, form: Form) -> Vec<Call> {
+pub(super) fn calls(text: &str, form: Form) -> Vec<Call> {
     let readers: [Reader<'_>; 10] = [
         &functions,
         &lists,
@@ -93,7 +93,7 @@ pub fn calls(text: &str, form: Form) -> Vec<Call> {
 /// Removes the markers from a text that does not contain calls after all. Tags that are ordinary
 /// text are removed only if `has_tools`.
 #[must_use]
-pub fn unmarked(text: &str, has_tools: bool) -> String {
+pub(super) fn unmarked(text: &str, has_tools: bool) -> String {
     let mut shown = String::with_capacity(text.len());
     let words =
         ["<|channel|>commentary", "<|start|>assistant", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"];

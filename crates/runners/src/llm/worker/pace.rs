@@ -12,7 +12,7 @@ const LEAST: usize = 16;
 
 /// The size of the next step.
 #[derive(Debug, Clone, Copy)]
-pub struct Pace {
+pub(super) struct Pace {
     tokens: usize,
     most: usize,
 }
@@ -20,19 +20,19 @@ pub struct Pace {
 impl Pace {
     /// Starts with steps of at most this many tokens.
     #[must_use]
-    pub fn new(most: usize) -> Self {
+    pub(super) fn new(most: usize) -> Self {
         Self { tokens: FIRST.min(most), most }
     }
 
     /// Returns the number of tokens of the next step.
     #[must_use]
-    pub const fn tokens(self) -> usize {
+    pub(super) const fn tokens(self) -> usize {
         self.tokens
     }
 
     /// Records the time of a step and resizes the next one, to at most twice as large. A fast step
     /// that was smaller than allowed changes nothing.
-    pub fn note(&mut self, tokens: usize, took: Duration) {
+    pub(super) fn note(&mut self, tokens: usize, took: Duration) {
         if took <= STEP && tokens < self.tokens {
             return;
         }

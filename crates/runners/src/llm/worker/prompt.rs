@@ -21,7 +21,7 @@ const WORD_MAX: usize = 32 * 1024;
 
 /// The parsing rules for the generated text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reading {
+pub(super) struct Reading {
     pub calls: Calls,
     pub thinking: Thinking,
     /// Whether the client expects a call in the field `function_call`.
@@ -30,7 +30,7 @@ pub struct Reading {
 
 /// Whether the generated text contains calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Calls {
+pub(super) enum Calls {
     /// The text has a required format and contains no calls.
     Text,
     /// Calls that the model writes are not requested, and are dropped.
@@ -71,7 +71,7 @@ impl Reading {
 
 /// A parsed request, ready to be computed.
 #[derive(Debug)]
-pub struct Prepared {
+pub(super) struct Prepared {
     pub jobs: Vec<(Job, Receiver<Event>)>,
     pub reading: Reading,
 }
@@ -80,7 +80,7 @@ pub struct Prepared {
 ///
 /// # Errors
 /// The fault in the request.
-pub fn prepare(
+pub(super) fn prepare(
     chat: &Chat,
     model: &Arc<LlamaModel>,
     template: &ChatTemplate,
@@ -165,7 +165,7 @@ pub fn prepare(
 /// Tokenizer properties that are checked before tokenizing, which takes memory and, for some
 /// vocabularies, stack space for each byte.
 #[derive(Debug, Clone, Copy)]
-pub struct Sizes {
+pub(super) struct Sizes {
     /// Length of the longest token, in bytes.
     longest: usize,
     /// Whether words are split by recursion whose depth is the length of the word.
@@ -175,7 +175,7 @@ pub struct Sizes {
 impl Sizes {
     /// Reads the properties of a model's vocabulary.
     #[must_use]
-    pub fn of(model: &LlamaModel) -> Self {
+    pub(super) fn of(model: &LlamaModel) -> Self {
         let vocabulary = model.vocab();
         let length = |token| vocabulary.token_to_piece(token, true, None).len();
         let longest = vocabulary.tokens().map(length).max().unwrap_or(1).max(1);
@@ -186,7 +186,7 @@ impl Sizes {
 
     /// Returns the minimum number of tokens of a text.
     #[must_use]
-    pub const fn least_tokens(self, text: &str) -> usize {
+    pub(super) const fn least_tokens(self, text: &str) -> usize {
         text.len() / self.longest
     }
 
@@ -194,7 +194,7 @@ impl Sizes {
     ///
     /// # Errors
     /// Names the field `param`.
-    pub fn check_words(self, param: &str, text: &str) -> Result<(), Refusal> {
+    pub(super) fn check_words(self, param: &str, text: &str) -> Result<(), Refusal> {
         let is_long = |word: &str| word.len() > WORD_MAX;
         if self.nests && text.split(|letter: char| letter.is_ascii_whitespace()).any(is_long) {
             let message = format!(
@@ -209,7 +209,7 @@ impl Sizes {
 
 /// Returns the error for a prompt and response that exceed the context.
 #[must_use]
-pub fn overflow(prompt: usize, wanted: usize, room: usize) -> Refusal {
+pub(super) fn overflow(prompt: usize, wanted: usize, room: usize) -> Refusal {
     let message = format!(
         "this model's context has {room} tokens; the prompt has {prompt} and {wanted} are requested for \
          the answer: shorten the messages, or give the model a larger context"

@@ -10,7 +10,7 @@ const DEPTH_MAX: usize = 64;
 
 /// Parses a text that is a list of calls; returns an empty list if the text contains anything else.
 #[must_use]
-pub fn calls(text: &str) -> Vec<Call> {
+pub(super) fn calls(text: &str) -> Vec<Call> {
     let mut reader = Reader { rest: text.trim() };
     let list = reader.list();
     list.filter(|_| reader.rest.trim().is_empty()).unwrap_or_default()

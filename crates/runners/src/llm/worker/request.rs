@@ -70,7 +70,7 @@ const WITHOUT_EFFECT: [&str; 8] = [
 
 /// The error for a rejected request, in OpenAI's format.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
+pub(super) struct Refusal {
     pub status: u16,
     pub message: String,
     pub param: Option<String>,
@@ -80,7 +80,7 @@ pub struct Refusal {
 impl Refusal {
     /// Creates the error for an invalid field.
     #[must_use]
-    pub fn of(param: &str, message: impl Into<String>) -> Self {
+    pub(super) fn of(param: &str, message: impl Into<String>) -> Self {
         Self {
             status: 400,
             message: message.into(),
@@ -91,13 +91,13 @@ impl Refusal {
 
     /// Creates an error that does not concern a particular field.
     #[must_use]
-    pub fn because(status: u16, message: impl Into<String>) -> Self {
+    pub(super) fn because(status: u16, message: impl Into<String>) -> Self {
         Self { status, message: message.into(), param: None, code: None }
     }
 
     /// Returns the error as a JSON body.
     #[must_use]
-    pub fn body(&self) -> Vec<u8> {
+    pub(super) fn body(&self) -> Vec<u8> {
         let body = openai::Error {
             error: openai::Body {
                 message: &self.message,
@@ -113,7 +113,7 @@ impl Refusal {
 
 /// A request for a chat completion.
 #[derive(Debug)]
-pub struct Chat {
+pub(super) struct Chat {
     pub messages: Vec<Value>,
     pub tools: Vec<Tool>,
     pub choice: ToolChoice,
@@ -139,7 +139,7 @@ pub struct Chat {
 
 /// The JSON Schema of a response.
 #[derive(Debug)]
-pub struct Format {
+pub(super) struct Format {
     pub schema: Value,
     /// Whether keywords that cannot be enforced are errors.
     pub is_strict: bool,
@@ -149,7 +149,7 @@ pub struct Format {
 
 /// A function that the model may call.
 #[derive(Debug, Clone)]
-pub struct Tool {
+pub(super) struct Tool {
     pub name: String,
     /// The JSON Schema of the tool's arguments.
     pub parameters: Value,
@@ -163,7 +163,7 @@ pub struct Tool {
 
 /// Whether the model must call tools.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ToolChoice {
+pub(super) enum ToolChoice {
     /// The model decides.
     Auto,
     None,
@@ -175,7 +175,7 @@ pub enum ToolChoice {
 
 /// The numeric sampling parameters.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Numbers {
+pub(super) struct Numbers {
     pub temperature: f32,
     pub top_p: f32,
     pub top_k: i32,
@@ -227,7 +227,7 @@ impl Chat {
     ///
     /// # Errors
     /// Names the first invalid field.
-    pub fn read(body: &[u8]) -> Result<Self, Refusal> {
+    pub(super) fn read(body: &[u8]) -> Result<Self, Refusal> {
         let fields: Map<String, Value> = serde_json::from_slice(body)
             .map_err(|error| Refusal::because(400, format!("the body is not JSON: {error}")))?;
         let fields = Fields(&fields);

@@ -19,11 +19,11 @@ const GRAMMAR_TIME_MAX: Duration = Duration::from_secs(20);
 /// Number of latest tokens to which the penalties apply.
 const PENALTY_WINDOW: i32 = 64;
 /// The name of a grammar's first rule.
-pub const ROOT: &str = "root";
+pub(super) const ROOT: &str = "root";
 
 /// The sampling parameters of a request.
 #[derive(Debug, Clone)]
-pub struct Sampling {
+pub(super) struct Sampling {
     /// 0 means always the most likely token.
     pub temperature: f32,
     pub top_p: f32,
@@ -41,7 +41,7 @@ pub struct Sampling {
 
 /// A grammar that constrains a generation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Grammar {
+pub(super) struct Grammar {
     /// GBNF, with [`ROOT`] as its first rule.
     pub text: String,
     /// The trigger that activates the grammar; `None` means that it is active from the beginning.
@@ -50,14 +50,14 @@ pub struct Grammar {
 
 /// A grammar parsed by llama.cpp.
 #[derive(Debug, Clone)]
-pub struct Bound {
+pub(super) struct Bound {
     sampler: LlamaSampler,
     trigger: Option<Trigger>,
 }
 
 /// A trigger that activates a grammar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trigger {
+pub(super) enum Trigger {
     /// This text, anywhere.
     Mark(&'static str),
     /// The beginning of the text, if it is an object whose first key is `name`.
@@ -110,7 +110,7 @@ impl Awaiting {
 
 /// Samples the tokens of one generation.
 #[derive(Debug)]
-pub struct Sampler {
+pub(super) struct Sampler {
     chain: LlamaSampler,
     grammar: Option<LlamaSampler>,
     /// Set until the grammar is active.
@@ -121,7 +121,7 @@ pub struct Sampler {
 
 /// The condition that ends sampling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Halt {
+pub(super) enum Halt {
     /// The grammar allows no further token.
     GrammarEnds,
     /// The grammar has used up [`GRAMMAR_TIME_MAX`].
@@ -130,7 +130,7 @@ pub enum Halt {
 
 /// The log-probability of a token.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Likely {
+pub(super) struct Likely {
     pub token: LlamaToken,
     /// The natural logarithm of the token's probability.
     pub logprob: f32,
@@ -139,7 +139,7 @@ pub struct Likely {
 impl Grammar {
     /// Parses the grammar; returns `None` if llama.cpp rejects it.
     #[must_use]
-    pub fn read(&self, model: &LlamaModel) -> Option<Bound> {
+    pub(super) fn read(&self, model: &LlamaModel) -> Option<Bound> {
         let sampler = LlamaSampler::grammar(model, &self.text, ROOT).ok()?;
         Some(Bound { sampler, trigger: self.trigger })
     }
@@ -147,7 +147,7 @@ impl Grammar {
 
 impl Sampler {
     /// Creates the sampler for a request.
-    pub fn new(model: &LlamaModel, sampling: Sampling) -> Self {
+    pub(super) fn new(model: &LlamaModel, sampling: Sampling) -> Self {
         let vocabulary = model.n_vocab();
         let mut chain = Vec::new();
         if !sampling.bias.is_empty() {
@@ -196,7 +196,7 @@ impl Sampler {
 
     /// Whether a grammar constrains the next token.
     #[must_use]
-    pub const fn is_bound(&self) -> bool {
+    pub(super) const fn is_bound(&self) -> bool {
         self.grammar.is_some()
     }
 
@@ -204,7 +204,11 @@ impl Sampler {
     ///
     /// # Errors
     /// [`Halt`]
-    pub fn sample(&mut self, context: &LlamaContext<'_>, index: i32) -> Result<LlamaToken, Halt> {
+    pub(super) fn sample(
+        &mut self,
+        context: &LlamaContext<'_>,
+        index: i32,
+    ) -> Result<LlamaToken, Halt> {
         let grammar = match &mut self.grammar {
             Some(grammar) if self.awaiting.is_none() => grammar,
             // `sample` also accepts the token.
@@ -240,7 +244,7 @@ impl Sampler {
 impl Sampler {
     /// Records a generated token while a grammar awaits its trigger. A mark that starts inside a
     /// token does not activate the grammar, but the text is still parsed at its end.
-    pub fn note(&mut self, token: LlamaToken, piece: &[u8]) {
+    pub(super) fn note(&mut self, token: LlamaToken, piece: &[u8]) {
         let Some(awaiting) = &mut self.awaiting else { return };
         let has_come = awaiting.add(token, piece);
         if has_come == Some(false) {
@@ -265,7 +269,7 @@ fn allows(grammar: &mut LlamaSampler, token: LlamaToken) -> bool {
 }
 
 /// Returns the log-probabilities of a token and of the `most` likeliest tokens, before sampling.
-pub fn likelihoods(
+pub(super) fn likelihoods(
     context: &LlamaContext<'_>,
     index: i32,
     token: LlamaToken,

@@ -45,13 +45,13 @@ const MARK: &str = "orrery-state-and-question";
 
 /// The tokens of each label, starting with `A`: all spellings with surrounding whitespace.
 #[derive(Debug)]
-pub struct Labels {
+pub(super) struct Labels {
     tokens: Vec<Vec<LlamaToken>>,
 }
 
 /// A parsed request, ready to be computed.
 #[derive(Debug)]
-pub struct Job {
+pub(super) struct Job {
     /// The common prefix of all questions; not empty.
     prefix: Vec<LlamaToken>,
     questions: Vec<Suffix>,
@@ -91,7 +91,7 @@ struct Asked {
 
 /// The scoring thread.
 #[derive(Debug)]
-pub struct Scorer<'m> {
+pub(super) struct Scorer<'m> {
     model: &'m LlamaModel,
     backend: &'m LlamaBackend,
     labels: Arc<Labels>,
@@ -112,7 +112,7 @@ struct Entry {
 impl Labels {
     /// Finds the labels in a model's vocabulary.
     #[must_use]
-    pub fn of(model: &LlamaModel) -> Self {
+    pub(super) fn of(model: &LlamaModel) -> Self {
         let vocabulary = model.vocab();
         let mut tokens = vec![Vec::new(); LABELS_MAX];
         for token in vocabulary.tokens() {
@@ -159,7 +159,7 @@ fn log_sum(logarithms: &[f64]) -> f64 {
 impl<'m> Scorer<'m> {
     /// Creates the scorer and the sender for its jobs.
     #[must_use]
-    pub fn new(
+    pub(super) fn new(
         model: &'m LlamaModel,
         backend: &'m LlamaBackend,
         labels: Arc<Labels>,
@@ -171,7 +171,7 @@ impl<'m> Scorer<'m> {
     }
 
     /// Computes until all senders are dropped.
-    pub fn run(&self) {
+    pub(super) fn run(&self) {
         while let Ok(job) = self.jobs.recv() {
             let Job { prefix, questions, reply } = job;
             let scores = self.score(&prefix, &questions, &reply);
@@ -327,7 +327,7 @@ impl Computing<'_, '_> {
 
 /// The parts of the model needed to parse a request.
 #[derive(Debug, Clone, Copy)]
-pub struct Texts<'t> {
+pub(super) struct Texts<'t> {
     pub model: &'t LlamaModel,
     pub template: &'t ChatTemplate,
     pub sizes: Sizes,
@@ -337,7 +337,7 @@ pub struct Texts<'t> {
 
 /// The result of parsing a request.
 #[derive(Debug)]
-pub enum Read {
+pub(super) enum Read {
     Job {
         job: Job,
         scores: oneshot::Receiver<Result<Vec<Scores>, String>>,
@@ -352,7 +352,12 @@ pub enum Read {
 ///
 /// # Errors
 /// The fault in the request; `param` names the question.
-pub fn read(body: &[u8], texts: Texts<'_>, labels: &Labels, work: &Work) -> Result<Read, Refusal> {
+pub(super) fn read(
+    body: &[u8],
+    texts: Texts<'_>,
+    labels: &Labels,
+    work: &Work,
+) -> Result<Read, Refusal> {
     let body: Body = serde_json::from_slice(body)
         .map_err(|error| Refusal::because(400, format!("the body is not a request: {error}")))?;
     let is_known = |asked: &Asked| (1..=LABELS_MAX).contains(&asked.labels);
@@ -441,7 +446,7 @@ fn around(template: &ChatTemplate, system: &str, work: &Work) -> Result<(String,
 
 /// Builds the response; `None` means that the labels have no tokens.
 #[must_use]
-pub fn answer(scores: Option<&[Scores]>, tokens: usize) -> Value {
+pub(super) fn answer(scores: Option<&[Scores]>, tokens: usize) -> Value {
     json!({
         "scores": scores,
         "usage": {"prompt_tokens": tokens, "completion_tokens": 0, "total_tokens": tokens},

@@ -46,7 +46,7 @@ const CHUNKS_MAX: usize = 16;
 
 /// A loaded model.
 #[derive(Debug)]
-pub struct Loaded {
+pub(super) struct Loaded {
     name: String,
     model: Arc<LlamaModel>,
     room: usize,
@@ -66,7 +66,7 @@ enum Work {
 
 /// The state of a generating model.
 #[derive(Debug)]
-pub struct Chat {
+pub(super) struct Chat {
     pub jobs: SyncSender<Job>,
     pub template: ChatTemplate,
     pub scores: SyncSender<score::Job>,
@@ -76,7 +76,7 @@ pub struct Chat {
 impl Loaded {
     /// Creates a model that generates text.
     #[must_use]
-    pub fn chat(
+    pub(super) fn chat(
         name: String,
         model: Arc<LlamaModel>,
         limits: Limits,
@@ -88,7 +88,7 @@ impl Loaded {
 
     /// Creates an embedding model.
     #[must_use]
-    pub fn embeddings(
+    pub(super) fn embeddings(
         name: String,
         model: Arc<LlamaModel>,
         jobs: SyncSender<embeddings::Job>,
@@ -135,7 +135,10 @@ type Answer = Response<BoxBody<Bytes, Infallible>>;
 ///
 /// # Errors
 /// Fails if the connection breaks.
-pub async fn serve(socket: UnixStream, state: watch::Receiver<State>) -> std::io::Result<()> {
+pub(super) async fn serve(
+    socket: UnixStream,
+    state: watch::Receiver<State>,
+) -> std::io::Result<()> {
     let service = service_fn(|request: Request<Incoming>| {
         let state = state.clone();
         async move { Ok::<_, Infallible>(answer(request, state).await) }

@@ -12,7 +12,7 @@ const COPY_MIN: usize = 16;
 
 /// One sequence.
 #[derive(Debug)]
-pub struct Slot {
+pub(super) struct Slot {
     /// The sequence number in llama.cpp.
     pub id: i32,
     /// The tokens that the context stores for the sequence.
@@ -38,7 +38,7 @@ impl Slot {
 
 /// All sequences of a context.
 #[derive(Debug)]
-pub struct Slots {
+pub(super) struct Slots {
     pub all: Vec<Slot>,
     /// Capacity of the context, in tokens.
     room: usize,
@@ -50,7 +50,7 @@ pub struct Slots {
 impl Slots {
     /// Creates empty sequences.
     #[must_use]
-    pub fn new(count: u32, room: usize, can_cut: bool) -> Self {
+    pub(super) fn new(count: u32, room: usize, can_cut: bool) -> Self {
         let slot =
             |id: i32| Slot { id, cached: Vec::new(), answer: None, shared: (0, 0), last_used: 0 };
         let count = i32::try_from(count).unwrap_or(1);
@@ -59,12 +59,12 @@ impl Slots {
 
     /// Whether any sequence has an active generation.
     #[must_use]
-    pub fn is_active(&self) -> bool {
+    pub(super) fn is_active(&self) -> bool {
         self.all.iter().any(|slot| slot.answer.is_some())
     }
 
     /// Assigns the generation to a free sequence if there is enough space; otherwise returns it.
-    pub fn admit(
+    pub(super) fn admit(
         &mut self,
         context: &mut LlamaContext<'_>,
         mut answer: Box<Answer>,
@@ -126,7 +126,7 @@ impl Slots {
 
     /// Frees space for this many more tokens by evicting cached sequences. Returns whether that
     /// freed enough.
-    pub fn make_room(&mut self, context: &mut LlamaContext<'_>, more: usize) -> bool {
+    pub(super) fn make_room(&mut self, context: &mut LlamaContext<'_>, more: usize) -> bool {
         while self.used() + more > self.room {
             if !self.forget_oldest(context) {
                 return false;
@@ -136,7 +136,7 @@ impl Slots {
     }
 
     /// Evicts the least recently used sequence. Returns whether there was one.
-    pub fn forget_oldest(&mut self, context: &mut LlamaContext<'_>) -> bool {
+    pub(super) fn forget_oldest(&mut self, context: &mut LlamaContext<'_>) -> bool {
         let idle = self.all.iter().enumerate();
         let idle = idle.filter(|(_, slot)| slot.answer.is_none() && !slot.cached.is_empty());
         let Some((index, _)) = idle.min_by_key(|(_, slot)| slot.last_used) else { return false };
@@ -145,7 +145,7 @@ impl Slots {
     }
 
     /// Removes and returns the most recently admitted generation, unless it is the only one.
-    pub fn take_youngest(&mut self, context: &mut LlamaContext<'_>) -> Option<Box<Answer>> {
+    pub(super) fn take_youngest(&mut self, context: &mut LlamaContext<'_>) -> Option<Box<Answer>> {
         let active = self.all.iter().enumerate().filter_map(|(index, slot)| {
             slot.answer.as_ref().map(|answer| (answer.admitted, index))
         });
@@ -159,7 +159,7 @@ impl Slots {
     }
 
     /// Removes a completed generation; its tokens stay cached.
-    pub fn release(&mut self, index: usize) -> Option<Box<Answer>> {
+    pub(super) fn release(&mut self, index: usize) -> Option<Box<Answer>> {
         self.clock += 1;
         let slot = self.all.get_mut(index)?;
         slot.last_used = self.clock;
@@ -167,7 +167,7 @@ impl Slots {
     }
 
     /// Clears all sequences, because the state of the context is unknown after an error.
-    pub fn clear(&mut self, context: &mut LlamaContext<'_>) {
+    pub(super) fn clear(&mut self, context: &mut LlamaContext<'_>) {
         context.clear_kv_cache();
         for slot in &mut self.all {
             slot.cached.clear();

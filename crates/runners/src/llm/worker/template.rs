@@ -30,7 +30,7 @@ use orrery_runtime::Clock;
 
 /// Splits the text of a control token inside a message, so that it is tokenized as plain text. It
 /// is a noncharacter, which valid text does not contain.
-pub const SPLIT: char = '\u{FDD0}';
+pub(super) const SPLIT: char = '\u{FDD0}';
 /// Size limit of the compiled regex of all control tokens, in bytes.
 const CONTROLS_SIZE_MAX: usize = 64 * 1024 * 1024;
 /// Matches likely control tokens, used if the regex of the actual ones is too large.
@@ -50,7 +50,7 @@ const CHATML: &str = "{% for message in messages %}<|im_start|>{{ message.role }
 
 /// The template of a model.
 #[derive(Debug)]
-pub struct ChatTemplate {
+pub(super) struct ChatTemplate {
     environment: Environment<'static>,
     /// The BOS and EOS tokens, as written by the template.
     bos: String,
@@ -74,7 +74,7 @@ pub struct ChatTemplate {
 impl ChatTemplate {
     /// Selects the operator's template, or else the model's template, or else ChatML.
     #[must_use]
-    pub fn of_model(model: &LlamaModel, given: Option<&str>) -> Self {
+    pub(super) fn of_model(model: &LlamaModel, given: Option<&str>) -> Self {
         let vocabulary = model.vocab();
         let text = |token: LlamaToken| {
             let is_token = token.0 >= 0;
@@ -145,7 +145,7 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// The template's own error, or the part of the conversation that it omits.
-    pub fn render(
+    pub(super) fn render(
         &self,
         messages: &[Value],
         tools: &Tools<'_>,

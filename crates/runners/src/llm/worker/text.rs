@@ -2,7 +2,7 @@
 
 /// The result of adding the bytes of a token.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Taken {
+pub(super) enum Taken {
     /// More text, possibly empty.
     Text(String),
     /// The end of the text, because a stop string was found.
@@ -11,7 +11,7 @@ pub enum Taken {
 
 /// Text that has not been returned yet.
 #[derive(Debug, Default)]
-pub struct Text {
+pub(super) struct Text {
     /// The bytes of an incomplete character.
     bytes: Vec<u8>,
     /// Text that may be the beginning of a stop string.
@@ -23,12 +23,12 @@ impl Text {
     /// Creates an empty text that ends before the first occurrence of any of `stops`, none of which
     /// may be empty.
     #[must_use]
-    pub fn new(stops: Vec<String>) -> Self {
+    pub(super) fn new(stops: Vec<String>) -> Self {
         Self { stops, ..Self::default() }
     }
 
     /// Adds the bytes of a token.
-    pub fn push(&mut self, bytes: &[u8]) -> Taken {
+    pub(super) fn push(&mut self, bytes: &[u8]) -> Taken {
         self.bytes.extend_from_slice(bytes);
         self.decode(false);
         let found = self.stops.iter().filter_map(|stop| self.held.find(stop)).min();
@@ -43,7 +43,7 @@ impl Text {
 
     /// Returns the remaining text at the end.
     #[must_use]
-    pub fn rest(&mut self) -> String {
+    pub(super) fn rest(&mut self) -> String {
         self.decode(true);
         std::mem::take(&mut self.held)
     }

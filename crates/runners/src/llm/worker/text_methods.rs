@@ -10,7 +10,11 @@ const WIDTH_MAX: usize = 10_000;
 ///
 /// # Errors
 /// The fault in the arguments.
-pub fn call(value: &Value, method: &str, arguments: &[Value]) -> Result<Option<Value>, Error> {
+pub(super) fn call(
+    value: &Value,
+    method: &str,
+    arguments: &[Value],
+) -> Result<Option<Value>, Error> {
     let Some(text) = value.as_str() else { return Ok(None) };
     let result = match method {
         "removeprefix" => {
@@ -62,7 +66,7 @@ pub fn call(value: &Value, method: &str, arguments: &[Value]) -> Result<Option<V
 
 /// Pads a text on both sides.
 #[must_use]
-pub fn center(text: &str, width: Option<usize>) -> String {
+pub(super) fn center(text: &str, width: Option<usize>) -> String {
     let width = width.unwrap_or(80).min(WIDTH_MAX);
     let missing = width.saturating_sub(text.chars().count());
     let before = missing / 2;

@@ -2,7 +2,7 @@
 //! which may be in the prompt, or the messages of the Harmony format (gpt-oss).
 
 /// The tags around thinking.
-pub const TAGS: [(&str, &str); 12] = [
+pub(super) const TAGS: [(&str, &str); 12] = [
     ("<think>", "</think>"),
     ("<thinking>", "</thinking>"),
     ("<seed:think>", "</seed:think>"),
@@ -27,7 +27,7 @@ const FUNCTIONS: &str = "to=functions.";
 
 /// Whether a response can contain thinking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Thinking {
+pub(super) enum Thinking {
     /// The response contains no thinking, because a grammar constrains it.
     Never,
     /// The response may start with thinking.
@@ -38,14 +38,14 @@ pub enum Thinking {
 
 /// A part of a response. Calls are part of the content.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Split {
+pub(super) struct Split {
     pub reasoning: String,
     pub content: String,
 }
 
 /// Splits a response as its text arrives.
 #[derive(Debug)]
-pub struct Divider {
+pub(super) struct Divider {
     state: State,
     held: String,
     /// Whether content has been returned, so that another message starts a new paragraph.
@@ -84,7 +84,7 @@ enum Message {
 
 /// Whether a control token belongs to thinking.
 #[must_use]
-pub fn is_part(token: &str) -> bool {
+pub(super) fn is_part(token: &str) -> bool {
     ENDS.contains(&token)
         || token == MESSAGE
         || TAGS.iter().any(|(open, close)| [open, close].contains(&&token))
@@ -92,7 +92,7 @@ pub fn is_part(token: &str) -> bool {
 
 /// Returns the tag that closes thinking opened in a prompt.
 #[must_use]
-pub fn begun_in(prompt: &str) -> Option<&'static str> {
+pub(super) fn begun_in(prompt: &str) -> Option<&'static str> {
     let prompt = prompt.trim_end();
     TAGS.iter().find(|(open, _)| prompt.ends_with(open)).map(|(_, close)| *close)
 }
@@ -100,7 +100,7 @@ pub fn begun_in(prompt: &str) -> Option<&'static str> {
 impl Divider {
     /// Creates a divider at the beginning of a response.
     #[must_use]
-    pub const fn new(thinking: Thinking) -> Self {
+    pub(super) const fn new(thinking: Thinking) -> Self {
         let state = match thinking {
             Thinking::Never => State::Content,
             Thinking::Maybe => State::Start { is_behind: false },
@@ -110,7 +110,7 @@ impl Divider {
     }
 
     /// Adds text, and returns the parts that are certain.
-    pub fn push(&mut self, text: &str) -> Split {
+    pub(super) fn push(&mut self, text: &str) -> Split {
         self.held.push_str(text);
         let mut split = Split::default();
         while self.step(&mut split) {}
@@ -118,7 +118,7 @@ impl Divider {
     }
 
     /// Returns the rest at the end of the response.
-    pub fn end(&mut self) -> Split {
+    pub(super) fn end(&mut self) -> Split {
         let rest = std::mem::take(&mut self.held);
         match self.state {
             State::Thinking { .. } | State::Message { kind: Message::Thought, .. } => {

@@ -19,7 +19,7 @@ const LLAMA: [&str; 2] = ["<|python_tag|>", "\"parameters\": dictionary of argum
 
 /// The format in which a model writes calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub(super) enum Form {
     /// `<tool_call>{"name": …, "arguments": …}</tool_call>`: Hermes, Qwen and others.
     Tagged,
     /// `[TOOL_CALLS][{"name": …, "arguments": …}]`: Mistral.
@@ -42,7 +42,7 @@ pub enum Form {
 /// How a model family writes required calls: the texts around all calls, and around the name and
 /// the arguments of each call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Family {
+pub(super) struct Family {
     all: [&'static str; 2],
     call: [&'static str; 3],
     /// Whether the number of the call follows its name.
@@ -135,7 +135,7 @@ impl Family {
 
 /// A call written by a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Call {
+pub(super) struct Call {
     pub name: String,
     /// The arguments as JSON text.
     pub arguments: String,
@@ -143,7 +143,7 @@ pub struct Call {
 
 /// The tools of a request, and whether they must be called.
 #[derive(Debug)]
-pub struct Tools<'r> {
+pub(super) struct Tools<'r> {
     tools: Vec<&'r Tool>,
     choice: &'r ToolChoice,
     is_many: bool,
@@ -152,7 +152,7 @@ pub struct Tools<'r> {
 impl Form {
     /// Returns the format that a chat template indicates.
     #[must_use]
-    pub fn of_template(source: &str) -> Self {
+    pub(super) fn of_template(source: &str) -> Self {
         if source.contains("[TOOL_CALLS]") {
             if source.contains("[ARGS]") { Self::Args } else { Self::List }
         } else if let Some(family) = Family::of_template(source) {
@@ -182,7 +182,7 @@ impl Form {
 
     /// Returns the marker that starts a call.
     #[must_use]
-    pub const fn mark(self) -> &'static str {
+    pub(super) const fn mark(self) -> &'static str {
         match self {
             Self::Tagged | Self::Family(_) | Self::Lfm | Self::Free => "<tool_call>",
             Self::List | Self::Args => "[TOOL_CALLS]",
@@ -193,13 +193,13 @@ impl Form {
 
     /// Whether a text consists either entirely of calls or contains none.
     #[must_use]
-    pub const fn is_whole(self) -> bool {
+    pub(super) const fn is_whole(self) -> bool {
         matches!(self, Self::Bare | Self::Python)
     }
 
     /// Removes the markers from a text that does not contain calls after all.
     #[must_use]
-    pub fn unmarked(self, text: &str) -> String {
+    pub(super) fn unmarked(self, text: &str) -> String {
         match self {
             Self::Tagged | Self::Family(_) | Self::Lfm | Self::Free => {
                 text.replace("<tool_call>", "").replace("</tool_call>", "")
@@ -211,7 +211,7 @@ impl Form {
 
     /// Parses the calls in a text that starts with the marker.
     #[must_use]
-    pub fn calls(self, text: &str) -> Vec<Call> {
+    pub(super) fn calls(self, text: &str) -> Vec<Call> {
         let call = |value: &Value| {
             let name = value.get("name")?.as_str()?.to_owned();
             // Some models mix up the formats.
@@ -247,7 +247,7 @@ impl Form {
 impl<'r> Tools<'r> {
     /// Creates the set of tools that the model may call.
     #[must_use]
-    pub fn new(tools: &'r [Tool], choice: &'r ToolChoice, is_many: bool) -> Self {
+    pub(super) fn new(tools: &'r [Tool], choice: &'r ToolChoice, is_many: bool) -> Self {
         let may_call = |tool: &&Tool| match choice {
             ToolChoice::None => false,
             ToolChoice::Named(name) => tool.name == *name,
@@ -258,25 +258,25 @@ impl<'r> Tools<'r> {
 
     /// Creates an empty set of tools.
     #[must_use]
-    pub const fn none() -> Tools<'static> {
+    pub(super) const fn none() -> Tools<'static> {
         Tools { tools: Vec::new(), choice: &ToolChoice::None, is_many: false }
     }
 
     /// Whether there are no tools.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.tools.is_empty()
     }
 
     /// Returns the tools exactly as received.
     #[must_use]
-    pub fn given(&self) -> Vec<Value> {
+    pub(super) fn given(&self) -> Vec<Value> {
         self.tools.iter().map(|tool| tool.given.clone()).collect()
     }
 
     /// Whether the model must call a tool.
     #[must_use]
-    pub fn are_forced(&self) -> bool {
+    pub(super) fn are_forced(&self) -> bool {
         let is_forced = matches!(self.choice, ToolChoice::Required | ToolChoice::Named(_));
         is_forced && !self.is_empty()
     }
@@ -288,7 +288,7 @@ impl<'r> Tools<'r> {
     ///
     /// # Errors
     /// The fault in the schema of a strict tool, or the error of `check`.
-    pub fn calls(
+    pub(super) fn calls(
         &self,
         form: Form,
         has_format: bool,
@@ -359,7 +359,7 @@ impl<'r> Tools<'r> {
 
 /// Describes tools to a model whose template does not support them.
 #[must_use]
-pub fn instruction(tools: &[Value]) -> String {
+pub(super) fn instruction(tools: &[Value]) -> String {
     let lines: Vec<String> = tools.iter().map(Value::to_string).collect();
     format!(
         "You may call these functions, whose signatures are given as JSON:\n<tools>\n{}\n\

@@ -33,19 +33,19 @@ const MIB: u64 = 1024 * 1024;
 /// A caller that waits for a response. When the last reference is dropped, the caller has
 /// disconnected.
 #[derive(Debug)]
-pub struct Client {
+pub(super) struct Client {
     refusal: watch::Sender<Option<Refusal>>,
 }
 
 impl Client {
     /// Creates a waiting caller.
     #[must_use]
-    pub fn new() -> Arc<Self> {
+    pub(super) fn new() -> Arc<Self> {
         Arc::new(Self { refusal: watch::Sender::new(None) })
     }
 
     /// Waits until the work on the request is rejected, and returns the error.
-    pub async fn refused(&self) -> Refusal {
+    pub(super) async fn refused(&self) -> Refusal {
         let mut refusal = self.refusal.subscribe();
         let found = refusal.wait_for(Option::is_some).await.ok().and_then(|found| found.clone());
         match found {
@@ -57,7 +57,7 @@ impl Client {
 
 /// The kind of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub(super) enum Step {
     /// Tokenizing a request.
     Reading,
     /// Rendering a chat template.
@@ -85,7 +85,7 @@ impl Step {
 
 /// The work in progress.
 #[derive(Debug)]
-pub struct Watch {
+pub(super) struct Watch {
     memory: Option<OwnMemory>,
     running: Mutex<Running>,
     begun: Condvar,
@@ -111,7 +111,7 @@ struct Entry {
 
 /// Work on a request; it ends when this is dropped.
 #[derive(Debug)]
-pub struct Work {
+pub(super) struct Work {
     watch: Arc<Watch>,
     number: u64,
     client: Weak<Client>,
@@ -119,7 +119,7 @@ pub struct Work {
 
 impl Work {
     /// Switches to another step.
-    pub fn enter(&self, step: Step) {
+    pub(super) fn enter(&self, step: Step) {
         let data = self.watch.data();
         if let Some(entry) = self.watch.lock().of(self.number) {
             (entry.step, entry.since, entry.data) = (step, monotonic_now(), data);
@@ -128,7 +128,7 @@ impl Work {
 
     /// Returns the caller.
     #[must_use]
-    pub const fn client(&self) -> &Weak<Client> {
+    pub(super) const fn client(&self) -> &Weak<Client> {
         &self.client
     }
 
@@ -136,7 +136,7 @@ impl Work {
     ///
     /// # Errors
     /// The caller has disconnected, or the step has taken too long.
-    pub fn check(&self) -> Result<(), Refusal> {
+    pub(super) fn check(&self) -> Result<(), Refusal> {
         if self.client.strong_count() == 0 {
             return Err(Refusal::because(500, "the caller disconnected"));
         }
@@ -162,13 +162,13 @@ impl Running {
 impl Watch {
     /// Creates a watch that measures memory with `memory`.
     #[must_use]
-    pub fn new(memory: Option<OwnMemory>) -> Arc<Self> {
+    pub(super) fn new(memory: Option<OwnMemory>) -> Arc<Self> {
         Arc::new(Self { memory, running: Mutex::default(), begun: Condvar::new() })
     }
 
     /// Begins work for a caller.
     #[must_use]
-    pub fn begin(self: &Arc<Self>, step: Step, client: &Weak<Client>) -> Work {
+    pub(super) fn begin(self: &Arc<Self>, step: Step, client: &Weak<Client>) -> Work {
         let data = self.data();
         let mut running = self.lock();
         let number = running.next;
@@ -181,7 +181,7 @@ impl Watch {
     }
 
     /// Watches for as long as the process lives; needs a separate thread.
-    pub fn run(&self) {
+    pub(super) fn run(&self) {
         loop {
             let none = |running: &mut Running| running.all.is_empty();
             drop(self.begun.wait_while(self.lock(), none).unwrap_or_else(PoisonError::into_inner));
@@ -218,7 +218,7 @@ impl Watch {
     }
 
     /// Runs `make` without counting its memory toward the steps in progress.
-    pub fn set_aside<T>(&self, make: impl FnOnce() -> T) -> T {
+    pub(super) fn set_aside<T>(&self, make: impl FnOnce() -> T) -> T {
         let before = self.data();
         let made = make();
         let taken = self.data().saturating_sub(before);
@@ -258,11 +258,11 @@ fn exceeded(step: Step, bytes: u64, time: Duration) -> Option<Refusal> {
 }
 
 #[cfg(test)]
-pub mod tests {
+pub(super) mod tests {
     use super::*;
 
     /// Creates work whose caller waits until the returned client is dropped.
-    pub fn work() -> (Arc<Client>, Work) {
+    pub(crate) fn work() -> (Arc<Client>, Work) {
         let client = Client::new();
         let work = Watch::new(None).begin(Step::Reading, &Arc::downgrade(&client));
         (client, work)

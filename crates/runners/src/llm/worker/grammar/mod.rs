@@ -16,7 +16,7 @@ use std::fmt::Write as _;
 use serde_json::{Map, Value};
 
 use self::places::{Choices, Leaf};
-pub use self::strings::literal;
+pub(super) use self::strings::literal;
 
 /// Cost limit over all schemas of a request: one unit per subschema, property, value and expanded
 /// repetition.
@@ -51,7 +51,7 @@ value ::= object | array | string | number | boolean | null
 /// The keyword or value that cannot be enforced, and its location.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{why} (at {place})")]
-pub struct Error {
+pub(super) struct Error {
     place: String,
     why: String,
 }
@@ -67,7 +67,7 @@ impl Error {
 
 /// The rules of one grammar.
 #[derive(Debug)]
-pub struct Rules {
+pub(super) struct Rules {
     text: String,
     names: usize,
     cost: usize,
@@ -86,7 +86,7 @@ impl Rules {
     ///
     /// # Errors
     /// [`Error`]; in this case, nothing is added.
-    pub fn schema(&mut self, schema: &Value, is_strict: bool) -> Result<String, Error> {
+    pub(super) fn schema(&mut self, schema: &Value, is_strict: bool) -> Result<String, Error> {
         let (bytes, cost, copied) = (self.text.len(), self.cost, self.copied);
         let mut builder = Builder {
             rules: self,
@@ -104,7 +104,7 @@ impl Rules {
     }
 
     /// Adds a rule and returns its name.
-    pub fn add(&mut self, expression: &str) -> String {
+    pub(super) fn add(&mut self, expression: &str) -> String {
         let name = self.name();
         self.define(&name, expression);
         name
@@ -122,7 +122,7 @@ impl Rules {
 
     /// Returns the grammar, with `root` as its first rule.
     #[must_use]
-    pub fn text(mut self, root: &str, expression: &str) -> String {
+    pub(super) fn text(mut self, root: &str, expression: &str) -> String {
         self.define(root, expression);
         self.text
     }

@@ -103,7 +103,7 @@ impl At<'_> {
 
 impl Leaf {
     /// Returns the type; `None` means any type.
-    pub fn kind(&self) -> Option<&str> {
+    pub(super) fn kind(&self) -> Option<&str> {
         if let Some(kind) = self.schema.get("type") {
             return kind.as_str();
         }
@@ -112,7 +112,7 @@ impl Leaf {
     }
 
     /// Returns the predefined rule if the schema specifies nothing but the type.
-    pub fn primitive(&self) -> Option<&'static str> {
+    pub(super) fn primitive(&self) -> Option<&'static str> {
         let is_said = |name: &String| name != "type" && !is_annotation(name);
         if self.schema.keys().any(is_said) {
             return None;
@@ -123,7 +123,7 @@ impl Leaf {
     }
 
     /// Parses a minimum and a maximum count.
-    pub fn bounds(&self, least: &str, most: &str) -> Result<(u64, Option<u64>), Error> {
+    pub(super) fn bounds(&self, least: &str, most: &str) -> Result<(u64, Option<u64>), Error> {
         let count = |name: &str| match self.schema.get(name) {
             None | Some(Value::Null) => Ok(None),
             Some(value) => {

@@ -362,7 +362,7 @@ fn inner(json: &str) -> &str {
 
 /// Returns a quoted literal.
 #[must_use]
-pub fn literal(text: &str) -> String {
+pub(crate) fn literal(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
     for letter in text.chars() {
