@@ -274,12 +274,6 @@ fn open_kept(
     Ok(Kept { store, sealer, accounts, signed_urls, files })
 }
 
-/// Returns whether a rotation of `seal.key` has started but not finished.
-#[must_use]
-pub fn is_rotation_under_way(config: &Config) -> bool {
-    rotation::is_under_way(&config.data_dir)
-}
-
 /// Returns the fault of a stopped service's seal key, if it is not the one of its store.
 ///
 /// # Errors
