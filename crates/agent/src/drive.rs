@@ -160,7 +160,7 @@ impl Inner {
                 }
                 Next::Run(call) => {
                     let task = ToolTask { call, execution: None, workflow: None };
-                    self.use_tool(run, exchange, (task, Vec::new()), kept).await?;
+                    self.use_tool(run, exchange, task, Vec::new(), kept).await?;
                     None
                 }
                 Next::Resume => {
@@ -169,7 +169,7 @@ impl Inner {
                     let Some(Begun { task: Task::Tool(task), events }) = begun else {
                         return Ok(Stop::Failed(internal("a stored step is damaged")));
                     };
-                    self.use_tool(run, exchange, (task, events), kept).await?;
+                    self.use_tool(run, exchange, task, events, kept).await?;
                     None
                 }
             };
@@ -295,7 +295,8 @@ impl Inner {
         &self,
         run: &mut ExchangeRun,
         exchange: &Exchange,
-        (task, events): (ToolTask, Vec<Value>),
+        task: ToolTask,
+        events: Vec<Value>,
         kept: &mut Vec<Kept>,
     ) -> Result<(), engine::Error> {
         let spent = kept.iter().map(|step| step.cost).sum();

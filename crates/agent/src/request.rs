@@ -45,7 +45,7 @@ impl Request {
             return Err(wrong("the last of messages must have the role user"));
         }
         let prompt = text_of(last, &mut images);
-        let mut request = Self::of(options, (header, streams), prompt, images)?;
+        let mut request = Self::of(options, header, streams, prompt, images)?;
         if request.session.is_none() {
             if earlier.len() > TURNS_MAX {
                 return Err(wrong(&format!("messages must have at most {} items", TURNS_MAX + 1)));
@@ -65,12 +65,13 @@ impl Request {
     /// [`InvalidRequest`], which names the field.
     pub fn of_message(body: MessageRequest, header: Option<&str>) -> Result<Self, InvalidRequest> {
         let MessageRequest { message, options } = body;
-        Self::of(options, (header, true), message, Vec::new())?.check_size("message")
+        Self::of(options, header, true, message, Vec::new())?.check_size("message")
     }
 
     fn of(
         options: Options,
-        (header, streams): (Option<&str>, bool),
+        header: Option<&str>,
+        streams: bool,
         prompt: String,
         mut image_urls: Vec<String>,
     ) -> Result<Self, InvalidRequest> {

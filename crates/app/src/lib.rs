@@ -40,7 +40,7 @@ use self::listeners::{Bound, bind, certificates, for_operator, listen, server_li
 use self::options::{
     configured_hosts, engine_options, files_options, members_options, outbox_options, settings,
 };
-use orrery_agent::servers;
+use orrery_agent::{self as agent, Agent, servers};
 use orrery_api::{self as api, Documents, HostAddress, Readiness, Role, Services, Settings};
 use orrery_backup::Source;
 use orrery_catalog::Catalog;
@@ -113,46 +113,42 @@ const ROLES: [Role; 5] = [Role::Base, Role::Workflows, Role::Flows, Role::Agent,
 /// includes the remedy.
 fn open(
     config: &Config,
-    (tasks, work): (&Tasks, &Tasks),
+    tasks: &Tasks,
+    work: &Tasks,
     hosts: Vec<HostAddress>,
     live: Option<Live>,
 ) -> anyhow::Result<Arc<Services>> {
-    let clock = Clock::system();
     let Live { control_token, groups, lock } = live.unwrap_or_default();
-    let kept = open_kept(config, clock.clone(), &hosts, lock)?;
-    let Kept { store, sealer, accounts, signed_urls, files } = kept;
+    let kept = open_kept(config, Clock::system(), &hosts, lock)?;
     let policy = policy(config);
     let guard = programs::guard(config, tasks, groups);
-    let catalog = open_catalog(config, &policy, &files, &guard)?;
+    let catalog = open_catalog(config, &policy, &kept.files, &guard)?;
     let guarded = Client::guarded(policy.clone());
-    let tool_servers = servers::Doors { client: guarded.with_share(places::Share::Tools), guard };
-    let sent = outbox_options(&config.webhooks);
-    let outbox = Outbox::new(store.clone(), sealer.clone(), guarded.clone(), clock.clone(), sent);
-    let workflows = open_workflows((&store, &sealer, &clock), &catalog);
-    let billing = Billing::new(store.clone(), clock.clone());
-    let dependencies = engine::Dependencies {
-        store: store.with_own_readers(),
-        clock: clock.clone(),
-        tasks: work.clone(),
-        billing: billing.clone(),
-        limits: accounts.limits().clone(),
-        models: Arc::new(catalog.clone()),
-        plans: Arc::new(workflows.clone()),
-        client: guarded,
-        files: files.clone(),
-        endpoints: outbox.endpoints().clone(),
-        on_delivery: waking(&outbox),
-    };
-    let engine = Engine::new(dependencies, engine_options(config, &store));
+    let doors = servers::Doors { client: guarded.with_share(places::Share::Tools), guard };
+    let workflows = open_workflows(&kept, &catalog);
+    let billing = Billing::new(kept.store.clone(), kept.clock.clone());
+    let (outbox, engine) =
+        open_engine(config, work, &kept, guarded, &billing, &catalog, &workflows);
+    let Kept { store, clock, sealer, accounts, signed_urls, files } = kept;
     let chains = Chains::new(store.clone(), clock.clone());
-    let schedules = scheduled::open((&store, &clock), &engine, &catalog, &workflows, &chains);
+    let schedules = scheduled::open(&store, &clock, &engine, &catalog, &workflows, &chains);
     let chat = router::open(config, tasks, &store, &clock, &catalog, &chains, &engine)?;
     let bodies = Budget::new(config.limits.bodies_in_flight, Share::Fair);
-    let kept = (&store, &clock, &files, &signed_urls);
-    let by = (&bodies, tool_servers);
-    let agent = router::agent((config, tasks), kept, &chat, &catalog, &workflows, &engine, by);
+    let dependencies = agent::Dependencies {
+        store: store.clone(),
+        clock: clock.clone(),
+        tasks: tasks.clone(),
+        chat: chat.clone(),
+        catalog: catalog.clone(),
+        workflows: workflows.clone(),
+        files: files.clone(),
+        signed_urls: signed_urls.clone(),
+        engine: engine.clone(),
+        bodies: Arc::clone(&bodies),
+        doors,
+    };
     Ok(Arc::new(Services {
-        agent,
+        agent: Agent::new(dependencies, router::agent_options(config)),
         decisions: router::decisions(config, tasks, &clock, &chat),
         chat,
         settings: Settings { control_token, ..settings(config, hosts) },
@@ -202,10 +198,38 @@ impl workflows::Models for CatalogModels {
     }
 }
 
-fn open_workflows(
-    (store, sealer, clock): (&Store, &Sealer, &Clock),
+/// Opens the engine and the outbox, which sends its deliveries.
+fn open_engine(
+    config: &Config,
+    work: &Tasks,
+    kept: &Kept,
+    client: Client,
+    billing: &Billing,
     catalog: &Catalog,
-) -> Workflows {
+    workflows: &Workflows,
+) -> (Outbox, Engine) {
+    let Kept { store, clock, sealer, accounts, files, .. } = kept;
+    let sent = outbox_options(&config.webhooks);
+    let outbox = Outbox::new(store.clone(), sealer.clone(), client.clone(), clock.clone(), sent);
+    let dependencies = engine::Dependencies {
+        store: store.with_own_readers(),
+        clock: clock.clone(),
+        tasks: work.clone(),
+        billing: billing.clone(),
+        limits: accounts.limits().clone(),
+        models: Arc::new(catalog.clone()),
+        plans: Arc::new(workflows.clone()),
+        client,
+        files: files.clone(),
+        endpoints: outbox.endpoints().clone(),
+        on_delivery: waking(&outbox),
+    };
+    let engine = Engine::new(dependencies, engine_options(config, store));
+    (outbox, engine)
+}
+
+fn open_workflows(kept: &Kept, catalog: &Catalog) -> Workflows {
+    let Kept { store, sealer, clock, .. } = kept;
     let models = Arc::new(CatalogModels(catalog.clone()));
     Workflows::new(store.clone(), sealer.clone(), clock.clone(), models)
         .reserving(api::words_beside("workflow"))
@@ -226,9 +250,10 @@ struct Live {
     lock: Option<FolderLock>,
 }
 
-/// The layers that store data on disk.
+/// The clock, and the layers that store data on disk.
 struct Kept {
     store: Store,
+    clock: Clock,
     sealer: Sealer,
     accounts: Accounts,
     signed_urls: SignedUrls,
@@ -266,12 +291,12 @@ fn open_kept(
     let files = Files::new(
         folder,
         store.clone(),
-        clock,
+        clock.clone(),
         signed_urls.clone(),
         files_options(config),
         limits,
     );
-    Ok(Kept { store, sealer, accounts, signed_urls, files })
+    Ok(Kept { store, clock, sealer, accounts, signed_urls, files })
 }
 
 /// Returns the fault of a stopped service's seal key, if it is not the one of its store.
@@ -358,7 +383,7 @@ async fn bring_up(
     let background = Background::start()?;
     let work = tasks.on(&background);
     answers::set_limit(config.limits.answers_in_flight);
-    let services = open(config, (&tasks, &work), hosts, Some(live))?;
+    let services = open(config, &tasks, &work, hosts, Some(live))?;
     services.store.disk_space().keep(config.limits.disk_reserve);
     if config.accept_loss {
         services.store.accept_payload_loss()?;

@@ -28,7 +28,7 @@ impl Offline {
 /// Returns an error if a service runs on the store, or the store cannot be opened.
 pub async fn offline(config: &Config) -> anyhow::Result<Offline> {
     let tasks = Tasks::new();
-    let services = open(config, (&tasks, &tasks), configured_hosts(config), None)?;
+    let services = open(config, &tasks, &tasks, configured_hosts(config), None)?;
     // No unfinished work is resumed here, so requests need not wait for it.
     services.readiness.set();
     Ok(Offline { control: HostService::new(Role::Control, services, false)? })

@@ -1,11 +1,9 @@
 //! Creates the chat router, the decision service and the agent from the configuration.
 
-use std::sync::Arc;
-
 use anyhow::Context;
 use hyper::header::HeaderValue;
 
-use orrery_agent::{self as agent, Agent, servers};
+use orrery_agent::{self as agent, servers};
 use orrery_catalog::Catalog;
 use orrery_chat::decisions::{self, Decisions};
 use orrery_chat::{Chat, Dependencies, Options, Upstream};
@@ -13,14 +11,10 @@ use orrery_config::{Config, McpServer, McpTransport};
 use orrery_domain::model::Pricing;
 use orrery_domain::money::Usd;
 use orrery_engine::Engine;
-use orrery_http::budget::Budget;
 use orrery_http::client::{Builder, Client};
 use orrery_records::chains::Chains;
-use orrery_records::files::Files;
-use orrery_records::signed_urls::SignedUrls;
 use orrery_runtime::{Clock, Tasks};
 use orrery_storage::Store;
-use orrery_workflows::Workflows;
 
 /// Divisor of the shutdown grace: responses may continue for this fraction, and the rest is for
 /// recording them.
@@ -97,31 +91,10 @@ pub(crate) fn decisions(config: &Config, tasks: &Tasks, clock: &Clock, chat: &Ch
     Decisions::new(dependencies, options)
 }
 
-/// Creates the agent with the configured settings.
-pub(crate) fn agent(
-    (config, tasks): (&Config, &Tasks),
-    (store, clock, files, signed_urls): (&Store, &Clock, &Files, &SignedUrls),
-    chat: &Chat,
-    catalog: &Catalog,
-    workflows: &Workflows,
-    engine: &Engine,
-    (bodies, doors): (&Arc<Budget>, servers::Doors),
-) -> Agent {
-    let dependencies = agent::Dependencies {
-        store: store.clone(),
-        clock: clock.clone(),
-        tasks: tasks.clone(),
-        chat: chat.clone(),
-        catalog: catalog.clone(),
-        workflows: workflows.clone(),
-        files: files.clone(),
-        signed_urls: signed_urls.clone(),
-        engine: engine.clone(),
-        bodies: Arc::clone(bodies),
-        doors,
-    };
+/// Returns the agent's settings.
+pub(crate) fn agent_options(config: &Config) -> agent::Options {
     let agent = &config.agent;
-    let options = agent::Options {
+    agent::Options {
         model: agent.model.clone(),
         eco_model: agent.eco_model.clone(),
         model_id: agent.model_id.clone(),
@@ -130,8 +103,7 @@ pub(crate) fn agent(
         cost_max: agent.max_cost.and_then(Usd::from_dollars),
         context_tokens: agent.context_tokens,
         servers: agent.mcp_servers.iter().map(mcp_server).collect(),
-    };
-    Agent::new(dependencies, options)
+    }
 }
 
 /// Converts the settings of an MCP server for the agent.

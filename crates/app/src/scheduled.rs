@@ -35,7 +35,8 @@ struct Scheduled {
 
 /// Opens the schedules of a store, with the layers that run their work.
 pub(super) fn open(
-    (store, clock): (&Store, &Clock),
+    store: &Store,
+    clock: &Clock,
     engine: &Engine,
     catalog: &Catalog,
     workflows: &Workflows,
@@ -123,8 +124,7 @@ impl Scheduled {
         let input = schedule.input.clone();
         match &schedule.target {
             Target::Workflow { workflow, version } => {
-                let of = (schedule.organization, *workflow);
-                self.workflow_run(schedule, of, version.as_deref(), input, beside).await
+                self.workflow_run(schedule, *workflow, version.as_deref(), input, beside).await
             }
             Target::Model { model: slug, version, fallback_selector } => {
                 let model = self.catalog.get(slug);
@@ -144,14 +144,15 @@ impl Scheduled {
     async fn workflow_run(
         &self,
         schedule: &Schedule,
-        (organization, id): (OrganizationId, WorkflowId),
+        id: WorkflowId,
         version: Option<&str>,
         input: Value,
         beside: &mut Commit,
     ) -> Result<Ready, Fault> {
         let workflow = match self.workflows.by_id(id).await {
             Ok(workflow)
-                if workflow.organization == organization && workflow.status != Status::Deleted =>
+                if workflow.organization == schedule.organization
+                    && workflow.status != Status::Deleted =>
             {
                 workflow
             }

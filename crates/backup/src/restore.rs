@@ -77,7 +77,7 @@ pub fn restore_until(
     let part = folder.join(PART);
     remove_folder(&part)?;
     make(&part)?;
-    let restored = fill(plain, &part, inline_bytes, (now, &plan, keys), progress);
+    let restored = fill(plain, &part, inline_bytes, now, &plan, keys, progress);
     let restored = restored.and_then(|restored| {
         // The store is moved last: a folder without a store is not a data folder yet.
         for place in PLACES {
@@ -96,7 +96,9 @@ fn fill(
     from: impl Read,
     part: &Path,
     inline_bytes: usize,
-    (now, plan, keys): (Timestamp, &Plan, &Keys),
+    now: Timestamp,
+    plan: &Plan,
+    keys: &Keys,
     progress: &mut dyn FnMut(u64),
 ) -> Result<(Summary, Option<Reached>), Error> {
     let store = Store::open(&Options { folder: part.to_path_buf(), inline_bytes })?;

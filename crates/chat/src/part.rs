@@ -187,7 +187,7 @@ impl BoundModel {
         let model = self.candidate.target.model().unwrap_or(name);
         let written = fields.set("model", model).and_then(|()| fields.text());
         let body: Bytes = written.map_err(|error| unwritable(name, &error))?.into();
-        self.ask((Operation::Chat.path(), body), prompt_tokens, lease, call).await
+        self.ask(Operation::Chat.path(), body, prompt_tokens, lease, call).await
     }
 
     /// Returns whether the model is a local process, which can score the labels of many questions
@@ -208,13 +208,14 @@ impl BoundModel {
         lease: &mut Lease,
         call: &trace::Call,
     ) -> Result<Completion, Failure> {
-        self.ask((SCORE, body), prompt_tokens, lease, call).await
+        self.ask(SCORE, body, prompt_tokens, lease, call).await
     }
 
     /// Waits for a slot at the model, and sends the request.
     async fn ask(
         &self,
-        (path, body): (&'static str, Bytes),
+        path: &'static str,
+        body: Bytes,
         prompt_tokens: u64,
         lease: &mut Lease,
         call: &trace::Call,

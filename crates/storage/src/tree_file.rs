@@ -226,7 +226,7 @@ impl Scan {
                 if header.kind == kind::CAP {
                     return;
                 }
-                self.add(&header, (number, offset, at), None);
+                self.add(&header, number, offset, at, None);
                 at += header.bytes + header.length;
                 continue;
             }
@@ -246,7 +246,7 @@ impl Scan {
                 is_followed: next.is_some(),
             });
             if let Some((header, body)) = restored {
-                self.add(&header, (number, offset, at), Some(body));
+                self.add(&header, number, offset, at, Some(body));
             }
             at = end;
         }
@@ -268,12 +268,7 @@ impl Scan {
         Some(number)
     }
 
-    fn add(
-        &mut self,
-        header: &Header,
-        (number, offset, at): (u64, u64, usize),
-        body: Option<Vec<u8>>,
-    ) {
+    fn add(&mut self, header: &Header, number: u64, offset: u64, at: usize, body: Option<Vec<u8>>) {
         let lsn = number * SEGMENT_BYTES as u64 + at as u64;
         let page = self.pages.entry(header.page).or_default();
         let body = Body {

@@ -9,7 +9,7 @@ use super::parameters::Given;
 use super::{Error, Workflows, count_trigger};
 use orrery_domain::attempt::Failure;
 use orrery_domain::classify::ErrorClass;
-use orrery_domain::definition::{PROBLEMS_MAX, Problem};
+use orrery_domain::definition::{PROBLEMS_MAX, Problem, SubWorkflow};
 use orrery_domain::ids::{OrganizationId, RevisionId, WorkflowId};
 use orrery_domain::spelling;
 use orrery_domain::workflow::{Status, Workflow};
@@ -55,8 +55,7 @@ impl Workflows {
             if problems.len() >= PROBLEMS_MAX {
                 break;
             }
-            let named = (child.workflow.as_str(), child.version.as_deref());
-            let first = self.callee_of(organization, own, named).await?;
+            let first = self.callee_of(organization, own, child).await?;
             let revision = first.as_ref().ok().and_then(Reached::revision);
             let refused = match first {
                 Err(missing) => Some(self.describe(organization, &child.workflow, missing).await?),
@@ -103,9 +102,9 @@ impl Workflows {
         &self,
         organization: OrganizationId,
         own: Option<(WorkflowId, &str)>,
-        (reference, version): (&str, Option<&str>),
+        child: &SubWorkflow,
     ) -> Result<Result<Reached, Missing>, Error> {
-        let workflow = match self.find(organization, reference).await {
+        let workflow = match self.find(organization, &child.workflow).await {
             Ok(workflow) => workflow,
             Err(Error::NotFound) => {
                 return Ok(Err(Missing::Workflow));
@@ -114,7 +113,7 @@ impl Workflows {
         };
         let is_own = own.filter(|(id, _)| *id == workflow.id);
         let latest = is_own.map_or(workflow.latest.as_str(), |(_, version)| version);
-        let version = version.unwrap_or(latest).to_owned();
+        let version = child.version.as_deref().unwrap_or(latest).to_owned();
         let is_there = workflow.version(&version).is_some()
             || is_own.is_some_and(|(_, own)| own == version.as_str());
         if !is_there {
@@ -150,8 +149,7 @@ impl Workflows {
             let Some(stored) = workflow.version(&version) else { continue };
             let Some(compiled) = self.usable(stored.revision).await? else { continue };
             for (_, child) in compiled.plan.children() {
-                let named = (child.workflow.as_str(), child.version.as_deref());
-                if let Ok(mut next) = self.callee_of(organization, own, named).await? {
+                if let Ok(mut next) = self.callee_of(organization, own, child).await? {
                     next.way.splice(0..0, way.iter().cloned());
                     open.push_back(next);
                 }

@@ -71,7 +71,8 @@ impl Sender {
         &self,
         method: Method,
         url: &str,
-        (session, key): (Option<Arc<str>>, Option<String>),
+        session: Option<Arc<str>>,
+        key: Option<String>,
         headers: HashMap<HeaderName, HeaderValue>,
         body: Bytes,
     ) -> Result<Response<Arriving>, Error> {
@@ -104,9 +105,9 @@ impl Sender {
         let body = serde_json::to_vec(message).map_err(StreamableHttpError::Deserialize)?;
         let has_session = session.is_some();
         let asked_session = session.clone();
-        let who = (session, key.clone());
-        let answer = self.open(Method::POST, url, who, headers.clone(), body.into()).await?;
-        let (head, body) = answer.into_parts();
+        let posting =
+            self.open(Method::POST, url, session, key.clone(), headers.clone(), body.into());
+        let (head, body) = posting.await?.into_parts();
         if head.status == StatusCode::NOT_FOUND && has_session {
             return Err(StreamableHttpError::SessionExpired);
         }
@@ -120,10 +121,9 @@ impl Sender {
         if kind.trim_start().starts_with("text/event-stream") {
             let session = session.clone().map(Arc::from).or(asked_session);
             let reply = |text: Bytes| {
-                let who = (session.clone(), key.clone());
-                let headers = headers.clone();
+                let (session, key, headers) = (session.clone(), key.clone(), headers.clone());
                 async move {
-                    let posting = self.open(Method::POST, url, who, headers, text);
+                    let posting = self.open(Method::POST, url, session, key, headers, text);
                     match tokio::time::timeout(REPLY_TIMEOUT, posting).await {
                         Ok(Ok(_accepted)) => {}
                         Ok(Err(error)) => tracing::debug!(%error, "MCP server rejected a reply"),
@@ -291,8 +291,9 @@ impl StreamableHttpClient for Sender {
         auth_header: Option<String>,
         custom_headers: HashMap<HeaderName, HeaderValue>,
     ) -> Result<(), Error> {
-        let who = (Some(session_id), auth_header);
-        let deleting = self.open(Method::DELETE, &uri, who, custom_headers, Bytes::new());
+        let session = Some(session_id);
+        let deleting =
+            self.open(Method::DELETE, &uri, session, auth_header, custom_headers, Bytes::new());
         match tokio::time::timeout(TOTAL, deleting).await {
             Ok(answer) => answer.map(drop),
             Err(_elapsed) => Err(failed(format!("no answer within {TOTAL:?}"))),

@@ -40,7 +40,8 @@ impl Use<'_> {
     /// Runs a model as a separate prediction.
     pub(super) async fn run_model(
         &mut self,
-        (arguments, room): (Map<String, Value>, Option<Turn>),
+        arguments: Map<String, Value>,
+        room: Option<Turn>,
     ) -> Result<Outcome, engine::Error> {
         let slug = arguments.get("model").and_then(Value::as_str).unwrap_or_default().to_owned();
         let Some(model) = self.inner.catalog.get(&slug) else {
@@ -98,7 +99,8 @@ impl Use<'_> {
     /// Triggers a workflow and waits until it ends.
     pub(super) async fn run_workflow(
         &mut self,
-        (arguments, room): (Map<String, Value>, Option<Turn>),
+        arguments: Map<String, Value>,
+        room: Option<Turn>,
     ) -> Result<Outcome, engine::Error> {
         let reference = arguments.get("workflow").and_then(Value::as_str).unwrap_or_default();
         let workflow = match self.workflow(reference).await? {

@@ -246,8 +246,8 @@ impl Use<'_> {
             return Ok(Outcome::refused(format!("'{field}' is missing")));
         }
         match tool.name {
-            "run_model" => self.run_model((arguments, room)).await,
-            "run_workflow" => self.run_workflow((arguments, room)).await,
+            "run_model" => self.run_model(arguments, room).await,
+            "run_workflow" => self.run_workflow(arguments, room).await,
             "create_workflow" => self.create_workflow(&arguments).await,
             "put_workflow_version" => self.put_version(&arguments).await,
             "ask_user" => Ok(ask_user(&arguments)),

@@ -229,7 +229,7 @@ impl Session {
         let lease = self.lease.sibling();
         let call = self.trace.call(&Execution::call_key(self.id));
         let used = Arc::clone(&self.used);
-        let server = Server::new(self.model.clone(), state, (lease, call), used);
+        let server = Server::new(self.model.clone(), state, lease, call, used);
         let questions = std::mem::take(&mut self.request.questions);
         let mut found = if self.model.can_score() {
             local::score_all(&server, &questions).await?

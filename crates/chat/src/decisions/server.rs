@@ -88,7 +88,8 @@ impl Server {
     pub(super) fn new(
         model: BoundModel,
         state: &str,
-        (lease, call): (Lease, trace::Call),
+        lease: Lease,
+        call: trace::Call,
         used: Arc<Mutex<Used>>,
     ) -> Self {
         Self { model, state: state.into(), lease, call, used }
