@@ -9,10 +9,19 @@ use super::output::visible;
 /// Number of context lines around a change.
 const CONTEXT_LINES: usize = 3;
 
+/// A resource before and after a change, as YAML; empty if there are no fields to show.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Texts {
+    pub(super) before: String,
+    pub(super) after: String,
+}
+
 /// Returns the diff from `old` to `new`, labeled with their names; empty if both are equal.
 pub(super) fn unified(
-    (old_name, old): (&str, &str),
-    (new_name, new): (&str, &str),
+    old_name: &str,
+    old: &str,
+    new_name: &str,
+    new: &str,
     in_colour: bool,
 ) -> String {
     let diff = TextDiff::from_lines(old, new);
@@ -48,11 +57,11 @@ mod tests {
     #[test]
     fn diff_shows_changed_lines_with_context() {
         let old = "a\nb\nc\nd\ne\nf\n";
-        let shown = unified(("old", old), ("new", "a\nb\nc\nD\u{1b}[2J\ne\nf\n"), false);
+        let shown = unified("old", old, "new", "a\nb\nc\nD\u{1b}[2J\ne\nf\n", false);
         assert_eq!(shown, "--- old\n+++ new\n@@ -1,6 +1,6 @@\n a\n b\n c\n-d\n+D[2J\n e\n f\n");
-        let hostile = unified(("a\u{1b}c", "x\n"), ("b", "\tx\u{202e}y\u{9b}2J\n"), false);
+        let hostile = unified("a\u{1b}c", "x\n", "b", "\tx\u{202e}y\u{9b}2J\n", false);
         assert_eq!(hostile, "--- ac\n+++ b\n@@ -1 +1 @@\n-x\n+\txy2J\n");
-        assert!(unified(("a", old), ("b", "x\n"), true).contains("\u{1b}[32m+x\u{1b}[0m\n"));
-        assert_eq!(unified(("a", old), ("b", old), true), "");
+        assert!(unified("a", old, "b", "x\n", true).contains("\u{1b}[32m+x\u{1b}[0m\n"));
+        assert_eq!(unified("a", old, "b", old, true), "");
     }
 }

@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 
 use super::admin::Admin;
 use super::chain::query;
+use super::diff::Texts;
 use super::{diff, file, output, service};
 use orrery_config::Config;
 use orrery_domain::account::DEFAULT_ORGANIZATION;
@@ -121,8 +122,7 @@ pub(super) enum Step {
         change: Map<String, Value>,
         /// The version to add.
         version: Option<(String, Map<String, Value>)>,
-        /// The workflow before and after, as YAML.
-        texts: (String, String),
+        texts: Texts,
     },
 }
 
@@ -193,7 +193,7 @@ fn difference(wanted: &Wanted, existing: &Existing) -> anyhow::Result<Option<Ste
         fields.insert("version_id".to_owned(), json!(id));
         (id, fields)
     });
-    let texts = (text_of(&existing.fields)?, text_of(&after)?);
+    let texts = Texts { before: text_of(&existing.fields)?, after: text_of(&after)? };
     Ok(Some(Step::Change {
         slug: existing.slug.clone(),
         id: existing.id.clone(),
@@ -242,9 +242,9 @@ impl Step {
     }
 
     /// Returns the workflow before and after the step, as YAML.
-    pub(super) fn texts(&self) -> anyhow::Result<(String, String)> {
+    pub(super) fn texts(&self) -> anyhow::Result<Texts> {
         Ok(match self {
-            Self::Create(wanted) => (String::new(), text_of(&wanted.fields)?),
+            Self::Create(wanted) => Texts { after: text_of(&wanted.fields)?, ..Texts::default() },
             Self::Change { texts, .. } => texts.clone(),
         })
     }
@@ -255,10 +255,10 @@ impl Step {
             Self::Create(wanted) => &wanted.slug,
             Self::Change { slug, .. } => slug,
         };
-        let (before, after) = self.texts()?;
+        let Texts { before, after } = self.texts()?;
         let old = format!("service/{name}");
         let new = format!("file/{name}");
-        Ok(diff::unified((&old, &before), (&new, &after), in_colour))
+        Ok(diff::unified(&old, &before, &new, &after, in_colour))
     }
 
     /// Applies the step and returns the workflow's slug.

@@ -15,6 +15,7 @@ use serde_json::{Map, Value, json};
 
 use self::document::{Document, Wanted};
 use super::admin::{Admin, segment};
+use super::diff::Texts;
 use super::key::understood;
 use super::{diff, file, output, service};
 use orrery_config::Config;
@@ -36,8 +37,7 @@ struct Step {
     organization: String,
     /// A description such as `create webhook endpoint orders`.
     line: String,
-    /// The resource before and after, as YAML; empty if there are no fields to show.
-    texts: (String, String),
+    texts: Texts,
     act: Act,
 }
 
@@ -79,8 +79,8 @@ pub(super) async fn run(asked: Apply, config: &Config) -> anyhow::Result<()> {
     let in_colour = output::in_colour(&std::io::stdout());
     for step in &steps {
         output::line(&format!("{}: {}", step.organization, step.line))?;
-        let names = ("service", "file");
-        let text = diff::unified((names.0, &step.texts.0), (names.1, &step.texts.1), in_colour);
+        let Texts { before, after } = &step.texts;
+        let text = diff::unified("service", before, "file", after, in_colour);
         // The line printed above already names the resource.
         let body = text.lines().skip(2).map(|line| format!("  {line}\n"));
         output::raw(body.collect::<String>().as_bytes())?;
@@ -111,11 +111,7 @@ async fn plan(
 ) -> anyhow::Result<Vec<Step>> {
     let mut planner = resources::Planner::new(admin, name, exists);
     if !exists {
-        planner.add(
-            "create organization".to_owned(),
-            (String::new(), String::new()),
-            Act::Organization,
-        );
+        planner.add("create organization".to_owned(), Texts::default(), Act::Organization);
     }
     if let Some(limits) = &wanted.limits {
         planner.limits(limits).await?;

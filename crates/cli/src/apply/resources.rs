@@ -11,6 +11,7 @@ use super::document::{Key, Secret};
 use super::{Act, Step, text_of};
 use crate::admin::{Admin, segment};
 use crate::chain::query;
+use crate::diff::Texts;
 use crate::key::understood;
 use crate::{values, workflow};
 use orrery_domain::time::Timestamp;
@@ -36,7 +37,7 @@ impl<'a> Planner<'a> {
         Self { admin, organization, exists, steps: Vec::new() }
     }
 
-    pub(super) fn add(&mut self, line: String, texts: (String, String), act: Act) {
+    pub(super) fn add(&mut self, line: String, texts: Texts, act: Act) {
         let organization = self.organization.to_owned();
         self.steps.push(Step { organization, line, texts, act });
     }
@@ -91,7 +92,7 @@ impl<'a> Planner<'a> {
             }
             let verb = if exists { "change" } else { "create" };
             let act = Act::Put { path, body: body.take() };
-            self.add(format!("{verb} secret {name}"), (String::new(), String::new()), act);
+            self.add(format!("{verb} secret {name}"), Texts::default(), act);
         }
         Ok(())
     }
@@ -129,7 +130,7 @@ impl<'a> Planner<'a> {
             body.insert("name".to_owned(), json!(name));
             let chain = known.iter().find(|chain| chain.model == model && chain.name == *name);
             let Some(chain) = chain else {
-                let texts = (String::new(), text_of(fields)?);
+                let texts = Texts { after: text_of(fields)?, ..Texts::default() };
                 let enabled = body.remove("enabled");
                 let line = format!("create chain {name} of {model}");
                 let identity = json!({
@@ -139,8 +140,7 @@ impl<'a> Planner<'a> {
                 self.add(line, texts, Act::Post { path: path.clone(), body: body.into() });
                 if enabled == Some(Value::Bool(false)) {
                     let line = format!("disable chain {name} of {model}");
-                    let nothing = (String::new(), String::new());
-                    self.add(line, nothing, Act::Put { path, body: identity });
+                    self.add(line, Texts::default(), Act::Put { path, body: identity });
                 }
                 continue;
             };
@@ -170,7 +170,7 @@ impl<'a> Planner<'a> {
             body.insert("name".to_owned(), json!(name));
             let found = known.iter().find(|one| one.get("name") == Some(&json!(name)));
             let Some(found) = found else {
-                let texts = (String::new(), text_of(fields)?);
+                let texts = Texts { after: text_of(fields)?, ..Texts::default() };
                 let act = Act::Post { path: ENDPOINTS.to_owned(), body: body.into() };
                 self.add(format!("create webhook endpoint {name}"), texts, act);
                 continue;
@@ -210,7 +210,7 @@ impl<'a> Planner<'a> {
                 bail!("schedule {name}: several schedules have this name");
             }
             let Some(found) = found else {
-                let texts = (String::new(), text_of(fields)?);
+                let texts = Texts { after: text_of(fields)?, ..Texts::default() };
                 let body = Value::Object(body);
                 let act = match workflow {
                     Some(workflow) => Act::ScheduleOfWorkflow { workflow, body },
@@ -300,8 +300,7 @@ impl<'a> Planner<'a> {
                 let span = span.map_err(|error| anyhow::anyhow!("key {name}: expires: {error}"))?;
                 body = with(body, "expires_in_seconds", span.as_secs());
             }
-            let nothing = (String::new(), String::new());
-            self.add(format!("create key {name}"), nothing, Act::Key(body));
+            self.add(format!("create key {name}"), Texts::default(), Act::Key(body));
         }
         Ok(())
     }
@@ -320,10 +319,7 @@ fn list_of(answer: &Value, name: &str) -> Vec<Value> {
 }
 
 /// Returns the document's fields before and after, as YAML; `None` if both are equivalent.
-fn differences(
-    wanted: &Map<String, Value>,
-    shown: &Value,
-) -> anyhow::Result<Option<(String, String)>> {
+fn differences(wanted: &Map<String, Value>, shown: &Value) -> anyhow::Result<Option<Texts>> {
     let mut before = Map::new();
     for (name, value) in wanted {
         let held = shown.get(name).cloned().unwrap_or_default();
@@ -333,7 +329,7 @@ fn differences(
     if before == *wanted {
         return Ok(None);
     }
-    Ok(Some((text_of(&before)?, text_of(wanted)?)))
+    Ok(Some(Texts { before: text_of(&before)?, after: text_of(wanted)? }))
 }
 
 /// Returns whether the service treats both values as equal: an empty string equals null, and the
@@ -363,7 +359,8 @@ mod tests {
         assert_eq!(none(json!({})), None);
         assert_eq!(none(json!({"url": "https://a/", "events": []})), None);
         assert_eq!(none(json!({"name": "", "starts_at": "2026-11-20T10:30:00+01:00"})), None);
-        let (before, after) = none(json!({"url": "https://b/", "disabled": false})).unwrap();
+        let Texts { before, after } =
+            none(json!({"url": "https://b/", "disabled": false})).unwrap();
         assert!(before.contains("https://a/") && after.contains("https://b/"), "{before}{after}");
         assert!(before.contains("disabled: false") && !before.contains("events"), "{before}");
     }
