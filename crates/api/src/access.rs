@@ -139,7 +139,7 @@ pub(crate) async fn check(
 /// Returns a 401 with the reason. `in_body` is the API key in the body, if any.
 async fn refusal(services: &Services, request: &Request, in_body: Option<&str>) -> crate::Error {
     let error = crate::Error::unauthorized();
-    refused_key::explained(error, &services.accounts, request, (Taken::ApiKey, in_body)).await
+    refused_key::explained(error, &services.accounts, request, Taken::ApiKey, in_body).await
 }
 
 /// Returns the error for an invalid link. A link to a deleted file ends with the file.
@@ -197,8 +197,7 @@ async fn by_admin_key(services: &Services, request: &Request) -> Result<Principa
     }
     let error = crate::Error::status(StatusCode::UNAUTHORIZED, "Invalid or missing admin key")
         .with_header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-    let taken = (Taken::AdminKey, None);
-    Err(refused_key::explained(error, &services.accounts, request, taken).await)
+    Err(refused_key::explained(error, &services.accounts, request, Taken::AdminKey, None).await)
 }
 
 /// Authenticates the operator on the control socket by the token, which only processes that can
@@ -248,7 +247,8 @@ pub(crate) async fn in_the_name_of(
 /// 404 for an unknown organization; 503 when the store cannot be read.
 pub(crate) async fn in_the_name_of_path(
     services: &Services,
-    (route, request): (&Route, &Request),
+    route: &Route,
+    request: &Request,
     by: Principal,
 ) -> Result<Principal, crate::Error> {
     let name = request.param(ORGANIZATION_PARAMETER);

@@ -64,7 +64,7 @@ pub(crate) async fn send(mut context: Context) -> Result<Response, crate::Error>
         let (execution, name) = target(&context).await?;
         let payload = of_json(&bytes)?;
         let compiled = compiled(&context, &execution).await?;
-        answer(&context, &execution, &name, (&compiled, payload)).await?;
+        answer(&context, &execution, &name, &compiled, payload).await?;
         let body = Accepted { execution_id: execution.id, event: &name, accepted: true };
         return Ok(response::json(StatusCode::ACCEPTED, &body));
     }
@@ -72,7 +72,7 @@ pub(crate) async fn send(mut context: Context) -> Result<Response, crate::Error>
     let compiled = compiled(&context, &execution).await?;
     let schema = compiled.plan.event(&name).and_then(|(_, event)| event.schema.as_ref());
     let taken = match of_form(schema, &bytes) {
-        Ok(payload) => answer(&context, &execution, &name, (&compiled, payload)).await,
+        Ok(payload) => answer(&context, &execution, &name, &compiled, payload).await,
         Err(error) => Err(error),
     };
     match taken {
@@ -112,7 +112,8 @@ async fn answer(
     context: &Context,
     execution: &Execution,
     name: &str,
-    (compiled, payload): (&Compiled, Value),
+    compiled: &Compiled,
+    payload: Value,
 ) -> Result<(), crate::Error> {
     let payload = match compiled.events.get(name) {
         None => payload,

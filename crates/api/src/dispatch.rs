@@ -312,8 +312,7 @@ impl Host {
                 access::in_the_name_of(&self.services, &request, &principal).await?
             }
             Access::Admin => {
-                let of = (route, &request);
-                access::in_the_name_of_path(&self.services, of, principal).await?
+                access::in_the_name_of_path(&self.services, route, &request, principal).await?
             }
             Access::Public
             | Access::MaybeKey
@@ -350,7 +349,7 @@ impl Host {
         if let (Err(error), Some((path, actor, organization))) = (&answer, by)
             && !route.method.is_safe()
         {
-            self.note_refused(route, &path, (&actor, organization), error).await;
+            self.note_refused(route, &path, &actor, organization, error).await;
         }
         match (answer, fields) {
             (Ok(answer), Some(fields)) => Ok(unknown::warn(answer, &fields).await),
@@ -402,8 +401,8 @@ impl Host {
         let Ok(principal) = checked else { return };
         let path = request.path.clone();
         let context = Context::new(services, request, Role::Dashboard, site, principal);
-        let by = (&context.actor(), context.organization().ok());
-        self.note_refused(route, &path, by, error).await;
+        let organization = context.organization().ok();
+        self.note_refused(route, &path, &context.actor(), organization, error).await;
     }
 
     /// Records in the audit log that the action of an operator or a member was refused.
@@ -411,7 +410,8 @@ impl Host {
         &self,
         route: &Route,
         path: &str,
-        (actor, organization): (&Actor, Option<OrganizationId>),
+        actor: &Actor,
+        organization: Option<OrganizationId>,
         error: &crate::Error,
     ) {
         let action = format!("{} {}", route.method, route.path);

@@ -82,7 +82,7 @@ pub(crate) async fn trigger(mut context: Context) -> Result<Response, crate::Err
     let Trigger { version_id, run } =
         idempotency_key::checked(&context, route("trigger", &workflow, None), &bytes, read).await?;
     let version = version_of(&workflow, version_id.as_deref())?;
-    start_one(&context, ("trigger", None), &bytes, (&workflow, version), run).await
+    start_one(&context, "trigger", None, &bytes, &workflow, version, run).await
 }
 
 pub(crate) const TRIGGER_VERSION: Doc = Doc {
@@ -102,7 +102,7 @@ pub(crate) async fn trigger_version(mut context: Context) -> Result<Response, cr
     let run =
         idempotency_key::checked(&context, route("trigger", &workflow, Some(id)), &bytes, read)
             .await?;
-    start_one(&context, ("trigger", Some(id)), &bytes, (&workflow, version), run).await
+    start_one(&context, "trigger", Some(id), &bytes, &workflow, version, run).await
 }
 
 pub(crate) const TRIGGER_PUBLIC: Doc = Doc {
@@ -140,16 +140,17 @@ pub(crate) async fn trigger_public(mut context: Context) -> Result<Response, cra
             && workflow.status == Status::Active
     };
     let version = version.filter(is_public).ok_or_else(missing)?;
-    let route = ("public", Some(version.id.as_str()));
-    start_one(&context, route, &bytes, (&workflow, version), run).await
+    start_one(&context, "public", Some(&version.id), &bytes, &workflow, version, run).await
 }
 
 /// Starts one execution. `trigger` distinguishes routes that can address the same version.
 async fn start_one(
     context: &Context,
-    (trigger, in_path): (&str, Option<&str>),
+    trigger: &str,
+    in_path: Option<&str>,
     bytes: &Bytes,
-    (workflow, version): (&Workflow, &Version),
+    workflow: &Workflow,
+    version: &Version,
     run: VersionTrigger,
 ) -> Result<Response, crate::Error> {
     let services = &context.services;
@@ -234,7 +235,7 @@ pub(crate) async fn bulk(mut context: Context) -> Result<Response, crate::Error>
         idempotency_key::checked(&context, route("bulk-trigger", &workflow, None), &bytes, read)
             .await?;
     let version = version_of(&workflow, version_id.as_deref())?;
-    start_bulk(&context, None, &bytes, (&workflow, version), runs).await
+    start_bulk(&context, None, &bytes, &workflow, version, runs).await
 }
 
 pub(crate) const BULK_VERSION: Doc = Doc {
@@ -258,7 +259,7 @@ pub(crate) async fn bulk_version(mut context: Context) -> Result<Response, crate
         read,
     )
     .await?;
-    start_bulk(&context, Some(id), &bytes, (&workflow, version), runs).await
+    start_bulk(&context, Some(id), &bytes, &workflow, version, runs).await
 }
 
 /// Reads a bulk trigger. The sentence about its inputs is part of the contract.
@@ -273,7 +274,8 @@ async fn start_bulk(
     context: &Context,
     in_path: Option<&str>,
     bytes: &Bytes,
-    (workflow, version): (&Workflow, &Version),
+    workflow: &Workflow,
+    version: &Version,
     runs: BulkVersionTrigger,
 ) -> Result<Response, crate::Error> {
     let services = &context.services;
@@ -567,8 +569,10 @@ pub(crate) async fn redrive(mut context: Context) -> Result<Response, crate::Err
     let id: ExecutionId = new_id();
     let mut commit = claim.commit(StoredResponse::created(id))?;
     count_trigger(&mut commit, run.workflow, &run.version);
-    let by = (caller.key, context.source(), context.origin(id));
-    let taken = services.engine.redrive(organization, by, source, id, commit).await?;
+    let origin = context.origin(id);
+    let redriving =
+        services.engine.redrive(&failed, caller.key, context.source(), origin, id, commit);
+    let taken = redriving.await?;
     Ok(redriven(&taken, source))
 }
 

@@ -159,9 +159,9 @@ pub(crate) async fn by_offset(context: Context) -> Result<Response, crate::Error
         ));
     }
     let services = &context.services;
-    let span = (usize::try_from(offset)?, usize::try_from(limit)?);
     let of = usize::try_from(OFFSET_ROWS)?;
-    let first = services.engine.first(organization, &filter, of, span).await?;
+    let (skipped, shown) = (usize::try_from(offset)?, usize::try_from(limit)?);
+    let first = services.engine.first(organization, &filter, of, skipped, shown).await?;
     let body = PageByOffset {
         executions: columns(&context)?.rows(services, organization, &first.executions).await?,
         total_count: first.total,

@@ -87,7 +87,7 @@ pub(crate) async fn put_key(mut context: Context) -> Result<Response, crate::Err
     let _one_of_a_name = services.naming.lock().await;
     let Some(found) = key_of(&context).await? else {
         let name = context.request.param("name");
-        let made = accounts.create_key_until(organization, (name, actor.who()), expires_at).await;
+        let made = accounts.create_key_until(organization, name, actor.who(), expires_at).await;
         let (key, full) = made?;
         let body = NewKey { described: Key::of(&key, None), key: full };
         return Ok(response::json(StatusCode::CREATED, &body));

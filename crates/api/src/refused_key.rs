@@ -40,7 +40,8 @@ pub(crate) async fn explained(
     error: crate::Error,
     accounts: &accounts::Accounts,
     request: &Request,
-    (taken, in_body): (Taken, Option<&str>),
+    taken: Taken,
+    in_body: Option<&str>,
 ) -> crate::Error {
     let presented = match taken {
         Taken::ApiKey => in_body.or(presented_key(&request.headers)),

@@ -119,12 +119,13 @@ async fn create_of(
     let change = read()?;
     let id = new_id();
     let commit = claim.commit(StoredResponse::created(id))?;
-    create_with(context, (id, target), &change, commit).await
+    create_with(context, id, target, &change, commit).await
 }
 
 async fn create_with(
     context: &Context,
-    (id, target): (ScheduleId, Target),
+    id: ScheduleId,
+    target: Target,
     change: &Change,
     beside: Commit,
 ) -> Result<Response, crate::Error> {
@@ -321,7 +322,7 @@ pub(crate) async fn put_named(mut context: Context) -> Result<Response, crate::E
             Some(workflow) => Target::Workflow { workflow, version: None },
             None => model_target(),
         };
-        return create_with(&context, (new_id(), target), &change, Commit::new()).await;
+        return create_with(&context, new_id(), target, &change, Commit::new()).await;
     };
     let is_same_target = match &found.target {
         Target::Workflow { workflow: of, .. } => workflow == Some(*of),

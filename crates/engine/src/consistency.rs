@@ -115,7 +115,7 @@ impl Inner {
         let leaked = lanes.leaked();
         for (lane, organization, id) in &leaked {
             lanes.release(lane, *id);
-            lanes.count_stored(lane, (*organization, *id), 0);
+            lanes.count_stored(lane, *organization, *id, 0);
         }
         let places = leaked.len() + usize::from(lanes.recount());
         drop(lanes);
@@ -135,14 +135,14 @@ impl Inner {
             self.open_lane(&lane);
             let whole = self.lanes().complete_len(&lane);
             if let Some(known) = whole
-                && let Some(unknown) = self.find_unknown(&lane, known).await?
+                && let Some((organization, id)) = self.find_unknown(&lane, known).await?
             {
                 found += 1;
                 tracing::error!(
                     lane,
                     "consistency check found queue rows unknown to the scheduler"
                 );
-                self.lanes().count_stored(&lane, unknown, 0);
+                self.lanes().count_stored(&lane, organization, id, 0);
                 self.scheduler.wake();
             }
         }

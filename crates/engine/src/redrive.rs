@@ -13,23 +13,24 @@ use orrery_domain::trace;
 use orrery_storage::{self as storage, Commit};
 
 impl Engine {
-    /// Redrives a failed or cancelled execution under a new id. The new execution stays in the same
-    /// trace unless the request carries a different one (`origin`). The commit that creates it also
-    /// copies the results of completed steps and writes `beside`.
+    /// Redrives a failed or cancelled execution of a workflow under a new id. The new execution
+    /// stays in the same trace unless the request carries a different one (`origin`). The commit
+    /// that creates it also copies the results of completed steps and writes `beside`.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::NotRedrivable`] for a running or successful execution;
-    /// [`Error::Forgotten`]; the errors of [`Engine::submit`].
+    /// [`Error::NotFound`] for an execution of another kind; [`Error::NotRedrivable`] for a running
+    /// or successful one; [`Error::Forgotten`]; the errors of [`Engine::submit`].
     pub async fn redrive(
         &self,
-        organization: OrganizationId,
-        (key, through, origin): (KeyId, Source, Option<Arc<trace::Origin>>),
-        source: ExecutionId,
+        failed: &Execution,
+        key: KeyId,
+        source: Source,
+        origin: Option<Arc<trace::Origin>>,
         id: ExecutionId,
         mut beside: Commit,
     ) -> Result<Execution, Error> {
         let inner = &self.inner;
-        let failed = self.get(organization, source).await?;
+        let organization = failed.organization;
         let run = failed.workflow().ok_or(Error::NotFound)?;
         if !matches!(failed.status, Status::Error | Status::Cancelled) {
             return Err(Error::NotRedrivable);
@@ -38,7 +39,7 @@ impl Engine {
             return Err(Error::Forgotten);
         }
         let plan = inner.plans.plan(run.revision).await?.ok_or(Error::NotRedrivable)?;
-        for (instance, step) in inner.read_steps(source).await? {
+        for (instance, step) in inner.read_steps(failed.id).await? {
             if is_reusable(&plan, &instance, &step) {
                 let copy = inner.copy(&mut beside, organization, id, step).await?;
                 beside.put(rows::step(id, &instance), &copy)?;
@@ -47,13 +48,13 @@ impl Engine {
         let owner = run.owner;
         let source_ip = run.source_ip;
         let mut run = WorkflowRun::new(run.workflow, run.version.clone(), run.revision, None);
-        run.redriven_from = Some(source);
+        run.redriven_from = Some(failed.id);
         (run.owner, run.source_ip) = (owner, source_ip);
         let submission = Submission {
             id,
             organization,
             key,
-            source: through,
+            source,
             work: Work::Workflow(run),
             input: inner.store.read_payload(&failed.input).await.map_err(forgotten)?,
             webhook: failed.webhook.clone(),

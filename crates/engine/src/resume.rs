@@ -146,7 +146,7 @@ impl Inner {
         if self.is_recovered() {
             for (lane, organization, id) in lanes {
                 self.open_lane(&lane);
-                self.lanes().count_stored(&lane, (organization, id), 1);
+                self.lanes().count_stored(&lane, organization, id, 1);
             }
             self.timers.notify_one();
             self.scheduler.wake();

@@ -141,8 +141,7 @@ impl Inner {
         for (kind, status) in ENDED {
             let standing = rows::standing(organization, kind, status);
             for lane in self.store.branches(&standing, LANES_MAX).await? {
-                let span = (since, cutoff);
-                count += self.sweep_lane(organization, &lane, span, going, pace).await?;
+                count += self.sweep_lane(organization, &lane, since, cutoff, going, pace).await?;
             }
         }
         Ok(count)
@@ -152,7 +151,8 @@ impl Inner {
         &self,
         organization: OrganizationId,
         lane: &Key,
-        (since, cutoff): (Option<Timestamp>, Timestamp),
+        since: Option<Timestamp>,
+        cutoff: Timestamp,
         going: PurgeScope,
         pace: SweepPace,
     ) -> Result<usize, Error> {

@@ -197,10 +197,11 @@ pub async fn send(
     mut prepared: Prepared,
     fail_when: &FailWhen,
     timeout: Duration,
-    by: (&str, &trace::Call),
+    attempt_key: &str,
+    call: &trace::Call,
 ) -> Result<Response, Failure> {
     let hidden = std::mem::take(&mut prepared.hidden);
-    match exchange(client, prepared, &hidden, (fail_when, timeout), by).await {
+    match exchange(client, prepared, &hidden, fail_when, timeout, attempt_key, call).await {
         Ok(mut answer) => {
             if !hidden.is_empty() {
                 hidden.fields(&mut answer.headers);
@@ -216,8 +217,10 @@ async fn exchange(
     client: &Client,
     prepared: Prepared,
     hidden: &Redaction,
-    (fail_when, timeout): (&FailWhen, Duration),
-    (attempt_key, call): (&str, &trace::Call),
+    fail_when: &FailWhen,
+    timeout: Duration,
+    attempt_key: &str,
+    call: &trace::Call,
 ) -> Result<Response, Failure> {
     let Prepared { method, url, headers, body, has_secret_host, .. } = prepared;
     let host = if has_secret_host { MASKED } else { url.host_str().unwrap_or_default() };

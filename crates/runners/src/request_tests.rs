@@ -70,7 +70,7 @@ async fn exchange(
     let http = http(fields);
     let prepared = prepare(&http.request, &Inputs(inputs)).unwrap();
     let answer =
-        send(&Client::trusted(), prepared, &http.fail_when, PATIENT, ("e:h:1", &test_call())).await;
+        send(&Client::trusted(), prepared, &http.fail_when, PATIENT, "e:h:1", &test_call()).await;
     (answer, request.await.unwrap())
 }
 
@@ -256,7 +256,7 @@ async fn http_step_without_response_fails_within_limits() {
         let limit =
             Duration::from_millis(if class == ErrorClass::ExecutionTimeout { 50 } else { 20_000 });
         let answered =
-            send(&Client::trusted(), prepared, &http.fail_when, limit, ("k", &test_call())).await;
+            send(&Client::trusted(), prepared, &http.fail_when, limit, "k", &test_call()).await;
         let failure = answered.unwrap_err();
         assert_eq!(failure.class, class, "{failure:?}");
         assert!(failure.message.contains(message), "{failure:?}");
@@ -270,7 +270,7 @@ async fn http_step_without_response_fails_within_limits() {
         (&guarded, ErrorClass::InvalidModelConfig),
     ] {
         let answered =
-            send(client, prepared.clone(), &http.fail_when, PATIENT, ("k", &test_call())).await;
+            send(client, prepared.clone(), &http.fail_when, PATIENT, "k", &test_call()).await;
         assert_eq!(answered.unwrap_err().class, class);
     }
 }
@@ -415,8 +415,8 @@ async fn http_step_shows_no_host_of_a_secret_url() {
     let exchanged = async |url: String| {
         let prepared = prepare(&http.request, &WithSecret(url)).unwrap();
         assert!(prepared.shown().get().contains(r#""url":"***""#), "{prepared:?}");
-        let by = ("e:h:1", &test_call());
-        send(&Client::trusted(), prepared, &http.fail_when, PATIENT, by).await
+        let call = test_call();
+        send(&Client::trusted(), prepared, &http.fail_when, PATIENT, "e:h:1", &call).await
     };
     let (port, _request) = server(answer(500, "", "no 127.0.0.1 here")).await;
     let failed = exchanged(format!("http://127.0.0.1:{port}/p")).await.unwrap_err();
@@ -477,7 +477,7 @@ async fn http_step_sends_secrets_and_shows_none() {
     assert_eq!(shown["body"], json!({"text": "***", "kept": 1}));
     let client = Client::trusted();
     let got =
-        send(&client, prepared, &http.fail_when, PATIENT, ("e:h:1", &test_call())).await.unwrap();
+        send(&client, prepared, &http.fail_when, PATIENT, "e:h:1", &test_call()).await.unwrap();
     let request = request.await.unwrap();
     assert!(request.contains("x-plain: is hunter2 & \"more\""), "{request}");
     assert!(request.contains("q=hunter2+%26+%22more%22&q=1 "), "{request}");
@@ -496,7 +496,7 @@ async fn http_step_failure_quotes_no_secret() {
     }));
     let prepared = prepare(&http.request, &Guarded).unwrap();
     let failed =
-        send(&Client::trusted(), prepared, &http.fail_when, PATIENT, ("e:h:1", &test_call())).await;
+        send(&Client::trusted(), prepared, &http.fail_when, PATIENT, "e:h:1", &test_call()).await;
     let message = failed.unwrap_err().message;
     assert!(message.contains("xxx***") && !message.contains("hunter"), "{message}");
     let unknown = self::http(json!({"url": "http://h/{{secrets.other}}"}));

@@ -223,8 +223,7 @@ impl Inner {
             self.plans.count_run(&mut beside, run.workflow, &run.version);
         }
         let id: ExecutionId = new_id();
-        let by = (job.key, job.source, None);
-        let made = engine.redrive(job.organization, by, execution.id, id, beside).await;
+        let made = engine.redrive(execution, job.key, job.source, None, id, beside).await;
         act_of(made.map(|_| Act::Committed(Box::new(next))))
     }
 }

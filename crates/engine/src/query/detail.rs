@@ -258,7 +258,8 @@ impl Views {
     /// after the latest possible end of the wait.
     pub(crate) fn resume_url(
         &self,
-        (organization, key): (OrganizationId, KeyId),
+        organization: OrganizationId,
+        key: KeyId,
         id: ExecutionId,
         event: &EventWait,
     ) -> String {
@@ -286,8 +287,8 @@ impl Views {
         let attempt = step.attempts.last().map_or(0, |last| last.number);
         match (&planned.kind, step.due, step.running()) {
             (Kind::Wait(Wait::Event(event)), Some(until), _) => {
-                let by = (execution.organization, execution.key);
-                let resume_url = self.resume_url(by, execution.id, event);
+                let Execution { organization, key, id, .. } = *execution;
+                let resume_url = self.resume_url(organization, key, id, event);
                 let until = self.shown(until);
                 Some(Waiting::Event { step_id, event: event.name.clone(), until, resume_url })
             }

@@ -167,7 +167,8 @@ impl Engine {
         organization: OrganizationId,
         filter: &Filter,
         of: usize,
-        (offset, limit): (usize, usize),
+        offset: usize,
+        limit: usize,
     ) -> Result<FirstPage, Error> {
         let mut first = FirstPage { executions: Vec::new(), total: 0, is_capped: false };
         let mut older_than = None;

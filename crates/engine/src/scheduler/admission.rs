@@ -114,7 +114,8 @@ impl Scheduler {
     pub(crate) fn reserve(
         self: &Arc<Self>,
         lane: String,
-        (cap, queue_limit): (usize, usize),
+        cap: usize,
+        queue_limit: usize,
         id: ExecutionId,
     ) -> Result<LaneReservation, Full> {
         let mut lanes = self.lanes();

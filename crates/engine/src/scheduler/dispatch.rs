@@ -148,7 +148,8 @@ impl Inner {
         self: &Arc<Self>,
         active: &ActiveExecution,
         lane: &str,
-        (organization, id): (OrganizationId, ExecutionId),
+        organization: OrganizationId,
+        id: ExecutionId,
     ) -> Result<(), Error> {
         let kind = {
             let mut state = active.state.lock().await;
@@ -217,7 +218,7 @@ impl ExecutionPermit {
         let Entry { organization, active } = entry;
         let active = active.unwrap_or_else(|| inner.active.get_or_insert(id));
         let mark = inner.isolation.in_flight.begin(Run::whole(organization, id));
-        let run = AssertUnwindSafe(inner.run_active(&active, &self.lane, (organization, id)));
+        let run = AssertUnwindSafe(inner.run_active(&active, &self.lane, organization, id));
         let ran = run.catch_unwind().await;
         drop(mark);
         let failure = match ran {

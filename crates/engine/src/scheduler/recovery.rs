@@ -83,7 +83,7 @@ impl Inner {
                 continue;
             };
             self.open_lane(&lane);
-            self.lanes().count_stored(&lane, (organization, id), 1);
+            self.lanes().count_stored(&lane, organization, id, 1);
             total += 1;
             newest = newest.max(Some(id));
         }

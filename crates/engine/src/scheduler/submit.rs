@@ -229,8 +229,8 @@ impl Inner {
         let reserve = |execution: &Execution| {
             let lane = execution.lane();
             self.open_lane(&lane);
-            let limits = self.limits_of(&lane);
-            let reserved = self.scheduler.reserve(lane, limits, execution.id);
+            let (cap, queue_limit) = self.limits_of(&lane);
+            let reserved = self.scheduler.reserve(lane, cap, queue_limit, execution.id);
             reserved.map_err(|full| self.refuse(execution, full.queued))
         };
         executions.iter().map(reserve).collect()

@@ -214,7 +214,7 @@ impl Of<'_> {
                     return;
                 }
                 let key = instance.attempt_key(self.execution.id, &planned.id, attempt.number);
-                spans.push(self.step_attempt(planned, step, (attempt, &key), parent));
+                spans.push(self.step_attempt(planned, step, attempt, &key, parent));
             }
         }
     }
@@ -269,7 +269,8 @@ impl Of<'_> {
         &self,
         planned: &Planned,
         step: &Step,
-        (attempt, key): (&Attempt, &str),
+        attempt: &Attempt,
+        key: &str,
         parent: SpanId,
     ) -> Span {
         match &planned.kind {

@@ -108,7 +108,8 @@ pub(super) struct Exporter {
 
 impl Exporter {
     pub(super) fn new(
-        (traces, source): (Traces, Box<dyn Source>),
+        traces: Traces,
+        source: Box<dyn Source>,
         client: Client,
         clock: Clock,
         stopping: CancellationToken,

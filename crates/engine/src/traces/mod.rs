@@ -115,7 +115,7 @@ impl Traces {
     pub async fn run(self, tasks: Tasks, engine: Engine, client: Client, clock: Clock) {
         let Some(waiting) = self.inner.waiting.lock().await.take() else { return };
         let source = Box::new(engine);
-        let exporter = Exporter::new((self, source), client, clock, tasks.token(), Pace::default());
+        let exporter = Exporter::new(self, source, client, clock, tasks.token(), Pace::default());
         exporter.run(waiting).await;
     }
 }

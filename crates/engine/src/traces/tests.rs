@@ -361,7 +361,7 @@ async fn export(
     let waiting = traces.inner.waiting.lock().await.take().unwrap();
     let source: Box<dyn Source> = Box::new(OneSpan);
     let (client, clock) = (Client::trusted(), Clock::system());
-    let exporter = Exporter::new((traces, source), client, clock, stopping.clone(), QUICK);
+    let exporter = Exporter::new(traces, source, client, clock, stopping.clone(), QUICK);
     let local = tokio::task::LocalSet::new();
     let took = local
         .run_until(async {

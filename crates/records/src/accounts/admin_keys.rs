@@ -41,7 +41,7 @@ impl Accounts {
         expires_in: Option<Duration>,
     ) -> Result<(ApiKey, String), Error> {
         let expires_at = self.expiry(expires_in)?;
-        self.make_key((ADMIN_KEY_PREFIX, box_owner()), (name, created_by), expires_at).await
+        self.make_key(ADMIN_KEY_PREFIX, box_owner(), name, created_by, expires_at).await
     }
 
     /// Authenticates an admin key. Returns `None` if the key is not a valid admin key.
@@ -77,10 +77,11 @@ impl Accounts {
     pub async fn create_key_until(
         &self,
         organization: OrganizationId,
-        (name, created_by): (&str, &str),
+        name: &str,
+        created_by: &str,
         expires_at: Option<Timestamp>,
     ) -> Result<(ApiKey, String), Error> {
-        self.make_key((KEY_PREFIX, organization), (name, created_by), expires_at).await
+        self.make_key(KEY_PREFIX, organization, name, created_by, expires_at).await
     }
 
     /// Changes the expiry of a key. After this function has returned, no request succeeds with an

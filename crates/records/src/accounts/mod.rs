@@ -286,7 +286,7 @@ impl Accounts {
         expires_in: Option<Duration>,
     ) -> Result<(ApiKey, String), Error> {
         let expires_at = self.expiry(expires_in)?;
-        self.make_key((KEY_PREFIX, organization), (name, created_by), expires_at).await
+        self.make_key(KEY_PREFIX, organization, name, created_by, expires_at).await
     }
 
     /// Returns the expiry of a key that is created now.
@@ -297,8 +297,10 @@ impl Accounts {
 
     async fn make_key(
         &self,
-        (prefix, owner): (&str, OrganizationId),
-        (name, created_by): (&str, &str),
+        prefix: &str,
+        owner: OrganizationId,
+        name: &str,
+        created_by: &str,
         expires_at: Option<Timestamp>,
     ) -> Result<(ApiKey, String), Error> {
         if name.trim().is_empty() || name.len() > KEY_NAME_MAX || name.chars().any(char::is_control)

@@ -77,7 +77,7 @@ impl Actor {
             let ended = self.end_of_child(child).await?;
             return Ok(ended.map_or(Begun::Waits, Begun::Event));
         }
-        Ok(match self.prepare(progress, (instance, attempt), None).await? {
+        Ok(match self.prepare(progress, instance, attempt, None).await? {
             Ok(Some((job, resolved))) => Begun::Job(Box::new(job), resolved),
             Ok(None) => Begun::Waits,
             Err(failed) => Begun::Event(failed),
@@ -199,7 +199,8 @@ impl Inner {
     /// Looks up the workflow, validates its inputs, and prepares the commit that creates the child.
     pub(super) fn prepare_child(
         self: Arc<Self>,
-        (instance, attempt): (Instance, u32),
+        instance: Instance,
+        attempt: u32,
         caller: Caller,
         call: Call,
     ) -> Running {

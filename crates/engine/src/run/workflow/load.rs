@@ -43,13 +43,14 @@ impl Inner {
         }
         let Some(memory) = self.acquire_memory(active).await else { return Ok(()) };
         // Boxed, so that executions waiting for memory do not hold the state of the run.
-        Box::pin(self.run_loaded(active, (organization, id), memory)).await
+        Box::pin(self.run_loaded(active, organization, id, memory)).await
     }
 
     async fn run_loaded(
         self: &Arc<Self>,
         active: &ActiveExecution,
-        (organization, id): (OrganizationId, ExecutionId),
+        organization: OrganizationId,
+        id: ExecutionId,
         memory: Memory,
     ) -> Result<(), Error> {
         let mut state = active.state.lock().await;

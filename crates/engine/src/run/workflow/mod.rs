@@ -375,7 +375,7 @@ impl Actor {
             if running.is_none_or(|running| running.number != attempt) {
                 continue;
             }
-            let prepared = self.prepare(progress, (instance, attempt), Some(room)).await?;
+            let prepared = self.prepare(progress, instance, attempt, Some(room)).await?;
             let event = match prepared {
                 Ok(Some((job, resolved))) => {
                     jobs.push(job);
@@ -480,7 +480,7 @@ impl Actor {
                                 Begun::Waits => {}
                             }
                         } else if role == Some(Role::Calls) {
-                            match self.prepare(progress, (instance, attempt), None).await? {
+                            match self.prepare(progress, instance, attempt, None).await? {
                                 Ok(Some((job, resolved))) => {
                                     jobs.push(job);
                                     events.push_back(resolved);

@@ -71,22 +71,19 @@ pub(super) struct Job {
 
 #[derive(Debug)]
 enum Call {
-    Model {
-        slug: String,
-        input: Value,
-        /// Whether the step has a fallback model.
-        may_fall_back: bool,
-        /// The cost of the step so far.
-        spent: Usd,
-    },
-    Http {
-        request: Box<Prepared>,
-        fail_when: FailWhen,
-    },
-    Workflow {
-        call: models::Call,
-        caller: Box<Caller>,
-    },
+    Model(ModelCall),
+    Http { request: Box<Prepared>, fail_when: FailWhen },
+    Workflow { call: models::Call, caller: Box<Caller> },
+}
+
+#[derive(Debug)]
+struct ModelCall {
+    slug: String,
+    input: Value,
+    /// Whether the step has a fallback model.
+    may_fall_back: bool,
+    /// The cost of the step so far.
+    spent: Usd,
 }
 
 /// The input of a call as stored with its step.
@@ -189,7 +186,7 @@ impl Actor {
         let inner = Arc::clone(&self.inner);
         let job = match job {
             Job { attempt, call: Call::Workflow { call, caller }, room, .. } => {
-                let run = inner.prepare_child((instance.clone(), attempt), *caller, call);
+                let run = inner.prepare_child(instance.clone(), attempt, *caller, call);
                 let run = async move {
                     let report = run.await;
                     drop(room);
@@ -200,7 +197,7 @@ impl Actor {
             }
             job => job,
         };
-        let Call::Model { slug, .. } = &job.call else {
+        let Call::Model(ModelCall { slug, .. }) = &job.call else {
             let run = inner.run_request(job);
             self.admitted.insert(instance.clone());
             self.push(instance, run);
@@ -225,10 +222,11 @@ impl Actor {
     pub(super) async fn prepare(
         &mut self,
         progress: &StepProgress,
-        (instance, attempt): (Instance, u32),
+        instance: Instance,
+        attempt: u32,
         room: Option<Turn>,
     ) -> Result<Result<Option<(Job, Event)>, Event>, Error> {
-        Ok(match self.resolve_call(progress, (&instance, attempt), room).await? {
+        Ok(match self.resolve_call(progress, &instance, attempt, room).await? {
             Ok(job_and_event) => Ok(job_and_event),
             Err(fault) => {
                 let fault = self.redact_error(&instance, fault);
@@ -252,7 +250,8 @@ impl Actor {
     async fn resolve_call(
         &mut self,
         progress: &StepProgress,
-        (instance, attempt): (&Instance, u32),
+        instance: &Instance,
+        attempt: u32,
         room: Option<Turn>,
     ) -> StepResult<Option<(Job, Event)>> {
         let plan = Arc::clone(&self.plan);
@@ -268,7 +267,7 @@ impl Actor {
         let room = match room.map_or_else(now, |room| Ok(Some(room))) {
             Ok(room) => room,
             Err(taking) => {
-                self.wait_for_room((instance.clone(), attempt), taking);
+                self.wait_for_room(instance.clone(), attempt, taking);
                 return Ok(Ok(None));
             }
         };
@@ -282,8 +281,9 @@ impl Actor {
             Kind::Model(model) => match resolve_model(model, is_fallback, &view) {
                 Ok((slug, input)) => {
                     let models = &*self.inner.models;
+                    let may_fall_back = model.fallback.is_some() && !is_fallback;
                     let spent = progress.step(instance).map_or(Usd::ZERO, |step| step.cost);
-                    let checked = check_model(models, model, (is_fallback, spent), slug, input);
+                    let checked = check_model(models, slug, input, may_fall_back, spent);
                     checked.await.map(|(call, input)| (call, Shown::Value(input)))
                 }
                 Err(fault) => Err(fault),
@@ -306,7 +306,7 @@ impl Actor {
             Ok(input) => input,
             Err(fault) => return Ok(Err(fault)),
         };
-        let prediction = matches!(call, Call::Model { .. }).then(new_id);
+        let prediction = matches!(call, Call::Model(_)).then(new_id);
         let resolved = Event::Resolved { instance: instance.clone(), input, prediction };
         let job = Job {
             instance: instance.clone(),
@@ -348,7 +348,7 @@ impl Actor {
         taking.as_mut().now_or_never().map(Some).ok_or(taking)
     }
 
-    fn wait_for_room(&mut self, (instance, attempt): (Instance, u32), taking: Taking) {
+    fn wait_for_room(&mut self, instance: Instance, attempt: u32, taking: Taking) {
         let waiting = instance.clone();
         let granted =
             taking.map(move |room| Report::RoomGranted { instance: waiting, attempt, room });
@@ -372,20 +372,19 @@ impl Actor {
 /// Builds the call to a model, with its validated input.
 async fn check_model(
     models: &dyn Models,
-    model: &Model,
-    (is_fallback, spent): (bool, Usd),
     slug: &str,
     input: Value,
+    may_fall_back: bool,
+    spent: Usd,
 ) -> Result<(Call, Value), Fault> {
     let checked = models.check_input(slug, input).await;
     let checked = checked.map_err(|violation| {
         let message = format!("the input of the model '{slug}' is invalid: {violation}");
         Fault::of_step(&Failure::new(ErrorClass::InvalidUserInput, message))
     })?;
-    let may_fall_back = model.fallback.is_some() && !is_fallback;
     let slug = slug.to_owned();
     let input = checked.clone();
-    Ok((Call::Model { slug, input, may_fall_back, spent }, checked))
+    Ok((Call::Model(ModelCall { slug, input, may_fall_back, spent }), checked))
 }
 
 const fn params_of(model: &Model, is_fallback: bool) -> (&String, &Template) {
@@ -464,9 +463,8 @@ impl Inner {
                 return Report::Ended { instance, attempt, outcome, reservation: None };
             };
             let limit = limit.unwrap_or(HTTP_TIMEOUT_DEFAULT);
-            let by = (key.as_str(), &trace);
-            let sending = Box::pin(request::send(&self.client, *request, &fail_when, limit, by));
-            let sent = turns::on_behalf_of(organization, sending).await;
+            let sending = request::send(&self.client, *request, &fail_when, limit, &key, &trace);
+            let sent = turns::on_behalf_of(organization, Box::pin(sending)).await;
             let outcome = match sent {
                 Ok(answer) => self.store_response(answer, execution, &budget).await,
                 Err(failure) => Ok(Err(failure.into())),
@@ -495,17 +493,15 @@ impl Inner {
             let mark = inner.isolation.in_flight.begin(Run::attempt(organization, execution, &key));
             let mut reservation = None;
             let outcome = match call {
-                Call::Model { slug, input, may_fall_back, spent } => {
-                    match inner.reserve_call(organization, &slug, &input, spent).await {
+                Call::Model(call) => {
+                    let ModelCall { slug, input, spent, .. } = &call;
+                    match inner.reserve_call(organization, slug, input, *spent).await {
                         Ok(reserved) => {
                             reservation = reserved;
                             let attempt_key = &key;
                             let origin =
                                 Origin { organization, key: api_key, execution, attempt_key };
-                            let input = (input, may_fall_back);
-                            inner
-                                .run_step_model((origin, trace), &slug, input, limit, &budget)
-                                .await
+                            inner.run_step_model(origin, trace, call, limit, &budget).await
                         }
                         Err(error) => unpaid(error).map(|failure| Err(failure.into())),
                     }
@@ -519,14 +515,15 @@ impl Inner {
 
     async fn run_step_model(
         &self,
-        (origin, trace): (Origin<'_>, trace::Call),
-        slug: &str,
-        (input, may_fall_back): (Value, bool),
+        origin: Origin<'_>,
+        trace: trace::Call,
+        call: ModelCall,
         limit: Option<Duration>,
         budget: &Budget,
     ) -> Result<Outcome, Error> {
-        let Some(work) = self.models.model(slug) else {
-            return Ok(Err(model_removed(slug).into()));
+        let ModelCall { slug, input, may_fall_back, .. } = call;
+        let Some(work) = self.models.model(&slug) else {
+            return Ok(Err(model_removed(&slug).into()));
         };
         let limit = limit.map_or(work.timeout, |limit| limit.min(work.timeout));
         let reported = Arc::<RunProgress>::default();
@@ -535,7 +532,7 @@ impl Inner {
         let attempt_key = origin.attempt_key.to_owned();
         let input = Arc::new(input);
         let job = runners::Job { attempt_key, input, progress, may_fall_back, trace };
-        let result = call_runner(&work, slug, job, Some(origin.organization), limit).await;
+        let result = call_runner(&work, &slug, job, Some(origin.organization), limit).await;
         let logs = reported.take_logs();
         Ok(match result {
             Ok(success) => match self.store_output(success, origin, Some(&work), budget).await? {

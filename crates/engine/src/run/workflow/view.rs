@@ -68,7 +68,7 @@ impl Actor {
             let Some(planned) = plan.at(*position) else { continue };
             if let Some(event) = planned.kind.event() {
                 let url =
-                    self.inner.views.resume_url((self.organization, self.api_key), self.id, event);
+                    self.inner.views.resume_url(self.organization, self.api_key, self.id, event);
                 resume_urls.insert(planned.id.clone(), Value::String(url));
             }
             let depth = plan.maps_around(*position).len();

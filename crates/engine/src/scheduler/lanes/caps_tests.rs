@@ -105,7 +105,7 @@ impl Fixture {
         self.lanes.reserve(&name(lane), row.1).unwrap();
         self.disk.insert(row);
         if spills {
-            self.lanes.count_stored(&name(lane), (row.2, row.1), 0);
+            self.lanes.count_stored(&name(lane), row.2, row.1, 0);
         }
         self.lanes.enqueue(&name(lane), ticket(row));
     }
@@ -115,7 +115,7 @@ impl Fixture {
         for _ in 0..count {
             self.next_id += 1;
             self.disk.insert((lane, id(self.next_id), owner));
-            self.lanes.count_stored(&name(lane), (owner, id(self.next_id)), 1);
+            self.lanes.count_stored(&name(lane), owner, id(self.next_id), 1);
         }
         self.lanes.count_unfinished(owner, count as usize);
     }

@@ -232,7 +232,8 @@ impl<T, G> Lanes<T, G> {
     pub(crate) fn count_stored(
         &mut self,
         name: &str,
-        (organization, from): (OrganizationId, ExecutionId),
+        organization: OrganizationId,
+        from: ExecutionId,
         count: usize,
     ) {
         if let Some(lane) = self.lanes.get_mut(name) {

@@ -95,7 +95,7 @@ impl Fixture {
         let Some((lane, id)) = self.committing.pop_front() else { return };
         self.disk.insert((lane, id));
         if spills {
-            self.lanes.count_stored(&name(lane), (owner(), id), 0);
+            self.lanes.count_stored(&name(lane), owner(), id, 0);
         }
         self.lanes.enqueue(&name(lane), ticket(id));
     }
@@ -499,7 +499,7 @@ fn lane_row_seen_before_its_hook_gets_one_ticket() {
     let mut fixture = Fixture::new(1, 9, 9);
     fixture.announce(0);
     fixture.show();
-    fixture.lanes.count_stored(&name(0), (owner(), id(1)), 0);
+    fixture.lanes.count_stored(&name(0), owner(), id(1), 0);
     while fixture.step() {
         fixture.deliver_refill();
     }
