@@ -18,8 +18,9 @@ impl Engine {
     /// that creates it also copies the results of completed steps and writes `beside`.
     ///
     /// # Errors
-    /// [`Error::NotFound`] for an execution of another kind; [`Error::NotRedrivable`] for a running
-    /// or successful one; [`Error::Forgotten`]; the errors of [`Engine::submit`].
+    /// [`Error::NotFound`] for an execution of another kind or a deleted one;
+    /// [`Error::NotRedrivable`] for a running or successful one; [`Error::Forgotten`]; the errors
+    /// of [`Engine::submit`].
     pub async fn redrive(
         &self,
         failed: &Execution,
@@ -45,6 +46,9 @@ impl Engine {
                 beside.put(rows::step(id, &instance), &copy)?;
             }
         }
+        // If the execution has been deleted meanwhile, its steps may be missing, and the new one
+        // would repeat them.
+        self.get(organization, failed.id).await?;
         let owner = run.owner;
         let source_ip = run.source_ip;
         let mut run = WorkflowRun::new(run.workflow, run.version.clone(), run.revision, None);

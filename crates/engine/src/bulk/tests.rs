@@ -97,6 +97,24 @@ async fn redrives(process: &Process) -> BTreeMap<ExecutionId, usize> {
     found
 }
 
+/// A job reads its executions page by page, so one may be deleted before its turn.
+#[test]
+fn execution_deleted_after_it_was_read_is_not_redriven() {
+    let folder = tempfile::tempdir().unwrap();
+    runtime().block_on(async {
+        let process = start(&folder).await;
+        let id = submit(&process, 0, 1).await[0];
+        all_end(&process).await;
+        let engine = &process.engine;
+        let failed = engine.get(ORGANIZATION.into(), id).await.unwrap();
+        engine.inner.delete_ended(ORGANIZATION.into(), id, Commit::new()).await.unwrap();
+        let key = [2; 16].into();
+        let redriving = engine.redrive(&failed, key, Source::Api, None, new_id(), Commit::new());
+        assert!(matches!(redriving.await, Err(Error::NotFound)));
+        assert!(executions(&process.store).await.is_empty());
+    });
+}
+
 #[test]
 fn bulk_redrive_survives_crash_after_any_commit_and_redrives_each_once() {
     for after in 0..16 {
