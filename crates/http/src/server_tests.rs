@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
+use futures_util::StreamExt as _;
 use http_body_util::BodyExt;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
@@ -456,6 +457,34 @@ async fn server_closes_client_that_does_not_read() {
     let request = hyper::Request::get("http://a/endless").body(body::empty()).unwrap();
     let _unread = sender.send_request(request).await.unwrap();
     tokio::time::timeout(PATIENT, server.release.notified()).await.unwrap();
+}
+
+/// Some clients read the response only once they have sent the whole body.
+#[tokio::test]
+async fn server_lets_slow_http2_client_send_body_that_no_handler_reads() {
+    const PIECES: usize = 16;
+    let server = start(10, PATIENT);
+    let stream = TcpStream::connect(server.address).await.unwrap();
+    let builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+    let (mut sender, connection) = builder.handshake(TokioIo::new(stream)).await.unwrap();
+    Tasks::new().spawn(connection);
+    let sent = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&sent);
+    let pieces = futures_util::stream::iter(0..PIECES).then(move |number| {
+        let count = Arc::clone(&count);
+        async move {
+            if number == PIECES / 2 {
+                tokio::time::sleep(Duration::from_millis(700)).await;
+            }
+            count.fetch_add(1, Ordering::SeqCst);
+            Ok(Bytes::from(vec![b'x'; 64 * 1024]))
+        }
+    });
+    let request = hyper::Request::post("http://a/a").body(body::stream(pieces)).unwrap();
+    let answer = sender.send_request(request).await.unwrap();
+    assert_eq!(answer.status(), 200);
+    answer.into_body().collect().await.unwrap();
+    assert_eq!(sent.load(Ordering::SeqCst), PIECES);
 }
 
 #[tokio::test]

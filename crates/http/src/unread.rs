@@ -1,29 +1,34 @@
 //! Handles the unread part of a request's body. A small rest is read and discarded before the
-//! response, so that an HTTP/1.1 connection can be reused and HTTP/2 clients read the response:
-//! some clients lose it if the stream is reset right after it (RFC 9113, section 8.1, permits
-//! that). With a larger rest, an HTTP/1.1 response announces that the connection closes.
+//! response, so that an HTTP/1.1 connection can be reused. With a larger rest, an HTTP/1.1 response
+//! announces that the connection closes.
 //!
-//! The server never waits long for a client, and never requests a body that no handler reads.
+//! Over HTTP/2 the rest is discarded after the response: some clients read the response only once
+//! they have sent their body, and lose it if the stream is reset before (RFC 9113, section 8.1,
+//! permits that).
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::header::EXPECT;
+use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::body::{Body, BoxError};
+use orrery_runtime as runtime;
 
 /// The maximum number of bytes discarded to keep a connection, and the time limit for discarding
 /// them.
 const DISCARDED_MAX: usize = 256 * 1024;
 const PATIENCE: Duration = Duration::from_millis(250);
-/// How long an HTTP/2 stream stays open after the response to an unread body, so that the client
-/// reads the response before the reset.
-const LINGER: Duration = Duration::from_millis(500);
+/// How long an HTTP/2 stream stays open after the response to an unread body: while the client
+/// sends, in total, and for this many bytes.
+const LINGER_IDLE: Duration = Duration::from_secs(5);
+const LINGER_TOTAL: Duration = Duration::from_secs(60);
+const LINGER_BYTES: usize = 64 * 1024 * 1024;
 
 /// Receives a body back from its handler if the handler did not read it completely.
 #[derive(Debug, Clone, Default)]
@@ -80,18 +85,46 @@ impl Unread {
     }
 }
 
-/// A response whose stream stays open after its last byte until the client ends its body or
-/// [`LINGER`] has passed.
+/// A response whose stream stays open after its last byte until the client ends its body or a limit
+/// is reached.
 struct Lingering {
-    answer: Body,
+    /// Dropped after its last byte, with what it counts.
+    answer: Option<Body>,
     rest: Option<Incoming>,
-    deadline: Pin<Box<tokio::time::Sleep>>,
+    discarded: usize,
+    end: Instant,
+    /// Ends the stream. Set when the answer has ended, and whenever the client has sent something.
+    deadline: Option<Pin<Box<Sleep>>>,
 }
 
 /// Returns the response to an HTTP/2 request whose body was not read completely.
 pub(crate) fn linger(answer: Body, rest: Incoming) -> Body {
-    let deadline = Box::pin(tokio::time::sleep(LINGER));
-    Lingering { answer, rest: Some(rest), deadline }.boxed()
+    let end = runtime::monotonic_now() + LINGER_TOTAL;
+    let (answer, rest) = (Some(answer), Some(rest));
+    Lingering { answer, rest, discarded: 0, end, deadline: None }.boxed()
+}
+
+impl Lingering {
+    /// Discards what the client sends; ready when nothing more is to come.
+    fn poll_rest(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        use hyper::body::Body as _;
+        let Some(rest) = &mut self.rest else { return Poll::Ready(()) };
+        loop {
+            match Pin::new(&mut *rest).poll_frame(context) {
+                Poll::Ready(None | Some(Err(_))) => return Poll::Ready(()),
+                Poll::Ready(Some(Ok(frame))) => {
+                    self.discarded += frame.data_ref().map_or(0, Bytes::len);
+                    self.deadline = None;
+                }
+                Poll::Pending => break,
+            }
+            if self.discarded > LINGER_BYTES || runtime::monotonic_now() >= self.end {
+                return Poll::Ready(());
+            }
+        }
+        let next = || Box::pin(sleep_until(self.end.min(runtime::monotonic_now() + LINGER_IDLE)));
+        self.deadline.get_or_insert_with(next).as_mut().poll(context)
+    }
 }
 
 impl hyper::body::Body for Lingering {
@@ -103,30 +136,25 @@ impl hyper::body::Body for Lingering {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = self.get_mut();
-        if !this.answer.is_end_stream()
-            && let Some(frame) = std::task::ready!(Pin::new(&mut this.answer).poll_frame(context))
-        {
-            return Poll::Ready(Some(frame));
-        }
-        while let Some(rest) = &mut this.rest {
-            if this.deadline.as_mut().poll(context).is_ready() {
-                break;
+        if let Some(answer) = &mut this.answer {
+            let is_ended = answer.is_end_stream();
+            let frame = if is_ended { None } else { ready!(Pin::new(answer).poll_frame(context)) };
+            if frame.is_some() {
+                return Poll::Ready(frame);
             }
-            match std::task::ready!(Pin::new(rest).poll_frame(context)) {
-                Some(Ok(_discarded)) => {}
-                None | Some(Err(_)) => break,
-            }
+            this.answer = None;
         }
+        ready!(this.poll_rest(context));
         this.rest = None;
         Poll::Ready(None)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.rest.is_none() && self.answer.is_end_stream()
+        self.rest.is_none() && self.answer.is_none()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.answer.size_hint()
+        self.answer.as_ref().map_or_else(|| SizeHint::with_exact(0), Body::size_hint)
     }
 }
 
