@@ -27,8 +27,10 @@ use orrery_runtime as runtime;
 
 /// Maximum concurrent calls to one server.
 const CALLS_MAX: usize = 8;
-/// Time limit for connecting and listing the tools.
+/// Time limit for connecting and listing the tools. Programs such as `npx` and `uvx` load their
+/// packages first.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit for a call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(120);
 /// Maximum age of a list of tools.
@@ -161,9 +163,13 @@ impl Server {
         // The old connection is closed before the new one opens.
         *state = State::New;
         let connecting = Connection::open(&self.settings, &self.doors);
-        let opened = match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
+        let limit = match self.settings.transport {
+            Transport::Http { .. } => CONNECT_TIMEOUT,
+            Transport::Program { .. } => START_TIMEOUT,
+        };
+        let opened = match tokio::time::timeout(limit, connecting).await {
             Ok(opened) => opened,
-            Err(_elapsed) => Err(format!("it did not answer within {CONNECT_TIMEOUT:?}")),
+            Err(_elapsed) => Err(format!("it did not answer within {limit:?}")),
         };
         match opened {
             Ok(mut connection) => {
