@@ -1,7 +1,7 @@
 #!/usr/bin/env node
-// Takes the screenshots of docs/dashboard.md: starts a private service, fills it through its API, opens each screen
-// in Chromium in both themes, and writes docs/pictures/NAME.png with at most 256 colors. Requires the same packages
-// as the browser tests (`tests/run --install`). Usage: tests/pictures/take.mjs ORRERY
+// Takes the screenshots of README.md and docs/dashboard.md: starts a private service, fills it through its API, opens
+// each screen in Chromium in both themes, and writes docs/pictures/NAME.png with at most 256 colors. Requires the same
+// packages as the browser tests (`tests/run --install`). Usage: tests/pictures/take.mjs ORRERY
 import { execFileSync, spawn } from "node:child_process";
 import fs from "node:fs";
 import http from "node:http";
@@ -291,7 +291,7 @@ async function photograph(made) {
   };
   for (const [screen, target] of Object.entries(screens)) {
     await open(target);
-    await shoot(screen, screen === "run" ? ["light"] : undefined);
+    await shoot(screen);
   }
   await open(`${flow}?tab=versions`);
   await shoot("versions", ["dark"]);
