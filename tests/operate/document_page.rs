@@ -81,15 +81,21 @@ pub(crate) struct Page {
     blocks: Vec<Block>,
     /// The folder below `tests` that lists the PyPI packages that the document installs.
     packages: Option<&'static str>,
+    /// The folder below `tests` that lists the npm packages that the document installs.
+    modules: Option<&'static str>,
 }
 
 impl Page {
     pub(crate) fn new(path: &'static str) -> Self {
-        Self { path, blocks: blocks::of(path), packages: None }
+        Self { path, blocks: blocks::of(path), packages: None, modules: None }
     }
 
     pub(crate) fn with_python(self, packages: &'static str) -> Self {
         Self { packages: Some(packages), ..self }
+    }
+
+    pub(crate) fn with_node(self, modules: &'static str) -> Self {
+        Self { modules: Some(modules), ..self }
     }
 
     /// Runs the commands, compares their output, and stores the steps shown in the document as a
@@ -103,6 +109,10 @@ impl Page {
         let settings = Places::new(&folder, Ipv4Addr::LOCALHOST).put_into(&settings);
         let setup = Setup::new(&folder, &data, &settings);
         let places = Places::new(&folder, setup.base().ip().to_string().parse().unwrap());
+        // The setup chooses the address of the page's servers, also of those in the settings.
+        let config = fs::read_to_string(setup.config()).unwrap();
+        fs::write(setup.config(), config.replace("127.0.0.1", &places.address.to_string()))
+            .unwrap();
         let at = |port| SocketAddr::new(setup.base().ip(), port);
         let _captions =
             Server::start_at(at(CAPTIONS), |_| (200, json!({"caption": "a cat"}).to_string()));
@@ -177,7 +187,7 @@ impl Page {
                 writeln!(script, "echo {line} >'{}/at'", folder.display()).unwrap();
                 writeln!(script, "mkdir -p \"$(dirname '{path}')\"").unwrap();
                 writeln!(script, "cat >'{path}' <<'END_OF_{line}'\n{text}END_OF_{line}").unwrap();
-                if path.contains("models.d/") {
+                if path.contains("models.d/") && path.ends_with(".toml") {
                     let check = format!("orrery model check {path} && orrery reload");
                     put(&mut script, &line.to_string(), folder, &check, "");
                 }
@@ -205,8 +215,8 @@ impl Page {
                     _ => text,
                 };
                 put(&mut script, &line.to_string(), folder, &run, "");
-                if run.contains("receiver.py &") {
-                    writeln!(script, "listens 9000").unwrap();
+                if run.trim_end().ends_with('&') {
+                    writeln!(script, "listens {}", port_of(&run)).unwrap();
                 }
             }
         }
@@ -233,6 +243,10 @@ impl Page {
                 assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
                 symlink(modules.join("node_modules"), folder.join("node_modules")).unwrap();
             }
+        }
+        if let Some(modules) = self.modules {
+            let modules = node_modules(modules);
+            symlink(modules, folder.join("node_modules")).unwrap();
         }
         format!("{path}:{}", std::env::var("PATH").unwrap())
     }
@@ -296,8 +310,37 @@ fn put(script: &mut String, name: &str, folder: &Path, run: &str, end: &str) {
     writeln!(script, "{{\n{run}\n}} >'{folder}/out.{name}' 2>'{folder}/err.{name}'{end}").unwrap();
 }
 
+/// Returns the port of the server that a block starts: the one that it names, or 9000.
+fn port_of(run: &str) -> u16 {
+    let numbers = run.split(|letter: char| !letter.is_ascii_digit());
+    let mut ports = numbers.filter_map(|number| number.parse().ok());
+    ports.find(|port| (9000..9100).contains(port)).unwrap_or(9000)
+}
+
+/// Returns `node_modules` with the packages of `tests/<name>/package-lock.json`, which are
+/// installed again if the list changes; without access to npm, the test fails.
+fn node_modules(name: &str) -> PathBuf {
+    let lists = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name);
+    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-npm"));
+    fs::create_dir_all(&place).unwrap();
+    let list = fs::read(lists.join("package-lock.json")).unwrap();
+    let installed = place.join("installed");
+    if fs::read(&installed).is_ok_and(|there| there == list) {
+        return place.join("node_modules");
+    }
+    for file in ["package.json", "package-lock.json"] {
+        fs::copy(lists.join(file), place.join(file)).unwrap();
+    }
+    let quiet = ["ci", "--silent", "--ignore-scripts", "--no-audit", "--no-fund"];
+    let done = Command::new("npm").args(quiet).arg("--prefix").arg(&place).output().unwrap();
+    assert!(done.status.success(), "npm: {}", String::from_utf8_lossy(&done.stderr));
+    fs::write(installed, list).unwrap();
+    place.join("node_modules")
+}
+
 /// Implements OpenAI's API: greets, is certain of the first option, and returns the same embedding
-/// for every input.
+/// for every input. If an MCP server offers a tool, calls it with the last word of the message, and
+/// answers with the result.
 fn speaks_openai(request: &Message) -> Answer {
     let asked: Value = serde_json::from_slice(&request.body).unwrap_or_default();
     let usage = json!({"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5});
@@ -309,7 +352,11 @@ fn speaks_openai(request: &Message) -> Answer {
         let answer = json!({"object": "list", "data": vectors, "model": "m", "usage": usage});
         return (200, answer.to_string());
     }
-    let message = json!({"role": "assistant", "content": if asked["logprobs"] == true { "A" } else { "Hello!" }});
+    let message = match tool_step(&asked) {
+        Some(message) => message,
+        None => json!({"role": "assistant",
+            "content": if asked["logprobs"] == true { "A" } else { "Hello!" }}),
+    };
     let mut choice = json!({"index": 0, "message": message, "finish_reason": "stop"});
     if asked["logprobs"] == true {
         let top = ["A", "B", "C"].iter().zip([-0.1, -2.5, -4.0]);
@@ -321,4 +368,22 @@ fn speaks_openai(request: &Message) -> Answer {
     let answer = json!({"id": "c", "object": "chat.completion", "created": 0, "model": "m",
         "choices": [choice], "usage": usage});
     (200, answer.to_string())
+}
+
+/// Returns the call of the first tool of an MCP server, or, after the call, its result as the
+/// answer.
+fn tool_step(asked: &Value) -> Option<Value> {
+    let messages = asked["messages"].as_array()?;
+    let last = messages.last()?;
+    if last["role"] == "tool" {
+        return Some(json!({"role": "assistant", "content": last["content"]}));
+    }
+    let mut tools = asked["tools"].as_array()?.iter().map(|tool| &tool["function"]);
+    let tool = tools.find(|tool| tool["name"].as_str().is_some_and(|name| name.contains("__")))?;
+    let field = tool["parameters"]["required"][0].as_str()?;
+    let text = last["content"].to_string();
+    let word = text.rsplit(|letter: char| !letter.is_alphabetic()).find(|word| !word.is_empty())?;
+    let function = json!({"name": tool["name"], "arguments": json!({field: word}).to_string()});
+    let call = json!({"id": "c", "type": "function", "function": function});
+    Some(json!({"role": "assistant", "content": null, "tool_calls": [call]}))
 }

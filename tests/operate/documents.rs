@@ -1,4 +1,4 @@
-//! Tests every block of `README.md` and of the pages in `docs`. Commands run as written, in the
+//! Tests every block of `README.md` and of the pages in `docs` and `docs/tutorials`. Commands run as written, in the
 //! order of their document and in one shell, against a service in that shell's folder. Settings,
 //! manifests and JSON are parsed as the service parses them.
 //!
@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::document_blocks::{self as blocks, Block, Mark};
 use crate::document_page::{Page, Places};
 
-const DOCUMENTS: [&str; 23] = [
+const DOCUMENTS: [&str; 29] = [
     "README.md",
     "docs/administration.md",
     "docs/agent.md",
@@ -35,6 +35,12 @@ const DOCUMENTS: [&str; 23] = [
     "docs/scaling.md",
     "docs/security.md",
     "docs/store-format.md",
+    "docs/troubleshooting.md",
+    "docs/tutorials/agent.md",
+    "docs/tutorials/gguf.md",
+    "docs/tutorials/pipeline.md",
+    "docs/tutorials/python-model.md",
+    "docs/tutorials/webhooks.md",
     "docs/upgrade.md",
     "docs/webhooks.md",
     "docs/workflows.md",
@@ -48,6 +54,8 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("docs/backup.md", "needs a key pair of age"),
     ("docs/backup.md", "needs a damaged store"),
     ("docs/backup.md", "needs a damaged store"),
+    ("docs/install.md", "needs root and a certificate for the machine's name"),
+    ("docs/install.md", "needs root and a certificate for the machine's name"),
     ("docs/install.md", "needs root and systemd"),
     ("docs/install.md", "needs root and systemd"),
     ("docs/install.md", "needs the installed service"),
@@ -56,6 +64,7 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("docs/scaling.md", "needs a cluster"),
     ("docs/scaling.md", "needs a GPU"),
     ("docs/scaling.md", "needs a GPU"),
+    ("docs/tutorials/webhooks.md", "the test has these packages"),
 ];
 
 /// Parses concatenated JSON values.
@@ -112,9 +121,11 @@ fn document_blocks_are_valid_for_their_purpose() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
     let not_run: Vec<_> = not_run.iter().map(|(at, reason)| (*at, reason.as_str())).collect();
     assert_eq!(not_run, NOT_RUN);
-    let pages = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/docs")).unwrap();
     let is_page = |path: &Path| path.extension().is_some_and(|extension| extension == "md");
-    let pages = pages.filter(|page| is_page(&page.as_ref().unwrap().path()));
+    let pages = ["docs", "docs/tutorials"].iter().flat_map(|folder| {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+        std::fs::read_dir(folder).unwrap().filter(|page| is_page(&page.as_ref().unwrap().path()))
+    });
     assert_eq!(pages.count() + 1, DOCUMENTS.len(), "a page is missing in DOCUMENTS");
 }
 
@@ -128,6 +139,43 @@ fn chat_page_shows_the_manifest_of_the_examples() {
 #[ignore = "needs curl, jq and python3: run tests/run"]
 fn readme_runs_as_written() {
     Page::new("README.md").run();
+}
+
+#[test]
+#[ignore = "needs curl, jq and python3: run tests/run"]
+fn python_model_tutorial_runs_as_written() {
+    Page::new("docs/tutorials/python-model.md").run();
+}
+
+#[test]
+#[ignore = "needs curl, jq and python3: run tests/run"]
+fn pipeline_tutorial_runs_as_written() {
+    Page::new("docs/tutorials/pipeline.md").run();
+}
+
+#[test]
+#[ignore = "needs curl, jq, nodejs, python3, PyPI and npm: run tests/run"]
+fn webhooks_tutorial_runs_as_written() {
+    Page::new("docs/tutorials/webhooks.md").with_python("webhooks").with_node("webhooks").run();
+}
+
+#[cfg(feature = "llama")]
+#[test]
+#[ignore = "needs curl, jq, python3 and PyPI: run tests/run"]
+fn gguf_tutorial_runs_as_written() {
+    Page::new("docs/tutorials/gguf.md").with_python("openai").run();
+}
+
+#[test]
+#[ignore = "needs curl, jq, python3 and PyPI: run tests/run"]
+fn agent_tutorial_runs_as_written() {
+    Page::new("docs/tutorials/agent.md").with_python("mcp").run();
+}
+
+#[test]
+#[ignore = "needs curl, jq and python3: run tests/run"]
+fn troubleshooting_page_runs_as_written() {
+    Page::new("docs/troubleshooting.md").run();
 }
 
 #[test]
