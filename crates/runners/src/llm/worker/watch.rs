@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::GIVEN_UP;
 use super::request::Refusal;
 use orrery_guard::sandbox::OwnMemory;
+use orrery_runtime::crash_note::exit_at_once;
 use orrery_runtime::monotonic_now;
 
 /// Maximum memory growth of one step, in bytes.
@@ -194,7 +195,8 @@ impl Watch {
             }
             // The service reads standard error and shows its last line.
             drop(std::io::Write::write_all(&mut std::io::stderr(), said.as_bytes()));
-            std::process::exit(GIVEN_UP.into());
+            // Other threads still use llama.cpp's statics.
+            exit_at_once(GIVEN_UP.into());
         }
     }
 
