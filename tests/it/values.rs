@@ -163,6 +163,10 @@ async fn request_bodies_in_other_formats_are_rejected_with_clear_error() {
                 let place = " at line 1 column ";
                 assert!(message.starts_with("invalid JSON body: "), "{path}: {message}");
                 assert!(message.contains(said) && message.contains(place), "{path}: {message}");
+                // The example in the hint comes last.
+                let (_, behind) = message.split_once(place).unwrap();
+                let behind = behind.trim_start_matches(|c: char| c.is_ascii_digit());
+                assert!(behind.is_empty() || behind.starts_with(": "), "{path}: {message}");
             }
         }
     }

@@ -32,33 +32,57 @@ const STARTS: [(&str, &str); 11] = [
 /// Number of bytes at the start that are checked for another notation.
 const START_BYTES: usize = 200;
 
-/// Returns the parser's error message, with its position.
-#[must_use]
-pub fn with_position(text: &[u8], error: &serde_json::Error) -> String {
-    let what = sentence(text, error);
-    format!("{what} at line {} column {}", error.line(), error.column())
+/// What a parser reports, and how to correct it.
+struct Fault {
+    message: String,
+    hint: Option<String>,
 }
 
-/// Returns the parser's error message, without its position.
+/// Returns the parser's error message with its position, and a hint, if there is one.
+#[must_use]
+pub fn with_position(text: &[u8], error: &serde_json::Error) -> String {
+    let Fault { message, hint } = fault(text, error);
+    let message = format!("{message} at line {} column {}", error.line(), error.column());
+    joined(message, hint)
+}
+
+/// Returns the parser's error message without its position, and a hint, if there is one.
 #[must_use]
 pub fn sentence(text: &[u8], error: &serde_json::Error) -> String {
+    let Fault { message, hint } = fault(text, error);
+    joined(message, hint)
+}
+
+fn joined(message: String, hint: Option<String>) -> String {
+    match hint {
+        Some(hint) => format!("{message}: {hint}"),
+        None => message,
+    }
+}
+
+fn fault(text: &[u8], error: &serde_json::Error) -> Fault {
     let message = error.to_string();
     let place = format!(" at line {} column {}", error.line(), error.column());
     let message = message.strip_suffix(&place).unwrap_or(&message);
+    let hinted = |message: &str, hint: &str| Fault {
+        message: message.to_owned(),
+        hint: Some(hint.to_owned()),
+    };
     match message {
-        "recursion limit exceeded" => {
-            "lists and objects may nest at most 127 levels deep".to_owned()
-        }
-        "key must be a string" => format!("{message}: {QUOTES}"),
+        "recursion limit exceeded" => Fault {
+            message: "lists and objects may nest at most 127 levels deep".to_owned(),
+            hint: None,
+        },
+        "key must be a string" => hinted(message, QUOTES),
         "number out of range" => {
-            format!("a number is beyond {:e}: send it as a string", f64::MAX)
+            hinted(&format!("a number is beyond {:e}", f64::MAX), "send it as a string")
         }
         _ if message.contains("surrogate") || message.contains("end of hex escape") => {
-            "an escape from \\ud800 to \\udfff is half of a character: send both halves".to_owned()
+            hinted("an escape from \\ud800 to \\udfff is half of a character", "send both halves")
         }
-        _ => match foreign(text, error).or_else(|| notation(text, error).map(str::to_owned)) {
-            Some(hint) => format!("{message}: {hint}"),
-            None => message.to_owned(),
+        _ => Fault {
+            message: message.to_owned(),
+            hint: foreign(text, error).or_else(|| notation(text, error).map(str::to_owned)),
         },
     }
 }
@@ -152,6 +176,13 @@ mod tests {
             let sentence = sentence(text.as_bytes(), &error);
             assert!(sentence.contains(said), "{text}: {sentence}");
             assert!(!sentence.contains(" at line "), "{text}: {sentence}");
+            // The position belongs to the parser's message, not to the example in the hint.
+            let place = format!(" at line {} column {}", error.line(), error.column());
+            let placed = with_position(text.as_bytes(), &error);
+            let (what, hint) = placed.split_once(&place).unwrap();
+            assert_eq!(format!("{what}{hint}"), sentence);
+            assert!(hint.is_empty() || hint.starts_with(": "), "{text}: {placed}");
+            assert_eq!(hint.is_empty(), !sentence.contains(": "), "{text}: {placed}");
         }
     }
 }

@@ -27,6 +27,7 @@ pub struct Error {
 #[derive(Debug, Default)]
 struct More {
     details: Option<Value>,
+    explanation: Option<String>,
     bare: bool,
     is_busy: bool,
     headers: Vec<(HeaderName, HeaderValue)>,
@@ -148,6 +149,13 @@ impl Error {
         self
     }
 
+    /// Sets the message for clients of protocols whose errors have no details.
+    #[must_use]
+    pub fn with_explanation(mut self, explanation: impl Into<String>) -> Self {
+        self.more.explanation = Some(explanation.into());
+        self
+    }
+
     /// Adds a suggestion, unless there are details already.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
@@ -209,16 +217,13 @@ impl Error {
     /// whose errors have no details.
     #[must_use]
     pub fn explanation(&self) -> String {
-        let message = &self.message;
-        let details = self.more.details.as_ref();
-        let field = |name: &str| details?.get(name);
-        let text = |name: &str| field(name)?.as_str();
-        match (text("hint"), text("message"), field("line").zip(field("column"))) {
-            (Some(hint), _, _) => format!("{message}: {hint}"),
-            (None, Some(what), Some((line, column))) => {
-                format!("{message}: {what} at line {line} column {column}")
-            }
-            _ => message.clone(),
+        if let Some(explanation) = &self.more.explanation {
+            return explanation.clone();
+        }
+        let hint = self.more.details.as_ref().and_then(|details| details.get("hint")?.as_str());
+        match hint {
+            Some(hint) => format!("{}: {hint}", self.message),
+            None => self.message.clone(),
         }
     }
 

@@ -435,7 +435,10 @@ fn invalid_json(bytes: &[u8], error: &serde_json::Error) -> Error {
     let column = error.column();
     let message = json_fault::sentence(bytes, error);
     let message = message.as_str();
-    Error::bad_request("invalid JSON body").with_details(Position { line, column, message })
+    let placed = json_fault::with_position(bytes, error);
+    Error::bad_request("invalid JSON body")
+        .with_details(Position { line, column, message })
+        .with_explanation(format!("invalid JSON body: {placed}"))
 }
 
 #[cfg(test)]
