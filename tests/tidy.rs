@@ -50,6 +50,8 @@ const UNFINISHED: &[&str] = &[
 /// The attribute of a test that needs more than Rust, with what it needs.
 const EXTERNAL: &str = concat!("#[ig", "nore = \"needs ");
 const IGNORE: &str = "ignore";
+/// The attribute with the message of an error.
+const ERROR: &str = concat!("#[err", "or(");
 
 /// A missing header comment, or too many lines.
 fn faults_of_form(file: &File) -> Vec<String> {
@@ -68,6 +70,22 @@ fn faults_of_form(file: &File) -> Vec<String> {
     let paths = file.text.lines().filter(|line| line.starts_with("#[path"));
     if file.path.contains("src/") && paths.into_iter().any(|line| line != own_tests) {
         faults.push(format!("#[path] leads elsewhere than to its own tests, {stem}_tests.rs"));
+    }
+    faults
+}
+
+/// Errors whose message contains their source, which a chain of causes then shows twice.
+fn faults_of_errors(file: &File) -> Vec<String> {
+    let mut faults = Vec::new();
+    for part in file.text.split(ERROR).skip(1) {
+        let Some((message, variant)) = part.split_once(")]") else { continue };
+        let variant = variant.split("\n}").next().unwrap_or_default();
+        let is_named = has_word(variant, "source:") && has_word(message, "source");
+        let is_first = ["#[from]", "#[source]"].iter().any(|mark| variant.contains(mark))
+            && ["{0", ".0"].iter().any(|first| message.contains(first));
+        if is_named || is_first {
+            faults.push(format!("the message {message} contains the source of its error"));
+        }
     }
     faults
 }
@@ -128,6 +146,7 @@ fn code_follows_the_tidy_rules() {
     for file in &tree.files {
         let mut found = faults_of_form(file);
         found.extend(faults_of_unfinished(file));
+        found.extend(faults_of_errors(file));
         faults.extend(found.into_iter().map(|fault| format!("{}: {fault}", file.path)));
     }
     for entry in fs::read_dir(root().join("crates")).unwrap() {
@@ -179,6 +198,24 @@ fn form_check_finds_missing_header_and_overlong_file() {
     ] {
         let found = faults_of_form(&file(path, &text));
         assert_eq!(found.len(), faults, "{path}: {found:?}");
+    }
+}
+
+#[test]
+fn error_check_finds_messages_that_contain_their_source() {
+    for (text, faults) in [
+        ("    @(\"no: {source}\")]\n    Read { source: io::Error },", 1),
+        ("    @(\"no {}\", hint(source))]\n    Read { path: PathBuf, source: E },", 1),
+        ("    @(\"no: {0}\")]\n    Url(#[from] url::Error),", 1),
+        ("    @(\n        \"no: {0}; {1}\"\n    )]\n    Url(#[source] E, String),", 1),
+        ("    @(\"no: {error}\")]\n    Read { error: io::Error },", 0),
+        ("    @(\"no {}\", path.display())]\n    Read { path: PathBuf, source: E },", 0),
+        ("    @(\"no\")]\n    Url(#[from] url::Error),", 0),
+        ("    @(\"no: {0}\")]\n    Url(E),\n}\nenum F { G(#[from] E) }", 0),
+        ("    @(transparent)]\n    Url(#[from] url::Error),", 0),
+    ] {
+        let found = faults_of_errors(&file("src/a.rs", &text.replace("@(", ERROR)));
+        assert_eq!(found.len(), faults, "{text}: {found:?}");
     }
 }
 

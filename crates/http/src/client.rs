@@ -77,7 +77,7 @@ pub enum Error {
     #[error("the answer is not HTTP or was cut off")]
     Protocol { reason: String },
     #[error("the answer cannot be read: {0}")]
-    Content(#[from] content::Error),
+    Content(content::Error),
 }
 
 /// Returns the public message of a connection failure. A denied address that is written in the URL
@@ -426,7 +426,8 @@ pub(super) async fn collect(
     let (mut head, mut body) = answer.into_parts();
     let (mut body, truncated) = read(&mut body, limits).await?;
     if limits.overflow == Overflow::Fail {
-        body = content::decode(&mut head.headers, body, limits.answer_bytes)?;
+        body = content::decode(&mut head.headers, body, limits.answer_bytes)
+            .map_err(Error::Content)?;
     }
     Ok(Response { status: head.status, headers: head.headers, body, truncated })
 }

@@ -106,7 +106,7 @@ pub enum UrlError {
     #[error("must not carry a user name or password")]
     UserInfo,
     #[error("must not point to a forbidden address: {0}")]
-    Forbidden(#[from] Forbidden),
+    Forbidden(Forbidden),
 }
 
 impl Policy {
@@ -198,8 +198,8 @@ impl Policy {
         }
         match url.host() {
             None => return Err(UrlError::NotHttp),
-            Some(Host::Ipv4(v4)) => self.permits(v4.into())?,
-            Some(Host::Ipv6(v6)) => self.permits(v6.into())?,
+            Some(Host::Ipv4(v4)) => self.permits(v4.into()).map_err(UrlError::Forbidden)?,
+            Some(Host::Ipv6(v6)) => self.permits(v6.into()).map_err(UrlError::Forbidden)?,
             Some(Host::Domain(_)) => {}
         }
         Ok(url)

@@ -52,7 +52,7 @@ pub enum Error {
     #[error(transparent)]
     Reference(#[from] reference::Error),
     #[error("url {0}")]
-    Url(#[from] url_template::Error),
+    Url(url_template::Error),
     #[error("the user name of basic credentials must not contain ':'")]
     User,
     #[error("the header '{0}' must be a string of visible characters")]
@@ -65,6 +65,12 @@ pub enum Error {
     TooLarge,
     #[error("the request cannot be written as JSON: {0}")]
     Json(String),
+}
+
+impl From<url_template::Error> for Error {
+    fn from(error: url_template::Error) -> Self {
+        Self::Url(error)
+    }
 }
 
 impl From<serde_json::Error> for Error {

@@ -185,7 +185,7 @@ fn authority(
 ) -> Result<CertificateDer<'static>, Error> {
     let path = &folder.authority;
     let chain = match pair::chain(path) {
-        Err(Error::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => None,
+        Err(Error::Read { error, .. }) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(error),
         Ok(chain) => Some(chain),
     };
@@ -216,7 +216,7 @@ fn outdated(
     // A foreign authority, or an authority whose key is missing, is left as it is. If an authority
     // without a key does not permit a name, issuing the certificate fails.
     let key = match authority_key(folder) {
-        Err(Error::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+        Err(Error::Read { error, .. }) if error.kind() == io::ErrorKind::NotFound => {
             return Ok(None);
         }
         key => key?,
@@ -249,7 +249,7 @@ fn make_authority(
 ) -> Result<CertificateDer<'static>, Error> {
     let key = match authority_key(folder) {
         Ok(key) => key,
-        Err(Error::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+        Err(Error::Read { error, .. }) if error.kind() == io::ErrorKind::NotFound => {
             let key = KeyPair::generate()?;
             // The key is written first: a certificate whose key is lost could never sign anything.
             write(&folder.authority_key, key.serialize_pem().as_bytes(), KEY_MODE)?;
@@ -304,8 +304,8 @@ fn signer(folder: &Folder) -> Result<KeyPair, Error> {
     let key = folder.authority_key.clone();
     match pair::read(&certificate, &key) {
         Ok(_fits) => authority_key(folder),
-        Err(Error::Read { path, source })
-            if path == key && source.kind() == io::ErrorKind::NotFound =>
+        Err(Error::Read { path, error })
+            if path == key && error.kind() == io::ErrorKind::NotFound =>
         {
             Err(Error::NoAuthorityKey { certificate, key })
         }
@@ -377,7 +377,7 @@ fn make(folder: &Path) -> Result<(), Error> {
         }
         folder.parent().map_or(Ok(()), sync)
     };
-    make().map_err(|source| Error::Write { path: folder.to_path_buf(), source })
+    make().map_err(|error| Error::Write { path: folder.to_path_buf(), error })
 }
 
 /// Writes a file durably and atomically.
@@ -394,7 +394,7 @@ fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Error> {
         fs::rename(&half, path)?;
         path.parent().map_or(Ok(()), sync)
     };
-    write().map_err(|source| Error::Write { path: path.to_path_buf(), source })
+    write().map_err(|error| Error::Write { path: path.to_path_buf(), error })
 }
 
 /// Makes renames in a folder durable.

@@ -41,10 +41,10 @@ const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 /// key file.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("cannot read {}: {source}{}", path.display(), hint(source))]
-    Read { path: PathBuf, source: io::Error },
-    #[error("cannot write {}: {source}; the service's user must own the folder", path.display())]
-    Write { path: PathBuf, source: io::Error },
+    #[error("cannot read {}: {error}{}", path.display(), hint(error))]
+    Read { path: PathBuf, error: io::Error },
+    #[error("cannot write {}: {error}; the service's user must own the folder", path.display())]
+    Write { path: PathBuf, error: io::Error },
     #[error("{} is not a file, or is larger than {most} bytes", path.display())]
     NotAFile { path: PathBuf, most: u64 },
     #[error("{} is not well-formed PEM: copy it again, whole", path.display())]
@@ -90,11 +90,17 @@ pub enum Error {
     #[error("{count} names for one certificate: at most {most}")]
     Names { count: usize, most: usize },
     #[error("the certificate cannot be made: {0}")]
-    Make(#[from] rcgen::Error),
+    Make(rcgen::Error),
     #[error(transparent)]
     NoRandomness(#[from] NoRandomness),
     #[error("TLS cannot be set up: {0}")]
     Setup(rustls::Error),
+}
+
+impl From<rcgen::Error> for Error {
+    fn from(error: rcgen::Error) -> Self {
+        Self::Make(error)
+    }
 }
 
 /// Returns a known remedy for a file that cannot be read.

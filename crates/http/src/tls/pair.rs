@@ -193,7 +193,7 @@ pub(super) fn bytes_of(path: &Path) -> Result<Vec<u8>, Error> {
     let mut bytes = Vec::new();
     let read =
         regular_file::open(path).and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes));
-    let count = read.map_err(|source| Error::Read { path: path.to_path_buf(), source })?;
+    let count = read.map_err(|error| Error::Read { path: path.to_path_buf(), error })?;
     if u64::try_from(count).unwrap_or(u64::MAX) > BYTES_MAX {
         return Err(no_file());
     }
@@ -204,7 +204,7 @@ pub(super) fn bytes_of(path: &Path) -> Result<Vec<u8>, Error> {
 }
 
 fn metadata(path: &Path) -> Result<fs::Metadata, Error> {
-    fs::metadata(path).map_err(|source| Error::Read { path: path.to_path_buf(), source })
+    fs::metadata(path).map_err(|error| Error::Read { path: path.to_path_buf(), error })
 }
 
 fn secret(path: &Path) -> Result<PrivateKeyDer<'static>, Error> {
