@@ -124,24 +124,95 @@ fn taken_port_names_its_holder_once() {
     assert!(said.contains(&format!("the host base\n  cannot listen on {address}: ")), "{said}");
 }
 
-#[test]
-fn start_logs_each_address() {
-    let folder = tempfile::tempdir().unwrap();
-    let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
-    drop(setup.start());
-    let log = setup.log_since(0);
-    let ready = log.lines().find(|line| line.contains("service ready")).unwrap();
-    let ready: serde_json::Value = serde_json::from_str(ready).unwrap();
-    let base = setup.base();
-    let hosts = ["base", "workflows", "flows", "agent", "dashboard"].iter().zip(base.port()..);
-    let mut hosts: Vec<String> =
-        hosts.map(|(host, port)| format!("{host} {}:{port}", base.ip())).collect();
-    hosts.push(format!("metrics {}:9464", base.ip()));
-    let listening = ready.pointer("/fields/listening").or(ready.get("listening")).unwrap();
-    let mut listening: Vec<&str> = listening.as_str().unwrap().split(", ").collect();
+/// Returns this field of each entry with this message in a log.
+fn logged(log: &str, message: &str, field: &str) -> Vec<String> {
+    let entries = log.lines().filter(|line| line.contains(message));
+    let entries = entries.map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let text = |entry: serde_json::Value| {
+        let found = entry.pointer(&format!("/fields/{field}")).or(entry.get(field)).unwrap();
+        found.as_str().unwrap().to_owned()
+    };
+    entries.map(text).collect()
+}
+
+const READY: &str = "service ready";
+
+/// Starts a service that may use TLS, waits until it is ready, and stops it; returns its log.
+fn log_of_start(setup: &Setup) -> String {
+    let before = setup.log_since(0).len();
+    let service = setup.spawn();
+    eventually("the service is ready", || setup.log_since(before).contains(READY).then_some(()));
+    service.kill();
+    setup.log_since(before)
+}
+
+/// Checks that a start has logged these hosts, on consecutive ports, and the metrics.
+fn check_addresses(log: &str, first: SocketAddr, metrics: Option<SocketAddr>) {
+    let hosts =
+        ["base", "workflows", "flows", "agent", "dashboard"].into_iter().zip(first.port()..);
+    let hosts = hosts.map(|(host, port)| format!("{host} {}:{port}", first.ip()));
+    let metrics = metrics.map(|address| format!("metrics {address}"));
+    let mut hosts: Vec<String> = hosts.chain(metrics).collect();
+    let found = logged(log, READY, "listening");
+    let [listening] = found.as_slice() else { panic!("{log}") };
+    let mut listening: Vec<&str> = listening.split(", ").collect();
     listening.sort_unstable();
     hosts.sort_unstable();
     assert_eq!(listening, hosts);
+}
+
+#[test]
+fn start_logs_each_address() {
+    const TLS: &str = "[tls]\nmode = 'self-signed'\n";
+    for (more, has_metrics) in [("", true), ("", false), (TLS, true), (TLS, false)] {
+        let folder = tempfile::tempdir().unwrap();
+        let setup = Setup::new(folder.path(), &folder.path().join("data"), more);
+        if !has_metrics {
+            let text = fs::read_to_string(setup.config()).unwrap();
+            let listed = format!("listen = \"{}:9464\"", setup.base().ip());
+            assert!(text.contains(&listed), "{text}");
+            fs::write(setup.config(), text.replace(&listed, "listen = []")).unwrap();
+        }
+        let metrics = SocketAddr::new(setup.base().ip(), 9464);
+        check_addresses(&log_of_start(&setup), setup.base(), has_metrics.then_some(metrics));
+    }
+}
+
+#[test]
+fn start_without_configuration_logs_each_address() {
+    let folder = tempfile::tempdir().unwrap();
+    // It is used only for its address.
+    let address = Setup::new(folder.path(), &folder.path().join("data"), "").base().ip();
+    // Metrics stay on loopback, five ports above the first: the port is one that is free there.
+    let metrics = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
+    let port = metrics.port() - 5;
+    let path = folder.path().join("log");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_orrery"));
+    command.args(["serve", "--port", &port.to_string(), "--listen", &address.to_string()]);
+    command.current_dir(folder.path()).env_remove("ORRERY_CONFIG").env_remove("NOTIFY_SOCKET");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(fs::File::create(&path).unwrap());
+    let mut service = command.spawn().unwrap();
+    let log = || fs::read_to_string(&path).unwrap();
+    eventually("the service is ready or ends", || {
+        (log().contains(READY) || service.try_wait().unwrap().is_some()).then_some(())
+    });
+    service.kill().unwrap();
+    service.wait().unwrap();
+    check_addresses(&log(), SocketAddr::new(address, port), Some(metrics));
+}
+
+#[test]
+fn start_logs_why_it_issues_a_certificate() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let setup = Setup::new(folder.path(), &data, "[tls]\nmode = 'self-signed'\n");
+    let reasons = || logged(&log_of_start(&setup), "certificate issued", "reason");
+    assert_eq!(reasons(), ["there is none yet"]);
+    assert_eq!(reasons(), [""; 0]);
+    fs::remove_file(data.join("tls/server.key")).unwrap();
+    assert_eq!(reasons(), ["its private key is missing"]);
+    fs::remove_file(data.join("tls/server.pem")).unwrap();
+    assert_eq!(reasons(), ["there is none yet"]);
 }
 
 /// The binary needs no other file; `/proc` is for the processes of models.
@@ -162,12 +233,22 @@ fn service_runs_in_a_chroot_with_only_the_binary_and_proc() {
     command.arg(Path::new("/").join(setup.config().file_name().unwrap())).arg("serve");
     command.env_remove("NOTIFY_SOCKET").stdin(Stdio::null()).stdout(Stdio::null());
     let mut service = command.spawn().unwrap();
-    let test = ["model", "test", "text-sentiment", "--input", r#"{"text": "What a night!"}"#];
-    let answer = eventually("the model answers", || {
-        let (is_done, answer, _) = setup.try_run(&test);
-        is_done.then_some(answer)
+    let answers = [
+        ("text-sentiment", r#"{"text": "What a night!"}"#),
+        ("html-to-text", r#"{"html": "<p>What a <b>night</b>!</p>"}"#),
+        ("image-qr", r#"{"text": "What a night!"}"#),
+    ]
+    .map(|(model, input)| {
+        eventually(&format!("{model} answers"), || {
+            let (is_done, answer, _) = setup.try_run(&["model", "test", model, "--input", input]);
+            is_done.then_some(answer)
+        })
     });
-    assert!(answer.contains("label"), "{answer}");
+    let link = setup.run(&["owner", "link"]);
     service.kill().unwrap();
     service.wait().unwrap();
+    for (answer, expect) in answers.iter().zip(["label", "What a **night**!", "data:image/png"]) {
+        assert!(answer.contains(expect), "{answer}");
+    }
+    assert!(link.contains("/setup#"), "{link}");
 }

@@ -132,7 +132,10 @@ pub(super) fn provide(folder: &Folder, names: &Names, now: Timestamp) -> Result<
             None => return Ok(pair),
             Some(reason) => reason.to_owned(),
         },
-        Err(_missing) if !folder.certificate.exists() => "there is none yet".to_owned(),
+        Err(Error::Read { path, error }) if error.kind() == io::ErrorKind::NotFound => {
+            let is_first = path == folder.certificate;
+            if is_first { "there is none yet" } else { "its private key is missing" }.to_owned()
+        }
         Err(error) => error.to_string(),
     };
     issue(folder, &authority, &permitted, now)?;
