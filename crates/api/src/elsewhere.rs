@@ -55,16 +55,13 @@ pub(crate) fn not_found(
         Some(host) => {
             error.with_details(Elsewhere { host: host.as_str(), url: services.url_of(host) })
         }
-        None if is_public => match nearby(role, method, path) {
-            Some(path) => error.with_hint(format!("did you mean {path}?")),
-            None => error,
-        },
+        None if is_public => error.with_near(nearby(role, method, path)),
         None => error,
     }
 }
 
-/// Returns a similar path of this host: without doubled slashes, with the right prefix, or with
-/// corrected spelling.
+/// Returns a similar path of this host: without doubled slashes, with the right prefix, with
+/// corrected spelling, or with the missing start. It keeps every segment of the path.
 fn nearby(role: Role, method: &Method, path: &str) -> Option<String> {
     if path.len() > HINTED_MAX {
         return None;
@@ -81,26 +78,49 @@ fn nearby(role: Role, method: &Method, path: &str) -> Option<String> {
         routes.filter(|route| route.method == *method).map(|route| route.path)
     };
     let whole = || {
-        let known: Vec<&str> = of_host().filter(|path| !path.contains('{')).collect();
-        // Short paths are skipped, because each is similar to many other paths.
-        let near = spelling::nearest(&single, &known).filter(|_| single.len() > SHORT_MAX);
-        near.map(str::to_owned)
+        let keeps_all = |path: &&str| path.matches('/').count() >= parts.len();
+        let known = of_host().filter(|path| !path.contains('{')).filter(keeps_all);
+        spelling::nearest(&single, &known.collect::<Vec<_>>()).map(str::to_owned)
     };
-    served.or_else(|| of_host().find_map(|pattern| respelled(pattern, &parts))).or_else(whole)
+    let corrected = |start: Start| of_host().find_map(|pattern| respelled(pattern, &parts, start));
+    // Short paths are skipped, because each is similar to many other paths.
+    let is_long = single.len() > SHORT_MAX;
+    let guessed = || is_long.then(|| whole().or_else(|| corrected(Start::Missing))).flatten();
+    served.or_else(|| corrected(Start::Given)).or_else(guessed)
 }
 
-/// Returns the path with its literal segments corrected to those of the pattern, if they are near
-/// enough. The other segments are the parameters of the pattern.
-fn respelled(pattern: &str, parts: &[&str]) -> Option<String> {
+/// Whether a path has all of its segments after the prefix of the API.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Start {
+    Given,
+    /// The path is the end of a route: `/executions/7` of `/v1/workflows/executions/{execution}`.
+    Missing,
+}
+
+/// Returns the path with the pattern's prefix, and with its literal segments corrected to those of
+/// the pattern, if they are near enough. The other segments are the parameters of the pattern.
+fn respelled(pattern: &str, parts: &[&str], start: Start) -> Option<String> {
+    let is_parameter = |segment: &str| segment.starts_with('{');
     let segments: Vec<&str> = pattern.split('/').skip(1).collect();
-    if segments.len() != parts.len() || !is_distinct(pattern) {
+    let given: Vec<&str> = parts.iter().copied().skip_while(|part| is_prefix(part)).collect();
+    let (before, matched) = segments.split_at_checked(segments.len().checked_sub(given.len())?)?;
+    let is_whole = before.iter().all(|segment| is_prefix(segment));
+    let fits = match start {
+        Start::Given => is_whole && is_distinct(pattern),
+        Start::Missing => !is_whole && !before.iter().any(|segment| is_parameter(segment)),
+    };
+    let is_anchored =
+        matched.first().is_some_and(|segment| start == Start::Given || !is_parameter(segment));
+    if !fits || !is_anchored {
         return None;
     }
-    let corrected = segments.into_iter().zip(parts).map(|(segment, part)| {
-        let is_near = segment.starts_with('{') || spelling::nearest(part, &[segment]).is_some();
-        is_near.then_some(if segment.starts_with('{') { *part } else { segment })
+    let corrected = matched.iter().zip(given).map(|(segment, part)| {
+        if is_parameter(segment) {
+            return Some(part);
+        }
+        spelling::nearest(part, &[segment])
     });
-    let corrected: Option<Vec<&str>> = corrected.collect();
+    let corrected: Option<Vec<&str>> = before.iter().copied().map(Some).chain(corrected).collect();
     Some(format!("/{}", corrected?.join("/")))
 }
 
@@ -112,9 +132,13 @@ fn is_route_of(router: &Router<&'static str>, method: &Method, path: &str) -> bo
     is_distinct(pattern) || last.parse::<uuid::Uuid>().is_ok()
 }
 
+/// Whether a segment belongs to the prefix of the API.
+fn is_prefix(segment: &str) -> bool {
+    matches!(segment, "" | "api" | "v1" | "v2")
+}
+
 /// Whether a pattern has a literal segment besides its prefix.
 fn is_distinct(pattern: &str) -> bool {
-    let is_prefix = |segment: &str| matches!(segment, "" | "api" | "v1" | "v2");
     pattern == "/" || pattern.split('/').any(|one| !is_prefix(one) && !one.starts_with('{'))
 }
 
@@ -145,6 +169,24 @@ mod tests {
             (Role::Base, Method::GET, "/v1/webhook/7", Some("/v1/webhooks/7")),
             (Role::Base, Method::DELETE, "/v1/file/7", Some("/v1/files/7")),
             (Role::Base, Method::POST, "/v1/predictions/7/cancel", Some("/v1/prediction/7/cancel")),
+            (Role::Base, Method::POST, "/predictions", Some("/v1/prediction")),
+            (Role::Base, Method::POST, "/api/v1/predictions", Some("/v1/prediction")),
+            (Role::Base, Method::GET, "/predictions/7", Some("/v1/prediction/7")),
+            (Role::Base, Method::POST, "/v1/completions", Some("/v1/chat/completions")),
+            (Role::Base, Method::GET, "/v1/execution/x", Some("/v1/workflows/executions/x")),
+            (Role::Base, Method::GET, "/executions/x", Some("/v1/workflows/executions/x")),
+            (Role::Base, Method::GET, "/v1/execution", Some("/v1/executions")),
+            (
+                Role::Base,
+                Method::POST,
+                "/v1/executions/x/cancle",
+                Some("/v1/workflows/executions/x/cancel"),
+            ),
+            (Role::Workflows, Method::GET, "/v1/execution/x", Some("/api/v1/executions/x")),
+            (Role::Flows, Method::GET, "/mood/execution/x", Some("/api/v1/mood/executions/x")),
+            (Role::Base, Method::GET, "/v1/webhooks/7/attempts", None),
+            (Role::Base, Method::GET, "/v1/limits/7", None),
+            (Role::Base, Method::POST, "/test", None),
             (Role::Base, Method::GET, "/no/such/path", None),
             (Role::Base, Method::GET, "/v1/nothing/7", None),
             (Role::Base, Method::GET, "/x", None),

@@ -102,6 +102,15 @@ impl Error {
         Self(self.0.with_hint(hint))
     }
 
+    /// Suggests the existing name or path that is nearest to an unknown one, if there is one.
+    #[must_use]
+    pub fn with_near(self, near: Option<String>) -> Self {
+        match near {
+            Some(near) => self.with_hint(format!("did you mean {near}?")),
+            None => self,
+        }
+    }
+
     /// Adds the error fields that OpenAI clients read.
     #[must_use]
     pub fn with_open_ai(self, open_ai: OpenAi) -> Self {

@@ -157,8 +157,5 @@ fn find(context: &Context, slug: &str) -> Result<Arc<catalog::Model>, crate::Err
 /// contain a similar slug, if there is one.
 pub(crate) fn not_found(catalog: &catalog::Catalog, slug: &str) -> crate::Error {
     let error = crate::Error::not_found("Failed to fetch model: model not found").bare();
-    match catalog.nearest(slug) {
-        Some(near) => error.with_hint(format!("did you mean {near}?")),
-        None => error,
-    }
+    error.with_near(catalog.nearest(slug))
 }
