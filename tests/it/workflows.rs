@@ -293,6 +293,51 @@ async fn workflow_of_other_organization_returns_404() {
 }
 
 #[tokio::test]
+async fn workflow_error_suggests_similar_slug() {
+    let service = Service::start().await;
+    let id = service.workflow_of(pass("one")).await;
+    let slug = service.flows(Method::GET, &format!("/workflows/{id}")).send().await.expect(200);
+    let slug = slug["slug"].as_str().unwrap();
+    let misspelled = format!("{slug}x");
+    let routes = |name: &str| {
+        [
+            (Role::Workflows, Method::GET, format!("/api/v1/workflows/{name}")),
+            (Role::Workflows, Method::PUT, format!("/api/v1/workflows/{name}")),
+            (Role::Workflows, Method::DELETE, format!("/api/v1/workflows/{name}")),
+            (Role::Workflows, Method::PUT, format!("/api/v1/workflows/{name}/versions/v1")),
+            (Role::Workflows, Method::GET, format!("/api/v1/workflows/{name}/executions")),
+            (Role::Workflows, Method::POST, format!("/api/v1/{name}/trigger")),
+            (Role::Workflows, Method::POST, format!("/api/v1/{name}/bulk-trigger")),
+            (Role::Base, Method::GET, format!("/v1/workflows/{name}")),
+            (Role::Base, Method::POST, format!("/v1/workflows/{name}/trigger")),
+            (Role::Base, Method::POST, format!("/v1/public/{name}/versions/v1/trigger")),
+            (Role::Flows, Method::GET, format!("/api/v1/{name}")),
+            (Role::Flows, Method::POST, format!("/api/v1/{name}/trigger")),
+        ]
+    };
+    let hint = async |role, method: Method, path: &str, key: &str| {
+        let body = json!({"definition": pass("one"), "parameters": [{}]});
+        let ask = service.ask(role, method, path).key(key).undocumented();
+        ask.json(&body).send().await.expect(404)["details"]["hint"].clone()
+    };
+    for (role, method, path) in routes(&misspelled) {
+        let expected = json!(format!("did you mean {slug}?"));
+        assert_eq!(hint(role, method.clone(), &path, &service.key).await, expected, "{path}");
+        // The slugs of other organizations are secret.
+        assert_eq!(hint(role, method, &path, &service.other_key).await, Value::Null, "{path}");
+    }
+    for name in ["nothing-like-it", &id.replace(['a', '0'], "f")] {
+        for (role, method, path) in routes(name) {
+            assert_eq!(hint(role, method, &path, &service.key).await, Value::Null, "{path}");
+        }
+    }
+    service.flows(Method::DELETE, &format!("/workflows/{id}")).send().await;
+    for (role, method, path) in routes(&misspelled) {
+        assert_eq!(hint(role, method, &path, &service.key).await, Value::Null, "deleted: {path}");
+    }
+}
+
+#[tokio::test]
 async fn workflow_create_is_idempotent_per_key() {
     let service = Service::start().await;
     let create = || {

@@ -279,9 +279,10 @@ impl From<workflows::Error> for Error {
                 let refused = Self::bad_request(message.clone());
                 if problems.is_empty() { refused } else { refused.with_details(problems) }
             }
-            workflows::Error::NotFound | workflows::Error::NoVersion => {
-                Self::not_found(error.to_string())
+            workflows::Error::NotFound { ref near } => {
+                Self::not_found(error.to_string()).with_near(near.clone())
             }
+            workflows::Error::NoVersion => Self::not_found(error.to_string()),
             workflows::Error::VersionLocked | workflows::Error::Locked => {
                 Self::status(StatusCode::FORBIDDEN, error.to_string())
             }

@@ -130,7 +130,7 @@ pub(crate) async fn trigger_public(mut context: Context) -> Result<Response, cra
         Err(_slug) => workflows.find(context.caller()?.organization, reference).await,
     };
     let workflow = match found {
-        Err(workflows::Error::NotFound) => return Err(missing()),
+        Err(workflows::Error::NotFound { near }) => return Err(missing().with_near(near)),
         found => found?,
     };
     let version = workflow.version(context.request.param("version"));

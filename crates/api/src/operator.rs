@@ -75,7 +75,7 @@ async fn of_workflow(
     let Some(name) = context.request.query.get("workflow") else { return Ok(Some(filter.clone())) };
     match context.services.workflows.find_any(organization, name).await {
         Ok(workflow) => Ok(Some(Filter { workflow: Some(workflow.id), ..filter.clone() })),
-        Err(workflows::Error::NotFound) => Ok(None),
+        Err(workflows::Error::NotFound { .. }) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }

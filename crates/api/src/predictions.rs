@@ -168,7 +168,7 @@ async fn is_of_foreign_step(
     let Some(step) = step.filter(|_| !execution.input.is_nothing()) else { return Ok(false) };
     match services.workflows.by_id(step.workflow).await {
         Ok(workflow) => Ok(workflow.organization != execution.organization),
-        Err(workflows::Error::NotFound) => Ok(true),
+        Err(workflows::Error::NotFound { .. }) => Ok(true),
         Err(error) => Err(error.into()),
     }
 }

@@ -156,7 +156,7 @@ impl Scheduled {
             {
                 workflow
             }
-            Ok(_) | Err(workflows::Error::NotFound) => {
+            Ok(_) | Err(workflows::Error::NotFound { .. }) => {
                 return Err(Fault::Gone("workflow not found".to_owned()));
             }
             Err(error) => return Err(of_workflows(error)),
@@ -213,7 +213,7 @@ fn of_workflows(error: workflows::Error) -> Fault {
         workflows::Error::Storage(error) => Fault::Storage(error),
         workflows::Error::ValidationUnavailable(_) => Fault::Busy(BUSY_RETRY),
         error @ (workflows::Error::Invalid { .. }
-        | workflows::Error::NotFound
+        | workflows::Error::NotFound { .. }
         | workflows::Error::NoVersion
         | workflows::Error::Changed
         | workflows::Error::VersionLocked

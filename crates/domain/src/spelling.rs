@@ -15,7 +15,7 @@ const NAME_MAX: usize = 512;
 /// Maximum number of characters of a path in a sentence.
 const SHOWN_CHARS_MAX: usize = 60;
 /// Maximum number of known names compared. It is limited because a client may send a long list.
-const COMPARED_MAX: usize = 2000;
+pub const COMPARED_MAX: usize = 2000;
 
 /// The known name nearest to `unknown`, ignoring case, if it is near enough.
 #[must_use]

@@ -11,7 +11,6 @@ use orrery_domain::attempt::Failure;
 use orrery_domain::classify::ErrorClass;
 use orrery_domain::definition::{PROBLEMS_MAX, Problem, SubWorkflow};
 use orrery_domain::ids::{OrganizationId, RevisionId, WorkflowId};
-use orrery_domain::spelling;
 use orrery_domain::workflow::{Status, Workflow};
 use orrery_engine::{Call, Callee};
 use orrery_schema::{Patience, Unavailable, ValidationError};
@@ -29,8 +28,23 @@ struct Reached {
 
 /// What a step refers to and does not exist.
 enum Missing {
-    Workflow,
+    /// With the existing slug that is most similar.
+    Workflow(Option<String>),
     Version(String),
+}
+
+impl Missing {
+    fn describe(&self, reference: &str) -> String {
+        match self {
+            Self::Workflow(None) => format!("workflow '{reference}' does not exist"),
+            Self::Workflow(Some(near)) => {
+                format!("workflow '{reference}' does not exist: did you mean {near}?")
+            }
+            Self::Version(version) => {
+                format!("workflow '{reference}' has no version '{version}'")
+            }
+        }
+    }
 }
 
 impl Reached {
@@ -58,7 +72,7 @@ impl Workflows {
             let first = self.callee_of(organization, own, child).await?;
             let revision = first.as_ref().ok().and_then(Reached::revision);
             let refused = match first {
-                Err(missing) => Some(self.describe(organization, &child.workflow, missing).await?),
+                Err(missing) => Some(missing.describe(&child.workflow)),
                 Ok(first) => self.find_circle(organization, own, first).await?,
             };
             if let Some(message) = refused {
@@ -78,25 +92,6 @@ impl Workflows {
         Error::of_problems(problems)
     }
 
-    async fn describe(
-        &self,
-        organization: OrganizationId,
-        reference: &str,
-        missing: Missing,
-    ) -> Result<String, Error> {
-        Ok(match missing {
-            Missing::Workflow => {
-                let slugs = self.slugs(organization).await?;
-                let slugs: Vec<&str> = slugs.iter().map(String::as_str).collect();
-                let hint = spelling::hint(reference, &slugs);
-                format!("workflow '{reference}' does not exist{hint}")
-            }
-            Missing::Version(version) => {
-                format!("workflow '{reference}' has no version '{version}'")
-            }
-        })
-    }
-
     /// Returns the version that a step refers to, or what is missing.
     async fn callee_of(
         &self,
@@ -106,9 +101,7 @@ impl Workflows {
     ) -> Result<Result<Reached, Missing>, Error> {
         let workflow = match self.find(organization, &child.workflow).await {
             Ok(workflow) => workflow,
-            Err(Error::NotFound) => {
-                return Ok(Err(Missing::Workflow));
-            }
+            Err(Error::NotFound { near }) => return Ok(Err(Missing::Workflow(near))),
             Err(error) => return Err(error),
         };
         let is_own = own.filter(|(id, _)| *id == workflow.id);

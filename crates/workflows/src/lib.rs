@@ -49,8 +49,9 @@ pub enum Error {
     /// The problems of the definition; `message` is the first of them.
     #[error("{message}")]
     Invalid { message: String, problems: Vec<Problem> },
+    /// `near` is the existing slug that is most similar to the unknown one.
     #[error("workflow not found")]
-    NotFound,
+    NotFound { near: Option<String> },
     #[error("version not found")]
     NoVersion,
     /// [`Put::replaces`] does not contain the current revision.
@@ -70,6 +71,9 @@ pub enum Error {
 }
 
 impl Error {
+    /// The error for an id, which is similar to no other.
+    const MISSING: Self = Self::NotFound { near: None };
+
     /// Returns an error if there are problems.
     fn of_problems(problems: Vec<Problem>) -> Result<(), Self> {
         match problems.first() {
@@ -398,7 +402,7 @@ impl Workflows {
         reference: &str,
     ) -> Result<Arc<Workflow>, Error> {
         let found = self.find_any(organization, reference).await?;
-        if found.status == Status::Deleted { Err(Error::NotFound) } else { Ok(found) }
+        if found.status == Status::Deleted { Err(Error::MISSING) } else { Ok(found) }
     }
 
     /// Like [`Workflows::find`], but also finds a deleted workflow by its id, because its
@@ -415,13 +419,15 @@ impl Workflows {
             Ok(id) => id,
             Err(_slug) => {
                 let row = self.store.get_often(&rows::slug(organization, reference)).await?;
-                let id: [u8; 16] =
-                    row.and_then(|row| row.try_into().ok()).ok_or(Error::NotFound)?;
+                let Some(id) = row.and_then(|row| <[u8; 16]>::try_from(row).ok()) else {
+                    let near = self.nearest(organization, reference).await?;
+                    return Err(Error::NotFound { near });
+                };
                 id.into()
             }
         };
         let found = self.by_id(id).await?;
-        if found.organization == organization { Ok(found) } else { Err(Error::NotFound) }
+        if found.organization == organization { Ok(found) } else { Err(Error::MISSING) }
     }
 
     /// Returns the workflow with this id, regardless of its organization.
@@ -433,7 +439,7 @@ impl Workflows {
             Ok(workflow) => return Ok(workflow),
             Err(changes) => changes,
         };
-        let row = self.store.get_often(&rows::workflow(id)).await?.ok_or(Error::NotFound)?;
+        let row = self.store.get_often(&rows::workflow(id)).await?.ok_or(Error::MISSING)?;
         let workflow = Arc::new(decode(&row)?);
         self.known.put(&workflow, row.len(), changes);
         Ok(workflow)
@@ -463,7 +469,7 @@ impl Workflows {
         let (beside, change) = (&beside, &change);
         let edit = |workflow: Option<Workflow>| async move {
             let exists = |workflow: &Workflow| workflow.status != Status::Deleted;
-            let mut workflow = workflow.filter(exists).ok_or(Error::NotFound)?;
+            let mut workflow = workflow.filter(exists).ok_or(Error::MISSING)?;
             change(&mut workflow)?;
             let mut commit = beside.clone();
             let known = Arc::clone(&self.known);

@@ -4,6 +4,7 @@
 
 use super::{Error, Workflows, rows};
 use orrery_domain::ids::{OrganizationId, WorkflowId};
+use orrery_domain::spelling::{self, COMPARED_MAX};
 use orrery_domain::workflow::{Status, Workflow};
 use orrery_storage::Page;
 use orrery_storage::record::decode;
@@ -115,11 +116,17 @@ impl Workflows {
         Ok((found.into_iter().skip(filter.offset).take(filter.limit).collect(), total))
     }
 
-    /// Returns the slugs of the organization's workflows.
-    pub(super) async fn slugs(&self, organization: OrganizationId) -> Result<Vec<String>, Error> {
-        let all = Filter::newest(0, usize::MAX);
-        let found = self.matching(organization, &all).await?;
-        Ok(found.into_iter().map(|workflow| workflow.slug).collect())
+    /// Returns the organization's slug that is most similar to an unknown one.
+    pub(super) async fn nearest(
+        &self,
+        organization: OrganizationId,
+        unknown: &str,
+    ) -> Result<Option<String>, Error> {
+        let page = Page::of(rows::slugs(organization), COMPARED_MAX);
+        let found = self.store.page(page).await?;
+        let slugs: Vec<&str> =
+            found.iter().filter_map(|(key, _)| rows::slug_of(organization, key)).collect();
+        Ok(spelling::nearest(unknown, &slugs).map(str::to_owned))
     }
 
     async fn matching(

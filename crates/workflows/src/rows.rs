@@ -34,9 +34,20 @@ pub(crate) fn count(organization: OrganizationId) -> Key {
     of_organization(organization)
 }
 
+/// Key prefix of an organization's slugs.
+pub(crate) fn slugs(organization: OrganizationId) -> Key {
+    Key::table(Table::WorkflowSlug).id(organization)
+}
+
 /// Key of the row that maps a slug to its workflow's id.
 pub(crate) fn slug(organization: OrganizationId, slug: &str) -> Key {
-    Key::table(Table::WorkflowSlug).id(organization).text(slug)
+    slugs(organization).text(slug)
+}
+
+/// Returns the slug in a key that [`slug`] has built.
+pub(crate) fn slug_of(organization: OrganizationId, key: &Key) -> Option<&str> {
+    let text = key.as_bytes().strip_prefix(slugs(organization).as_bytes())?;
+    std::str::from_utf8(text.strip_suffix(&[0])?).ok()
 }
 
 /// Encodes the value of a slug's row.

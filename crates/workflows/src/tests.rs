@@ -89,15 +89,23 @@ async fn workflow_slug_is_unique_within_its_organization() {
     assert_eq!(other.slug, "my-flow");
     let found = workflows.find(OWNER.into(), "my-flow-2").await.unwrap();
     assert_eq!(workflows.find(OWNER.into(), &found.id.to_string()).await.unwrap(), found);
-    for reference in [other.id.to_string(), "nothing".to_owned(), String::new()] {
-        let missed = workflows.find(OWNER.into(), &reference).await;
-        assert!(matches!(missed, Err(Error::NotFound)), "{reference}");
+    for (reference, expected) in [
+        (other.id.to_string().as_str(), None),
+        ("nothing", None),
+        ("", None),
+        ("my-flwo-3", Some("my-flow-3")),
+        ("MY-FLOW", Some("my-flow")),
+    ] {
+        match workflows.find(OWNER.into(), reference).await {
+            Err(Error::NotFound { near }) => assert_eq!(near.as_deref(), expected, "{reference}"),
+            found => panic!("{reference}: {found:?}"),
+        }
     }
     let deleted = Change { status: Some(Status::Deleted), ..Change::default() };
     workflows.update(OWNER.into(), "my-flow-2", deleted).await.unwrap();
-    assert!(matches!(workflows.find(OWNER.into(), "my-flow-2").await, Err(Error::NotFound)));
+    assert!(matches!(workflows.find(OWNER.into(), "my-flow-2").await, Err(Error::NotFound { .. })));
     let id = found.id.to_string();
-    assert!(matches!(workflows.find(OWNER.into(), &id).await, Err(Error::NotFound)));
+    assert!(matches!(workflows.find(OWNER.into(), &id).await, Err(Error::NotFound { .. })));
     assert_eq!(workflows.find_any(OWNER.into(), &id).await.unwrap().status, Status::Deleted);
     assert_eq!(create(&workflows, "My Flow").await.slug, "my-flow-2");
 }

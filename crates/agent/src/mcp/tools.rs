@@ -81,7 +81,7 @@ pub(super) async fn find(
         Ok(workflow) if is_meant(&workflow) => {
             return Ok(Some(Target::Workflow(workflow)));
         }
-        Ok(_) | Err(workflows::Error::NotFound) => {}
+        Ok(_) | Err(workflows::Error::NotFound { .. }) => {}
         Err(error) => return Err(unreadable(error)),
     }
     let all = workflows_of(inner, organization, 0, WORKFLOWS_MAX).await?;

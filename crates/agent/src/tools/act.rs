@@ -167,7 +167,7 @@ impl Use<'_> {
         let found = self.inner.workflows.by_id(id).await;
         let workflow = match found {
             Ok(workflow) => workflow,
-            Err(workflows::Error::NotFound) => {
+            Err(workflows::Error::NotFound { .. }) => {
                 let new = New {
                     name: name.to_owned(),
                     description: description.to_owned(),

@@ -177,8 +177,11 @@ impl Use<'_> {
     ) -> Result<Result<Arc<Workflow>, Outcome>, engine::Error> {
         match self.inner.workflows.find(self.organization(), reference).await {
             Ok(workflow) => Ok(Ok(workflow)),
-            Err(workflows::Error::NotFound) => {
-                let message = format!("there is no workflow '{reference}'; use find_workflows");
+            Err(workflows::Error::NotFound { near }) => {
+                let hint = near.map(|near| format!(" (did you mean '{near}'?)"));
+                let hint = hint.unwrap_or_default();
+                let message =
+                    format!("there is no workflow '{reference}'{hint}; use find_workflows");
                 Ok(Err(Outcome::refused(message)))
             }
             Err(error) => Err(unreadable(error)),
