@@ -30,6 +30,7 @@ pub use self::detail::{detail, detail_json};
 pub use self::manifest::Error;
 use self::manifest::Manifest;
 pub use self::openapi::openapi;
+use orrery_domain::chat::Operation;
 use orrery_domain::model::{OutputType, Pricing, Slug};
 use orrery_domain::retry::Policy;
 use orrery_domain::spelling;
@@ -497,10 +498,26 @@ pub fn check(path: &Path) -> Result<Checked, Vec<Error>> {
     Ok(Checked { slug: model.slug, concern })
 }
 
-/// Returns the slug that a manifest or a model file has, or would have if it were valid.
+/// A manifest or a model file, as settings refer to it.
+#[derive(Debug)]
+pub struct Outline {
+    /// The slug that it has, or would have if it were valid.
+    pub slug: Slug,
+    /// Whether the model serves chat completions; `None` if the file is invalid.
+    pub serves_chat: Option<bool>,
+}
+
+/// Returns the outline of a file; `None` if it yields no slug.
 #[must_use]
-pub fn slug_of_file(path: &Path) -> Option<Slug> {
-    manifest::slug_meant(path)
+pub fn outline(path: &Path) -> Option<Outline> {
+    let slug = manifest::slug_meant(path)?;
+    let manifest = match manifest::has_extension(path, MODEL_FILE) {
+        true => manifest::of_model_file(path),
+        false => manifest::read(path).ok(),
+    };
+    let model = manifest.and_then(|manifest| built(&manifest, path, &Dependencies::none()).ok());
+    let serves_chat = model.map(|model| model.runner.server(Operation::Chat).is_some());
+    Some(Outline { slug, serves_chat })
 }
 
 fn built(

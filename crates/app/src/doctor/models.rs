@@ -69,15 +69,18 @@ pub fn check(file: &Path) -> Result<catalog::Checked, Vec<String>> {
     catalog::check(file).map_err(|faults| faults.iter().map(ToString::to_string).collect())
 }
 
-/// Warns about settings that name models which do not exist. With an upstream, any name may exist.
+/// Warns about settings that name models which do not exist or do not support chat. With an
+/// upstream, any name may exist. Models with an invalid manifest are reported elsewhere.
 pub(super) fn unknown_names(config: &Config) -> Vec<Finding> {
     if config.router.upstream_url.is_some() {
         return Vec::new();
     }
     let files = files_with(&config.models_dir, &["toml", "gguf"]).unwrap_or_default();
-    let local = files.iter().filter_map(|file| catalog::slug_of_file(file));
-    let local: Vec<String> = local.map(|slug| slug.to_string()).collect();
-    let known: Vec<&str> = local.iter().map(String::as_str).collect();
+    let local = files.iter().filter_map(|file| catalog::outline(file));
+    let (chat, others): (Vec<_>, Vec<_>) =
+        local.partition(|model| model.serves_chat.unwrap_or(true));
+    let known: Vec<&str> = chat.iter().map(|model| model.slug.as_str()).collect();
+    let others: Vec<&str> = others.iter().map(|model| model.slug.as_str()).collect();
     let agent =
         [("agent.model", &config.agent.model), ("agent.eco_model", &config.agent.eco_model)];
     let agent = agent.into_iter().filter_map(|(key, name)| Some((key.to_owned(), name.as_ref()?)));
@@ -87,7 +90,8 @@ pub(super) fn unknown_names(config: &Config) -> Vec<Finding> {
     unknown
         .map(|(key, name)| {
             let hint = nearest(name, &known).map(|near| format!("; did you mean {near}?"));
-            let what = match builtin::ALL.iter().any(|model| model.slug == name) {
+            let is_builtin = builtin::ALL.iter().any(|model| model.slug == name);
+            let what = match is_builtin || others.contains(&name.as_str()) {
                 true => "is not a chat model",
                 false => "does not exist, and there is no upstream",
             };
@@ -137,9 +141,19 @@ mod tests {
     #[test]
     fn check_warns_of_settings_with_unknown_models() {
         let folder = tempfile::tempdir().unwrap();
-        for file in ["tiny-chat.gguf", "other.toml"] {
-            std::fs::write(folder.path().join(file), "slug = 'far/chat'").unwrap();
-        }
+        let write = |file: &str, slug: &str, output_type: &str, runner: &str| {
+            let text = format!(
+                "slug = '{slug}'\noutput_type = '{output_type}'\n[runner]\nurl = 'http://h/v1'\n\
+                 {runner}\n"
+            );
+            std::fs::write(folder.path().join(file), text).unwrap();
+        };
+        let server = |kind: &str| format!("type = 'openai'\nmodel = 'm'\nkind = '{kind}'");
+        write("chat.toml", "far/chat", "string", &server("chat"));
+        write("vectors.toml", "far/vectors", "array", &server("embeddings"));
+        write("http.toml", "caption", "string", "type = 'http'");
+        std::fs::write(folder.path().join("tiny-chat.gguf"), "not read").unwrap();
+        std::fs::write(folder.path().join("broken.toml"), "slug = 'broken'").unwrap();
         let mut config = Config::defaults();
         config.models_dir = folder.path().to_path_buf();
         let mut said = |model: &str, alias: &str| {
@@ -149,6 +163,14 @@ mod tests {
             found.map(|finding| finding.detail).collect::<Vec<_>>()
         };
         assert_eq!(said("tiny-chat", "far/chat"), [""; 0]);
+        assert_eq!(said("broken", "far/chat"), [""; 0], "its manifest has a finding of its own");
+        assert_eq!(
+            said("caption", "far/vectors"),
+            [
+                "the model \"caption\" of agent.model is not a chat model",
+                "the model \"far/vectors\" of decisions.aliases.fast is not a chat model",
+            ]
+        );
         assert_eq!(
             said("tiny-caht", "nope"),
             [
