@@ -1,5 +1,6 @@
 //! Workflows in a folder, and `orrery apply`: the command line with handwritten files.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::process::Stdio;
@@ -154,6 +155,7 @@ organizations:
   acme:
     keys:
       ci: {expires: 90d}
+      cd: {}
     secrets:
       vault: {env: VAULT_TOKEN}
     workflows:
@@ -164,11 +166,32 @@ organizations:
       nightly: {workflow: greeting, cron: '@daily', timezone: Europe/Berlin, ends_at: '2099-01-01T00:00:00Z'}
       tick: {model: text-template, version: '1', input: {template: x}, cron: '@hourly', paused: true}
     webhook_endpoints:
+      bills: {url: 'https://hooks.example.com/bills', events: [workflow.completed]}
       orders: {url: 'https://hooks.example.com/', events: [workflow.failed]}
   default: {}
 ";
     fs::write(folder.join("greeting.yaml"), GREETING).unwrap();
     fs::write(folder.join("orrery.yaml"), text).unwrap();
+}
+
+/// Returns the keys and webhook secrets that `orrery apply` has printed, each with its label.
+fn printed_secrets(made: &str) -> BTreeMap<&str, &str> {
+    let secrets = made.lines().filter_map(|line| line.split_once(": "));
+    let secrets: BTreeMap<&str, &str> =
+        secrets.filter(|(_, one)| one.starts_with("smk_") || one.starts_with("whsec_")).collect();
+    let labels: Vec<&str> = secrets.keys().copied().collect();
+    assert_eq!(
+        labels,
+        [
+            "key cd of organization acme",
+            "key ci of organization acme",
+            "webhook endpoint bills",
+            "webhook endpoint orders",
+        ]
+    );
+    let distinct: BTreeSet<&&str> = secrets.values().collect();
+    assert_eq!(distinct.len(), 4, "{made}");
+    secrets
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -197,16 +220,17 @@ async fn apply_creates_everything_and_is_idempotent() {
     let (good, made, said) = run(&service, &["apply", "-f", "orrery.yaml"]).await;
     assert!(good, "{said}");
     assert!(made.contains("smk_") && made.contains("whsec_") && !made.contains(SECRET), "{made}");
-    assert!(made.contains("\nwebhook endpoint orders: whsec_"), "{made}");
-    let key = "key ci of organization acme: ";
-    let key = made.lines().find_map(|line| line.strip_prefix(key)).unwrap();
+    let secrets = printed_secrets(&made);
+    let key = secrets["key ci of organization acme"];
     let ask = async |path: &str| -> Value {
         service.ask(Role::Base, Method::GET, path).key(key).send().await.expect(200)
     };
     assert_eq!(ask("/v1/workflows").await["workflows"][0]["slug"], "greeting");
     assert_eq!(ask("/v1/schedules").await["total_count"], 2);
     let endpoints = ask("/v1/webhook-endpoints").await;
-    assert_eq!(endpoints["webhook_endpoints"][0]["name"], "orders");
+    let endpoints = endpoints["webhook_endpoints"].as_array().unwrap();
+    let names: BTreeSet<&str> = endpoints.iter().map(|one| one["name"].as_str().unwrap()).collect();
+    assert_eq!(names, BTreeSet::from(["bills", "orders"]));
     assert_eq!(ask("/v1/secrets").await["secrets"][0]["name"], "vault");
     let acts = async || {
         let acts = service
@@ -247,4 +271,15 @@ async fn apply_reads_toml_and_names_faults() {
     fs::write(service.folder.path().join("bad.yaml"), "organizations: {acme: {keyz: {}}}").unwrap();
     let (good, _, said) = run(&service, &["apply", "-f", "bad.yaml"]).await;
     assert!(!good && said.contains("unknown field `keyz`"), "{said}");
+    for (text, place) in [
+        ("organizations: [a]", "organizations: invalid type: sequence"),
+        ("organizations: {acme: {keys: [ci]}}", "organizations.acme.keys: invalid type: sequence"),
+        ("organizations: [", "it is not valid YAML: unclosed bracket"),
+    ] {
+        fs::write(service.folder.path().join("bad.yaml"), text).unwrap();
+        let (good, _, said) = run(&service, &["apply", "-f", "bad.yaml"]).await;
+        assert!(!good && said.contains(place), "{said}");
+        assert_eq!(said.matches("bad.yaml").count(), 1, "{said}");
+        assert!(said.matches("cannot be used").count() < 2, "{said}");
+    }
 }

@@ -12,6 +12,7 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 use serde::de::{self, Deserialize, DeserializeOwned, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
+use serde_path_to_error::Segment;
 
 use super::yaml_fault;
 use orrery_http::content;
@@ -205,6 +206,26 @@ pub(super) fn from_toml<T: DeserializeOwned>(text: &str) -> anyhow::Result<T> {
         let line = before.split('\n').count();
         let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
         anyhow::anyhow!("line {line} column {column}: {what}")
+    })
+}
+
+/// Converts a value from a file to a type.
+///
+/// # Errors
+/// Returns an error with the path of the invalid part.
+pub(super) fn typed<T: DeserializeOwned>(value: Value) -> anyhow::Result<T> {
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let what = without_contents(&error.inner().to_string());
+        let shown = |segment: &Segment| match segment {
+            Segment::Seq { index } => Some(index.to_string()),
+            Segment::Map { key } | Segment::Enum { variant: key } => Some(quotable(key).to_owned()),
+            Segment::Unknown => None,
+        };
+        let place: Vec<String> = error.path().iter().filter_map(shown).collect();
+        match place.is_empty() {
+            true => anyhow::anyhow!(what),
+            false => anyhow::anyhow!("{}: {what}", place.join(".")),
+        }
     })
 }
 

@@ -80,18 +80,18 @@ impl Document {
     /// folder that contains the document.
     ///
     /// # Errors
-    /// Returns an error that names the first invalid item.
+    /// Returns an error that names the file and the first invalid item.
     pub(super) fn read(path: &Path) -> anyhow::Result<Self> {
         let folder = path.parent().unwrap_or(Path::new(""));
         Self::of(file::read(path)?, folder)
+            .with_context(|| format!("{} is not valid", path.display()))
     }
 
     fn of(value: Value, folder: &Path) -> anyhow::Result<Self> {
         if !value.is_object() {
             bail!("the file must be an object with organizations");
         }
-        let written: WrittenDocument = serde_json::from_value(value)
-            .map_err(|error| anyhow::anyhow!(file::without_contents(&error.to_string())))?;
+        let written: WrittenDocument = file::typed(value)?;
         let mut organizations = BTreeMap::new();
         for (name, one) in written.organizations {
             let wanted = one.resolve(folder);
@@ -204,11 +204,47 @@ mod tests {
             (json!({"secrets": {"a": {"file": "none"}}}), "/nowhere/none cannot be opened"),
             (json!({"keys": {"a": {"key": "smk_x"}}}), "unknown field `key`"),
             (json!({"workflows": {"a": {"name": "x"}}}), "workflow a: description is required"),
+            (json!("a"), "organizations.acme: invalid type: string"),
+            (json!({"secret": {}}), "organizations.acme: unknown field"),
+            (json!({"keys": ["a"]}), "organizations.acme.keys: invalid type: sequence"),
+            (
+                json!({"keys": {"a": {"expires": 5}}}),
+                "organizations.acme.keys.a.expires: invalid type: integer `(not a name)`, expected a string",
+            ),
+            (
+                json!({"chains": {"hunter2": [1]}}),
+                "organizations.acme.chains.(not a name): invalid type: sequence, expected a map",
+            ),
             (json!({"workflows": {"a": {"file": "x", "name": "y"}}}), "with no field beside it"),
         ] {
             let text = refused(json!({"organizations": {"acme": organization}}));
             assert!(text.contains(message), "{text}");
         }
-        assert!(refused(json!({"organisations": {}})).contains("unknown field `organisations`"));
+        assert!(refused(json!({"organisations": {}})).starts_with("unknown field `organisations`"));
+        assert_eq!(
+            refused(json!({"organizations": ["a"]})),
+            "organizations: invalid type: sequence, expected a map"
+        );
+    }
+
+    #[test]
+    fn apply_document_errors_name_each_file_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("orrery.yaml");
+        std::fs::write(folder.path().join("flow.yaml"), "name: [").unwrap();
+        let flow = "organizations: {acme: {workflows: {a: {file: flow.yaml}}}}";
+        for (text, files) in [
+            ("organizations: [", &["orrery.yaml"][..]),
+            ("organizations: [a]", &["orrery.yaml"]),
+            ("[]", &["orrery.yaml"]),
+            (flow, &["orrery.yaml", "flow.yaml"]),
+        ] {
+            std::fs::write(&path, text).unwrap();
+            let error = format!("{:#}", Document::read(&path).unwrap_err());
+            for file in files {
+                assert_eq!(error.matches(file).count(), 1, "{error}");
+            }
+            assert!(error.matches("cannot be used").count() <= 1, "{error}");
+        }
     }
 }

@@ -64,9 +64,7 @@ enum Act {
 }
 
 pub(super) async fn run(asked: Apply, config: &Config) -> anyhow::Result<()> {
-    let shown = asked.file.display();
-    let document =
-        Document::read(&asked.file).with_context(|| format!("{shown} cannot be used"))?;
+    let document = Document::read(&asked.file)?;
     let mut admin = service::admin(config).await?;
     let listed: Organizations = understood(admin.get("/admin/organizations").await?)?;
     let mut steps = Vec::new();
