@@ -68,6 +68,12 @@ fn with_near_command(mut error: clap::Error) -> clap::Error {
             error.insert(ContextKind::SuggestedSubcommand, near);
         }
     }
+    // clap prints an empty line before its tips, even if there are none.
+    if let Some(ContextValue::StyledStrs(tips)) = error.get(ContextKind::Suggested)
+        && tips.is_empty()
+    {
+        error.remove(ContextKind::Suggested);
+    }
     error
 }
 
@@ -102,9 +108,12 @@ mod tests {
         ] {
             let said = refusal(line);
             assert!(said.contains(&format!("a similar subcommand exists: '{near}'")), "{said}");
+            assert!(!said.contains("\n\n\n"), "{said}");
         }
         for line in [
             "orrery schedule",
+            "orrery logs",
+            "orrery key frobnicate",
             "orrery files list",
             "orrery workflow run",
             "orrery restart",
@@ -112,7 +121,8 @@ mod tests {
             "orrery guards",
             "orrery llm-workers",
         ] {
-            assert!(!refusal(line).contains("similar"), "{}", refusal(line));
+            let said = refusal(line);
+            assert!(!said.contains("similar") && !said.contains("\n\n\n"), "{said}");
         }
     }
 
