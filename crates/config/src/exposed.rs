@@ -29,6 +29,10 @@ const WORDS: [&str; 9] = [
 const ENDS: [&str; 5] = ["apikey", "token", "secret", "password", "passwd"];
 /// Names of headers that are secrets although no word says so.
 const HEADERS: [&str; 1] = ["x-honeycomb-team"];
+/// Authentication schemes, which precede the credentials in a header's value.
+const SCHEMES: [&str; 5] = ["basic", "bearer", "digest", "token", "apikey"];
+/// Options of commands whose value is a header, as curl has them.
+const HEADER_OPTIONS: [&str; 2] = ["-H", "--header"];
 /// The minimum length of a token, in bytes, so that the locale `sk-SK` is none.
 const TOKEN_MIN: usize = 20;
 /// The beginnings of tokens of well-known services.
@@ -76,7 +80,7 @@ fn look_at(value: &DeValue<'_>, name: &str, path: &str, depth: usize, found: &mu
             for item in items {
                 look_at(item.get_ref(), option, path, depth + 1, found);
                 let text = item.get_ref().as_str();
-                option = text.filter(|text| text.starts_with("--")).unwrap_or(name);
+                option = text.filter(|text| text.starts_with('-')).unwrap_or(name);
             }
         }
         DeValue::String(_)
@@ -106,7 +110,30 @@ fn is_secret(name: &str, path: &str, text: &str) -> bool {
         || text.starts_with('-') && text.split_once('=').is_some_and(|(n, _)| is_named(n));
     let is_token = text.len() >= TOKEN_MIN && TOKENS.iter().any(|start| text.starts_with(start));
     // An option is not the value of the one before it.
-    (is_named(name) && !text.starts_with("--")) || is_token || in_url() || in_option()
+    (is_named(name) && !text.starts_with('-'))
+        || is_token
+        || in_url()
+        || in_option()
+        || is_secret_header(name, path, text)
+}
+
+/// Returns whether a string is a header with credentials: the value of an entry in a table of
+/// headers, or the header after an option of a command.
+fn is_secret_header(name: &str, path: &str, text: &str) -> bool {
+    let is_entry = path.strip_suffix(name).is_some_and(|table| table.ends_with("headers."));
+    let joined = text.split_once('=').filter(|(option, _)| option.starts_with("--"));
+    let (option, written) = joined.unwrap_or((name, text));
+    let header = match is_entry {
+        true => Some((name, text)),
+        false => HEADER_OPTIONS.contains(&option).then(|| written.split_once(':')).flatten(),
+    };
+    header.is_some_and(|(name, value)| {
+        let last = name.rsplit(['-', '_']).next().unwrap_or_default();
+        let is_secret = is_named(name) || last.eq_ignore_ascii_case("auth");
+        let scheme = value.trim().split_once(' ').map(|(scheme, _credentials)| scheme);
+        let is_scheme = |scheme: &str| SCHEMES.iter().any(|one| scheme.eq_ignore_ascii_case(one));
+        !value.trim().is_empty() && (is_secret || scheme.is_some_and(is_scheme))
+    })
 }
 
 /// Returns whether the values of this key, header, option or parameter are secrets.
@@ -158,6 +185,21 @@ mod tests {
             ("[runner]\ncommand = ['x', '--token', 'abc']", "`runner.command`"),
             ("[runner]\ncommand = ['x', '--api-key=abc']", "`runner.command`"),
             ("[runner]\nurl = 'http://box.lan/?api_key=abc'", "`runner.url`"),
+            ("[runner]\nheaders.X-Auth = 'Basic bWU6d29yZA=='", "`runner.headers.X-Auth`"),
+            ("[runner]\nheaders.X-Auth = 'abc'", "`runner.headers.X-Auth`"),
+            ("[runner]\nheaders.X-User = 'bearer abc'", "`runner.headers.X-User`"),
+            (
+                "telemetry.otlp_headers = { x-scope = 'Token abc' }",
+                "`telemetry.otlp_headers.x-scope`",
+            ),
+            (
+                "agent.mcp_servers = [{ name = 'a', headers = { X-Auth = 'Basic abc' } }]",
+                "`agent.mcp_servers.headers.X-Auth`",
+            ),
+            ("[runner]\ncommand = ['curl', '-H', 'X-Auth: Basic abc']", "`runner.command`"),
+            ("[runner]\ncommand = ['curl', '-H', 'Authorization: abc']", "`runner.command`"),
+            ("[runner]\ncommand = ['curl', '--header=X-User: Bearer abc']", "`runner.command`"),
+            ("[runner]\ncommand = ['x', '-token', 'abc']", "`runner.command`"),
         ] {
             let warning = said(text, 0o644).unwrap();
             assert!(warning.contains(key) && warning.contains("mode 0644"), "{warning}");
@@ -180,6 +222,10 @@ mod tests {
             "[runner]\nurl = 'http://127.0.0.1:5000/token?page=1&token='",
             "[runner]\ncommand = ['x', '--token', '--verbose', '--token-file', '/run/token']",
             "[runner]\ncommand = ['x', '--token', '${file:token}']",
+            "[runner]\nheaders = { X-Auth = 'Basic ${file:key}', X-Mode = 'basic', X-Note = 'two words' }",
+            "[runner]\nheaders = { X-Auth = '', X-Auth-Mode = 'none' }",
+            "[runner]\ncommand = ['curl', '-H', 'Accept: text/plain', '--header=X-Mode: basic']",
+            "title = 'Basic sentiment'\ndescription = 'Token counter'",
             "[runner]\nenv = { PATH = '/bin', MAX_TOKENS = '5', MONKEY = 'x', LANG = 'sk-SK' }",
         ] {
             assert_eq!(said(text, 0o644), None, "{text}");
