@@ -75,6 +75,28 @@ fn reload_applies_changes_and_names_those_that_need_a_restart() {
 }
 
 #[test]
+fn unreadable_models_folder_is_not_logged_as_an_invalid_manifest() {
+    for (file, content, said) in [
+        ("models.d", "not a folder", "the models folder cannot be read"),
+        ("models.d/broken.toml", "slug = 1\n", "broken.toml:1:8: "),
+        ("models.d/--.gguf", "GGUF", "its name yields no slug"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
+        if file == "models.d" {
+            fs::remove_dir(folder.path().join(file)).unwrap();
+        }
+        fs::write(folder.path().join(file), content).unwrap();
+        drop(setup.start());
+        let log = setup.log_since(0);
+        let lines: Vec<&str> = log.lines().filter(|line| line.contains(said)).collect();
+        let [line] = lines.as_slice() else { panic!("{file}: {log}") };
+        assert!(line.contains("failed to load models; the last valid state"), "{line}");
+        assert!(line.contains("\"level\":\"WARN\"") && !line.contains("manifest;"), "{line}");
+    }
+}
+
+#[test]
 fn reload_without_service_fails_with_reason() {
     let folder = tempfile::tempdir().unwrap();
     let setup = Setup::new(folder.path(), &folder.path().join("data"), "");

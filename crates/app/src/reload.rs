@@ -218,13 +218,10 @@ pub(crate) fn maintain_models(services: &Arc<Services>, tasks: &Tasks) {
     services.catalog.run_maintenance(tasks, move || changed.engine.models_changed());
 }
 
-/// Logs the errors in manifests.
+/// Logs the errors of manifests, of model files and of the folder itself.
 pub(crate) fn log_errors(report: &Report) {
     for error in &report.errors {
-        tracing::warn!(
-            %error,
-            "invalid manifest; its last valid version, if any, stays in use"
-        );
+        tracing::warn!(%error, "failed to load models; the last valid state stays in use");
     }
 }
 
