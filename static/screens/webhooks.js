@@ -71,7 +71,7 @@ export function List() {
 // Why a delivery was made: the event of an endpoint, by its last word, or the request of the run.
 const EVENTS = { started: "when it started", completed: "when it completed", failed: "when it failed", test: "as a test" };
 const whyOf = ({ event }) => (event ? `for an endpoint, ${EVENTS[event.split(".")[1]] ?? event}` : "for the run itself");
-const runOf = (delivery) => `/app/runs/${delivery.execution_id}${delivery.event?.startsWith("workflow.") ? "?type=workflow" : ""}`;
+const runOf = (delivery) => `/app/runs/${delivery.execution_id}${delivery.execution_type === "workflow" ? "?type=workflow" : ""}`;
 
 function Deliveries({ all, hasRuns }) {
   return html`<div class="card scroll"><table><thead><tr><th scope="col">Receiver</th><th scope="col">Status</th><th scope="col">Created</th><th scope="col">Next attempt</th>${hasRuns ? html`<th scope="col">Run</th>` : null}</tr></thead>

@@ -56,6 +56,7 @@ async fn delivery_record_shows_attempts_and_no_secret() {
     assert_eq!(waits["redeliverable"], true);
     assert!(waits["next_attempt_at"].is_string());
     assert_eq!((&waits["execution_id"], &waits["source"]), (&json!(id), &json!("api")));
+    assert_eq!(waits["execution_type"], "prediction");
     assert_eq!(waits["url"], receiver.url());
     assert_eq!(waits["request"].as_str().unwrap().as_bytes(), sent.bytes());
     assert_eq!(waits["headers"]["X-Webhook-Delivery-Id"], waits["delivery_id"]);
@@ -244,6 +245,25 @@ async fn delivery_list_is_filtered_and_counted_exactly() {
         ("limit=101", "limit must be a whole number from 1 to 100"),
     ] {
         service.get(&format!("/v1/webhooks?{query}")).await.expect_error(400, says);
+    }
+}
+
+#[tokio::test]
+async fn delivery_record_names_the_type_of_its_execution() {
+    let service = Service::start().await;
+    let mut receiver = Receiver::start().await;
+    let steps = json!([{"step_id": "say", "type": "pass", "result": 1}]);
+    let flow = service.workflow_of(json!({"steps": steps})).await;
+    let run = service.trigger(&flow, json!({"webhook_url": receiver.url()})).await;
+    receiver.next().await;
+    let prediction = announce(&service, &receiver.url()).await;
+    receiver.next().await;
+    let listed = list(&service, "").await;
+    for (id, kind) in [(run, "workflow"), (prediction, "prediction")] {
+        assert_eq!(standing(&service, &id, "delivered").await["execution_type"], kind);
+        let rows = listed["webhooks"].as_array().unwrap();
+        let row = rows.iter().find(|row| row["execution_id"] == id).unwrap();
+        assert_eq!(row["execution_type"], kind, "{row}");
     }
 }
 

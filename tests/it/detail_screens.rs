@@ -128,6 +128,20 @@ async fn lists_deliveries(service: &Service, browser: &Chromium, plain: &str, ba
     browser.see("No webhook was sent for this run").await;
 }
 
+/// Checks that the delivery that a workflow run asked for leads to the run's page as a workflow.
+async fn links_to_workflow_run(service: &Service, browser: &Chromium) {
+    let own = Receiver::start().await;
+    let steps = json!([{"step_id": "say", "type": "pass", "result": 1}]);
+    let flow = service.workflow_of(json!({"steps": steps})).await;
+    let run = service.trigger(&flow, json!({"webhook_url": own.url()})).await;
+    service.completed(&run).await;
+    browser.open(service, "/app/webhooks").await;
+    let link = format!("a[contains(@href,'/app/runs/{run}?type=workflow')]");
+    browser.find(&format!("//tr[contains(.,'for the run itself')]//{link}")).await;
+    browser.open(service, &format!("/app/webhooks/{run}")).await;
+    browser.find(&format!("//dd//{link}")).await;
+}
+
 /// Adds a model whose form has fields without a value.
 fn form_without_values(service: &Service, provider: &Provider) {
     let schema = "[request_schema.properties.size]\ntype = 'integer'\nminimum = 1\nmaximum = 9\n\
@@ -226,6 +240,7 @@ async fn detail_screens_name_runs_and_open_the_delivery_of_a_row() {
     // The user can skip the schedule.
     browser.press("Send now").await;
     browser.find("//th[normalize-space(.)='3 again']").await;
+    links_to_workflow_run(&service, &browser).await;
     fields_show_what_is_set(&service, &browser).await;
     // If the agent has no model, the page shows this before the user writes a message.
     browser.open(&service, "/app/chat?with=agent").await;

@@ -357,7 +357,7 @@ async fn record(
             Err(refusal) => return Err(refusal.into()),
         },
     };
-    let execution = services.engine.get(delivery.organization, delivery.execution).await;
+    let execution = services.engine.get(delivery.organization, delivery.execution).await.ok();
     let redeliverable = *redeliverable && (request.is_some() || !with_body);
     let shown = Shown {
         status: wire_status(*standing),
@@ -366,6 +366,7 @@ async fn record(
             Some(_) => headers_of_endpoint(&delivery.id.to_string()),
             None => headers(&delivery.webhook, &delivery.id.to_string(), services),
         },
+        execution_type: execution.as_ref().map(|execution| execution.kind().into()),
         source: execution.map_or(Source::Api, |execution| execution.source),
         redeliverable,
         next_attempt_at: next_attempt_at.map(Time::from),

@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use super::history::RowType;
 use super::{Time, pattern};
 use orrery_domain::delivery::{self, URL_BYTES_MAX};
 use orrery_domain::execution::Source;
@@ -16,6 +17,8 @@ use orrery_domain::webhook_endpoint::Event;
 pub struct Delivery {
     pub delivery_id: DeliveryId,
     pub execution_id: ExecutionId,
+    /// The type of the execution. Null if the execution is no longer stored.
+    pub execution_type: Option<RowType>,
     /// The webhook endpoint that receives this delivery. Absent if the request named its own
     /// webhook URL.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -147,6 +150,7 @@ pub struct Shown {
     pub status: DeliveryStatus,
     pub request: Option<String>,
     pub headers: Map<String, Value>,
+    pub execution_type: Option<RowType>,
     pub source: Source,
     pub redeliverable: bool,
     pub next_attempt_at: Option<Time>,
@@ -164,6 +168,7 @@ impl Delivery {
         Self {
             delivery_id: delivery.id,
             execution_id: delivery.execution,
+            execution_type: shown.execution_type,
             endpoint_id: delivery.endpoint.map(|target| target.id),
             event: delivery.endpoint.map(|target| target.event),
             url: delivery.webhook.url.clone(),

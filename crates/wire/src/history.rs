@@ -186,6 +186,18 @@ pub enum RowType {
     Agent,
 }
 
+impl From<Kind> for RowType {
+    fn from(kind: Kind) -> Self {
+        match kind {
+            Kind::Prediction => Self::Prediction,
+            Kind::Workflow => Self::Workflow,
+            Kind::Chat => Self::Chat,
+            Kind::Decision => Self::Decision,
+            Kind::Agent => Self::Agent,
+        }
+    }
+}
+
 /// The status of a row. The values depend on its type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(untagged)]
@@ -230,18 +242,16 @@ impl<'a> Row<'a> {
         let fault = execution.fault.as_ref();
         let models = execution.models();
         let of = OfWorkflow::of(execution);
-        let (kind, status) = match execution.kind() {
-            Kind::Prediction => {
-                (RowType::Prediction, RowStatus::Prediction(execution.status.into()))
+        let kind = execution.kind();
+        let status = match kind {
+            Kind::Workflow => RowStatus::Workflow(execution.status.into()),
+            Kind::Prediction | Kind::Chat | Kind::Decision | Kind::Agent => {
+                RowStatus::Prediction(execution.status.into())
             }
-            Kind::Workflow => (RowType::Workflow, RowStatus::Workflow(execution.status.into())),
-            Kind::Chat => (RowType::Chat, RowStatus::Prediction(execution.status.into())),
-            Kind::Decision => (RowType::Decision, RowStatus::Prediction(execution.status.into())),
-            Kind::Agent => (RowType::Agent, RowStatus::Prediction(execution.status.into())),
         };
         Self {
             id: execution.id,
-            kind,
+            kind: kind.into(),
             model: models.map(|(model, _)| model),
             requested_model: models.map(|(_, requested)| requested),
             workflow_id: of.map(|of| of.workflow),
