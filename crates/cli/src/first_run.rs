@@ -6,13 +6,12 @@
 
 use std::path::Path;
 
+use orrery_domain::bytes::gigabytes;
 use orrery_domain::model::VERSION;
 
 /// The built-in model for the first prediction, with a valid input.
 const MODEL: &str = "text-sentiment";
 const INPUT: &str = r#"{"text":"First light: what a beautiful night!"}"#;
-
-const MIB: u64 = 1024 * 1024;
 
 /// The data of the welcome text.
 #[derive(Debug, Clone)]
@@ -60,9 +59,9 @@ pub(super) fn render(welcome: &Welcome<'_>) -> String {
         line(
             &mut text,
             &format!(
-                "{} MiB of disk space are reserved; new work is rejected below {} MiB free (limits.disk_reserve).",
-                ballast / MIB,
-                reserve / MIB
+                "{} of disk space are reserved; new work is rejected below {} free (limits.disk_reserve).",
+                gigabytes(ballast),
+                gigabytes(reserve)
             ),
         );
     }

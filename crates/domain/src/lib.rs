@@ -12,6 +12,7 @@ pub mod account;
 pub mod agent;
 pub mod attempt;
 pub mod bulk;
+pub mod bytes;
 pub mod calendar;
 pub mod chain;
 pub mod chat;

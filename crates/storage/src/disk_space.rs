@@ -19,6 +19,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use tokio::time::Instant;
 
 use super::data_dir;
+use orrery_domain::bytes::gigabytes;
 use orrery_runtime as runtime;
 
 const MIB: u64 = 1024 * 1024;
@@ -199,10 +200,10 @@ impl DiskSpaceMonitor {
 #[must_use]
 pub fn shortage(free: u64, reserve: u64) -> String {
     format!(
-        "{} MiB are free and {} MiB are the reserve (limits.disk_reserve): new work is refused until \
-         there is more free space",
-        free / MIB,
-        reserve / MIB
+        "{} are free and {} are the reserve (limits.disk_reserve): new work is refused until there \
+         is more free space",
+        gigabytes(free),
+        gigabytes(reserve)
     )
 }
 

@@ -10,6 +10,7 @@ use crate::backups::after;
 use orrery_api::{Finding, Verdict};
 use orrery_config::Config;
 use orrery_config::secret::changeable_by_others;
+use orrery_domain::bytes::gigabytes;
 use orrery_storage as storage;
 
 /// Files that the service opens in addition to one per connection: the store, payloads, logs and
@@ -17,7 +18,6 @@ use orrery_storage as storage;
 const FILES_BESIDE_CONNECTIONS: u64 = 1024;
 /// Free share of the disk, in percent, below which `orrery check` warns.
 const LOW_PERCENT: u64 = 10;
-const GB: u64 = 1_000_000_000;
 
 pub(super) fn findings(config: &Config) -> Vec<Finding> {
     let mut findings = vec![data(&config.data_dir)];
@@ -58,11 +58,10 @@ fn disk(folder: &Path, reserve: Option<u64>) -> Option<Finding> {
     let total = monitor.total();
     let percent = free.saturating_mul(100).checked_div(total).unwrap_or_default();
     let detail = format!(
-        "{} of {} GB are free ({percent} %); below {}.{} GB (limits.disk_reserve) new work is refused",
-        free / GB,
-        total / GB,
-        reserve / GB,
-        reserve % GB / (GB / 10)
+        "{} of {} are free ({percent} %); below {} (limits.disk_reserve) new work is refused",
+        gigabytes(free),
+        gigabytes(total),
+        gigabytes(reserve)
     );
     if percent < LOW_PERCENT {
         return Some(Finding::warning("disk", detail).mended_by(mend));
