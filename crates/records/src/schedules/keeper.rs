@@ -28,37 +28,42 @@ impl Schedules {
     pub async fn run(self, tasks: Tasks) {
         let mut clock_at: Option<(Timestamp, Duration)> = None;
         loop {
-            let (now, ran) = (self.clock.now(), self.clock.monotonic());
-            let is_set_back = clock_at.is_none_or(|(before, at)| {
-                now.plus(SET_BACK_MIN) < before.plus(ran.saturating_sub(at))
-            });
-            let looked = async {
-                if is_set_back {
-                    if let Some((reached, _)) = clock_at {
-                        tracing::warn!(
-                            %now, until = %reached,
-                            "clock set back: schedules resume at the time it had \
-                             reached"
-                        );
-                    }
-                    self.realign().await?;
-                }
-                self.fire_due().await
-            };
-            let pause = match looked.await {
-                Ok(pause) => {
-                    clock_at = Some((now, ran));
-                    pause
-                }
-                Err(error) => {
-                    tracing::error!(%error, "failed to read the schedules");
-                    REREAD_DELAY
-                }
-            };
+            let pause = self.look(&mut clock_at).await;
             tokio::select! {
                 () = tasks.stopping() => return,
                 () = self.changed.notified() => {}
                 () = tokio::time::sleep(pause) => {}
+            }
+        }
+    }
+
+    /// Fires all due schedules, and returns the time until the next pass. `clock_at` is the wall and
+    /// the monotonic time of the previous pass, so that a clock that was set back is noticed.
+    pub(super) async fn look(&self, clock_at: &mut Option<(Timestamp, Duration)>) -> Duration {
+        let (now, ran) = (self.clock.now(), self.clock.monotonic());
+        let is_set_back = clock_at.is_none_or(|(before, at)| {
+            now.plus(SET_BACK_MIN) < before.plus(ran.saturating_sub(at))
+        });
+        let looked = async {
+            if is_set_back {
+                if let Some((reached, _)) = *clock_at {
+                    tracing::warn!(
+                        %now, until = %reached,
+                        "clock set back: schedules resume at the time it had reached"
+                    );
+                }
+                self.realign().await?;
+            }
+            self.fire_due().await
+        };
+        match looked.await {
+            Ok(pause) => {
+                *clock_at = Some((now, ran));
+                pause
+            }
+            Err(error) => {
+                tracing::error!(%error, "failed to read the schedules");
+                REREAD_DELAY
             }
         }
     }

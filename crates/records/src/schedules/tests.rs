@@ -248,6 +248,47 @@ async fn unreadable_schedule_does_not_stop_others_from_firing() {
     assert_eq!(schedules.store.get(&damaged).await.unwrap(), Some(b"?".to_vec()));
 }
 
+/// Sets the clock back from 12:30 on 1 June between two passes; returns the log of the second.
+async fn log_after_clock_was_set_back(to: &str) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = Clock::scripted(moment("2026-06-01T12:30:00Z"));
+    let schedules = opened(folder.path(), &clock, Vec::new());
+    schedules.create(schedule("0 * * * *", &clock)).await.unwrap();
+    let log = orrery_runtime::CapturedLog::default();
+    let sink = log.clone();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || sink.clone());
+    let _guard = tracing::subscriber::set_default(subscriber.finish());
+    let mut clock_at = None;
+    schedules.look(&mut clock_at).await;
+    assert_eq!(log.text(), "", "a start is not a change of the clock");
+    clock.advance(Duration::from_secs(5));
+    clock.set(moment(to));
+    schedules.look(&mut clock_at).await;
+    let text = log.text();
+    // The next pass does not report it again.
+    clock.advance(Duration::from_secs(5));
+    schedules.look(&mut clock_at).await;
+    assert_eq!(log.text(), text);
+    text
+}
+
+#[tokio::test]
+async fn clock_that_is_set_back_is_logged_once() {
+    const RESUME: &str = "clock set back: schedules resume at the time it had reached";
+    const FROM_NOW: &str = "clock set back: schedule fires from now on";
+    for (to, is_noticed, is_realigned) in [
+        ("2026-06-01T12:29:50Z", false, false),
+        ("2026-06-01T11:30:00Z", true, false),
+        ("2026-04-22T12:30:00Z", true, true),
+    ] {
+        let text = log_after_clock_was_set_back(to).await;
+        assert_eq!(text.matches(RESUME).count(), usize::from(is_noticed), "{to}: {text}");
+        assert_eq!(text.contains("until=2026-06-01T12:30:00"), is_noticed, "{to}: {text}");
+        assert_eq!(text.matches(FROM_NOW).count(), usize::from(is_realigned), "{to}: {text}");
+        assert_eq!(text.lines().filter(|line| !line.contains(" WARN ")).count(), 0, "{text}");
+    }
+}
+
 #[tokio::test]
 async fn schedules_of_an_organization_are_bounded() {
     let folder = tempfile::tempdir().unwrap();
