@@ -133,13 +133,40 @@ async fn router_never_sends_a_local_slug_to_the_upstream() {
 async fn router_without_upstream_names_the_local_models() {
     let near = Upstream::start().await;
     let service = Service::start().await;
+    let names = async |expect: &str, path: &str, body: Value| {
+        let answer = service.post(path, &body).send().await.expect(404);
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(message.contains("no upstream is configured"), "{message}");
+        let named = message.rsplit_once("local models that can answer: ").map(|(_, named)| named);
+        assert_eq!(named, Some(expect), "{path}: {message}");
+    };
+    let chats = async |expect: &str| {
+        names(expect, "/v1/chat/completions", chat("gpt-4o", false)).await;
+    };
+    let embeds = async |expect: &str| {
+        let body = json!({"model": "text-embedding-3-small", "input": "a"});
+        names(expect, "/v1/embeddings", body).await;
+    };
+    chats("none").await;
     service.manifest_file("broken.gguf", "GGUF and no more");
+    service.manifest(&near.manifest("vectors", "embeddings", ""));
+    chats("none").await;
+    embeds("vectors").await;
+    // Nobody listens on a port that was just released.
+    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mute = near.manifest("mute", "chat", "").replace(&near.url(), &format!("http://{gone}/v1"));
+    service.manifest(&mute);
+    chats("mute").await;
+    // Failures take the model's only server out of rotation.
+    let model = service.running.services.catalog.get("mute").unwrap();
+    for _ in 0..10 {
+        service.post("/v1/chat/completions", &chat("mute", false)).send().await;
+    }
+    assert!(model.failing().is_some(), "the server stays in rotation");
+    chats("none").await;
     service.manifest(&near.manifest("talks", "chat", ""));
-    let answer = service.post("/v1/chat/completions", &chat("gpt-4o", false)).send().await;
-    let body = answer.expect(404);
-    let message = body["error"]["message"].as_str().unwrap();
-    assert!(message.contains("no upstream is configured"), "{message}");
-    assert!(message.ends_with("local models that can answer: talks"), "failing ones: {message}");
+    chats("talks").await;
+    embeds("vectors").await;
 }
 
 #[tokio::test]

@@ -154,6 +154,30 @@ fn damaged_seal_key_is_reported_by_start_doctor_and_verify() {
 }
 
 #[test]
+fn doctor_counts_failing_models() {
+    const ENDS: &str = "output_type = 'string'\n[runner]\ntype = 'command'\ncommand = ['false']\n";
+    let folder = tempfile::tempdir().unwrap();
+    let setup = Setup::new(folder.path(), &folder.path().join("data"), &backups(folder.path()));
+    let _service = setup.start();
+    let found = || of(&doctor(&setup).1, "catalog").clone();
+    let good = found();
+    let count = good["detail"].as_str().unwrap().strip_suffix(" models, none is failing");
+    let count: usize = count.unwrap().parse().unwrap();
+    assert_eq!(good["verdict"], "good");
+    for (failing, verb, named) in [(1, "is", "ends-1"), (2, "are", "ends-1, ends-2")] {
+        let slug = format!("ends-{failing}");
+        setup.add_model(&slug, &format!("slug = '{slug}'\n{ENDS}"));
+        setup.run(&["reload"]);
+        let models = count + failing;
+        let expect = format!("{failing} of {models} models {verb} failing: {named}");
+        eventually(&expect, || {
+            let found = found();
+            (found["detail"] == expect && found["verdict"] == "warning").then_some(())
+        });
+    }
+}
+
+#[test]
 fn doctor_reports_stuck_work() {
     let folder = tempfile::tempdir().unwrap();
     let setup = Setup::new(folder.path(), &folder.path().join("data"), &backups(folder.path()));

@@ -98,6 +98,31 @@ fn invalid_argument_values_are_rejected_with_an_example() {
 }
 
 #[test]
+fn key_create_notes_owner_and_validity_beside_the_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
+    let _service = setup.start();
+    setup.run(&["org", "create", "--name", "acme"]);
+    for (more, owner, valid) in [
+        (&[][..], "of organization default", "until it is deleted"),
+        (&["--org", "acme"], "of organization acme", "until it is deleted"),
+        (&["--admin"], "for administering the box", "until it is deleted"),
+        (&["--expires", "90d"], "of organization default", "until 2"),
+        (&["--admin", "--expires", "90d"], "for administering the box", "until 2"),
+    ] {
+        let mut arguments = vec!["key", "create", "--name", "laptop"];
+        arguments.extend(more);
+        let (is_good, key, note) = setup.try_run(&arguments);
+        let prefix = if more.contains(&"--admin") { "sma_" } else { "smk_" };
+        assert!(is_good && key.starts_with(prefix) && key.lines().count() == 1, "{key}{note}");
+        let expect = format!(" (laptop) {owner}, valid {valid}");
+        assert!(note.starts_with("Key ") && note.contains(&expect), "{more:?}: {note}");
+        assert!(note.ends_with(". It is shown only once.\n"), "{more:?}: {note}");
+        assert!(!note.contains(key.trim()), "the note repeats the key: {note}");
+    }
+}
+
+#[test]
 fn key_is_deleted_by_unique_name() {
     let folder = tempfile::tempdir().unwrap();
     let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
@@ -179,6 +204,8 @@ fn start_that_cannot_listen_leaves_nothing_behind() {
         let wrong = Setup::new(folder.path(), &data, files);
         let said = wrong.fail(&["serve"]);
         assert!(said.contains("server.pem"), "{said}");
+        let causes = said.matches("No such file").count();
+        assert_eq!(causes, usize::from(content.is_none()), "the cause is named once: {said}");
         assert!(!data.exists(), "a data folder was left behind");
     }
     let setup = Setup::new(folder.path(), &data, "");

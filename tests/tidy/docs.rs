@@ -144,6 +144,71 @@ fn faults(root: &Path, path: &str, text: &str) -> Vec<String> {
     faults
 }
 
+/// The blocks that copy examples without saying that this needs a clone: an installed package has
+/// no `docs/examples/`.
+fn copies_without_clone(text: &str) -> Vec<&str> {
+    let parts: Vec<&str> = text.split("\n\n").collect();
+    let pairs = parts.windows(2).filter_map(|pair| Some((pair.first()?, pair.get(1)?)));
+    let copies = |block: &str| block.starts_with("```") && block.contains("cp docs/examples/");
+    let unsaid = pairs.filter(|(before, block)| copies(block) && !has_clone(before));
+    let first = parts.first().filter(|block| copies(block));
+    first.into_iter().copied().chain(unsaid.map(|(_, block)| *block)).collect()
+}
+
+fn has_clone(text: &str) -> bool {
+    text.split(|c: char| !c.is_alphanumeric()).any(|word| word == "clone")
+}
+
+#[test]
+fn docs_say_which_blocks_need_a_clone() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut pages = files_below(&root.join("docs"), &["md"]);
+    pages.push(root.join("README.md"));
+    let mut copies = 0;
+    for page in pages {
+        let text = fs::read_to_string(&page).unwrap();
+        copies += text.matches("cp docs/examples/").count();
+        assert_eq!(copies_without_clone(&text), [""; 0], "{}", page.display());
+    }
+    assert!(copies >= 4, "only {copies} blocks found");
+    let block = "```sh\ncp docs/examples/a.toml .\n```";
+    for (text, faults) in [
+        (format!("Paste this in a clone of it:\n\n{block}"), 0),
+        (format!("Paste this:\n\n{block}"), 1),
+        (format!("The cyclone:\n\n{block}\n\nA clone.\n\n{block}"), 1),
+        (block.to_owned(), 1),
+        ("Paste this:\n\n```sh\ncp a b\n```".to_owned(), 0),
+    ] {
+        assert_eq!(copies_without_clone(&text).len(), faults, "{text}");
+    }
+}
+
+#[test]
+fn glossary_describes_yes_or_no_questions_as_decisions_do() {
+    let read = |page: &str| {
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(page)).unwrap()
+    };
+    let rows = |text: &str| -> Vec<Vec<String>> {
+        let cells = |line: &str| line.split('|').map(|cell| cell.trim().replace('`', "")).collect();
+        text.lines().filter(|line| line.starts_with('|')).map(cells).collect()
+    };
+    let (decisions, glossary) = (rows(&read("decisions.md")), rows(&read("glossary.md")));
+    let is_it = |row: &&Vec<String>| row.get(1).is_some_and(|term| term == "oul, noul");
+    let decided = decisions.iter().find(is_it).unwrap();
+    let explained = glossary.iter().find(is_it).unwrap();
+    let answer = &decided[3];
+    assert!(!answer.is_empty() && explained[2].ends_with(answer.as_str()), "{explained:?}");
+}
+
+#[test]
+fn gitignore_holds_what_the_documented_commands_make() {
+    let ignored = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(".gitignore"));
+    let ignored = ignored.unwrap();
+    for path in ["/config.toml", "/orrery-data", "/target"] {
+        assert!(ignored.lines().any(|line| line == path), "{path} is not ignored");
+    }
+}
+
 #[test]
 fn docs_references_resolve() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
