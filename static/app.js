@@ -1,7 +1,7 @@
 // The dashboard: the session, the frame with the navigation, and the screen that the URL names. Home and the log-in
 // are loaded with it; other screens are loaded when first opened.
 
-import { html, render, signal, useEffect, useRef, useState } from "/static/vendor/preact.js";
+import { html, render, signal, useEffect, useRef, useState } from "./vendor/preact.js";
 import {
   AGAIN_MS,
   Button,
@@ -30,8 +30,8 @@ import {
   statusOf,
   useChanges,
   useLoad,
-} from "/static/core.js";
-import { go, place } from "/static/location.js";
+} from "./core.js";
+import { BASE, go, place } from "./location.js";
 
 /**
  * Path, name, icon, the screen's file, and whether it is in the navigation bar of small screens.
@@ -97,7 +97,7 @@ function Lazy({ file, part, ...rest }) {
     // Some browsers cache that a module could not be loaded: each attempt uses a different address.
     const load = () => {
       clearTimeout(timer);
-      import(`/static/screens/${file}.js${round ? `?again=${round}` : ""}`).then(
+      import(`./screens/${file}.js${round ? `?again=${round}` : ""}`).then(
         (module) => {
           loaded.set(file, module);
           if (isThere) setState(module);
@@ -151,7 +151,7 @@ function Frame({ screen }) {
   // What keeps lists up to date is loaded after the visible part.
   useEffect(() => {
     const abort = new AbortController();
-    import("/static/live.js").then(
+    import("./live.js").then(
       (live) => live.followChanges(abort.signal),
       () => null,
     );
@@ -172,7 +172,7 @@ function Frame({ screen }) {
     <a class="skip" href="#main">Skip to the content</a>
     <div class="frame">
       <nav class="rail" aria-label="Dashboard">
-        <${Link} to="/app" class="brand"><img src="/static/icon.svg" alt="" width="28" height="28" /><span>Orrery</span></${Link}>
+        <${Link} to="/app" class="brand"><img src=${`${BASE}/static/icon.svg`} alt="" width="28" height="28" /><span>Orrery</span></${Link}>
         <div class="nav-links">${links(SCREENS)}</div>
         <div class="rail-foot">
           <${Link} to="/app/account" class="person" aria-current=${screen?.file === "account" ? "page" : undefined}>
@@ -354,7 +354,7 @@ function App() {
 
 // The loading state that index.html shows already, so that something is painted before any script has run.
 function Splash() {
-  return html`<main class="door"><img src="/static/icon.svg" alt="" width="56" height="56" /><p class="brand">Orrery</p></main>`;
+  return html`<main class="door"><img src=${`${BASE}/static/icon.svg`} alt="" width="56" height="56" /><p class="brand">Orrery</p></main>`;
 }
 
 // The member's permissions may have changed while the page was hidden.

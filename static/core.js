@@ -1,8 +1,8 @@
 // Shared by all screens: requests with readable errors, the session, formats, and the
 // components of screens. Data from the service is always inserted as text, never as markup.
 
-import { html, icons, signal, useEffect, useErrorBoundary, useId, useLayoutEffect, useRef, useState } from "/static/vendor/preact.js";
-import { go, place } from "/static/location.js";
+import { html, icons, signal, useEffect, useErrorBoundary, useId, useLayoutEffect, useRef, useState } from "./vendor/preact.js";
+import { BASE, go, place } from "./location.js";
 
 // ---- Requests ----
 
@@ -44,7 +44,7 @@ async function send(method, path, body, options) {
     request.body = JSON.stringify(body);
   }
   try {
-    return await fetch(path, request);
+    return await fetch(BASE + path, request);
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Refusal(0, "The service does not answer. Check that it is running and reachable from this computer, then try again.");
@@ -299,7 +299,7 @@ export function Link({ to, children, ...rest }) {
     event.preventDefault();
     go(to);
   };
-  return html`<a href=${to} onClick=${follow} ...${rest}>${children}</a>`;
+  return html`<a href=${BASE + to} onClick=${follow} ...${rest}>${children}</a>`;
 }
 
 export function Button({ kind = "plain", icon, busy = false, disabled = false, children, type = "button", ...rest }) {
@@ -367,7 +367,7 @@ export function Page({ title, intro, actions, children, wide = false }) {
 // A page for people who are not logged in.
 export function Door({ title, children }) {
   useDocumentTitle(title);
-  return html`<main class="door" id="main"><img src="/static/icon.svg" alt="" width="56" height="56" />
+  return html`<main class="door" id="main"><img src=${`${BASE}/static/icon.svg`} alt="" width="56" height="56" />
     <h1>${title}</h1>${children}</main>`;
 }
 

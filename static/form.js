@@ -1,10 +1,10 @@
 // The form of a JSON Schema: a field for each part, and a JSON field for parts that no other field supports. Form and
 // value are one: every change creates a new value, and parts of the value that the form does not show are kept.
 
-import { html, useEffect, useRef, useState } from "/static/vendor/preact.js";
-import { Button, Field, Icon, IconButton, Notice, ask, bytes, sentence } from "/static/core.js";
-import { MOMENTS, couldBe, initial, isNullable, kindOf, propertiesOf, resolve } from "/static/schema.js";
-import { useAlternatives, useForeign } from "/static/values.js";
+import { html, useEffect, useRef, useState } from "./vendor/preact.js";
+import { Button, Field, Icon, IconButton, Notice, ask, bytes, sentence } from "./core.js";
+import { MOMENTS, couldBe, initial, isNullable, kindOf, propertiesOf, resolve } from "./schema.js";
+import { useAlternatives, useForeign } from "./values.js";
 
 // Number of fields shown at once; further optional ones can be expanded.
 const SHOWN_MAX = 40;

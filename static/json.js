@@ -1,13 +1,13 @@
 // A JSON editor with colors, line numbers, folding, and error markers. The editor is a vendored module, loaded when a
 // JSON tab is first opened; if that fails, a plain text field replaces it.
 
-import { html, useEffect, useId, useRef, useState } from "/static/vendor/preact.js";
-import { Icon } from "/static/core.js";
-import { useForeign } from "/static/values.js";
+import { html, useEffect, useId, useRef, useState } from "./vendor/preact.js";
+import { Icon } from "./core.js";
+import { useForeign } from "./values.js";
 
 let loading = null;
 const load = () =>
-  (loading ??= import("/static/vendor/codemirror.js").catch((error) => {
+  (loading ??= import("./vendor/codemirror.js").catch((error) => {
     loading = null;
     throw error;
   }));

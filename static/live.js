@@ -2,8 +2,9 @@
 // windows: hidden pages hold none, a few visible pages hold one each, and the others poll, so that a new window can
 // always load.
 
-import { Refusal, UNATTENDED, ask, connectionLost, tellLists, unattended } from "/static/core.js";
-import { eventsOf as eventsOfAnswer } from "/static/stream.js";
+import { Refusal, UNATTENDED, ask, connectionLost, tellLists, unattended } from "./core.js";
+import { BASE } from "./location.js";
+import { eventsOf as eventsOfAnswer } from "./stream.js";
 
 // Maximum number of connections held by live pages, of the six available.
 const HELD_MAX = 3;
@@ -103,7 +104,7 @@ const NAMES = ["status", "log", "output", "step", "wait", "pause", "resume"];
 // request return at once.
 export function eventsOf(path, on, signal, query = "") {
   return new Promise((resolve, reject) => {
-    const events = new EventSource(`${path}/events`);
+    const events = new EventSource(`${BASE}${path}/events`);
     const done = (act, value) => {
       events.close();
       act(value);
@@ -180,7 +181,7 @@ document.addEventListener("visibilitychange", () => {
 });
 
 async function hold(signal) {
-  const answer = await fetch("/events", { headers: UNATTENDED, signal, cache: "no-store" }).catch((error) => {
+  const answer = await fetch(`${BASE}/events`, { headers: UNATTENDED, signal, cache: "no-store" }).catch((error) => {
     throw error.name === "AbortError" ? error : connectionLost();
   });
   if (!answer.ok)

@@ -1,17 +1,19 @@
-// The location: path and query of the URL, and the scroll position of each entry of the history.
+// The location: path and query of the URL, and the scroll position of each entry of the history. Paths are those of the
+// dashboard's own host; `BASE` is the path below which the page was served, empty on that host.
 
-import { signal } from "/static/vendor/preact.js";
+import { signal } from "./vendor/preact.js";
 
+export const BASE = document.documentElement.dataset.place;
 export const place = signal(here());
 
 function here() {
-  return { path: location.pathname.replace(/\/+$/, "") || "/", query: new URLSearchParams(location.search) };
+  return { path: location.pathname.slice(BASE.length).replace(/\/+$/, "") || "/", query: new URLSearchParams(location.search) };
 }
 
 export function go(target, { replace = false } = {}) {
   if (!replace) keepScroll();
   restoring?.abort();
-  history[replace ? "replaceState" : "pushState"](replace ? history.state : null, "", target);
+  history[replace ? "replaceState" : "pushState"](replace ? history.state : null, "", BASE + target);
   const before = place.value.path;
   place.value = here();
   // A new entry of the history starts at its top, also if it is the next page of the same list.

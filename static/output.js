@@ -1,8 +1,9 @@
 // Displays outputs by type: images, audio, video, files, text, and everything else as a JSON tree. Outputs are never
 // inserted as markup, and only http(s) URLs become links.
 
-import { html, useEffect, useState } from "/static/vendor/preact.js";
-import { Button, Copy, Icon, ask, bytes, count } from "/static/core.js";
+import { html, useEffect, useState } from "./vendor/preact.js";
+import { Button, Copy, Icon, ask, bytes, count } from "./core.js";
+import { BASE } from "./location.js";
 
 // Characters of a text shown at first.
 const TEXT_MAX = 20000;
@@ -65,7 +66,7 @@ export function OwnFile({ id }) {
 }
 
 export function Preview({ file }) {
-  const url = `/api/base/v1/files/${file.id}/content`;
+  const url = `${BASE}/api/base/v1/files/${file.id}/content`;
   const [kind] = file.content_type.split("/");
   const name = file.filename ?? `${file.content_type} file`;
   const shown =

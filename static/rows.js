@@ -1,7 +1,7 @@
 // The body of a long table: only rows near the viewport are rendered, in groups; an empty row with the height of its
 // group replaces each of the others.
 
-import { html, useEffect, useLayoutEffect, useRef, useState } from "/static/vendor/preact.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/preact.js";
 
 // Maximum number of rows rendered without groups; otherwise, rows per group.
 const WHOLE_MAX = 60;

@@ -1,6 +1,6 @@
 // Reads server-sent events from the response to a POST: the browser's EventSource only supports GET.
 
-import { connectionLost } from "/static/core.js";
+import { connectionLost } from "./core.js";
 
 const lost = (error) => {
   throw error.name === "AbortError" ? error : connectionLost();

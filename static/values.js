@@ -1,8 +1,8 @@
 // Values while they are edited: changes that come from elsewhere, the values of alternatives that were left, and the
 // toast that takes a deletion back.
 
-import { html, useEffect, useRef } from "/static/vendor/preact.js";
-import { Button } from "/static/core.js";
+import { html, useEffect, useRef } from "./vendor/preact.js";
+import { Button } from "./core.js";
 
 // Distinguishes an external change of `value` from one made here: typed text reaches `value` a few keys later.
 // Returns a function that records values written here.

@@ -1,8 +1,8 @@
 // The member's own account: password and keyboard shortcuts.
 
-import { html, useState } from "/static/vendor/preact.js";
-import { Button, Input, Notice, Page, Text, Username, ask, sentence, session } from "/static/core.js";
-import { Password } from "/static/screens/enter.js";
+import { html, useState } from "../vendor/preact.js";
+import { Button, Input, Notice, Page, Text, Username, ask, sentence, session } from "../core.js";
+import { Password } from "./enter.js";
 
 export function List() {
   const { member, organization } = session.value;

@@ -1,7 +1,7 @@
 // The agent in the chat: its answers and tool calls as they happen, the media it creates, and its stored session. An
 // exchange continues without this page; a reload follows it again.
 
-import { html, useEffect, useRef, useState } from "/static/vendor/preact.js";
+import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import {
   Button,
   Confirm,
@@ -20,10 +20,10 @@ import {
   sentence,
   session as who,
   useLoad,
-} from "/static/core.js";
-import { place, setQuery } from "/static/location.js";
-import { Output, Tree } from "/static/output.js";
-import { eventsOf } from "/static/stream.js";
+} from "../core.js";
+import { place, setQuery } from "../location.js";
+import { Output, Tree } from "../output.js";
+import { eventsOf } from "../stream.js";
 
 const API = "/api/agent";
 const BEHAVIORS = [

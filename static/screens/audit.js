@@ -1,9 +1,9 @@
 // The audit log of the organization.
 
-import { html } from "/static/vendor/preact.js";
-import { Empty, Field, Loaded, Page, Text, Time, ask, useLoad } from "/static/core.js";
-import { place, setQuery } from "/static/location.js";
-import { Rows } from "/static/rows.js";
+import { html } from "../vendor/preact.js";
+import { Empty, Field, Loaded, Page, Text, Time, ask, useLoad } from "../core.js";
+import { place, setQuery } from "../location.js";
+import { Rows } from "../rows.js";
 
 const GROUPS = [
   ["", "Everything"],

@@ -1,25 +1,9 @@
 // Balance: the remaining amount, spending by day and model, and the ledger that adds up to it.
 
-import { html, useMemo } from "/static/vendor/preact.js";
-import {
-  Button,
-  Empty,
-  Field,
-  Link,
-  Loaded,
-  Notice,
-  Page,
-  Text,
-  Time,
-  ask,
-  count,
-  money,
-  onDay,
-  useChanges,
-  useLoad,
-} from "/static/core.js";
-import { place, setQuery } from "/static/location.js";
-import { Rows } from "/static/rows.js";
+import { html, useMemo } from "../vendor/preact.js";
+import { Button, Empty, Field, Link, Loaded, Notice, Page, Text, Time, ask, count, money, onDay, useChanges, useLoad } from "../core.js";
+import { place, setQuery } from "../location.js";
+import { Rows } from "../rows.js";
 
 const WORDS = { top_up: "Topped up", charge: "A run", refund: "Refunded" };
 

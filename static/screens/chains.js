@@ -1,6 +1,6 @@
 // Fallback chains: the models to try, in order, when another one fails. Reorder by dragging or with the arrow keys.
 
-import { html, useRef, useState } from "/static/vendor/preact.js";
+import { html, useRef, useState } from "../vendor/preact.js";
 import {
   Button,
   Confirm,
@@ -19,9 +19,9 @@ import {
   ask,
   sentence,
   useLoad,
-} from "/static/core.js";
-import { Json } from "/static/form.js";
-import { allModels } from "/static/workflows/service.js";
+} from "../core.js";
+import { Json } from "../form.js";
+import { allModels } from "../workflows/service.js";
 
 const ENTRIES_MAX = 10;
 

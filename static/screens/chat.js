@@ -1,7 +1,7 @@
 // Chat with a chat model: answers are streamed, can be stopped at any time, and are kept in this tab until it is
 // closed.
 
-import { html, useEffect, useRef, useState } from "/static/vendor/preact.js";
+import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import {
   Button,
   Empty,
@@ -18,13 +18,13 @@ import {
   request,
   sentence,
   useLoad,
-} from "/static/core.js";
-import { place, setQuery } from "/static/location.js";
-import { Tree } from "/static/output.js";
-import { Agent } from "/static/screens/agent.js";
-import { Tabs } from "/static/screens/models.js";
-import { eventsOf } from "/static/stream.js";
-import { Toast } from "/static/values.js";
+} from "../core.js";
+import { place, setQuery } from "../location.js";
+import { Tree } from "../output.js";
+import { Agent } from "./agent.js";
+import { Tabs } from "./models.js";
+import { eventsOf } from "../stream.js";
+import { Toast } from "../values.js";
 
 const KEY = "chat";
 // Maximum number of images per message, and the longer side in pixels of the image sent to a model and of the one

@@ -1,8 +1,8 @@
 // The pages that links open: setup, invitation, password reset.
 
-import { html, useEffect, useState } from "/static/vendor/preact.js";
-import { Button, Door, Input, Notice, ask, refreshSession, sentence, session, Text, Username } from "/static/core.js";
-import { go } from "/static/location.js";
+import { html, useEffect, useState } from "../vendor/preact.js";
+import { Button, Door, Input, Notice, ask, refreshSession, sentence, session, Text, Username } from "../core.js";
+import { BASE, go } from "../location.js";
 
 // The token is in the fragment of the link, which browsers never send. It is removed from the address bar at once.
 let token = null;
@@ -29,7 +29,7 @@ function WithLink({ title, kind, command, children }) {
   }, []);
   if (state.error) {
     return html`<${Door} title=${title}><${Notice} kind="error">${state.error.missing ? "This page needs the whole link, with everything after the # sign." : sentence(state.error)}</${Notice}>
-      <p>${command}</p><p><a href="/">Go to the log-in</a></p></${Door}>`;
+      <p>${command}</p><p><a href=${`${BASE}/`}>Go to the log-in</a></p></${Door}>`;
   }
   if (!state.link) return html`<${Door} title=${title}><p class="loading" role="status">Checking the link…</p></${Door}>`;
   return children(state.link);

@@ -1,6 +1,6 @@
 // Files: uploads and outputs of runs, with totals, previews and deletion.
 
-import { html, useRef, useState } from "/static/vendor/preact.js";
+import { html, useRef, useState } from "../vendor/preact.js";
 import {
   Button,
   Confirm,
@@ -19,9 +19,9 @@ import {
   sentence,
   useChanges,
   useLoad,
-} from "/static/core.js";
-import { place, setQuery } from "/static/location.js";
-import { Preview } from "/static/output.js";
+} from "../core.js";
+import { place, setQuery } from "../location.js";
+import { Preview } from "../output.js";
 
 const API = "/api/base/v1/files";
 

@@ -1,9 +1,9 @@
 // Health: whether the service works, findings of the operator's checks, the state of models, and the service's
 // addresses.
 
-import { html } from "/static/vendor/preact.js";
-import { Button, Icon, Link, Loaded, Page, Status, Text, ask, count, duration, useChanges, useLoad } from "/static/core.js";
-import { Rows } from "/static/rows.js";
+import { html } from "../vendor/preact.js";
+import { Button, Icon, Link, Loaded, Page, Status, Text, ask, count, duration, useChanges, useLoad } from "../core.js";
+import { Rows } from "../rows.js";
 
 export function List() {
   const all = useLoad(async (signal) => {

@@ -1,6 +1,6 @@
 // API keys: the list with the last use, creation with the key shown once, deletion.
 
-import { html, useState } from "/static/vendor/preact.js";
+import { html, useState } from "../vendor/preact.js";
 import {
   Button,
   Confirm,
@@ -20,8 +20,8 @@ import {
   session,
   useChanges,
   useLoad,
-} from "/static/core.js";
-import { Rows } from "/static/rows.js";
+} from "../core.js";
+import { Rows } from "../rows.js";
 
 export function List() {
   const keys = useLoad((signal) => ask("GET", "/keys", undefined, { signal }), []);

@@ -1,6 +1,6 @@
 // Members: who they are and what they may do; for the Owner also invitations and password reset links.
 
-import { html, useState } from "/static/vendor/preact.js";
+import { html, useState } from "../vendor/preact.js";
 import {
   Button,
   Confirm,
@@ -18,8 +18,8 @@ import {
   session,
   useChanges,
   useLoad,
-} from "/static/core.js";
-import { Rows } from "/static/rows.js";
+} from "../core.js";
+import { Rows } from "../rows.js";
 
 export function List() {
   const { member: me } = session.value;

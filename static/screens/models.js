@@ -1,7 +1,7 @@
 // Models: the catalog, and the playground of one model: its input as a form, as JSON and as code, its run with live
 // events, and its output.
 
-import { html, useEffect, useMemo, useRef, useState } from "/static/vendor/preact.js";
+import { html, useEffect, useMemo, useRef, useState } from "../vendor/preact.js";
 import {
   Button,
   Copy,
@@ -22,13 +22,13 @@ import {
   sentence,
   session,
   useLoad,
-} from "/static/core.js";
-import { SchemaForm } from "/static/form.js";
-import { JsonEditor } from "/static/json.js";
-import { eventsOf, follow } from "/static/live.js";
-import { place, setQuery } from "/static/location.js";
-import { LongText, Output, Tree } from "/static/output.js";
-import { example, initial } from "/static/schema.js";
+} from "../core.js";
+import { SchemaForm } from "../form.js";
+import { JsonEditor } from "../json.js";
+import { eventsOf, follow } from "../live.js";
+import { place, setQuery } from "../location.js";
+import { LongText, Output, Tree } from "../output.js";
+import { example, initial } from "../schema.js";
 
 const API = "/api/base/v1";
 const FINAL = ["success", "error", "cancelled"];

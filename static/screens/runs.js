@@ -1,6 +1,6 @@
 // Runs: the history of the organization with its filters in the URL, and one run with its timeline.
 
-import { html, useEffect, useMemo, useState } from "/static/vendor/preact.js";
+import { html, useEffect, useMemo, useState } from "../vendor/preact.js";
 import {
   Button,
   Confirm,
@@ -26,14 +26,14 @@ import {
   statusOf,
   useChanges,
   useLoad,
-} from "/static/core.js";
-import { eventsOf, follow, rereading } from "/static/live.js";
-import { go, place, setQuery } from "/static/location.js";
-import { LongText, Output, Tree } from "/static/output.js";
-import { Rows, usePrinting } from "/static/rows.js";
-import { axisOf, rowsOfExecution, rowsOfPrediction } from "/static/timeline.js";
-import { CLASSES, Tabs } from "/static/screens/models.js";
-import { DeliveriesOf } from "/static/screens/webhooks.js";
+} from "../core.js";
+import { eventsOf, follow, rereading } from "../live.js";
+import { go, place, setQuery } from "../location.js";
+import { LongText, Output, Tree } from "../output.js";
+import { Rows, usePrinting } from "../rows.js";
+import { axisOf, rowsOfExecution, rowsOfPrediction } from "../timeline.js";
+import { CLASSES, Tabs } from "./models.js";
+import { DeliveriesOf } from "./webhooks.js";
 
 const API = "/api/base";
 const FINAL = ["success", "error", "cancelled", "completed", "failed"];

@@ -1,6 +1,6 @@
 // Named secrets: names and dates, a new value, deletion. Values are sent to the service and never shown again.
 
-import { html, useState } from "/static/vendor/preact.js";
+import { html, useState } from "../vendor/preact.js";
 import {
   Button,
   Confirm,
@@ -18,8 +18,8 @@ import {
   sentence,
   useChanges,
   useLoad,
-} from "/static/core.js";
-import { Rows } from "/static/rows.js";
+} from "../core.js";
+import { Rows } from "../rows.js";
 
 const API = "/api/base/v1/secrets";
 const pathOf = (name) => `${API}/${encodeURIComponent(name)}`;

@@ -1,6 +1,6 @@
 // Webhooks: deliveries with every attempt, and redelivery.
 
-import { html, useEffect, useState } from "/static/vendor/preact.js";
+import { html, useEffect, useState } from "../vendor/preact.js";
 import {
   Button,
   Empty,
@@ -22,9 +22,9 @@ import {
   session,
   useChanges,
   useLoad,
-} from "/static/core.js";
-import { place, setQuery } from "/static/location.js";
-import { LongText } from "/static/output.js";
+} from "../core.js";
+import { place, setQuery } from "../location.js";
+import { LongText } from "../output.js";
 
 const API = "/api/base/v1/webhooks";
 const STATES = [

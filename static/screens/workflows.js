@@ -1,6 +1,6 @@
 // Workflows: the list with its search, creation, and import of other formats. The editor handles a single workflow.
 
-import { html, useState } from "/static/vendor/preact.js";
+import { html, useState } from "../vendor/preact.js";
 import {
   Button,
   Dialog,
@@ -24,11 +24,11 @@ import {
   statusOf,
   useChanges,
   useLoad,
-} from "/static/core.js";
-import { go, place, setQuery } from "/static/location.js";
-import { API, FLOWS, TEMPLATES, readImport } from "/static/workflows/service.js";
+} from "../core.js";
+import { go, place, setQuery } from "../location.js";
+import { API, FLOWS, TEMPLATES, readImport } from "../workflows/service.js";
 
-export { Editor as Detail } from "/static/workflows/editor.js";
+export { Editor as Detail } from "../workflows/editor.js";
 
 const PAGE = 25;
 const SORTS = [

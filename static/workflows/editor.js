@@ -2,17 +2,17 @@
 // automatically: Save creates the next version, unless somebody else has changed the workflow in the meantime.
 // Unsaved changes stay in this tab until it is closed.
 
-import { html, useEffect, useMemo, useRef, useState } from "/static/vendor/preact.js";
-import { Button, Confirm, Dialog, Icon, Link, Loaded, Notice, Page, Refusal, Text, ask, count, sentence, useLoad } from "/static/core.js";
-import { Tabs } from "/static/screens/models.js";
-import { problemsByStep, walk } from "/static/workflows/flow.js";
-import { RunTab } from "/static/workflows/run.js";
-import { API, FLOWS, allModels, download, loadVersion, nextVersion, putVersion } from "/static/workflows/service.js";
-import { StepsTab } from "/static/workflows/steps.js";
-import { JsonEditor } from "/static/json.js";
-import { go, place, setQuery } from "/static/location.js";
-import { Compared, VersionsTab } from "/static/workflows/versions.js";
-import { Toast, focusedText } from "/static/values.js";
+import { html, useEffect, useMemo, useRef, useState } from "../vendor/preact.js";
+import { Button, Confirm, Dialog, Icon, Link, Loaded, Notice, Page, Refusal, Text, ask, count, sentence, useLoad } from "../core.js";
+import { Tabs } from "../screens/models.js";
+import { problemsByStep, walk } from "./flow.js";
+import { RunTab } from "./run.js";
+import { API, FLOWS, allModels, download, loadVersion, nextVersion, putVersion } from "./service.js";
+import { StepsTab } from "./steps.js";
+import { JsonEditor } from "../json.js";
+import { go, place, setQuery } from "../location.js";
+import { Compared, VersionsTab } from "./versions.js";
+import { Toast, focusedText } from "../values.js";
 
 // Milliseconds without a change after which the service validates the draft.
 const PAUSE_MS = 500;

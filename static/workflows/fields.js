@@ -1,14 +1,14 @@
 // The fields of one step, by its type. A field changes only its own part of the step; parts without a field stay as
 // written.
 
-import { html, useRef, useState } from "/static/vendor/preact.js";
-import { Button, Field, Icon, Input, Link, Notice, Text, useLoad } from "/static/core.js";
-import { Json } from "/static/form.js";
-import { isNullable, propertiesOf, resolve, typesOf } from "/static/schema.js";
-import { useAlternatives } from "/static/values.js";
-import { changed, idOf, valueAt } from "/static/workflows/flow.js";
-import { allWorkflows, workflowWithInputs } from "/static/workflows/service.js";
-import { Pairs, Template } from "/static/workflows/text.js";
+import { html, useRef, useState } from "../vendor/preact.js";
+import { Button, Field, Icon, Input, Link, Notice, Text, useLoad } from "../core.js";
+import { Json } from "../form.js";
+import { isNullable, propertiesOf, resolve, typesOf } from "../schema.js";
+import { useAlternatives } from "../values.js";
+import { changed, idOf, valueAt } from "./flow.js";
+import { allWorkflows, workflowWithInputs } from "./service.js";
+import { Pairs, Template } from "./text.js";
 
 const CLASSES = [
   "content_moderation",

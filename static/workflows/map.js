@@ -1,8 +1,8 @@
 // The map of a workflow: each step a box, each wait a line, with containers around nested steps. It is drawn from the
 // definition and never edited; the list beside it contains the same information.
 
-import { html, useMemo } from "/static/vendor/preact.js";
-import { blocksOf, idOf, pointer, subjectOf, valueAt, waitsOf } from "/static/workflows/flow.js";
+import { html, useMemo } from "../vendor/preact.js";
+import { blocksOf, idOf, pointer, subjectOf, valueAt, waitsOf } from "./flow.js";
 
 const WIDTH = 164;
 const HEIGHT = 40;

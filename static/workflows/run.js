@@ -1,6 +1,6 @@
 // Runs a stored version of a workflow: once, or for up to ten inputs at once.
 
-import { html, useState } from "/static/vendor/preact.js";
+import { html, useState } from "../vendor/preact.js";
 import {
   Button,
   Copy,
@@ -17,11 +17,11 @@ import {
   statusOf,
   useChanges,
   useLoad,
-} from "/static/core.js";
-import { Json, SchemaForm } from "/static/form.js";
-import { go } from "/static/location.js";
-import { example, initial } from "/static/schema.js";
-import { API } from "/static/workflows/service.js";
+} from "../core.js";
+import { Json, SchemaForm } from "../form.js";
+import { go } from "../location.js";
+import { example, initial } from "../schema.js";
+import { API } from "./service.js";
 
 // Maximum inputs of one bulk run.
 const BULK_MAX = 10;

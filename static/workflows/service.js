@@ -1,6 +1,6 @@
 // Requests of the workflow screens, the templates of new workflows, and the import and export formats.
 
-import { ask, request } from "/static/core.js";
+import { ask, request } from "../core.js";
 
 export const API = "/api/workflows/api/v1";
 export const FLOWS = "/api/flows/api/v1";

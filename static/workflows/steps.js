@@ -1,24 +1,11 @@
 // The steps of a workflow as a list, with the fields of the selected one beside it and the map below.
 
-import { html, useEffect, useRef, useState } from "/static/vendor/preact.js";
-import { Icon, IconButton, Notice, Text } from "/static/core.js";
-import { place, setQuery } from "/static/location.js";
-import { InputFields, OutputFields, StepFields } from "/static/workflows/fields.js";
-import {
-  TYPES,
-  blocksOf,
-  changed,
-  idOf,
-  offersAt,
-  pointer,
-  renamedInput,
-  rootsOf,
-  subjectOf,
-  valueAt,
-  walk,
-  withStep,
-} from "/static/workflows/flow.js";
-import { FlowMap } from "/static/workflows/map.js";
+import { html, useEffect, useRef, useState } from "../vendor/preact.js";
+import { Icon, IconButton, Notice, Text } from "../core.js";
+import { place, setQuery } from "../location.js";
+import { InputFields, OutputFields, StepFields } from "./fields.js";
+import { TYPES, blocksOf, changed, idOf, offersAt, pointer, renamedInput, rootsOf, subjectOf, valueAt, walk, withStep } from "./flow.js";
+import { FlowMap } from "./map.js";
 
 // The initial content of a new step of each type.
 const NEW = {

@@ -1,8 +1,8 @@
 // Fields of the editor: texts with completion of references, and pairs of names and values.
 
-import { html, useId, useMemo, useRef, useState } from "/static/vendor/preact.js";
-import { Button, Field, Icon, IconButton } from "/static/core.js";
-import { useForeign } from "/static/values.js";
+import { html, useId, useMemo, useRef, useState } from "../vendor/preact.js";
+import { Button, Field, Icon, IconButton } from "../core.js";
+import { useForeign } from "../values.js";
 
 // Maximum number of references offered.
 const OFFERED_MAX = 12;

@@ -1,10 +1,10 @@
 // The versions of a workflow: their content, the differences of two, locking and sharing.
 
-import { html, useMemo, useState } from "/static/vendor/preact.js";
-import { Button, Confirm, Copy, Dialog, Field, Icon, Link, Loaded, Notice, Text, Time, count, session, useLoad } from "/static/core.js";
-import { place, setQuery } from "/static/location.js";
-import { differences } from "/static/workflows/flow.js";
-import { loadVersion, putVersion } from "/static/workflows/service.js";
+import { html, useMemo, useState } from "../vendor/preact.js";
+import { Button, Confirm, Copy, Dialog, Field, Icon, Link, Loaded, Notice, Text, Time, count, session, useLoad } from "../core.js";
+import { place, setQuery } from "../location.js";
+import { differences } from "./flow.js";
+import { loadVersion, putVersion } from "./service.js";
 
 // Context lines around a difference.
 const AROUND = 3;

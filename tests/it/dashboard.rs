@@ -53,7 +53,7 @@ async fn setup_link_creates_one_owner_once() {
     assert!(answers.iter().all(|answer| [204, 410].contains(&answer.status)), "{answers:?}");
     let cookie = made[0].header("set-cookie");
     assert!(cookie.contains("; HttpOnly; SameSite=Strict;"), "{cookie}");
-    let port = service.address(Role::Dashboard).port();
+    let port = service.front(Role::Dashboard).port();
     assert!(cookie.starts_with(&format!("orrery_session_{port}=")), "{cookie}");
     let owner = Person { cookie: cookie_of(cookie), email: String::new() };
     let session = service.session_of(&owner).await;
@@ -95,7 +95,7 @@ async fn session_starts_with_password_and_ends_with_logout() {
     let restarted = service.restart().await;
     // The cookie's name contains the port, which has changed.
     let value = owner.cookie.split_once('=').unwrap().1;
-    let port = restarted.address(Role::Dashboard).port();
+    let port = restarted.front(Role::Dashboard).port();
     let owner = Person { cookie: format!("orrery_session_{port}={value}"), ..owner };
     restarted.asks(&owner, Method::GET, "/members").send().await.expect(200);
 }
@@ -293,8 +293,9 @@ async fn session_runs_models_only_for_its_organization() {
 async fn request_from_another_page_changes_nothing() {
     let service = Service::start().await;
     let owner = service.owner().await;
-    let port = service.address(Role::Dashboard).port();
-    let own = format!("http://127.0.0.1:{port}");
+    let front = service.front(Role::Dashboard);
+    let port = front.port();
+    let own = format!("http://{front}");
     let send = async |headers: &[(&str, &str)], media_type: &str| {
         let mut ask = service.ask(Role::Dashboard, Method::POST, "/keys");
         for (name, value) in headers {

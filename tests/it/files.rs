@@ -28,7 +28,7 @@ async fn fetch(service: &Service, url: &Value, headers: &[(&str, &str)]) -> Answ
 async fn file_of_output_bytes_is_served_at_its_url() {
     let service = Service::start().await;
     let url = output(&service, "image-qr", json!({"text": "hi", "format": "svg"})).await;
-    let base = format!("http://{}/v1/files/", service.address(Role::Base));
+    let base = format!("{}/v1/files/", service.url(Role::Base));
     assert!(url.as_str().unwrap().starts_with(&base), "{url}");
     let whole = fetch(&service, &url, &[]).await;
     assert_eq!((whole.status, whole.header("content-type")), (200, "image/svg+xml"));
@@ -90,7 +90,7 @@ async fn file_url_of_output_follows_public_url() {
         .await;
     let execution = service.trigger(&workflow, json!({})).await;
     let shown = service.completed(&execution).await["output"]["see"].clone();
-    let old = format!("http://{}/", service.address(Role::Base));
+    let old = format!("{}/", service.url(Role::Base));
     assert!(shown.as_str().unwrap().starts_with(&format!("at {old}v1/files/")), "{shown}");
 
     service.config.hosts.base.public_url = "https://box.example".to_owned();

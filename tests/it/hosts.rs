@@ -14,7 +14,7 @@ async fn host_root_and_health_describe_the_service() {
     for role in [Role::Base, Role::Workflows, Role::Flows, Role::Agent] {
         let answer = service.ask(role, Method::GET, "/").send().await;
         let body = answer.expect(200);
-        let url = format!("http://{}", service.address(role));
+        let url = service.url(role);
         let links = json!({
             "health": format!("{url}/health"),
             "ready": format!("{url}/ready"),

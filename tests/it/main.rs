@@ -66,6 +66,7 @@ mod llm_streams;
 mod mcp;
 mod models;
 mod named_secrets;
+mod one_port;
 mod openai_client;
 mod openapi;
 mod orchestration_screens;

@@ -323,7 +323,7 @@ async fn mcp_invalid_message_is_rejected() {
 #[tokio::test]
 async fn mcp_rejects_other_origins() {
     let service = Service::configured("cors.allow_origins = ['https://app.example']\n").await;
-    let own = format!("http://{}", service.address(Role::Agent));
+    let own = service.url(Role::Agent).replace("/agent", "");
     let near = own.replace("127.0.0.1", "localhost");
     let ping = request("ping", json!({}));
     for (origin, expected) in [

@@ -214,7 +214,7 @@ async fn prediction_record_has_every_field_in_every_state() {
         "attempts",
     ];
     assert_eq!(fields, expected);
-    let url = format!("http://{}/v1/prediction/{id}", service.address(Role::Base));
+    let url = format!("{}/v1/prediction/{id}", service.url(Role::Base));
     assert_eq!(done["urls"], json!({"get": url, "cancel": format!("{url}/cancel")}));
     assert_eq!((&done["id"], &done["model"]), (&json!(id), &json!("held")));
     assert_eq!((&done["status"], &done["output"]), (&json!("success"), &json!({"held": true})));

@@ -155,8 +155,7 @@ async fn openapi_of_each_host_matches_route_table() {
         let answer = service.ask(role, Method::GET, "/openapi.json").send().await;
         let document = answer.expect(200);
         assert_eq!(document["openapi"], "3.1.0");
-        let url = format!("http://{}", service.address(role));
-        assert_eq!(document["servers"][0]["url"], url);
+        assert_eq!(document["servers"][0]["url"], service.url(role));
         let mut described = BTreeSet::new();
         let mut ids = BTreeSet::new();
         for (path, operations) in document["paths"].as_object().unwrap() {

@@ -91,7 +91,7 @@ async fn body_field_unknown_is_ignored_and_named() {
 async fn path_of_another_host_names_that_host() {
     let service = Service::start().await;
     let asked = service.post("/api/v1/workflows", &json!({})).send().await.expect(404);
-    let url = format!("http://{}", service.address(Role::Workflows));
+    let url = service.url(Role::Workflows).to_owned();
     assert_eq!(asked["error"], "not found");
     assert_eq!(asked["details"], json!({"host": "workflows", "url": url}));
     service.get("/v1/nothing").await.expect_error(404, "not found");

@@ -23,6 +23,9 @@ pub struct Site {
     /// The host and port in the request.
     authority: String,
     is_encrypted: bool,
+    /// The path below which the request reached the dashboard, such as `/dashboard`; empty on the
+    /// dashboard's own host.
+    pub place: &'static str,
 }
 
 impl Site {
@@ -62,7 +65,13 @@ impl Site {
         let by_proxy = public.as_ref().is_some_and(|url| {
             url.scheme() == "https" && authority_of(url).eq_ignore_ascii_case(&authority)
         });
-        Ok(Self { authority, is_encrypted: is_encrypted || by_proxy })
+        Ok(Self { authority, is_encrypted: is_encrypted || by_proxy, place: "" })
+    }
+
+    /// Returns the same site, served below `place`.
+    #[must_use]
+    pub fn below(self, place: &'static str) -> Self {
+        Self { place, ..self }
     }
 
     /// Returns the name of the session cookie. Cookies ignore ports, so without encryption the name

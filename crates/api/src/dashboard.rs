@@ -42,7 +42,7 @@ pub(crate) async fn asset(context: Context) -> Result<Response, crate::Error> {
 }
 
 fn asset_reply(context: &Context, path: &str) -> Result<Response, crate::Error> {
-    dashboard::asset(path, &context.request.headers)
+    dashboard::asset(path, context.site()?.place, &context.request.headers)
         .ok_or_else(|| crate::Error::not_found("not found"))
 }
 

@@ -59,6 +59,9 @@ struct Mounted {
 #[derive(Debug, Clone)]
 pub struct Host {
     role: Role,
+    /// The path below which the host is served, such as `/dashboard`; empty if the host has its own
+    /// address.
+    place: &'static str,
     /// Whether the host's connections are encrypted.
     is_encrypted: bool,
     router: Arc<Router<Mounted>>,
@@ -105,11 +108,18 @@ impl Host {
         }
         Ok(Self {
             role,
+            place: "",
             is_encrypted,
             router: Arc::new(router),
             metrics: Arc::new(RequestMetrics::new(role)),
             services,
         })
+    }
+
+    /// Returns the same host, served below `place`. The caller removes `place` from the paths.
+    #[must_use]
+    pub fn below(self, place: &'static str) -> Self {
+        Self { place, ..self }
     }
 
     /// Mounts the routes of another host under `prefix`, with the given access.
@@ -202,7 +212,7 @@ impl Host {
         }
         let site = match self.role {
             Role::Dashboard => match Site::of(&self.services, &request, self.is_encrypted) {
-                Ok(site) => Some(site),
+                Ok(site) => Some(site.below(self.place)),
                 Err(error) => return (None, Err(error)),
             },
             Role::Base

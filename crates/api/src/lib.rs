@@ -52,6 +52,7 @@ mod mcp;
 mod members;
 mod models;
 mod named;
+mod one_port;
 mod openapi;
 mod operator;
 mod pauses;
@@ -79,6 +80,7 @@ pub use self::dispatch::Host as HostService;
 use self::doc::Doc;
 pub use self::doctor::words;
 pub use self::error::Error;
+pub use self::one_port::OnePort;
 pub use self::openapi::{Documents, of_host as openapi_of};
 pub use self::services::{
     Doctor, Finding, HostAddress, Keep, LateBackup, Listening, Live, Readiness, Reloaded, Reloader,

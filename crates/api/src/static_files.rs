@@ -35,6 +35,10 @@ const POLICY: HeaderValue = HeaderValue::from_static(
      base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; \
      trusted-types 'none'",
 );
+/// The page of all screens.
+pub const PAGE: &str = "index.html";
+/// What stands for the path below which the dashboard is served, in the page.
+const PLACE: &str = "{place}";
 /// Maximum length of a request header. A longer header is ignored.
 const HEADER_MAX: usize = 4096;
 
@@ -42,8 +46,9 @@ const HEADER_MAX: usize = 4096;
 #[folder = "../../static/"]
 struct Files;
 
-/// The compressed files, each compressed once. The number of embedded files bounds their number.
-static COMPRESSED: Mutex<Option<HashMap<String, Bytes>>> = Mutex::new(None);
+/// The compressed files, each compressed once, by path and place. The number of embedded files
+/// bounds their number: only the page depends on its place.
+static COMPRESSED: Mutex<Option<HashMap<(String, &str), Bytes>>> = Mutex::new(None);
 
 /// Adds the protective headers to a response of the dashboard's host. Headers that the response
 /// already has are retained: users' files have a stricter policy.
@@ -62,25 +67,29 @@ pub fn protect(headers: &mut HeaderMap) {
 }
 
 /// Returns the embedded file at `path` (`index.html`, `style.css`, …), or a 304 without a body if
-/// the browser's copy is current. `asked` are the request headers. Browsers cache a file but
-/// revalidate it before each use, so that an update of the binary takes effect at once.
+/// the browser's copy is current. `place` is the path below which the dashboard is served, usually
+/// empty. `asked` are the request headers. Browsers cache a file but revalidate it before each use,
+/// so that an update of the binary takes effect at once.
 #[must_use]
-pub fn asset(path: &str, asked: &HeaderMap) -> Option<Response> {
+pub fn asset(path: &str, place: &'static str, asked: &HeaderMap) -> Option<Response> {
     let file = Files::get(path)?;
     let header = |name: HeaderName| {
         let text = asked.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
         if text.len() <= HEADER_MAX { text } else { "" }
     };
-    let tag = tag(&file.metadata.sha256_hash());
+    // Only the page contains paths from the root; all other files refer to each other.
+    let place = if path == PAGE { place } else { "" };
+    let tag = tag(&file.metadata.sha256_hash(), place);
     let is_compressed = accepts_gzip(header(ACCEPT_ENCODING));
     let mut answer = if matches(header(IF_NONE_MATCH), &tag) {
         response::empty(StatusCode::NOT_MODIFIED)
     } else {
         let bytes = match file.data {
+            _ if path == PAGE => page_below(place, &file.data).into(),
             Cow::Borrowed(bytes) => Bytes::from_static(bytes),
             Cow::Owned(bytes) => bytes.into(),
         };
-        let bytes = if is_compressed { compressed(path, &bytes)? } else { bytes };
+        let bytes = if is_compressed { compressed(path, place, &bytes)? } else { bytes };
         let content_type = HeaderValue::from_static(content_type(path));
         let mut answer = response::with_type(StatusCode::OK, content_type, bytes);
         if is_compressed {
@@ -97,6 +106,11 @@ pub fn asset(path: &str, asked: &HeaderMap) -> Option<Response> {
     Some(answer)
 }
 
+/// Returns the page for a dashboard below `place`.
+fn page_below(place: &str, page: &[u8]) -> String {
+    String::from_utf8_lossy(page).replace(PLACE, place)
+}
+
 /// Returns whether an `Accept-Encoding` header accepts gzip.
 fn accepts_gzip(accepted: &str) -> bool {
     accepted.split(',').any(|one| {
@@ -106,23 +120,24 @@ fn accepts_gzip(accepted: &str) -> bool {
 }
 
 /// Returns the file at `path`, compressed with gzip.
-fn compressed(path: &str, bytes: &Bytes) -> Option<Bytes> {
+fn compressed(path: &str, place: &'static str, bytes: &Bytes) -> Option<Bytes> {
     let mut made = COMPRESSED.lock().unwrap_or_else(PoisonError::into_inner);
     let made = made.get_or_insert_with(HashMap::new);
-    if let Some(known) = made.get(path) {
+    let key = (path.to_owned(), place);
+    if let Some(known) = made.get(&key) {
         return Some(known.clone());
     }
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
     encoder.write_all(bytes).ok()?;
     let small = Bytes::from(encoder.finish().ok()?);
-    made.insert(path.to_owned(), small.clone());
+    made.insert(key, small.clone());
     Some(small)
 }
 
-/// Returns half of the SHA-256 of the contents in quoted hexadecimal, as a strong `ETag` (RFC 9110,
-/// section 8.8.3).
-fn tag(hash: &[u8; 32]) -> String {
-    format!("\"{}\"", hex(hash.iter().take(16)))
+/// Returns half of the SHA-256 of the contents in quoted hexadecimal, after the place of the page,
+/// as a strong `ETag` (RFC 9110, section 8.8.3).
+fn tag(hash: &[u8; 32], place: &str) -> String {
+    format!("\"{place}{}\"", hex(hash.iter().take(16)))
 }
 
 /// Returns whether `known`, an `If-None-Match` header, matches `tag` (RFC 9110, section 13.1.2:
@@ -140,7 +155,7 @@ fn content_type(path: &str) -> &'static str {
         Some("js") => "text/javascript; charset=utf-8",
         Some("svg") => "image/svg+xml",
         Some("md") => "text/markdown; charset=utf-8",
-        Some("txt") => "text/plain; charset=utf-8",
+        Some("txt" | "ts") => "text/plain; charset=utf-8",
         Some(_) | None => "application/octet-stream",
     }
 }
@@ -158,11 +173,11 @@ mod tests {
     fn ask(path: &str, name: HeaderName, value: &str) -> Option<Response> {
         let mut asked = HeaderMap::new();
         asked.insert(name, HeaderValue::from_str(value).unwrap());
-        asset(path, &asked)
+        asset(path, "", &asked)
     }
 
     fn plain(path: &str) -> Option<Response> {
-        asset(path, &HeaderMap::new())
+        asset(path, "", &HeaderMap::new())
     }
 
     fn tag_of(reply: &Response) -> String {

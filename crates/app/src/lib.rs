@@ -36,7 +36,7 @@ use std::sync::{Arc, OnceLock};
 use anyhow::Context;
 use arc_swap::ArcSwap;
 
-use self::listeners::{Bound, bind, certificates, for_operator, listen, server_limits};
+use self::listeners::{Bound, bind, certificates, for_operator, server_limits};
 use self::options::{
     configured_hosts, engine_options, files_options, members_options, outbox_options, settings,
 };
@@ -351,7 +351,9 @@ fn listen_to_operator(
 ) -> anyhow::Result<()> {
     control::keep(&config.data_dir.join(CONTROL_TOKEN), &token)?;
     let socket = config.data_dir.join(CONTROL_SOCKET);
-    listen(Listener::unix(&socket)?, Role::Control, None, services, limits, tasks)?;
+    let (role, listener) = (Role::Control, Listener::unix(&socket)?);
+    let bound = Bound { role, listener, encrypted: false, is_one_port: false };
+    bound.serve(None, services, limits, tasks)?;
     watchdog::feed(tasks, socket, token);
     Ok(())
 }
@@ -400,11 +402,18 @@ async fn bring_up(
     let acceptor = certificates.as_ref().map(Certificates::acceptor);
     let limits = server_limits(config);
     let mut addresses = Vec::new();
-    for Bound { role, listener, encrypted } in bound {
-        addresses.extend(listener.address().map(|address| (role, address)));
-        let tls = acceptor.clone().filter(|_| encrypted);
-        let limits = if role == Role::Metrics { for_operator(&limits) } else { limits.clone() };
-        listen(listener, role, tls, &services, limits, &tasks)?;
+    let mut listening = Vec::new();
+    let one_port = bound.iter().find(|bound| bound.is_one_port);
+    let one_port = one_port.and_then(|bound| bound.listener.address());
+    for bound in bound {
+        if let Some(address) = bound.listener.address() {
+            listening.push(format!("{} {address}", bound.name()));
+            addresses.push((bound.role, address));
+        }
+        let tls = acceptor.clone().filter(|_| bound.encrypted);
+        let is_metrics = bound.role == Role::Metrics;
+        let limits = if is_metrics { for_operator(&limits) } else { limits.clone() };
+        bound.serve(tls, &services, limits, &tasks)?;
     }
     listen_to_operator(config, &services, for_operator(&limits), &tasks, control_token)?;
     if let Some(certificates) = &certificates {
@@ -420,8 +429,6 @@ async fn bring_up(
     work.spawn(services.schedules.clone().run(work.clone()));
     services.readiness.set();
     let disk = services.store.disk_space();
-    let listening: Vec<String> =
-        addresses.iter().map(|(role, address)| format!("{} {address}", role.as_str())).collect();
     tracing::info!(
         listening = listening.join(", "),
         unfinished,
@@ -431,7 +438,7 @@ async fn bring_up(
         "service ready"
     );
     let grace = config.engine.shutdown_grace;
-    Ok((Running { services, tasks, grace, addresses, background }, started))
+    Ok((Running { services, tasks, grace, addresses, one_port, background }, started))
 }
 
 /// Locks the data folder, binds the addresses and checks the operator's certificate. If that fails,

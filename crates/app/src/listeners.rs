@@ -1,18 +1,20 @@
 //! The listeners: all addresses are bound before any layer is opened, and served once all layers
 //! are open.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
+use url::Url;
 
 use super::inherited::Inherited;
 use super::{OPERATOR_CONNECTIONS, ROLES, descriptors};
-use orrery_api::{HostAddress, HostService, Role, Services};
-use orrery_config::{Config, TlsMode, secret};
+use orrery_api::{HostAddress, HostService, OnePort, Role, Services};
+use orrery_config::{Config, Host, TlsMode, secret};
 use orrery_http::budget::{Budget, Share};
-use orrery_http::server::{Limits, Listener};
+use orrery_http::server::{Limits, Listener, Service};
 use orrery_http::tls::{Certificates, machine_name};
 use orrery_runtime::{Clock, Tasks};
 
@@ -21,6 +23,8 @@ pub(super) struct Bound {
     pub(super) role: Role,
     pub(super) listener: Listener,
     pub(super) encrypted: bool,
+    /// Whether the listener serves every host; its `role` is the base host then.
+    pub(super) is_one_port: bool,
 }
 
 /// Binds the addresses of all hosts, except those that systemd already holds, so that a port
@@ -31,34 +35,53 @@ pub(super) fn bind(config: &Config) -> anyhow::Result<(Vec<Bound>, Vec<HostAddre
         Some(socket) => Listener::of_bound(socket),
         None => Listener::tcp(address),
     };
-    let mut bound = Vec::new();
-    let mut hosts = Vec::new();
-    for (role, (name, host)) in ROLES.into_iter().zip(config.hosts.named()) {
-        let mut url = host.public_url.clone();
+    let mut bound: Vec<Bound> = Vec::new();
+    let encrypted = |address| config.tls.encrypts(address);
+    let hosts = &config.hosts;
+    for (role, (name, host)) in ROLES.into_iter().zip(hosts.named()) {
         for address in &host.listen {
             let listener = tcp(*address).with_context(|| format!("the host {name}"))?;
-            if address.port() == 0
-                && let Some(actual) = listener.address()
-            {
-                url = url.replace(":0", &format!(":{}", actual.port()));
-            }
-            bound.push(Bound { role, listener, encrypted: config.tls.encrypts(address) });
+            let is_one_port = role == Role::Base && hosts.one_port.contains(address);
+            bound.push(Bound { role, listener, encrypted: encrypted(address), is_one_port });
         }
-        hosts.push(HostAddress { role, url });
     }
+    for address in hosts.one_port.iter().filter(|one| !hosts.base.listen.contains(one)) {
+        let listener = tcp(*address).context("hosts.one_port")?;
+        let encrypted = encrypted(address);
+        bound.push(Bound { role: Role::Base, listener, encrypted, is_one_port: true });
+    }
+    let has_one_port = !hosts.one_port.is_empty();
+    let address_of = |(role, (_, host)): (Role, (_, &Host))| {
+        let serves = |one: &&Bound| if has_one_port { one.is_one_port } else { one.role == role };
+        let actual = bound.iter().find(serves).and_then(|one| one.listener.address());
+        HostAddress { role, url: with_port(&host.public_url, actual) }
+    };
+    let named = ROLES.into_iter().zip(hosts.named()).map(address_of).collect();
     for address in &config.metrics.listen {
         let listener = tcp(*address).context("metrics")?;
-        bound.push(Bound { role: Role::Metrics, listener, encrypted: false });
+        let role = Role::Metrics;
+        bound.push(Bound { role, listener, encrypted: false, is_one_port: false });
     }
     inherited.nothing_left()?;
-    Ok((bound, hosts))
+    Ok((bound, named))
+}
+
+/// Returns the URL of a host with the port that the system has chosen, if it is configured with
+/// port 0.
+fn with_port(url: &str, actual: Option<SocketAddr>) -> String {
+    let zero = Url::parse(url).ok().filter(|url| url.port() == Some(0));
+    let (Some(mut made), Some(actual)) = (zero, actual) else { return url.to_owned() };
+    match made.set_port(Some(actual.port())) {
+        Ok(()) => made.as_str().trim_end_matches('/').to_owned(),
+        Err(()) => url.to_owned(),
+    }
 }
 
 /// Returns the certificate for encrypted listeners; `None` if no listener is encrypted.
 pub(super) fn certificates(config: &Config, clock: &Clock) -> anyhow::Result<Option<Certificates>> {
     let hosts = config.hosts.named();
-    if !hosts.iter().flat_map(|(_, host)| &host.listen).any(|address| config.tls.encrypts(address))
-    {
+    let listen = hosts.iter().flat_map(|(_, host)| &host.listen).chain(&config.hosts.one_port);
+    if !listen.into_iter().any(|address| config.tls.encrypts(address)) {
         return Ok(None);
     }
     let made = match &config.tls.mode {
@@ -68,7 +91,7 @@ pub(super) fn certificates(config: &Config, clock: &Clock) -> anyhow::Result<Opt
         }
         TlsMode::Auto | TlsMode::SelfSigned | TlsMode::Off => {
             let mut names = config.tls.names.clone();
-            let hosts = hosts.iter().filter_map(|(_, host)| url::Url::parse(&host.public_url).ok());
+            let hosts = hosts.iter().filter_map(|(_, host)| Url::parse(&host.public_url).ok());
             let machine = machine_name();
             let hosts = hosts.filter_map(|url| url.host_str().map(str::to_owned));
             // A derived URL contains the machine's own name, which may change at each start, so
@@ -104,15 +127,26 @@ pub(super) fn for_operator(limits: &Limits) -> Limits {
     }
 }
 
-pub(super) fn listen(
-    listener: Listener,
-    role: Role,
-    tls: Option<TlsAcceptor>,
-    services: &Arc<Services>,
-    limits: Limits,
-    tasks: &Tasks,
-) -> anyhow::Result<()> {
-    let host = Arc::new(HostService::new(role, Arc::clone(services), tls.is_some())?);
-    tasks.spawn(listener.serve(tls, host, limits, tasks.clone()));
-    Ok(())
+impl Bound {
+    /// Returns what the listener serves, for the log.
+    pub(super) fn name(&self) -> &'static str {
+        if self.is_one_port { "one port" } else { self.role.as_str() }
+    }
+
+    /// Serves the listener until the service stops.
+    pub(super) fn serve(
+        self,
+        tls: Option<TlsAcceptor>,
+        services: &Arc<Services>,
+        limits: Limits,
+        tasks: &Tasks,
+    ) -> anyhow::Result<()> {
+        let service: Arc<dyn Service> = if self.is_one_port {
+            Arc::new(OnePort::new(services, tls.is_some())?)
+        } else {
+            Arc::new(HostService::new(self.role, Arc::clone(services), tls.is_some())?)
+        };
+        tasks.spawn(self.listener.serve(tls, service, limits, tasks.clone()));
+        Ok(())
+    }
 }

@@ -26,6 +26,8 @@ pub struct Running {
     pub(super) tasks: Tasks,
     pub(super) grace: Duration,
     pub(super) addresses: Vec<(Role, SocketAddr)>,
+    /// The first listening address of all hosts together, if there is one.
+    pub one_port: Option<SocketAddr>,
     /// The threads that run executions and deliveries.
     pub(super) background: Background,
 }

@@ -76,6 +76,9 @@ pub struct Config {
 /// The hosts of the service, each with its own addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hosts {
+    /// Addresses that serve every host, each below its own path; empty if there are none. An
+    /// address of the base host may be one of them.
+    pub one_port: Vec<SocketAddr>,
     pub base: Host,
     pub workflows: Host,
     pub flows: Host,

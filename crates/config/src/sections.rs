@@ -195,24 +195,38 @@ struct Listener {
 fn listeners(root: &mut Section<'_>, tls: &Tls, defaults: &Defaults) -> (Hosts, Metrics) {
     let mut taken: Vec<Listener> = Vec::new();
     let hosts = root.section("hosts", |section| {
+        let one_port = section.get("one_port", Vec::new(), addresses);
+        let of_one_port = (!one_port.is_empty()).then(|| section.span("one_port"));
+        // The URL of the base host, if the other hosts are below it.
+        let mut shared: Option<String> = None;
         let mut host = |name: &'static str, offset: u16| {
             section.section(name, |section| {
                 let default = SocketAddr::new(defaults.address, defaults.first_port + offset);
                 let listen = section.get("listen", vec![default], some_addresses);
                 let at = section.span("listen");
                 taken.push(Listener { name, addresses: listen.clone(), at });
-                let derived = public_url(&listen, tls, &defaults.machine);
+                let derived = match &shared {
+                    Some(base) => format!("{base}/{name}"),
+                    None if one_port.is_empty() => public_url(&listen, tls, &defaults.machine),
+                    None => public_url(&one_port, tls, &defaults.machine),
+                };
                 let public_url = section.optional("public_url", web_address).unwrap_or(derived);
+                if !one_port.is_empty() {
+                    shared.get_or_insert_with(|| public_url.clone());
+                }
                 Host { listen, public_url }
             })
         };
-        Hosts {
-            base: host("base", 0),
-            workflows: host("workflows", 1),
-            flows: host("flows", 2),
-            agent: host("agent", 3),
-            dashboard: host("dashboard", 4),
+        let base = host("base", 0);
+        let workflows = host("workflows", 1);
+        let flows = host("flows", 2);
+        let agent = host("agent", 3);
+        let dashboard = host("dashboard", 4);
+        if let Some(at) = of_one_port {
+            let own = one_port.iter().filter(|address| !base.listen.contains(address));
+            taken.push(Listener { name: "one_port", addresses: own.copied().collect(), at });
         }
+        Hosts { one_port, base, workflows, flows, agent, dashboard }
     });
     let metrics = root.section("metrics", |section| {
         let default = SocketAddr::from(([127, 0, 0, 1], defaults.metrics_port));

@@ -24,6 +24,8 @@ pub(crate) struct Ask {
     role: Role,
     method: Method,
     host: String,
+    /// The path below which the host is served; usually empty.
+    place: String,
     path: String,
     headers: Vec<(String, Vec<u8>)>,
     body: Bytes,
@@ -45,11 +47,19 @@ impl Ask {
             role,
             method,
             host: host.to_string(),
+            place: String::new(),
             path: path.to_owned(),
             headers: Vec::new(),
             body: Bytes::new(),
             is_documented: true,
         }
+    }
+
+    /// Asks the host below its name, as on the one port of all hosts.
+    pub(super) fn below_name(self) -> Self {
+        let name = self.role.as_str();
+        let place = if self.role == Role::Base { String::new() } else { format!("/{name}") };
+        Self { place, ..self }
     }
 
     /// Adds an API key in the `X-API-Key` header.
@@ -80,7 +90,7 @@ impl Ask {
 
     /// Sends the request; returns the response with its body unread.
     pub(crate) async fn open(self) -> Response<Incoming> {
-        let url = format!("http://{}{}", self.host, self.path);
+        let url = format!("http://{}{}{}", self.host, self.place, self.path);
         let mut request = Request::builder().method(self.method).uri(url);
         for (name, value) in &self.headers {
             request = request.header(name, value.as_slice());

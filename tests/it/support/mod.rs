@@ -13,6 +13,7 @@ pub(crate) mod mcp_server;
 mod mlserver;
 mod process;
 mod provider;
+mod proxy;
 mod python;
 mod receiver;
 mod server;

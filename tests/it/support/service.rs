@@ -1,5 +1,6 @@
 //! The service in this process, on free ports, with two organizations and a temporary folder.
 
+use std::env;
 use std::fs;
 use std::net::SocketAddr;
 use std::ops::Deref;
@@ -24,6 +25,7 @@ use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 
 use super::client::{Answer, Ask, Connections};
+use super::proxy::Proxy;
 use super::within;
 
 /// Every listener uses a free port, and webhooks to this machine's IPv4 loopback are allowed.
@@ -38,6 +40,11 @@ hosts.dashboard.listen = "127.0.0.1:0"
 metrics.listen = "127.0.0.1:0"
 egress.allow = ["127.0.0.0/8"]
 "#;
+
+/// With this variable, every test sends its requests through one port that serves all hosts, or
+/// through this proxy in front of it; `tests/one-port` sets it.
+const THROUGH: &str = "ORRERY_TEST_THROUGH";
+const ONE_PORT: &str = "hosts.one_port = '127.0.0.2:0'\n";
 
 /// The disk reserve, unless a test overrides it. The default is a fraction of the disk, which may
 /// exceed the free space of a build machine.
@@ -104,6 +111,8 @@ pub(crate) struct Service {
     pub other_key: String,
     pub organization: Organization,
     connections: Connections,
+    /// The proxy in front of the one port of all hosts.
+    proxy: Option<Proxy>,
     runtime: Own,
     /// The last field, so that it is dropped after everything that writes to the folder.
     pub folder: Folder,
@@ -126,7 +135,9 @@ impl Service {
         let file = folder.path().join("config.toml");
         fs::create_dir(folder.path().join("models.d")).unwrap();
         let reserve = if lines.contains("limits.disk_reserve") { "" } else { DISK_RESERVE };
-        fs::write(&file, format!("{CONFIG}{reserve}{lines}")).unwrap();
+        let through = env::var(THROUGH).ok();
+        let one_port = if through.is_some() { ONE_PORT } else { "" };
+        fs::write(&file, format!("{one_port}{CONFIG}{reserve}{lines}")).unwrap();
         let mut config = Config::load(&file).unwrap();
         config.engine.shutdown_grace = Duration::from_millis(200);
         config.program = env!("CARGO_BIN_EXE_orrery").into();
@@ -139,7 +150,11 @@ impl Service {
         let other = accounts.create_organization("other").await.unwrap();
         let (_, other_key) = accounts.create_key(other.id, "test", "test", None).await.unwrap();
         let connections = Client::builder(TokioExecutor::new()).build_http();
-        Self { folder, config, running, key, other_key, organization, connections, runtime }
+        let proxy = match (through.as_deref(), running.one_port) {
+            (Some(name), Some(front)) => Proxy::start(name, front).await,
+            _ => None,
+        };
+        Self { folder, config, running, key, other_key, organization, connections, proxy, runtime }
     }
 
     /// Stops the service and restarts it on the same folder. Work that still runs after the grace
@@ -156,7 +171,11 @@ impl Service {
         let runtime = Own::new();
         let running = runtime.start(&self.config).await;
         let connections = Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();
-        Self { running, connections, runtime, ..self }
+        let proxy = match (self.proxy, running.one_port) {
+            (Some(proxy), Some(front)) => Proxy::start(proxy.name(), front).await,
+            _ => None,
+        };
+        Self { running, connections, proxy, runtime, ..self }
     }
 
     pub(crate) fn address(&self, role: Role) -> SocketAddr {
@@ -165,7 +184,20 @@ impl Service {
 
     /// Creates a request to any host, without a key.
     pub(crate) fn ask(&self, role: Role, method: Method, path: &str) -> Ask {
-        Ask::new(&self.connections, role, self.address(role), method, path)
+        let front = self.front(role);
+        let ask = Ask::new(&self.connections, role, front, method, path);
+        if front == self.address(role) { ask } else { ask.below_name() }
+    }
+
+    /// Returns the address to which requests to a host are sent.
+    pub(crate) fn front(&self, role: Role) -> SocketAddr {
+        let front = self.proxy.as_ref().map(Proxy::address).or(self.running.one_port);
+        front.filter(|_| role != Role::Metrics).unwrap_or_else(|| self.address(role))
+    }
+
+    /// Returns the public URL of a host.
+    pub(crate) fn url(&self, role: Role) -> &str {
+        self.running.services.url_of(role)
     }
 
     /// Sends a GET to the base host, with the first organization's key.

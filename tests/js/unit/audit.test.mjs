@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { readFileSync, readdirSync } from "node:fs";
 import { test } from "node:test";
 
-import { subjectOf, wordsOf } from "/static/screens/audit.js";
+import { subjectOf, wordsOf } from "../../../static/screens/audit.js";
 
 // The code of crates or of one file, without tests.
 const read = (...paths) =>

@@ -17,9 +17,9 @@ import {
   statusOf,
   tellLists,
   unattended,
-} from "/static/core.js";
-import { place, setQuery } from "/static/location.js";
-import { eventsOf } from "/static/stream.js";
+} from "../../../static/core.js";
+import { place, setQuery } from "../../../static/location.js";
+import { eventsOf } from "../../../static/stream.js";
 
 const { fetch } = globalThis;
 afterEach(() => {

@@ -20,7 +20,7 @@ import {
   waitsOf,
   walk,
   withStep,
-} from "/static/workflows/flow.js";
+} from "../../../static/workflows/flow.js";
 
 const model = (step_id, params = {}, more = {}) => ({ step_id, type: "model", model: "m", params, ...more });
 

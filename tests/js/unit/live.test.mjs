@@ -3,8 +3,8 @@
 import assert from "node:assert/strict";
 import { mock, test } from "node:test";
 
-import { Refusal, unattended } from "/static/core.js";
-import { follow, rereading } from "/static/live.js";
+import { Refusal, unattended } from "../../../static/core.js";
+import { follow, rereading } from "../../../static/live.js";
 
 /** Follows `look` with a clock that is moved here; returns the waits between the looks, in milliseconds. */
 async function waitsOf(looks, holds = false) {

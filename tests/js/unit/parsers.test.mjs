@@ -3,11 +3,11 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { faultAt } from "/static/json.js";
-import { csvOf } from "/static/screens/balance.js";
-import { eventsOf } from "/static/stream.js";
-import { nextVersion, readImport } from "/static/workflows/service.js";
-import { matching, textOf, valueOf } from "/static/workflows/text.js";
+import { faultAt } from "../../../static/json.js";
+import { csvOf } from "../../../static/screens/balance.js";
+import { eventsOf } from "../../../static/stream.js";
+import { nextVersion, readImport } from "../../../static/workflows/service.js";
+import { matching, textOf, valueOf } from "../../../static/workflows/text.js";
 
 /** @type {[string, number][]} */
 const FAULTS = [

@@ -3,7 +3,18 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { DEPTH_MAX, MOMENTS, couldBe, example, initial, isNullable, kindOf, propertiesOf, resolve, typesOf } from "/static/schema.js";
+import {
+  DEPTH_MAX,
+  MOMENTS,
+  couldBe,
+  example,
+  initial,
+  isNullable,
+  kindOf,
+  propertiesOf,
+  resolve,
+  typesOf,
+} from "../../../static/schema.js";
 
 test("references are followed, with what is beside them on top", () => {
   const root = { $defs: { "a/b": { $ref: "#/$defs/c" }, c: { type: "string", title: "C" } } };

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { axisOf, rowsOfExecution, rowsOfPrediction } from "/static/timeline.js";
+import { axisOf, rowsOfExecution, rowsOfPrediction } from "../../../static/timeline.js";
 
 const near = (value, expected) => assert.ok(Math.abs(value - expected) < 0.01, `${value} is not ${expected}`);
 const at = (second) => new Date(second * 1000).toISOString();

@@ -1,0 +1,3 @@
+// The vendored editor is untyped.
+declare const editor: any;
+export = editor;

@@ -1,0 +1,96 @@
+//! A reverse proxy in front of a service, with the configuration in `docs/examples/proxy`.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use tempfile::TempDir;
+use tokio::net::TcpStream;
+
+use super::until;
+
+/// The name of the service's own port, without a proxy.
+const NONE: &str = "one-port";
+/// The addresses in the examples: of the service, and of the proxy.
+const SERVICE: &str = "127.0.0.1:8080";
+const PROXY: &str = "ai.example.com";
+
+/// A running proxy, which is stopped on drop.
+pub(crate) struct Proxy {
+    name: String,
+    child: Child,
+    address: SocketAddr,
+    _folder: TempDir,
+}
+
+impl Proxy {
+    /// Starts the proxy of this name in front of `service`; `None` for the service's own port.
+    ///
+    /// The program is searched in `target/proxies`, where `tests/one-port` puts it.
+    pub(crate) async fn start(name: &str, service: SocketAddr) -> Option<Self> {
+        if name == NONE {
+            return None;
+        }
+        let top = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let folder = tempfile::tempdir().unwrap();
+        let at = folder.path().join("config");
+        // Free until another process takes it, which a proxy cannot avoid: it takes no socket.
+        let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
+        let example = fs::read_to_string(top.join("docs/examples/proxy").join(name)).unwrap();
+        let example = example.replace(SERVICE, &service.to_string());
+        let (program, arguments, text) = match name {
+            "nginx.conf" => {
+                let example = example
+                    .replace("listen 443 ssl;", &format!("listen {address};"))
+                    .lines()
+                    .filter(|line| !line.contains("ssl_"))
+                    .collect::<Vec<_>>()
+                    .join("\n");
+                let text = format!(
+                    "daemon off; pid pid; error_log stderr; worker_processes 1;\n\
+                     events {{ worker_connections 512; }}\n\
+                     http {{ access_log off; client_body_temp_path body; proxy_temp_path proxy;\n\
+                     fastcgi_temp_path f; uwsgi_temp_path u; scgi_temp_path s;\n{example}\n}}\n"
+                );
+                ("usr/sbin/nginx", vec!["-e", "stderr", "-p", ".", "-c", "config"], text)
+            }
+            "Caddyfile" => {
+                let text = example.replace(PROXY, &format!("http://{address}"));
+                let text = format!("{{\n admin off\n auto_https off\n}}\n{text}");
+                let arguments = vec!["run", "--config", "config", "--adapter", "caddyfile"];
+                ("usr/bin/caddy", arguments, text)
+            }
+            other => panic!("there is no example of {other}"),
+        };
+        fs::write(at, text).unwrap();
+        let program = top.join("target/proxies").join(program);
+        let mut command = Command::new(&program);
+        command.args(arguments).current_dir(folder.path()).env("HOME", folder.path());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let child =
+            command.spawn().unwrap_or_else(|error| panic!("{}: {error}", program.display()));
+        let proxy = Self { name: name.to_owned(), child, address, _folder: folder };
+        until("the proxy listens", async || TcpStream::connect(address).await.ok()).await;
+        Some(proxy)
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        // SIGTERM, on which nginx ends its workers as well.
+        let stopped = crate::support::signal(self.child.id(), rustix::process::Signal::TERM);
+        if !stopped {
+            let _killed = self.child.kill();
+        }
+        let _ended = self.child.wait();
+    }
+}
