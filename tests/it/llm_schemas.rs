@@ -205,7 +205,8 @@ async fn hostile_schema_costs_neither_time_nor_memory() {
             let begun = runtime::monotonic_now();
             let answer = service.post("/v1/chat/completions", &body).send().await;
             let took = begun.elapsed();
-            assert!(took < Duration::from_secs(10), "{took:?}");
+            // A second on an idle machine; what grows exponentially takes years.
+            assert!(took < Duration::from_secs(120), "{took:?}");
             if answer.status == 200 {
                 assert!(answers, "{schema}");
             } else {

@@ -136,7 +136,8 @@ impl Service {
         fs::create_dir(folder.path().join("models.d")).unwrap();
         let reserve = if lines.contains("limits.disk_reserve") { "" } else { DISK_RESERVE };
         let through = env::var(THROUGH).ok();
-        let one_port = if through.is_some() { ONE_PORT } else { "" };
+        let is_wanted = through.is_some() && !lines.contains("one_port");
+        let one_port = if is_wanted { ONE_PORT } else { "" };
         fs::write(&file, format!("{one_port}{CONFIG}{reserve}{lines}")).unwrap();
         let mut config = Config::load(&file).unwrap();
         config.engine.shutdown_grace = Duration::from_millis(200);
