@@ -1,11 +1,12 @@
 //! Checks the OpenAPI documents with public tools from PyPI (`tests/openapi/requirements.txt`): a
 //! validator, schemathesis, and a client generator.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hyper::Method;
-use orrery_api::Role;
+use orrery_api::{Role, openapi_of};
 use serde_json::{Value, json};
 
 use crate::support::{Service, Upstream, installed};
@@ -260,4 +261,38 @@ async fn openapi_names_each_variant_and_response_media_type() {
     let content =
         &document["paths"]["/v1/files/{id}/content"]["get"]["responses"]["200"]["content"];
     assert!(content["application/octet-stream"].is_object(), "{content}");
+}
+
+/// Returns whether a text has at least one sentence.
+fn is_described(text: &Value) -> bool {
+    text.as_str().is_some_and(|text| text.len() > 20 && text.ends_with('.'))
+}
+
+#[tokio::test]
+async fn openapi_describes_each_operation_and_tag() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
+    let page_exists = |of: &Value| {
+        let url = of["externalDocs"]["url"].as_str().unwrap_or_default();
+        url.split_once("/blob/main/docs/").is_some_and(|(_, page)| docs.join(page).is_file())
+    };
+    for role in HOSTS.into_iter().chain([Role::Dashboard]) {
+        let document = openapi_of(role, "");
+        assert!(is_described(&document["info"]["description"]), "{role:?}");
+        assert!(page_exists(&document), "{role:?}");
+        let mut declared = BTreeSet::new();
+        for tag in document["tags"].as_array().unwrap() {
+            assert!(is_described(&tag["description"]) && page_exists(tag), "{role:?}: {tag}");
+            declared.insert(tag["name"].as_str().unwrap());
+        }
+        let mut used = BTreeSet::new();
+        for (path, methods) in document["paths"].as_object().unwrap() {
+            for (method, operation) in methods.as_object().unwrap() {
+                let place = format!("{method} {path} of {role:?}");
+                assert!(is_described(&operation["description"]), "{place}");
+                assert_ne!(operation["description"], operation["summary"], "{place}");
+                used.insert(operation["tags"][0].as_str().unwrap());
+            }
+        }
+        assert_eq!(declared, used, "{role:?}");
+    }
 }

@@ -134,6 +134,7 @@ pub(crate) async fn create_organization(mut context: Context) -> Result<Response
 
 pub(crate) const LIST_ORGANIZATIONS: Doc = Doc {
     responses: &[ResponseDoc::json::<Organizations>(200, "The organizations, oldest first")],
+    description: "Returns all organizations with their limits, oldest first.",
     ..Doc::new("organizations", "admin_list_organizations", "List organizations")
 };
 
@@ -191,10 +192,17 @@ pub(crate) const LIST_LOADS: Doc = Doc {
         200,
         "The models, with their running and queued executions",
     )],
+    description: "Returns the models with their health and the organization's running and queued \
+                  calls of each.",
     ..Doc::new("models", "list_model_loads", "List models with their load")
 };
 
-pub(crate) const LIST_ALL_LOADS: Doc = Doc { id: "admin_list_models", ..LIST_LOADS };
+pub(crate) const LIST_ALL_LOADS: Doc = Doc {
+    id: "admin_list_models",
+    description: "Returns the models with their health and the running and queued calls of all \
+                  organizations.",
+    ..LIST_LOADS
+};
 
 /// `GET /models` of the dashboard, with the load of the member's organization; `GET
 /// /admin/v1/models`, with the load of all organizations.

@@ -63,6 +63,13 @@ pub(crate) const COMPLETIONS: Doc = Doc {
     errors: ErrorForm::OpenAi,
     request: Some(RequestDoc::json::<CompletionRequest>()),
     responses: answers!(Completion<'static>),
+    description: "Starts an exchange with the agent in OpenAI's format: the last message is the \
+                  prompt, and earlier ones count only without a session. By default, the response \
+                  is a stream of chunks with the agent's events, which ends with `[DONE]`; with \
+                  `stream: false`, it is the completion. The exchange is durable and continues if \
+                  the client disconnects: follow its task, named by `X-Task-Id`. The exchanges of \
+                  a session run one after the other; at most four wait, and another returns 409. \
+                  Errors have OpenAI's format.",
     ..Doc::new("agent", "create_agent_completion", "Send a prompt to the agent, in OpenAI's format")
 };
 
@@ -75,6 +82,12 @@ pub(crate) const CHAT: Doc = Doc {
     errors: ErrorForm::OpenAi,
     request: Some(RequestDoc::json::<MessageRequest>()),
     responses: answers!(Reply<'static>),
+    description: "Starts an exchange with the agent. By default, the response is a stream of the \
+                  agent's events, which ends with `[DONE]`; with `stream: false`, it is the reply. \
+                  Pass the same `session_id` to continue a conversation; without one, a new \
+                  session is created and named by `X-Session-Id`. The exchange is durable and \
+                  continues if the client disconnects: follow its task, named by `X-Task-Id`. \
+                  Errors have OpenAI's format.",
     ..Doc::new("agent", "chat_with_agent", "Send a prompt to the agent")
 };
 
@@ -102,6 +115,9 @@ pub(crate) const FOLLOW: Doc = Doc {
         },
         ResponseDoc::error(404, "Task not found"),
     ],
+    description: "Streams the events of a task from the one after `Last-Event-ID`, or from the \
+                  beginning, and ends with `[DONE]` when the task has ended. A task can be \
+                  followed by any number of clients, also after its end.",
     ..Doc::new("agent", "follow_task", "Stream the events of a task, or resume the stream")
 };
 
@@ -125,6 +141,8 @@ pub(crate) const CANCEL: Doc = Doc {
         ResponseDoc::error(404, "Task not found"),
         ResponseDoc::error(409, "The task has already ended"),
     ],
+    description: "Cancels the task and the predictions and executions that its tools are running. \
+                  A task that has already ended returns 409.",
     ..Doc::new("agent", "cancel_task", "Cancel a task")
 };
 
@@ -148,6 +166,10 @@ pub(crate) const MEMORY: Doc = Doc {
         200,
         "The memory of the session; empty if the session does not exist",
     )],
+    description: "Returns the newest 50 exchanges of the session, oldest first, and the summary \
+                  that replaces older ones in prompts. A session that does not exist returns 200 \
+                  with an empty history. A session is deleted when it has been idle for \
+                  `retention.sessions`.",
     ..Doc::new("sessions", "get_memory", "Get the memory of a session")
 };
 
@@ -176,6 +198,8 @@ pub(crate) async fn memory(context: Context) -> Result<Response, crate::Error> {
 pub(crate) const CLEAR: Doc = Doc {
     query: SESSION_QUERY,
     responses: &[ResponseDoc::json::<Cleared<'static>>(200, "The session's memory is deleted")],
+    description: "Deletes the exchanges and the summary of the session. An exchange that began \
+                  earlier is not stored. Repeating the request returns 200 with `cleared: false`.",
     ..Doc::new("sessions", "clear_memory", "Delete the memory of a session")
 };
 
@@ -189,6 +213,7 @@ pub(crate) async fn clear(context: Context) -> Result<Response, crate::Error> {
 
 pub(crate) const SESSIONS: Doc = Doc {
     responses: &[ResponseDoc::json::<Sessions>(200, "The IDs of the sessions")],
+    description: "Returns the names of the organization's sessions, at most 10,000.",
     ..Doc::new("sessions", "list_sessions", "List sessions")
 };
 
@@ -201,6 +226,8 @@ pub(crate) async fn sessions(context: Context) -> Result<Response, crate::Error>
 
 pub(crate) const MODELS: Doc = Doc {
     responses: &[ResponseDoc::json::<Models<'static>>(200, "The agent's model")],
+    description: "Returns the agent as the only model, in OpenAI's format, for clients that choose \
+                  from a list.",
     ..Doc::new("agent", "list_agent_models", "List the agent's models")
 };
 

@@ -43,11 +43,22 @@ const ANSWERED: ResponseDoc =
 pub(crate) const SEND: Doc = Doc {
     request: Some(RequestDoc::json::<Event>()),
     responses: &[ACCEPTED, MISSING, ANSWERED],
+    description: "Sends the event that a `wait` step waits for; `payload` becomes the step's \
+                  output and must match the event's `schema`, if it has one. An event that arrives \
+                  before its step waits is stored. The first event of a name is accepted and \
+                  durable; every further one returns 409. An invalid body returns 400 and leaves \
+                  the step waiting.",
     ..Doc::new("executions", "send_event", "Send an event to a waiting step, now or in advance")
 };
 
 pub(crate) const SEND_BY_LINK: Doc = Doc {
     summary: "Send an event to a waiting step, with an API key or the token of its link",
+    description: "Sends the event that a `wait` step waits for, with an API key or with the \
+                  `token` of the step's `resume_url`. `payload` becomes the step's output and must \
+                  match the event's `schema`, if it has one. The first event of a name is accepted \
+                  and durable; every further one returns 409, and an invalid one returns 400 and \
+                  leaves the step waiting. With the link, the form data of the page of `GET` on \
+                  this path is accepted, too, and answered with a page.",
     responses: &[
         ACCEPTED,
         ResponseDoc::raw(200, "text/html", "The page's form was accepted"),
@@ -142,6 +153,9 @@ async fn workflow_name(context: &Context, execution: &Execution) -> Result<Strin
 
 pub(crate) const PAGE: Doc = Doc {
     responses: &[ResponseDoc::raw(200, "text/html", "A form that sends the event"), MISSING],
+    description: "Returns an HTML page with a form for the event's fields, for the person who \
+                  opens the step's `resume_url`. The page sends its form to `POST` on the same \
+                  path. An event that can no longer be answered is shown as such.",
     ..Doc::new("executions", "event_page", "Show a page with a form to answer a waiting step")
 };
 

@@ -13,8 +13,11 @@ use orrery_wire::operator::Acts;
 const LIMIT_DEFAULT: u64 = 50;
 const LIMIT_MAX: u64 = 10_000;
 
-pub(crate) const LIST: Doc =
-    Doc::new("admin", "admin_list_audit", "List audit log entries, newest first");
+pub(crate) const LIST: Doc = Doc {
+    description: "Returns the newest entries of the audit log of all organizations that match the \
+                  filters.",
+    ..Doc::new("admin", "admin_list_audit", "List audit log entries, newest first")
+};
 
 pub(crate) const LIST_ALL: Doc = Doc {
     query: &[
@@ -60,6 +63,8 @@ pub(crate) const OF_ORGANIZATION: Doc = Doc {
         doc::Param::limit(OWN_LIMIT_MAX, LIMIT_DEFAULT),
     ],
     responses: &[ResponseDoc::json::<AuditEvents>(200, "The entries, newest first")],
+    description: "Returns the newest entries of the audit log that concern the organization. \
+                  `action` filters by a prefix.",
     ..Doc::new("audit", "list_audit", "List audit log entries")
 };
 

@@ -25,6 +25,9 @@ struct TopUp {
 
 pub(crate) const BALANCE: Doc = Doc {
     responses: &[ResponseDoc::json::<Balance>(200, "The balance")],
+    description: "Returns the balance of the organization in US dollars. If billing is off \
+                  (`billing.enabled`), the response is 503. A key may call this route three times \
+                  a second.",
     ..Doc::new("billing", "get_balance", "Get the balance")
 };
 
@@ -88,10 +91,18 @@ pub(crate) async fn ledger(context: Context) -> Result<Response, crate::Error> {
 pub(crate) const OWN_LEDGER: Doc = Doc {
     query: &[doc::Param::limit(LIMIT_MAX, LIMIT_DEFAULT)],
     responses: &[ResponseDoc::json::<Ledger>(200, "The latest entries, newest first")],
+    description: "Returns the newest entries of the organization's ledger: top-ups, charges and \
+                  refunds. They add up to the balance. A charge is written exactly once, in the \
+                  commit that completes its work.",
     ..Doc::new("ledger", "list_ledger", "List ledger entries")
 };
 
-pub(crate) const LEDGER_OF: Doc = Doc { id: "list_organization_ledger", ..OWN_LEDGER };
+pub(crate) const LEDGER_OF: Doc = Doc {
+    id: "list_organization_ledger",
+    description: "Returns the newest entries of the organization's ledger: top-ups, charges and \
+                  refunds. They add up to the balance.",
+    ..OWN_LEDGER
+};
 
 /// `GET /ledger?limit=`: the ledger of the member's organization.
 pub(crate) async fn own_ledger(context: Context) -> Result<Response, crate::Error> {

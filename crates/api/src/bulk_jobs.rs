@@ -24,6 +24,11 @@ pub(crate) const START: Doc = Doc {
         ResponseDoc::json::<Accepted>(202, "The job was accepted and is durable"),
         ResponseDoc::error(409, "Too many jobs are running"),
     ],
+    description: "Starts a job in the background that applies `action` to the executions that \
+                  match `filter` and exist now, newest first, at most `limit` of them. It \
+                  continues after a crash, and redrives or deletes each execution once. An \
+                  organization can run four jobs at a time; a fifth returns 409. Poll the job for \
+                  its progress. Send an `Idempotency-Key` to retry safely.",
     ..Doc::new(
         "executions",
         "start_bulk_job",
@@ -83,8 +88,12 @@ pub(crate) async fn start(mut context: Context) -> Result<Response, crate::Error
     Ok(response::json(StatusCode::ACCEPTED, &Accepted { job_id: id }))
 }
 
-pub(crate) const GET: Doc =
-    Doc { responses: &[JOB, NO_JOB], ..Doc::new("executions", "get_bulk_job", "Get a bulk job") };
+pub(crate) const GET: Doc = Doc {
+    responses: &[JOB, NO_JOB],
+    description: "Returns the job with its progress. `total` is null until the executions are \
+                  counted. The last 100 ended jobs of an organization are kept.",
+    ..Doc::new("executions", "get_bulk_job", "Get a bulk job")
+};
 
 /// `GET /executions/bulk/{job}`
 pub(crate) async fn get(context: Context) -> Result<Response, crate::Error> {
@@ -96,6 +105,8 @@ pub(crate) async fn get(context: Context) -> Result<Response, crate::Error> {
 
 pub(crate) const CANCEL: Doc = Doc {
     responses: &[JOB, NO_JOB],
+    description: "Ends the job; what it has done is not undone. Cancelling a job that has ended \
+                  changes nothing and returns 200.",
     ..Doc::new(
         "executions",
         "cancel_bulk_job",

@@ -99,6 +99,7 @@ pub(crate) async fn delete(context: Context) -> Result<Response, crate::Error> {
 
 pub(crate) const LIST_OWN: Doc = Doc {
     responses: &[ResponseDoc::json::<chain::Chains>(200, "The chains, sorted by model and name")],
+    description: "Returns the fallback chains of the organization, sorted by model and name.",
     ..Doc::new("chains", "list_chains", "List fallback chains")
 };
 
@@ -120,6 +121,9 @@ pub(crate) const CREATE_OWN: Doc = Doc {
             "The model already has a chain with this name, or there are too many chains",
         ),
     ],
+    description: "Creates a fallback chain: models that run in order if the primary model fails. \
+                  It applies to predictions that are created from now on. A name that the model's \
+                  chains already use returns 409.",
     ..Doc::new("chains", "create_chain", "Create a fallback chain")
 };
 
@@ -143,6 +147,9 @@ pub(crate) const CHANGE_OWN: Doc = Doc {
         NO_CHAIN,
         ResponseDoc::error(409, "The chain was changed concurrently"),
     ],
+    description: "Changes the entries of a chain, or enables or disables it; omitted fields keep \
+                  their values. Predictions that exist already keep the chain that they were \
+                  created with.",
     ..Doc::new("chains", "change_chain", "Update a fallback chain")
 };
 
@@ -164,6 +171,8 @@ pub(crate) const DELETE_OWN: Doc = Doc {
         Param { is_required: true, ..Param::new("name", Kind::Text, "The name of the chain") },
     ],
     responses: &[ResponseDoc::empty(204, "The chain is deleted"), NO_CHAIN],
+    description: "Deletes a chain. Predictions that exist already keep the chain that they were \
+                  created with.",
     ..Doc::new("chains", "delete_chain", "Delete a fallback chain")
 };
 

@@ -58,6 +58,10 @@ pub(crate) const FOLLOW: Doc = Doc {
         ),
         ResponseDoc::error(429, "Too many open streams"),
     ],
+    description: "Streams an event whenever something in the organization has changed, at most \
+                  once a second, with the topics to read again. The stream ends with the session. \
+                  A member can have 8 streams open: a ninth ends the oldest. An organization can \
+                  have 256; a further one returns 429 with `Retry-After`.",
     ..Doc::new("dashboard", "follow_changes", "Stream changes in the organization")
 };
 

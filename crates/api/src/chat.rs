@@ -51,6 +51,13 @@ pub(crate) const COMPLETIONS: Doc = Doc {
         200,
         "The answer; with `stream`, server-sent events that end with `[DONE]`"
     )),
+    description: "Answers a conversation in OpenAI's format with a local chat model, the agent or \
+                  a model of the upstream; `GET /v1/llm-router/model-catalog` lists them. Unknown \
+                  fields are passed on to the model. With `stream`, the response is a stream of \
+                  chunks that ends with `[DONE]`. The cost is in `usage.cost`. The call is not \
+                  repeated by the service once a model has received it; if a local model fails \
+                  before its answer begins, its fallback chain is tried. Errors have OpenAI's \
+                  format.",
     ..Doc::new("chat", "create_chat_completion", "Create a chat completion")
 };
 
@@ -63,6 +70,10 @@ pub(crate) const EMBEDDINGS: Doc = Doc {
     errors: ErrorForm::OpenAi,
     request: Some(RequestDoc::json::<EmbeddingsRequest>()),
     responses: failures!(ResponseDoc::json::<chat::Answer>(200, "The embeddings")),
+    description: "Computes the embeddings of one or several texts in OpenAI's format, with a local \
+                  model of the kind `embeddings` or a model of the upstream. Other fields are \
+                  passed on to the model. The cost is in `usage.cost`. Errors have OpenAI's \
+                  format.",
     ..Doc::new("chat", "create_embeddings", "Create embeddings")
 };
 
@@ -149,6 +160,9 @@ pub(crate) const MODELS: Doc = Doc {
         200,
         "Local models, then those of the upstream",
     )],
+    description: "Returns the local chat and embedding models, then those of the upstream, with \
+                  their prices, which include the platform fee. While the upstream does not \
+                  respond, its last list is returned, and `upstream.stale` is true.",
     ..Doc::new("chat", "list_chat_models", "List callable models")
 };
 

@@ -55,6 +55,9 @@ pub(crate) const GET: Doc = Doc {
             ..ResponseDoc::error(416, "The `Range` is outside the file")
         },
     ],
+    description: "Returns the bytes of a file, with an API key or with the `token` of its `url`. \
+                  Supports `Range` and conditional requests. HTML and SVG are sent as attachments, \
+                  and every response carries a sandboxing `Content-Security-Policy`.",
     ..Doc::new("files", "get_file_content", "Get the content of a file")
 };
 

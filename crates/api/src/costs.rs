@@ -29,6 +29,9 @@ pub(crate) const COSTS: Doc = Doc {
         "The number of days to go back",
     )],
     responses: &[ResponseDoc::json::<Costs>(200, "Sums by day and model, oldest first")],
+    description: "Returns the charges of the last `days` days (UTC), summed by day and model. At \
+                  most the newest 20,000 charges are summed; `complete` is false if there are \
+                  more.",
     ..Doc::new("billing", "list_costs", "List costs by day and model")
 };
 

@@ -8,18 +8,46 @@ use crate::static_files as dashboard;
 use orrery_http::{Response, response};
 use orrery_wire::service::{Executions, Findings, Host, OwnStatus, Status, Webhooks};
 
-pub(crate) const PAGE: Doc = page_doc("page", "The dashboard");
-pub(crate) const PAGE_OF_APP: Doc = page_doc("page_of_app", "Open the dashboard");
-pub(crate) const PAGE_IN_APP: Doc = page_doc("page_in_app", "Open a screen of the dashboard");
-pub(crate) const PAGE_OF_SETUP: Doc = page_doc("page_of_setup", "Open a setup link");
-pub(crate) const PAGE_OF_INVITATION: Doc = page_doc("page_of_invitation", "Open an invitation");
-pub(crate) const PAGE_OF_RESET: Doc = page_doc("page_of_reset", "Open a password reset link");
+pub(crate) const PAGE: Doc = page_doc(
+    "page",
+    "The dashboard",
+    "Returns the page of the dashboard. Needs no session: the page shows the login \
+     form if nobody is logged in.",
+);
+pub(crate) const PAGE_OF_APP: Doc = page_doc(
+    "page_of_app",
+    "Open the dashboard",
+    "Returns the page of the dashboard, which shows its first screen.",
+);
+pub(crate) const PAGE_IN_APP: Doc = page_doc(
+    "page_in_app",
+    "Open a screen of the dashboard",
+    "Returns the page of the dashboard, which shows the screen that the path names.",
+);
+pub(crate) const PAGE_OF_SETUP: Doc = page_doc(
+    "page_of_setup",
+    "Open a setup link",
+    "Returns the page on which the Owner chooses a name and a password. The token \
+     follows `#`, so browsers do not send it.",
+);
+pub(crate) const PAGE_OF_INVITATION: Doc = page_doc(
+    "page_of_invitation",
+    "Open an invitation",
+    "Returns the page on which an invited person chooses a name and a password. The \
+     token follows `#`, so browsers do not send it.",
+);
+pub(crate) const PAGE_OF_RESET: Doc = page_doc(
+    "page_of_reset",
+    "Open a password reset link",
+    "Returns the page on which a member sets a new password. The token follows `#`, \
+     so browsers do not send it.",
+);
 
 const PAGE_ANSWERS: &[ResponseDoc] =
     &[ResponseDoc::raw(200, "text/html", "The page"), ResponseDoc::empty(304, "Not modified")];
 
-const fn page_doc(id: &'static str, summary: &'static str) -> Doc {
-    Doc { responses: PAGE_ANSWERS, ..Doc::new("dashboard", id, summary) }
+const fn page_doc(id: &'static str, summary: &'static str, description: &'static str) -> Doc {
+    Doc { responses: PAGE_ANSWERS, description, ..Doc::new("dashboard", id, summary) }
 }
 
 /// `GET /` and the path of every screen: returns the page, which shows the screen for its path.
@@ -33,6 +61,7 @@ pub(crate) const ASSET: Doc = Doc {
         ResponseDoc::empty(304, "Not modified"),
         ResponseDoc::error(404, "File not found"),
     ],
+    description: "Returns a script, a style sheet or another file of the page, with an `ETag`.",
     ..Doc::new("dashboard", "asset", "Get an asset of the dashboard")
 };
 
@@ -51,6 +80,8 @@ pub(crate) const STATUS: Doc = Doc {
         200,
         "Totals, with no data of any organization",
     )],
+    description: "Returns the health of the hosts and totals of the whole service, with no data of \
+                  any organization. Needs no session.",
     ..Doc::new("dashboard", "status", "Get the service status")
 };
 
@@ -82,6 +113,10 @@ pub(crate) async fn status(context: Context) -> Result<Response, crate::Error> {
 
 pub(crate) const OWN_STATUS: Doc = Doc {
     responses: &[ResponseDoc::json::<OwnStatus>(200, "The status of the organization")],
+    description: "Returns how many executions of the organization are running, queued and waiting, \
+                  and how many webhooks are pending. The two `waiting_for_…` figures are counted \
+                  over at most 5,000 executions of each kind; `waiting_is_capped` tells whether \
+                  there are more.",
     ..Doc::new("dashboard", "own_status", "Get the organization status")
 };
 
@@ -105,6 +140,8 @@ pub(crate) async fn own_status(context: Context) -> Result<Response, crate::Erro
 
 pub(crate) const FINDINGS: Doc = Doc {
     responses: &[ResponseDoc::json::<Findings>(200, "The findings, concerns first")],
+    description: "Returns the findings of `orrery doctor` about the service and its machine, the \
+                  worst first, without paths of the machine.",
     ..Doc::new("dashboard", "findings", "List findings about the service and its machine")
 };
 

@@ -39,6 +39,11 @@ pub(crate) const DECIDE: Doc = Doc {
         ResponseDoc::error(502, "A question could not be answered; nothing is charged"),
         ResponseDoc::error(504, "The model timed out"),
     ],
+    description: "Answers up to 256 typed questions about a text or a JSON value with \
+                  probabilities that a chat model assigns to the options. All questions are \
+                  answered, or the request fails and costs nothing. An unknown field at any depth \
+                  returns 400 with its path. The route is in alpha and may change. \
+                  `X-Decision-Method` is `logprobs` or `votes`. Errors have OpenAI's format.",
     ..Doc::new("decisions", "decide", "Answer typed questions about a state")
 };
 

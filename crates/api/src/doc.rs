@@ -14,6 +14,9 @@ pub struct Doc {
     /// The operation ID, after which client generators name functions. Unique within a host.
     pub id: &'static str,
     pub summary: &'static str,
+    /// What clients need to know beyond the summary, in one to four sentences. Empty only for the
+    /// routes of hosts without a document.
+    pub description: &'static str,
     pub is_deprecated: bool,
     pub query: &'static [Param],
     pub request: Option<RequestDoc>,
@@ -29,13 +32,14 @@ pub struct Doc {
 }
 
 impl Doc {
-    /// Documents a route without parameters, body and response descriptions.
+    /// Documents a route without description, parameters, body and response descriptions.
     #[must_use]
     pub const fn new(tag: &'static str, id: &'static str, summary: &'static str) -> Self {
         Self {
             tag,
             id,
             summary,
+            description: "",
             is_deprecated: false,
             query: &[],
             request: None,

@@ -35,6 +35,11 @@ pub(crate) const FOLLOW: Doc = Doc {
         ResponseDoc::empty(204, "The client has already received `end`"),
         ResponseDoc::error(404, "Prediction not found"),
     ],
+    description: "Streams the events of a prediction from its beginning as they occur; `end`, with \
+                  the whole prediction, is the last one. Each event has an `id`: to resume a \
+                  broken stream, send the last one in `Last-Event-ID`. A `reset` event asks the \
+                  client to discard all earlier events, because some are no longer available. \
+                  After `end` has been received, the response is 204.",
     ..Doc::new("predictions", "follow_prediction", "Stream the events of a prediction")
 };
 
@@ -59,6 +64,11 @@ pub(crate) const FOLLOW_EXECUTION: Doc = Doc {
         ResponseDoc::empty(204, "The client has already received `end`"),
         ResponseDoc::error(404, "Execution not found"),
     ],
+    description: "Streams the events of a workflow execution from its beginning as they occur; \
+                  `end`, with the detail of the execution, is the last one. Outputs of more than 8 \
+                  KiB are omitted from their events. To resume a broken stream, send the last `id` \
+                  in `Last-Event-ID`; if that is not possible, a `reset` event precedes the \
+                  current state of the steps. After `end` has been received, the response is 204.",
     ..Doc::new("executions", "follow_execution", "Stream the events of a workflow execution")
 };
 

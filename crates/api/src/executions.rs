@@ -1,44 +1,31 @@
-//! Workflow executions: trigger, bulk trigger, list, read, cancel, redrive
-//! (`docs/spec/workflows.md`, "Trigger"). The workflows host and its mirror on the base host share
-//! the handlers; only one field of the list differs.
+//! Workflow executions: list, read, cancel, redrive (`docs/spec/workflows.md`). The workflows host
+//! and its mirror on the base host share the handlers; only one field of the list differs.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use hyper::StatusCode;
 use hyper::header::{ETAG, HeaderValue, IF_NONE_MATCH};
-use schemars::JsonSchema;
-use serde::de::DeserializeOwned;
-use serde_json::value::to_raw_value;
 use serde_json::{Map, Value};
 
-use super::body;
 use super::content::names_etag;
 use super::doc::{Doc, Kind, OFFSET, Param, RequestDoc, ResponseDoc};
 use super::idempotency_key::{self, Creation};
-use super::inputs::{check_entry, check_inputs};
+use super::triggers::{ACCEPTED, replayed};
 use super::{Context, Role};
-use orrery_domain::delivery::Webhook;
-use orrery_domain::execution::{self, Execution, Work, WorkflowRun};
+use orrery_domain::execution::{self, Execution};
 use orrery_domain::hex::hex;
-use orrery_domain::ids::{BulkId, ExecutionId, Id as _, WorkflowId};
-use orrery_domain::workflow::{Status, Version, Workflow};
+use orrery_domain::ids::{BulkId, ExecutionId};
+use orrery_engine as engine;
 use orrery_engine::query::lists::Query;
 use orrery_engine::rows::Standing;
-use orrery_engine::{self as engine, Submission};
-use orrery_http::request::{parse, parse_value};
+use orrery_http::request::parse;
 use orrery_http::{Response, response};
 use orrery_records::idempotency::StoredResponse;
 use orrery_runtime::{monotonic_now, new_id};
 use orrery_wire as wire;
 use orrery_wire::execution::{Cancelled, List, Summary};
-use orrery_wire::request;
-use orrery_wire::trigger::{
-    Accepted, BULK_MAX, Bulk, BulkEntry, BulkTrigger, BulkVersionTrigger, PublicTrigger, Trigger,
-    VersionTrigger,
-};
-use orrery_workflows::{self as workflows, count_trigger};
+use orrery_wire::trigger::Accepted;
+use orrery_workflows::count_trigger;
 
 /// Default time to wait for an unfinished execution to change, in seconds.
 const TIMEOUT_DEFAULT: u64 = 10;
@@ -46,332 +33,7 @@ const TIMEOUT_MAX: u64 = 30;
 const LIMIT_DEFAULT: u64 = 50;
 const LIMIT_MAX: u64 = 100;
 
-/// The responses of all triggers.
-macro_rules! triggers {
-    ($accepted:expr, $missing:literal) => {
-        &[
-            $accepted,
-            ResponseDoc::error(402, "Insufficient balance"),
-            ResponseDoc::error(404, $missing),
-            ResponseDoc::error(
-                409,
-                "The workflow is archived, or a request with this Idempotency-Key is still \
-                 in progress",
-            ),
-        ]
-    };
-}
-
-const ACCEPTED: ResponseDoc =
-    ResponseDoc::json::<Accepted>(202, "The execution was accepted and is durable");
-const STARTED: ResponseDoc = ResponseDoc::json::<Bulk>(202, "The result for each input");
 const NO_EXECUTION: ResponseDoc = ResponseDoc::error(404, "Execution not found");
-
-pub(crate) const TRIGGER: Doc = Doc {
-    request: Some(RequestDoc::optional_json::<Trigger>()),
-    is_idempotent: true,
-    responses: triggers!(ACCEPTED, "Workflow or version not found"),
-    ..Doc::new("executions", "trigger_workflow", "Trigger a workflow")
-};
-
-/// `POST /{workflow}/trigger`
-pub(crate) async fn trigger(mut context: Context) -> Result<Response, crate::Error> {
-    let bytes = context.request.body().await?;
-    let workflow = find(&context).await?;
-    let read = parse(&bytes);
-    let Trigger { version_id, run } =
-        idempotency_key::checked(&context, route("trigger", &workflow, None), &bytes, read).await?;
-    let version = version_of(&workflow, version_id.as_deref())?;
-    start_one(&context, "trigger", None, &bytes, &workflow, version, run).await
-}
-
-pub(crate) const TRIGGER_VERSION: Doc = Doc {
-    request: Some(RequestDoc::optional_json::<VersionTrigger>()),
-    id: "trigger_version",
-    summary: "Trigger a version of a workflow",
-    ..TRIGGER
-};
-
-/// `POST /v1/workflows/trigger/{workflow}/{version}`
-pub(crate) async fn trigger_version(mut context: Context) -> Result<Response, crate::Error> {
-    let bytes = context.request.body().await?;
-    let workflow = find(&context).await?;
-    let id = context.request.param("version");
-    let version = version_of(&workflow, Some(id))?;
-    let read = parse(&bytes);
-    let run =
-        idempotency_key::checked(&context, route("trigger", &workflow, Some(id)), &bytes, read)
-            .await?;
-    start_one(&context, "trigger", Some(id), &bytes, &workflow, version, run).await
-}
-
-pub(crate) const TRIGGER_PUBLIC: Doc = Doc {
-    request: Some(RequestDoc::optional_json::<PublicTrigger>()),
-    is_idempotent: true,
-    responses: triggers!(ACCEPTED, "Version not found, or not shared"),
-    ..Doc::new(
-        "executions",
-        "trigger_public_version",
-        "Trigger a shared version of any organization's workflow; the key may be in the body",
-    )
-};
-
-/// `POST /public/{workflow}/versions/{version}/trigger`: the caller owns and pays for the
-/// execution, regardless of the organization that owns the workflow.
-pub(crate) async fn trigger_public(mut context: Context) -> Result<Response, crate::Error> {
-    let bytes = context.request.body().await?;
-    let PublicTrigger { run, .. } = parse(&bytes)?;
-    let missing =
-        || crate::Error::not_found("workflow version not found or not publicly available");
-    let reference = context.request.param("workflow");
-    let workflows = &context.services.workflows;
-    let found = match reference.parse::<WorkflowId>() {
-        Ok(id) => workflows.by_id(id).await,
-        Err(_slug) => workflows.find(context.caller()?.organization, reference).await,
-    };
-    let workflow = match found {
-        Err(workflows::Error::NotFound { near }) => return Err(missing().with_near(near)),
-        found => found?,
-    };
-    let version = workflow.version(context.request.param("version"));
-    let is_public = |version: &&Version| {
-        version.allowed_to_share
-            && version.status == Status::Active
-            && workflow.status == Status::Active
-    };
-    let version = version.filter(is_public).ok_or_else(missing)?;
-    start_one(&context, "public", Some(&version.id), &bytes, &workflow, version, run).await
-}
-
-/// Starts one execution. `trigger` distinguishes routes that can address the same version.
-async fn start_one(
-    context: &Context,
-    trigger: &str,
-    in_path: Option<&str>,
-    bytes: &Bytes,
-    workflow: &Workflow,
-    version: &Version,
-    run: VersionTrigger,
-) -> Result<Response, crate::Error> {
-    let services = &context.services;
-    let route = route(trigger, workflow, in_path);
-    let earlier = format!("trigger/{}/{}", workflow.id, version.id);
-    let claim = match begin(context, &route, &earlier, bytes).await? {
-        Creation::New(claim) => claim,
-        Creation::Replay(answered) => return replayed(context, &answered, None).await,
-    };
-    refuse_archived(workflow)?;
-    let VersionTrigger { inputs, webhook_url: url, webhook_secret: secret } = run;
-    body::warn_of_secret_alone(&context.request, url.as_ref(), secret.as_ref());
-    let webhook = body::webhook(url, secret, services)?;
-    let compiled = services.workflows.compiled(version.revision).await?;
-    let inputs = check_inputs(&compiled, Value::Object(inputs.unwrap_or_default())).await?;
-    let submission = submission(context, workflow, version, None, &inputs, webhook)?;
-    let mut commit = claim.commit(StoredResponse::created(submission.id))?;
-    count_trigger(&mut commit, workflow.id, &version.id);
-    let taken = services.engine.submit(vec![submission], commit).await?;
-    let taken = taken.first().ok_or_else(|| crate::Error::internal("no execution was accepted"))?;
-    Ok(accepted(taken))
-}
-
-/// Like [`idempotency_key::begin`], but also finds keys that releases up to 0.1.0 recorded under
-/// `earlier`, the version that ran. Such keys exist for a day after an upgrade.
-async fn begin(
-    context: &Context,
-    route: &str,
-    earlier: &str,
-    bytes: &[u8],
-) -> Result<Creation, crate::Error> {
-    let organization = context.caller()?.organization;
-    if route != earlier {
-        let before = idempotency_key::begin(context, organization, earlier, bytes).await?;
-        if matches!(before, Creation::Replay(_)) {
-            return Ok(before);
-        }
-    }
-    idempotency_key::begin(context, organization, route, bytes).await
-}
-
-/// Returns the route of an `Idempotency-Key`. It consists of the path alone: if the path has no
-/// version, the latest version may have changed by the time the request is retried.
-fn route(trigger: &str, workflow: &Workflow, in_path: Option<&str>) -> String {
-    format!("{trigger}/{}/{}", workflow.id, in_path.unwrap_or_default())
-}
-
-fn accepted(execution: &Execution) -> Response {
-    response::json(StatusCode::ACCEPTED, &Accepted::from(execution))
-}
-
-/// Returns the response of an earlier request that created one execution, even if the execution has
-/// been deleted since.
-async fn replayed(
-    context: &Context,
-    answered: &StoredResponse,
-    redriven_from: Option<ExecutionId>,
-) -> Result<Response, crate::Error> {
-    let id: ExecutionId = idempotency_key::created_id(answered)?;
-    let organization = context.caller()?.organization;
-    let accepted = match context.services.engine.get(organization, id).await {
-        Ok(execution) => Accepted::from(&execution),
-        Err(engine::Error::NotFound) => Accepted::at(id, id.made_at()),
-        Err(error) => return Err(error.into()),
-    };
-    Ok(response::json(StatusCode::ACCEPTED, &Accepted { redriven_from, ..accepted }))
-}
-
-pub(crate) const BULK: Doc = Doc {
-    request: Some(RequestDoc::json::<BulkTrigger>()),
-    is_idempotent: true,
-    responses: triggers!(STARTED, "Workflow or version not found"),
-    ..Doc::new("executions", "trigger_workflow_in_bulk", "Trigger a workflow for 1 to 10 inputs")
-};
-
-/// `POST /{workflow}/bulk-trigger`
-pub(crate) async fn bulk(mut context: Context) -> Result<Response, crate::Error> {
-    let bytes = context.request.body().await?;
-    let workflow = find(&context).await?;
-    let read = read_bulk(&bytes);
-    let BulkTrigger { version_id, runs } =
-        idempotency_key::checked(&context, route("bulk-trigger", &workflow, None), &bytes, read)
-            .await?;
-    let version = version_of(&workflow, version_id.as_deref())?;
-    start_bulk(&context, None, &bytes, &workflow, version, runs).await
-}
-
-pub(crate) const BULK_VERSION: Doc = Doc {
-    request: Some(RequestDoc::json::<BulkVersionTrigger>()),
-    id: "trigger_version_in_bulk",
-    summary: "Trigger a version of a workflow for 1 to 10 inputs",
-    ..BULK
-};
-
-/// `POST /v1/workflows/bulk-trigger/{workflow}/{version}`
-pub(crate) async fn bulk_version(mut context: Context) -> Result<Response, crate::Error> {
-    let bytes = context.request.body().await?;
-    let workflow = find(&context).await?;
-    let id = context.request.param("version");
-    let version = version_of(&workflow, Some(id))?;
-    let read = read_bulk(&bytes);
-    let runs = idempotency_key::checked(
-        &context,
-        route("bulk-trigger", &workflow, Some(id)),
-        &bytes,
-        read,
-    )
-    .await?;
-    start_bulk(&context, Some(id), &bytes, &workflow, version, runs).await
-}
-
-/// Reads a bulk trigger. The sentence about its inputs is part of the contract.
-fn read_bulk<T: DeserializeOwned + JsonSchema + 'static>(bytes: &[u8]) -> Result<T, crate::Error> {
-    request::read(parse_value(bytes)?).map_err(|mismatch| match mismatch.path.as_str() {
-        "inputs" => crate::Error::bad_request(format!("inputs must contain 1–{BULK_MAX} items")),
-        _ => mismatch.into(),
-    })
-}
-
-async fn start_bulk(
-    context: &Context,
-    in_path: Option<&str>,
-    bytes: &Bytes,
-    workflow: &Workflow,
-    version: &Version,
-    runs: BulkVersionTrigger,
-) -> Result<Response, crate::Error> {
-    let services = &context.services;
-    let route = route("bulk-trigger", workflow, in_path);
-    let earlier = format!("bulk-trigger/{}/{}", workflow.id, version.id);
-    let claim = match begin(context, &route, &earlier, bytes).await? {
-        Creation::New(claim) => claim,
-        Creation::Replay(answered) => {
-            return Ok(response::json(
-                StatusCode::ACCEPTED,
-                &idempotency_key::kept_body(answered)?,
-            ));
-        }
-    };
-    refuse_archived(workflow)?;
-    let BulkVersionTrigger { inputs: entries, webhook_url: url, webhook_secret: secret } = runs;
-    body::warn_of_secret_alone(&context.request, url.as_ref(), secret.as_ref());
-    let webhook = body::webhook(url, secret, services)?;
-    let compiled = services.workflows.compiled(version.revision).await?;
-    let bulk: BulkId = new_id();
-    let now = services.clock.now();
-    let mut submissions = Vec::new();
-    let mut executions = Vec::new();
-    for inputs in entries {
-        match check_entry(&compiled, inputs).await? {
-            Err(message) => executions.push(BulkEntry::refused(message)),
-            Ok(inputs) => {
-                let webhook = webhook.clone();
-                let entry = submission(context, workflow, version, Some(bulk), &inputs, webhook)?;
-                executions.push(BulkEntry::Accepted(Accepted::at(entry.id, now)));
-                submissions.push(entry);
-            }
-        }
-    }
-    let body = Bulk { bulk_id: bulk, executions };
-    let kept = serde_json::to_value(&body).map_err(crate::Error::internal)?;
-    let mut commit =
-        claim.commit(StoredResponse::whole(bulk, StatusCode::ACCEPTED.as_u16(), kept))?;
-    for _each in &submissions {
-        count_trigger(&mut commit, workflow.id, &version.id);
-    }
-    services.engine.submit(submissions, commit).await?;
-    Ok(response::json(StatusCode::ACCEPTED, &body))
-}
-
-/// Returns the caller's workflow in the path; see [`refuse_archived`].
-pub(crate) async fn find(context: &Context) -> Result<Arc<Workflow>, crate::Error> {
-    let organization = context.caller()?.organization;
-    let reference = context.request.param("workflow");
-    Ok(context.services.workflows.find(organization, reference).await?)
-}
-
-/// Rejects triggers of an archived workflow. Called after the check of the request's
-/// `Idempotency-Key`, so that a retry of an earlier request still returns its response.
-///
-/// # Errors
-/// 409 if the workflow is archived.
-pub(crate) fn refuse_archived(workflow: &Workflow) -> Result<(), crate::Error> {
-    if workflow.status == Status::Archived {
-        return Err(crate::Error::conflict("workflow is archived and cannot be triggered"));
-    }
-    Ok(())
-}
-
-pub(crate) fn version_of<'w>(
-    workflow: &'w Workflow,
-    named: Option<&str>,
-) -> Result<&'w Version, crate::Error> {
-    let id = named.filter(|id| !id.is_empty()).unwrap_or(&workflow.latest);
-    Ok(workflow.version(id).ok_or(workflows::Error::NoVersion)?)
-}
-
-pub(crate) fn submission(
-    context: &Context,
-    workflow: &Workflow,
-    version: &Version,
-    bulk: Option<BulkId>,
-    inputs: &Value,
-    webhook: Option<Webhook>,
-) -> Result<Submission, crate::Error> {
-    let caller = context.caller()?;
-    let mut run = WorkflowRun::new(workflow.id, version.id.clone(), version.revision, bulk);
-    run.source_ip = context.request.peer.ip();
-    run.owner = Some(workflow.organization);
-    let id = new_id();
-    Ok(Submission {
-        id,
-        organization: caller.organization,
-        key: caller.key,
-        source: context.source(),
-        work: Work::Workflow(run),
-        input: to_raw_value(inputs).map_err(crate::Error::internal)?,
-        webhook,
-        origin: context.origin(id),
-    })
-}
 
 /// The values of `status` in the query of a list.
 const STANDINGS: [(&str, Standing); 4] = [
@@ -400,6 +62,9 @@ pub(crate) const LIST: Doc = Doc {
         ResponseDoc::json::<List>(200, "The executions, newest first"),
         ResponseDoc::error(404, "Workflow not found"),
     ],
+    description: "Returns a page of the workflow's executions without their inputs and outputs. \
+                  `total_count` counts all matches. For the executions of all workflows and \
+                  models, use `GET /v2/executions`.",
     ..Doc::new("executions", "list_workflow_executions", "List the executions of a workflow")
 };
 
@@ -456,6 +121,11 @@ pub(crate) const GET: Doc = Doc {
         ResponseDoc::empty(304, "The execution has not changed since `If-None-Match`"),
         NO_EXECUTION,
     ],
+    description: "Returns the execution with the input, the output and the attempts of each step. \
+                  Until the execution ends, the response is delayed by up to `timeout` seconds (0 \
+                  to 30, 10 by default), and then shows the current state. Send the `ETag` in \
+                  `If-None-Match` to wait only until the state differs from a known one; 304 means \
+                  that nothing has changed.",
     ..Doc::new("executions", "get_execution", "Get an execution")
 };
 
@@ -518,6 +188,10 @@ pub(crate) const CANCEL: Doc = Doc {
         NO_EXECUTION,
         ResponseDoc::error(409, "The execution has already ended"),
     ],
+    description: "Cancels the execution: running steps are stopped, and no further step starts. A \
+                  cancelled execution sends no webhook. An execution that has already ended \
+                  returns 409, unless executions that it started are still running: they are then \
+                  cancelled.",
     ..Doc::new("executions", "cancel_execution", "Cancel an execution")
 };
 
@@ -544,6 +218,11 @@ pub(crate) const REDRIVE: Doc = Doc {
         ResponseDoc::error(409, "The execution has not failed"),
         ResponseDoc::error(410, "The outputs of the execution's steps are no longer stored"),
     ],
+    description: "Starts a new execution with the same inputs and version that reuses the outputs \
+                  of the completed steps and runs the others. The failed execution does not \
+                  change; `redriven_from` of the new one names it. An execution that has not \
+                  failed returns 409, and one whose outputs are no longer stored 410. Send an \
+                  `Idempotency-Key` to retry safely.",
     ..Doc::new(
         "executions",
         "redrive_execution",

@@ -18,6 +18,8 @@ const NO_FILE: ResponseDoc = ResponseDoc::error(404, "File not found");
 pub(crate) const LIST: Doc = Doc {
     query: &[Param::limit(LIMIT_MAX, LIMIT_DEFAULT), CURSOR],
     responses: &[ResponseDoc::json::<List>(200, "The files, newest first")],
+    description: "Returns a page of the organization's files: uploads, pending uploads, and files \
+                  that models produced. Pass `next_cursor` as `cursor` for the next page.",
     ..Doc::new("files", "list_files", "List files")
 };
 
@@ -40,6 +42,8 @@ pub(crate) async fn list(context: Context) -> Result<Response, crate::Error> {
 
 pub(crate) const GET: Doc = Doc {
     responses: &[ResponseDoc::json::<File>(200, "The file, or the pending upload"), NO_FILE],
+    description: "Returns the record of a file or of a pending upload. A deleted or expired file \
+                  returns 404.",
     ..Doc::new("files", "get_file", "Get a file")
 };
 
@@ -59,6 +63,8 @@ pub(crate) async fn get(context: Context) -> Result<Response, crate::Error> {
 
 pub(crate) const USAGE: Doc = Doc {
     responses: &[ResponseDoc::json::<Usage>(200, "The number and total size of the files")],
+    description: "Returns the number and the total size of the organization's files, which count \
+                  toward its storage limit.",
     ..Doc::new("files", "get_file_usage", "Get the storage usage")
 };
 
@@ -70,6 +76,8 @@ pub(crate) async fn usage(context: Context) -> Result<Response, crate::Error> {
 
 pub(crate) const DELETE: Doc = Doc {
     responses: &[ResponseDoc::empty(204, "The file is deleted"), NO_FILE],
+    description: "Deletes the file; its URL stops working. Repeating the request returns 204 \
+                  again. An ID that never existed returns 404.",
     ..Doc::new("files", "delete_file", "Delete a file")
 };
 

@@ -9,9 +9,9 @@ use serde_json::{Map, Value, json};
 use super::Context;
 use super::body;
 use super::doc::{Doc, OFFSET, Param, RequestDoc, ResponseDoc};
-use super::executions::{find, refuse_archived, submission, version_of};
 use super::idempotency_key::{self, Creation};
 use super::inputs::check_entry;
+use super::triggers::{find, refuse_archived, submission, version_of};
 use orrery_domain::execution::{Execution, TOGETHER_MAX};
 use orrery_domain::ids::{BulkId, ExecutionId, OrganizationId};
 use orrery_domain::legacy;
@@ -51,6 +51,9 @@ pub(crate) const TRIGGER: Doc = Doc {
         NO_WORKFLOW,
         CONFLICT,
     ],
+    description: "Starts an execution of the workflow's latest version and returns its ID as \
+                  `trigger_id`; the execution is durable before the response is sent. Inputs are \
+                  validated against the declared ones. Send an `Idempotency-Key` to retry safely.",
     ..Doc::new("executions", "trigger_workflow", "Trigger a workflow")
 };
 
@@ -73,12 +76,16 @@ pub(crate) const BULK: Doc = Doc {
         NO_WORKFLOW,
         CONFLICT,
     ],
+    description: "Starts one execution for each of 1 to 100 sets of parameters. If one of them is \
+                  invalid, none starts. The response lists the IDs in the order of the request. \
+                  Send an `Idempotency-Key` to retry safely.",
     ..Doc::new("executions", "trigger_workflow_in_bulk", "Trigger a workflow for many inputs")
 };
 
 pub(crate) const BULK_ALIAS: Doc = Doc {
     id: "trigger_workflow_in_bulk_alias",
     summary: "Trigger a workflow for many inputs, like `POST /api/v2/{workflow}/bulk`",
+    description: "The same as `POST /api/v2/{workflow}/bulk`, under an earlier path.",
     ..BULK
 };
 
@@ -185,6 +192,8 @@ pub(crate) const LIST: Doc = Doc {
         ResponseDoc::json::<ExecutionList<'static>>(200, "The executions, newest first"),
         NO_WORKFLOW,
     ],
+    description: "Returns a page of the workflow's executions in the legacy format, newest first. \
+                  `total` counts all of them.",
     ..Doc::new("executions", "list_executions", "List the executions of a workflow")
 };
 
@@ -214,6 +223,8 @@ pub(crate) const LOOK_UP: Doc = Doc {
         ResponseDoc::json::<LookedUp<'static>>(200, "The executions that exist"),
         NO_WORKFLOW,
     ],
+    description: "Returns the records of the given executions, at most 100 IDs. IDs that do not \
+                  belong to an execution of this workflow are left out.",
     ..Doc::new("executions", "look_up_executions", "Look up executions by ID")
 };
 
@@ -237,6 +248,8 @@ pub(crate) const GET: Doc = Doc {
         ResponseDoc::json::<Record<'static>>(200, "The execution"),
         ResponseDoc::error(404, "Workflow or execution not found"),
     ],
+    description: "Returns the execution in the legacy format. The final statuses are `succeeded` \
+                  and `failed`. `output` is JSON text; `output_json` is the value itself.",
     ..Doc::new("executions", "get_execution", "Get an execution")
 };
 

@@ -34,6 +34,10 @@ pub(crate) const CREATE: Doc = Doc {
              progress",
         ),
     ],
+    description: "Creates a workflow in the legacy format. It is stored as a workflow with one \
+                  version, compiled like any other, and is visible on the other hosts, too. A step \
+                  of the type `1019Model` becomes a `model` step. Send an `Idempotency-Key` to \
+                  retry safely.",
     ..Doc::new("workflows", "create_workflow", "Create a workflow")
 };
 
@@ -83,6 +87,9 @@ pub(crate) const UPDATE: Doc = Doc {
         NO_WORKFLOW,
         ResponseDoc::error(409, "The workflow was changed concurrently"),
     ],
+    description: "Changes the given fields of the workflow and of its latest version, and returns \
+                  the workflow. A locked workflow or version returns 403; a concurrent change \
+                  returns 409.",
     ..Doc::new("workflows", "update_workflow", "Update a workflow and its latest version")
 };
 
@@ -116,6 +123,8 @@ pub(crate) async fn update(mut context: Context) -> Result<Response, crate::Erro
 pub(crate) const LIST: Doc = Doc {
     query: &[Param::limit(LIMIT_MAX, LIMIT_DEFAULT), OFFSET],
     responses: &[ResponseDoc::json::<List<'static>>(200, "The workflows, newest first")],
+    description: "Returns the organization's workflows in the legacy format, including those that \
+                  were created on other hosts. `workflows` and `flows` are the same array.",
     ..Doc::new("workflows", "list_workflows", "List workflows")
 };
 
@@ -144,6 +153,8 @@ pub(crate) async fn list(context: Context) -> Result<Response, crate::Error> {
 
 pub(crate) const GET: Doc = Doc {
     responses: &[ResponseDoc::json::<Shown<'static>>(200, "The workflow"), NO_WORKFLOW],
+    description: "Returns the workflow in the legacy format, both at the top level and as \
+                  `workflow`.",
     ..Doc::new("workflows", "get_workflow", "Get a workflow")
 };
 

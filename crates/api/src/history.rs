@@ -144,6 +144,9 @@ pub(crate) const BY_OFFSET: Doc = Doc {
         headers: &[("Deprecation", "`true`"), ("Link", "The route that replaces this one")],
         ..ResponseDoc::json::<PageByOffset<'static>>(200, "A page of the newest 1000 rows")
     }],
+    description: "Returns a page of the newest 1000 executions of the organization, over all keys. \
+                  Deprecated: a deeper `offset` returns 400; use `GET /v2/executions`. \
+                  `total_capped` tells whether there are more rows than `total_count`.",
     ..Doc::new("history", "list_executions_by_offset", "List executions by offset")
 };
 
@@ -180,6 +183,11 @@ pub(crate) async fn by_offset(context: Context) -> Result<Response, crate::Error
 pub(crate) const BY_CURSOR: Doc = Doc {
     query: query!(CURSOR),
     responses: &[ResponseDoc::json::<Page<'static>>(200, "A page of rows, newest first")],
+    description: "Returns a page of the organization's predictions, workflow executions, chat \
+                  calls, decisions and exchanges of the agent, over all keys. Pass `next_cursor` \
+                  as `cursor` for the next page, with the same filters and limit; any other cursor \
+                  returns 400. New rows never cause a page to repeat or skip an older one. A model \
+                  step of a workflow is a row of its own. `fields` selects columns.",
     ..Doc::new("history", "list_executions", "List executions")
 };
 

@@ -13,6 +13,8 @@ use orrery_wire::member::{Key, KeyRequest, Keys, NewKey};
 
 pub(crate) const LIST: Doc = Doc {
     responses: &[ResponseDoc::json::<Keys>(200, "The keys of the organization, oldest first")],
+    description: "Returns the API keys of the organization, oldest first. No response but that of \
+                  the creation contains a full key.",
     ..Doc::new("keys", "list_keys", "List API keys")
 };
 
@@ -36,6 +38,8 @@ pub(crate) const CREATE: Doc = Doc {
         201,
         "The key. This is the only response with the full key",
     )],
+    description: "Creates an API key of the organization and returns it in full, once: the service \
+                  stores only a hash. Needs the permission 'Can manage API keys'.",
     ..Doc::new("keys", "create_key", "Create an API key")
 };
 
@@ -56,6 +60,8 @@ pub(crate) const DELETE: Doc = Doc {
         ResponseDoc::empty(204, "The key is deleted and no longer works"),
         ResponseDoc::error(404, "Key not found"),
     ],
+    description: "Deletes the key, which stops working at once. Its executions remain. Needs the \
+                  permission 'Can manage API keys'.",
     ..Doc::new("keys", "delete_key", "Delete an API key")
 };
 

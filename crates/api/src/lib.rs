@@ -60,11 +60,13 @@ mod predictions;
 mod refused_key;
 mod request_metrics;
 mod root;
+mod schedule_change;
 mod schedules;
 mod secrets;
 mod services;
 mod sessions;
 pub mod static_files;
+mod triggers;
 mod unknown;
 mod uploads;
 mod webhook_endpoints;
@@ -282,9 +284,9 @@ pub const ROUTES: &[Route] = &[
     route!(ENGINE, GET, "/api/v1/workflows/{workflow}/schedules/{schedule}", Key, Bare, Keyed, schedules::get, schedules::GET),
     route!(ENGINE, PUT, "/api/v1/workflows/{workflow}/schedules/{schedule}", Key, Body, Keyed, schedules::change, schedules::CHANGE),
     route!(ENGINE, DELETE, "/api/v1/workflows/{workflow}/schedules/{schedule}", Key, Bare, Keyed, schedules::delete, schedules::DELETE),
-    route!(ENGINE, POST, "/api/v1/{workflow}/trigger", Key, Body, Keyed, executions::trigger, executions::TRIGGER),
-    route!(ENGINE, POST, "/api/v1/{workflow}/bulk-trigger", Key, Body, Keyed, executions::bulk, executions::BULK),
-    route!(ENGINE, POST, "/api/v1/public/{workflow}/versions/{version}/trigger", BodyKey, Body, Keyed, executions::trigger_public, executions::TRIGGER_PUBLIC),
+    route!(ENGINE, POST, "/api/v1/{workflow}/trigger", Key, Body, Keyed, triggers::trigger, triggers::TRIGGER),
+    route!(ENGINE, POST, "/api/v1/{workflow}/bulk-trigger", Key, Body, Keyed, triggers::bulk, triggers::BULK),
+    route!(ENGINE, POST, "/api/v1/public/{workflow}/versions/{version}/trigger", BodyKey, Body, Keyed, triggers::trigger_public, triggers::TRIGGER_PUBLIC),
     route!(ENGINE, POST, "/api/v1/executions/bulk", Key, Body, Keyed, bulk_jobs::start, bulk_jobs::START),
     route!(ENGINE, GET, "/api/v1/executions/bulk/{job}", Key, Bare, Keyed, bulk_jobs::get, bulk_jobs::GET),
     route!(ENGINE, POST, "/api/v1/executions/bulk/{job}/cancel", Key, Body, Keyed, bulk_jobs::cancel, bulk_jobs::CANCEL),
@@ -312,11 +314,11 @@ pub const ROUTES: &[Route] = &[
     route!(&[Base], GET, "/v1/workflows/{workflow}/schedules/{schedule}", Key, Bare, Keyed, schedules::get, schedules::GET),
     route!(&[Base], PUT, "/v1/workflows/{workflow}/schedules/{schedule}", Key, Body, Keyed, schedules::change, schedules::CHANGE),
     route!(&[Base], DELETE, "/v1/workflows/{workflow}/schedules/{schedule}", Key, Bare, Keyed, schedules::delete, schedules::DELETE),
-    route!(&[Base], POST, "/v1/workflows/{workflow}/trigger", Key, Body, Keyed, executions::trigger, executions::TRIGGER),
-    route!(&[Base], POST, "/v1/workflows/{workflow}/bulk-trigger", Key, Body, Keyed, executions::bulk, executions::BULK),
-    route!(&[Base], POST, "/v1/workflows/trigger/{workflow}/{version}", Key, Body, Keyed, executions::trigger_version, executions::TRIGGER_VERSION),
-    route!(&[Base], POST, "/v1/workflows/bulk-trigger/{workflow}/{version}", Key, Body, Keyed, executions::bulk_version, executions::BULK_VERSION),
-    route!(&[Base], POST, "/v1/public/{workflow}/versions/{version}/trigger", BodyKey, Body, Keyed, executions::trigger_public, executions::TRIGGER_PUBLIC),
+    route!(&[Base], POST, "/v1/workflows/{workflow}/trigger", Key, Body, Keyed, triggers::trigger, triggers::TRIGGER),
+    route!(&[Base], POST, "/v1/workflows/{workflow}/bulk-trigger", Key, Body, Keyed, triggers::bulk, triggers::BULK),
+    route!(&[Base], POST, "/v1/workflows/trigger/{workflow}/{version}", Key, Body, Keyed, triggers::trigger_version, triggers::TRIGGER_VERSION),
+    route!(&[Base], POST, "/v1/workflows/bulk-trigger/{workflow}/{version}", Key, Body, Keyed, triggers::bulk_version, triggers::BULK_VERSION),
+    route!(&[Base], POST, "/v1/public/{workflow}/versions/{version}/trigger", BodyKey, Body, Keyed, triggers::trigger_public, triggers::TRIGGER_PUBLIC),
     route!(&[Base], POST, "/v1/workflows/executions/bulk", Key, Body, Keyed, bulk_jobs::start, bulk_jobs::START),
     route!(&[Base], GET, "/v1/workflows/executions/bulk/{job}", Key, Bare, Keyed, bulk_jobs::get, bulk_jobs::GET),
     route!(&[Base], POST, "/v1/workflows/executions/bulk/{job}/cancel", Key, Body, Keyed, bulk_jobs::cancel, bulk_jobs::CANCEL),

@@ -13,6 +13,9 @@ use orrery_wire::operator::Organization;
 
 pub(crate) const GET: Doc = Doc {
     responses: &[ResponseDoc::json::<Limits>(200, "The limits and their usage")],
+    description: "Returns the limits that the operator set for the organization, with their \
+                  current usage. A limit or a usage that does not exist is null. A request above a \
+                  limit returns 429 with `Retry-After` and creates nothing.",
     ..Doc::new("limits", "get_limits", "Get limits and usage")
 };
 
@@ -56,6 +59,9 @@ pub(crate) const CHANGE: Doc = Doc {
         ResponseDoc::json::<Organization>(200, "The organization with its limits"),
         NO_ORGANIZATION,
     ],
+    description: "Changes the given limits; omitted limits keep their values, and null removes a \
+                  limit. The change applies to the next request and stops no running execution. \
+                  Repeating the request changes nothing.",
     ..Doc::new("organizations", "admin_change_limits", "Update the limits of an organization")
 };
 
@@ -76,6 +82,8 @@ pub(crate) const SHOW: Doc = Doc {
         ResponseDoc::json::<Organization>(200, "The organization with its limits"),
         NO_ORGANIZATION,
     ],
+    description: "Returns the organization with its limits and their current usage. An unknown \
+                  name returns 404.",
     ..Doc::new("organizations", "admin_get_organization", "Get an organization")
 };
 

@@ -44,6 +44,8 @@ pub(crate) const DESCRIBE: Doc = Doc {
         CLOSED,
         NOT_JSON,
     ],
+    description: "Returns what a link is for, without using it up. An unknown, used, replaced or \
+                  expired link returns 410.",
     ..Doc::new("links", "describe_link", "Get the purpose of a valid link")
 };
 
@@ -64,6 +66,8 @@ pub(crate) async fn describe(mut context: Context) -> Result<Response, crate::Er
 pub(crate) const SET_UP: Doc = Doc {
     request: Some(RequestDoc::json::<Join>()),
     responses: &[JOINED, FOREIGN, TAKEN, CLOSED, NOT_JSON],
+    description: "Creates the Owner of the organization with a setup link and opens a session. The \
+                  link works once, for 24 hours.",
     ..Doc::new("links", "set_up", "Create the organization's Owner with a link")
 };
 
@@ -77,6 +81,8 @@ pub(crate) async fn set_up(mut context: Context) -> Result<Response, crate::Erro
 pub(crate) const ACCEPT: Doc = Doc {
     request: Some(RequestDoc::json::<Join>()),
     responses: &[JOINED, FOREIGN, TAKEN, CLOSED, NOT_JSON],
+    description: "Creates a member with an invitation and opens a session. The invitation works \
+                  once, for 24 hours; an email address that is in use returns 409.",
     ..Doc::new("links", "accept_invitation", "Join the organization with an invitation")
 };
 
@@ -100,6 +106,9 @@ pub(crate) const INVITE: Doc = Doc {
         ),
         TAKEN,
     ],
+    description: "Creates an invitation and returns its `url` once; the Owner passes it on, \
+                  because the service sends no email. It works once, for 24 hours. Only the Owner \
+                  may invite.",
     ..Doc::new("links", "create_invitation", "Invite a person")
 };
 
@@ -115,6 +124,7 @@ pub(crate) async fn invite(mut context: Context) -> Result<Response, crate::Erro
 
 pub(crate) const INVITATIONS: Doc = Doc {
     responses: &[ResponseDoc::json::<Invitations>(200, "The open invitations, oldest first")],
+    description: "Returns the open invitations without their links, oldest first. For the Owner.",
     ..Doc::new("links", "list_invitations", "List open invitations")
 };
 
@@ -130,6 +140,7 @@ pub(crate) const WITHDRAW: Doc = Doc {
         ResponseDoc::empty(204, "The invitation is revoked"),
         ResponseDoc::error(404, "Invitation not found"),
     ],
+    description: "Revokes an open invitation; its link stops working. For the Owner.",
     ..Doc::new("links", "delete_invitation", "Revoke an invitation")
 };
 
@@ -148,11 +159,15 @@ struct OwnerLinkRequest {
     organization: Option<String>,
 }
 
-pub(crate) const OWNER_LINK: Doc = Doc::new(
-    "admin",
-    "admin_owner_link",
-    "Create a link to set up the dashboard or reset its Owner",
-);
+pub(crate) const OWNER_LINK: Doc = Doc {
+    description: "Creates a link that sets up the Owner or resets the Owner's password. A new link \
+                  replaces the previous one.",
+    ..Doc::new(
+        "admin",
+        "admin_owner_link",
+        "Create a link to set up the dashboard or reset its Owner",
+    )
+};
 
 /// `POST /admin/owner-link`: invalidates the previous link.
 pub(crate) async fn owner_link(mut context: Context) -> Result<Response, crate::Error> {

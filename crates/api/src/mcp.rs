@@ -41,6 +41,12 @@ pub(crate) const POST: Doc = Doc {
         ResponseDoc::error(403, "The request comes from a page of another origin"),
         ResponseDoc::json::<mcp::Response>(404, "Method not found"),
     ],
+    description: "Receives one JSON-RPC 2.0 message of the Model Context Protocol (Streamable \
+                  HTTP, without sessions); models and workflows are its tools. A request returns \
+                  200 and a notification 202; batches are rejected. A tool call that reports \
+                  progress, or takes more than 15 s, is answered by a stream if the client accepts \
+                  `text/event-stream`. A failed run, an invalid input or an insufficient balance \
+                  is a result with `isError`, not an HTTP error.",
     ..Doc::new("mcp", "post_mcp_message", "Send a message of the Model Context Protocol")
 };
 

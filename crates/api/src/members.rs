@@ -15,6 +15,7 @@ const OWNER: ResponseDoc =
 
 pub(crate) const LIST: Doc = Doc {
     responses: &[ResponseDoc::json::<Members>(200, "The members, oldest first")],
+    description: "Returns the members of the organization, oldest first.",
     ..Doc::new("members", "list_members", "List members")
 };
 
@@ -30,6 +31,9 @@ pub(crate) async fn list(context: Context) -> Result<Response, crate::Error> {
 pub(crate) const CHANGE: Doc = Doc {
     request: Some(RequestDoc::json::<MemberChange>()),
     responses: &[ResponseDoc::json::<Member>(200, "The updated member"), MISSING, OWNER],
+    description: "Grants or revokes the permission to create and delete API keys. For the Owner, \
+                  whose own record cannot be changed (409). Keys that the member created are not \
+                  affected.",
     ..Doc::new("members", "update_member", "Grant or revoke the permission 'Can manage API keys'")
 };
 
@@ -48,6 +52,9 @@ pub(crate) const REMOVE: Doc = Doc {
         MISSING,
         OWNER,
     ],
+    description: "Removes the member and ends the member's sessions. Keys that the member created \
+                  keep working, because they belong to the organization. For the Owner, who cannot \
+                  be removed (409).",
     ..Doc::new("members", "delete_member", "Remove a member")
 };
 
@@ -64,6 +71,8 @@ pub(crate) const RESET: Doc = Doc {
         ResponseDoc::json::<NewLink>(201, "The link. This is the only response with it"),
         MISSING,
     ],
+    description: "Creates a link with which the member sets a new password, and returns its `url` \
+                  once. It works once, for 24 hours. For the Owner.",
     ..Doc::new("members", "reset_member", "Create a link with which a member sets a new password")
 };
 

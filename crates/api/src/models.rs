@@ -56,6 +56,11 @@ pub(crate) const LIST: Doc = Doc {
         headers: &[TOTAL],
         ..ResponseDoc::json::<List<'static>>(200, "The models, sorted by slug")
     }],
+    description: "Returns the models of the catalog as a bare array, a page at a time; \
+                  `X-Total-Count` is the number of matches. Needs no key. With a key in \
+                  `Authorization: Bearer`, or with `format=openai`, the response is instead \
+                  OpenAI's list of the models that chat and embeddings clients can call, without \
+                  pages.",
     ..Doc::new("models", "list_models", "List models")
 };
 
@@ -87,6 +92,10 @@ pub(crate) const GET: Doc = Doc {
         ResponseDoc::json::<Detail<'static>>(200, "The model"),
         ResponseDoc::any_error(404, "Model not found"),
     ],
+    description: "Returns a model with the JSON Schema of its input and its estimated cost. Needs \
+                  no key. A key in `Authorization: Bearer`, or `format=openai`, selects OpenAI's \
+                  format, which exists only for models that OpenAI's clients can call. An unknown \
+                  slug returns 404.",
     ..Doc::new("models", "get_model", "Get a model")
 };
 
@@ -112,6 +121,8 @@ pub(crate) const GET_BY_QUERY: Doc = Doc {
         },
         ResponseDoc::error(404, "Model not found"),
     ],
+    description: "Returns the same as `GET /v1/models/{slug}` in the format of the catalog. \
+                  Deprecated: the `Link` header names the replacement.",
     ..Doc::new("models", "get_model_by_query", "Get a model by query parameter")
 };
 
@@ -135,6 +146,9 @@ pub(crate) const OPENAPI: Doc = Doc {
         ResponseDoc::json::<Map<String, Value>>(200, "An OpenAPI 3.0 document"),
         ResponseDoc::error(404, "Model not found"),
     ],
+    description: "Returns an OpenAPI 3.0.3 document with one path, `/v1/prediction/`, whose body \
+                  permits only this model. `components.schemas.Input` is the request schema in the \
+                  vocabulary of OpenAPI 3.0. Needs no key.",
     ..Doc::new(
         "models",
         "get_model_openapi",

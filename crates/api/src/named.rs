@@ -33,6 +33,8 @@ pub(crate) const PUT_ORGANIZATION: Doc = Doc {
         ResponseDoc::json::<Organization>(200, "The organization existed"),
         ResponseDoc::json::<Organization>(201, "The organization was created"),
     ],
+    description: "Creates the organization with this name (201), or changes the given limits of an \
+                  existing one (200). Repeating the request changes nothing.",
     ..Doc::new("organizations", "put_organization", "Create or update an organization")
 };
 
@@ -70,6 +72,9 @@ pub(crate) const PUT_KEY: Doc = Doc {
         ),
         TWICE,
     ],
+    description: "Creates an API key with this name, or returns the existing one (200) without its \
+                  text. Only the 201 response contains the full key: if it is lost, delete the key \
+                  and create another. Several keys with the name return 409.",
     ..Doc::new("keys", "put_key", "Create an API key with this name")
 };
 
@@ -103,6 +108,8 @@ pub(crate) async fn put_key(mut context: Context) -> Result<Response, crate::Err
 
 pub(crate) const DELETE_KEY: Doc = Doc {
     responses: &[ResponseDoc::empty(204, "The key is deleted and no longer works"), TWICE],
+    description: "Deletes the key with this name or ID, which stops working at once. Several keys \
+                  with the name return 409, and nothing is deleted.",
     ..Doc::new("keys", "delete_named_key", "Delete an API key by name or ID")
 };
 
@@ -149,6 +156,8 @@ pub(crate) const PUT_CHAIN: Doc = Doc {
         ResponseDoc::json::<Chain>(201, "The chain was created"),
         ResponseDoc::error(409, "The chain was changed concurrently, or there are too many"),
     ],
+    description: "Creates the chain with this name for `model`, or replaces the whole existing \
+                  chain. Repeating the request changes nothing.",
     ..Doc::new("chains", "put_chain", "Create or replace a fallback chain")
 };
 
@@ -188,6 +197,8 @@ pub(crate) async fn put_chain(mut context: Context) -> Result<Response, crate::E
 pub(crate) const DELETE_CHAIN: Doc = Doc {
     query: &[Param { is_required: true, ..Param::new("model", Kind::Text, "The primary model") }],
     responses: &[ResponseDoc::empty(204, "The chain is deleted")],
+    description: "Deletes the chain with this name of the model in the query. Predictions that \
+                  exist already keep the chain that they were created with.",
     ..Doc::new("chains", "delete_named_chain", "Delete a fallback chain by name")
 };
 
@@ -206,6 +217,8 @@ pub(crate) const PUT_SECRET: Doc = Doc {
         ResponseDoc::json::<Secret>(201, "The secret was created"),
         ResponseDoc::error(409, "There are too many secrets"),
     ],
+    description: "Creates the secret (201) or replaces its value (200). Repeating the request with \
+                  the same value changes nothing. No response contains a value.",
     ..Doc::new("secrets", "put_named_secret", "Create or update a named secret")
 };
 
@@ -228,6 +241,8 @@ pub(crate) async fn put_secret(mut context: Context) -> Result<Response, crate::
 pub(crate) const TOP_UP: Doc = Doc {
     request: Some(RequestDoc::json::<TopUp>()),
     responses: &[ResponseDoc::json::<Balance>(201, "The balance after the top-up")],
+    description: "Adds an amount to the organization's balance and returns the new balance. \
+                  Repeating the request adds the amount again.",
     ..Doc::new("billing", "top_up_balance", "Top up the balance; this request is not idempotent")
 };
 
@@ -249,6 +264,9 @@ pub(crate) async fn top_up(mut context: Context) -> Result<Response, crate::Erro
 
 pub(crate) const OWNER_LINK: Doc = Doc {
     responses: &[ResponseDoc::json::<NewLink>(201, "The link. The previous link stops working")],
+    description: "Creates a link that sets up the Owner of the organization, or resets the Owner's \
+                  password if there is one. It works once, for 24 hours; the previous link stops \
+                  working.",
     ..Doc::new(
         "links",
         "create_owner_link",

@@ -16,6 +16,10 @@ const ENDED: ResponseDoc = ResponseDoc::error(409, "The execution has already en
 
 pub(crate) const PAUSE: Doc = Doc {
     responses: &[STATE, NO_EXECUTION, ENDED],
+    description: "Stops new steps and attempts of the execution; running steps finish. The pause \
+                  survives restarts and does not count toward any timeout. Pausing a paused \
+                  execution changes nothing and returns 200; an execution that has ended returns \
+                  409.",
     ..Doc::new("executions", "pause_execution", "Pause an execution")
 };
 
@@ -29,6 +33,9 @@ pub(crate) async fn pause(context: Context) -> Result<Response, crate::Error> {
 
 pub(crate) const RESUME: Doc = Doc {
     responses: &[STATE, NO_EXECUTION, ENDED],
+    description: "Continues a paused execution. A step with `on_exhausted: \"pause\"` that paused \
+                  it is retried. Resuming an execution that is not paused changes nothing and \
+                  returns 200; an execution that has ended returns 409.",
     ..Doc::new("executions", "resume_execution", "Resume a paused execution")
 };
 

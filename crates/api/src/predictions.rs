@@ -52,6 +52,11 @@ pub(crate) const CREATE: Doc = Doc {
         UNPAID,
         NO_MODEL,
     ],
+    description: "Creates a prediction and returns its ID at once; the prediction is durable \
+                  before the response is sent. Poll `GET /v1/prediction/{id}`, follow its events, \
+                  or pass a `webhook_url` to learn the result. An input that violates the model's \
+                  schema returns 400 with every violation in `details`, a full queue 429. Send an \
+                  `Idempotency-Key` to retry safely.",
     ..Doc::new("predictions", "create_prediction", "Create a prediction")
 };
 
@@ -77,6 +82,11 @@ pub(crate) const RUN: Doc = Doc {
     tag: "predictions",
     id: "run_prediction",
     summary: "Create a prediction and wait until it ends",
+    description: "Creates a prediction and returns when it has ended, with 200 whether it \
+                  succeeded, failed or was cancelled: read `status`. If the prediction is still \
+                  running after `limits.sync_wait` of the configuration, the response is 202 and \
+                  the prediction continues; poll it like any other. Errors and `Idempotency-Key` \
+                  are those of `POST /v1/prediction`.",
     ..CREATE
 };
 
@@ -121,6 +131,10 @@ pub(crate) const GET: Doc = Doc {
         },
         NO_PREDICTION,
     ],
+    description: "Returns the prediction with its output, logs, costs and attempts. With `wait`, \
+                  the response is delayed until the prediction has ended or that many seconds have \
+                  passed, whichever comes first, and then shows the current state. A final status \
+                  never changes.",
     ..Doc::new("predictions", "get_prediction", "Get a prediction")
 };
 
@@ -179,6 +193,9 @@ pub(crate) const CANCEL: Doc = Doc {
         NO_PREDICTION,
         ResponseDoc::error(409, "The prediction has already ended"),
     ],
+    description: "Stops the work and releases its slot. Repeating the request returns 200 again; a \
+                  prediction that has ended otherwise returns 409. A cancelled prediction sends no \
+                  webhook and costs nothing beyond what its runner has reported.",
     ..Doc::new("predictions", "cancel_prediction", "Cancel a prediction")
 };
 

@@ -14,6 +14,8 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub(crate) const INDEX: Doc = Doc {
     responses: &[ResponseDoc::json::<Index<'static>>(200, "Name, version, role and links")],
+    description: "Returns the name, the version and the role of this host, and the paths of its \
+                  other general routes. Needs no key and accepts any query parameter.",
     ..Doc::new("service", "index", "Get information about this host")
 };
 
@@ -36,6 +38,8 @@ pub(crate) async fn index(context: Context) -> Result<Response, crate::Error> {
 
 pub(crate) const HEALTH: Doc = Doc {
     responses: &[ResponseDoc::json::<Health<'static>>(200, "The process is running")],
+    description: "Returns 200 as long as the process runs, without a key. For load balancers that \
+                  must know whether work is accepted, use `GET /ready`.",
     ..Doc::new("service", "health", "Check that the process is running")
 };
 
@@ -49,6 +53,9 @@ pub(crate) const READY: Doc = Doc {
         200,
         "The store is open and recovery is complete",
     )],
+    description: "Returns 200 once the store is open and unfinished work is loaded, and 503 until \
+                  then and during a shutdown. `warnings` lists conditions that need the operator's \
+                  attention, such as a nearly full disk. Needs no key.",
     ..Doc::new("service", "ready", "Check whether the service accepts work")
 };
 
@@ -78,6 +85,8 @@ pub(super) async fn warnings(services: &Services) -> Result<Vec<String>, crate::
 
 pub(crate) const OPENAPI: Doc = Doc {
     responses: &[ResponseDoc::json::<Map<String, Value>>(200, "The OpenAPI 3.1 document")],
+    description: "Returns this document, which is generated from the route table that also serves \
+                  the requests. Needs no key.",
     ..Doc::new("service", "openapi", "Get this OpenAPI document")
 };
 

@@ -7,16 +7,14 @@ use serde_json::{Map, Value};
 use super::doc::{Doc, OFFSET, Param, RequestDoc, ResponseDoc};
 use super::idempotency_key::{self, Creation};
 use super::named::only_one;
-use super::{Context, Services, body};
+use super::schedule_change::Change;
+use super::{Context, Services};
 use orrery_domain::calendar::Calendar;
-use orrery_domain::delivery::Webhook;
 use orrery_domain::execution::Kind;
 use orrery_domain::ids::{ScheduleId, WorkflowId};
 use orrery_domain::schedule::{CATCH_UP_DEFAULT, Overlap, RunResult, Schedule, Target};
-use orrery_domain::spelling;
-use orrery_domain::time::Timestamp;
 use orrery_http::request::{parse, parse_value};
-use orrery_http::{Request, Response, response};
+use orrery_http::{Response, response};
 use orrery_records::idempotency::StoredResponse;
 use orrery_records::schedules;
 use orrery_runtime::new_id;
@@ -24,14 +22,11 @@ use orrery_storage::Commit;
 use orrery_wire::admin::NamedSchedule;
 use orrery_wire::request;
 use orrery_wire::schedule::{
-    self as wire, AnyTarget, Common, ModelRun, NEXT_RUNS, NewOfModel, NewOfWorkflow, OfAny,
-    OfWorkflow, WorkflowRun,
+    self as wire, NEXT_RUNS, NewOfModel, NewOfWorkflow, OfAny, OfWorkflow,
 };
 
 const LIMIT_DEFAULT: u64 = 50;
 const LIMIT_MAX: u64 = 100;
-/// Maximum size of an input as JSON, so that it fits in a record of the store.
-const INPUT_BYTES_MAX: usize = 48 * 1024;
 
 const SCHEDULE: ResponseDoc = ResponseDoc::json::<wire::Schedule>(200, "The schedule");
 const CREATED: ResponseDoc = ResponseDoc::json::<wire::Schedule>(201, "The created schedule");
@@ -50,6 +45,12 @@ pub(crate) const CREATE: Doc = Doc {
     request: Some(RequestDoc::json::<NewOfWorkflow>()),
     is_idempotent: true,
     responses: &[CREATED, NO_WORKFLOW, TOO_MANY],
+    description: "Creates a schedule that starts the workflow by a cron pattern in a time zone. \
+                  The inputs are validated now and at each firing. Each firing is decided once, \
+                  also across a crash; `overlap` determines what happens if the previous execution \
+                  has not ended, and `catch_up_seconds` how late a firing may run. An organization \
+                  has at most 1000 schedules; one more returns 409. Send an `Idempotency-Key` to \
+                  retry safely.",
     ..Doc::new("schedules", "create_workflow_schedule", "Schedule a workflow")
 };
 
@@ -72,6 +73,9 @@ pub(crate) const CREATE_OF_MODEL: Doc = Doc {
     request: Some(RequestDoc::json::<NewOfModel>()),
     is_idempotent: true,
     responses: &[CREATED, TOO_MANY],
+    description: "Creates a schedule that runs a prediction of `model` by a cron pattern in a time \
+                  zone, with the fields of a prediction. Overlap, late firings and limits are \
+                  those of a workflow's schedule. Send an `Idempotency-Key` to retry safely.",
     ..Doc::new("schedules", "create_model_schedule", "Schedule a prediction")
 };
 
@@ -178,6 +182,8 @@ async fn create_with(
 pub(crate) const LIST: Doc = Doc {
     query: &[OFFSET, Param::limit(LIMIT_MAX, LIMIT_DEFAULT)],
     responses: &[PAGE, NO_WORKFLOW],
+    description: "Returns a page of the workflow's schedules, oldest first, each with its next ten \
+                  firings and its last run.",
     ..Doc::new("schedules", "list_workflow_schedules", "List the schedules of a workflow")
 };
 
@@ -192,6 +198,8 @@ pub(crate) async fn list(context: Context) -> Result<Response, crate::Error> {
 pub(crate) const LIST_ALL: Doc = Doc {
     query: &[OFFSET, Param::limit(LIMIT_MAX, LIMIT_DEFAULT)],
     responses: &[PAGE],
+    description: "Returns a page of the organization's schedules of workflows and of models, \
+                  oldest first.",
     ..Doc::new("schedules", "list_schedules", "List the schedules of all workflows and models")
 };
 
@@ -217,11 +225,18 @@ async fn page(context: &Context, schedules: Vec<Schedule>) -> Result<Response, c
 
 pub(crate) const GET: Doc = Doc {
     responses: &[SCHEDULE, NO_SCHEDULE],
+    description: "Returns the schedule with its next ten firings and its last run. A schedule of \
+                  another workflow returns 404.",
     ..Doc::new("schedules", "get_workflow_schedule", "Get a schedule of a workflow")
 };
 
-pub(crate) const GET_ANY: Doc =
-    Doc { id: "get_schedule", summary: "Get a schedule of a workflow or model", ..GET };
+pub(crate) const GET_ANY: Doc = Doc {
+    id: "get_schedule",
+    summary: "Get a schedule of a workflow or model",
+    description: "Returns the schedule of a workflow or a model with its next ten firings and its \
+                  last run.",
+    ..GET
+};
 
 /// `GET /workflows/{workflow}/schedules/{schedule}` and `GET /v1/schedules/{schedule}`
 pub(crate) async fn get(context: Context) -> Result<Response, crate::Error> {
@@ -232,6 +247,10 @@ pub(crate) async fn get(context: Context) -> Result<Response, crate::Error> {
 pub(crate) const CHANGE: Doc = Doc {
     request: Some(RequestDoc::optional_json::<OfWorkflow>()),
     responses: &[SCHEDULE, NO_SCHEDULE],
+    description: "Changes the given fields; omitted fields keep their values, and an empty string \
+                  clears an optional text or time. A change, like the end of a pause, restarts the \
+                  schedule from now: earlier firings are not caught up. An unknown field returns \
+                  400.",
     ..Doc::new("schedules", "change_workflow_schedule", "Update a schedule of a workflow")
 };
 
@@ -239,6 +258,10 @@ pub(crate) const CHANGE_ANY: Doc = Doc {
     request: Some(RequestDoc::optional_json::<OfAny>()),
     id: "change_schedule",
     summary: "Update a schedule of a workflow or model",
+    description: "Changes the given fields of a schedule of a workflow or a model; omitted fields \
+                  keep their values, and an empty string clears an optional text or time. A \
+                  change, like the end of a pause, restarts the schedule from now: earlier firings \
+                  are not caught up.",
     ..CHANGE
 };
 
@@ -272,11 +295,18 @@ pub(crate) async fn change(mut context: Context) -> Result<Response, crate::Erro
 
 pub(crate) const DELETE: Doc = Doc {
     responses: &[DELETED, NO_SCHEDULE],
+    description: "Deletes the schedule; it does not fire again. Executions that it started \
+                  continue, and firings that wait for them are dropped.",
     ..Doc::new("schedules", "delete_workflow_schedule", "Delete a schedule of a workflow")
 };
 
-pub(crate) const DELETE_ANY: Doc =
-    Doc { id: "delete_schedule", summary: "Delete a schedule of a workflow or model", ..DELETE };
+pub(crate) const DELETE_ANY: Doc = Doc {
+    id: "delete_schedule",
+    summary: "Delete a schedule of a workflow or model",
+    description: "Deletes the schedule of a workflow or a model; it does not fire again. \
+                  Executions that it started continue, and firings that wait for them are dropped.",
+    ..DELETE
+};
 
 /// `DELETE /workflows/{workflow}/schedules/{schedule}` and `DELETE /v1/schedules/{schedule}`
 pub(crate) async fn delete(context: Context) -> Result<Response, crate::Error> {
@@ -289,6 +319,10 @@ pub(crate) async fn delete(context: Context) -> Result<Response, crate::Error> {
 pub(crate) const PUT_NAMED: Doc = Doc {
     request: Some(RequestDoc::json::<NamedSchedule>()),
     responses: &[SCHEDULE, CREATED, SEVERAL],
+    description: "Creates the schedule with this name for `workflow` or `model`, or changes the \
+                  given fields of an existing one. Repeating the request changes nothing. If \
+                  several schedules have the name, or the existing one starts something else, the \
+                  response is 409.",
     ..Doc::new("schedules", "put_schedule", "Create or update a schedule")
 };
 
@@ -349,6 +383,8 @@ pub(crate) async fn put_named(mut context: Context) -> Result<Response, crate::E
 
 pub(crate) const DELETE_NAMED: Doc = Doc {
     responses: &[DELETED, NO_SCHEDULE, SEVERAL],
+    description: "Deletes the schedule with this name. If several schedules have the name, nothing \
+                  is deleted, and the response is 409.",
     ..Doc::new("schedules", "delete_named_schedule", "Delete a schedule by name")
 };
 
@@ -408,163 +444,4 @@ async fn shown(services: &Services, schedule: &Schedule) -> Result<wire::Schedul
         Some(RunResult::Skipped | RunResult::Missed | RunResult::Refused(_)) | None => None,
     };
     Ok(wire::Schedule::of(schedule, next.unwrap_or_default(), status))
-}
-
-/// The validated fields of a body.
-#[derive(Debug, Default)]
-struct Change {
-    cron: Option<String>,
-    timezone: Option<String>,
-    input: Option<Value>,
-    model: Option<String>,
-    /// The version of the workflow or model. For a workflow, an empty string means the latest
-    /// version.
-    version: Option<String>,
-    fallback_selector: Option<String>,
-    overlap: Option<Overlap>,
-    catch_up_seconds: Option<u64>,
-    jitter_seconds: Option<u32>,
-    paused: Option<bool>,
-    /// `Some(None)` removes the limit.
-    starts_at: Option<Option<Timestamp>>,
-    ends_at: Option<Option<Timestamp>>,
-    /// `Some(None)` removes the webhook.
-    webhook_url: Option<Option<String>>,
-    /// The sealed secret. `Some(None)` removes it, so that deliveries are not signed.
-    webhook_secret: Option<Option<String>>,
-    /// An empty string means no name.
-    name: Option<String>,
-}
-
-impl Change {
-    /// Reads the fields that all schedules have.
-    fn read(
-        common: Common,
-        secret: Option<String>,
-        services: &Services,
-    ) -> Result<Self, crate::Error> {
-        let url = common.webhook_url.map(|url| body::webhook_url("webhook_url", url, services));
-        let sealed = secret.map(|secret| {
-            let secret = Some(secret).filter(|secret| !secret.is_empty());
-            secret.map(|secret| body::sealed_secret(&secret, services)).transpose()
-        });
-        Ok(Self {
-            timezone: common.timezone,
-            overlap: common.overlap,
-            catch_up_seconds: common.catch_up_seconds,
-            jitter_seconds: common.jitter_seconds,
-            paused: common.paused,
-            name: common.name,
-            starts_at: common.starts_at.map(|text| moment("starts_at", &text)).transpose()?,
-            ends_at: common.ends_at.map(|text| moment("ends_at", &text)).transpose()?,
-            webhook_url: url.transpose()?,
-            webhook_secret: sealed.transpose()?,
-            ..Self::default()
-        })
-    }
-
-    fn run_workflow(&mut self, run: WorkflowRun) -> Result<(), crate::Error> {
-        let WorkflowRun { inputs, version_id } = run;
-        self.version = version_id;
-        self.input = inputs.map(|inputs| checked_input("inputs", inputs)).transpose()?;
-        Ok(())
-    }
-
-    fn run_model(&mut self, run: ModelRun) -> Result<(), crate::Error> {
-        let ModelRun { input, fallback_selector } = run;
-        self.fallback_selector = fallback_selector;
-        self.input = input.map(|input| checked_input("input", input)).transpose()?;
-        Ok(())
-    }
-
-    /// Reads the fields of one kind of schedule; those of the other kind are refused.
-    fn run_any(&mut self, target: AnyTarget, is_of_model: bool) -> Result<(), crate::Error> {
-        let AnyTarget { cron, model, version, model_run, workflow_run } = target;
-        let of_model = [
-            ("model", model.is_some()),
-            ("version", version.is_some()),
-            ("input", model_run.input.is_some()),
-            ("fallback_selector", model_run.fallback_selector.is_some()),
-        ];
-        let of_workflow = [
-            ("inputs", workflow_run.inputs.is_some()),
-            ("version_id", workflow_run.version_id.is_some()),
-        ];
-        let (known, others): (&[_], &[_]) =
-            if is_of_model { (&of_model, &of_workflow) } else { (&of_workflow, &of_model) };
-        if let Some((name, _)) = others.iter().find(|(_, is_given)| *is_given) {
-            let known: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
-            let sentence = spelling::unknown("field", name, name, &known);
-            return Err(crate::Error::bad_request(sentence));
-        }
-        self.cron = cron;
-        if !is_of_model {
-            return self.run_workflow(workflow_run);
-        }
-        self.run_model(model_run)?;
-        self.model = model;
-        self.version = version;
-        Ok(())
-    }
-
-    /// Warns about a webhook secret for a schedule without a webhook.
-    fn warn_of_secret_alone(&self, request: &Request, schedule: &Schedule) {
-        if schedule.webhook.is_none() && matches!(self.webhook_secret, Some(Some(_))) {
-            request.warn(body::SECRET_ALONE);
-        }
-    }
-
-    fn apply(&self, schedule: &mut Schedule) {
-        put(&mut schedule.cron, &self.cron);
-        put(&mut schedule.timezone, &self.timezone);
-        put(&mut schedule.input, &self.input);
-        put(&mut schedule.overlap, &self.overlap);
-        put(&mut schedule.catch_up_seconds, &self.catch_up_seconds);
-        put(&mut schedule.jitter_seconds, &self.jitter_seconds);
-        put(&mut schedule.paused, &self.paused);
-        put(&mut schedule.starts_at, &self.starts_at);
-        put(&mut schedule.ends_at, &self.ends_at);
-        if let Some(url) = &self.webhook_url {
-            let secret = schedule.webhook.take().and_then(|held| held.secret);
-            schedule.webhook = url.clone().map(|url| Webhook { url, secret });
-        }
-        if let Some(webhook) = &mut schedule.webhook {
-            put(&mut webhook.secret, &self.webhook_secret);
-        }
-        let some = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
-        put(&mut schedule.name, &self.name.as_ref().map(some));
-        match &mut schedule.target {
-            Target::Workflow { version, .. } => put(version, &self.version.as_ref().map(some)),
-            Target::Model { model, version, fallback_selector } => {
-                put(model, &self.model);
-                put(version, &self.version);
-                put(fallback_selector, &self.fallback_selector.as_ref().map(some));
-            }
-        }
-    }
-}
-
-/// Replaces `held` if there is a new value.
-fn put<T: Clone>(held: &mut T, given: &Option<T>) {
-    if let Some(given) = given {
-        held.clone_from(given);
-    }
-}
-
-fn checked_input(name: &str, input: Map<String, Value>) -> Result<Value, crate::Error> {
-    let input = Value::Object(input);
-    if input.to_string().len() > INPUT_BYTES_MAX {
-        let message = format!("{name} must have at most {INPUT_BYTES_MAX} bytes");
-        return Err(crate::Error::bad_request(message));
-    }
-    Ok(input)
-}
-
-/// Parses a time; an empty string means no time.
-fn moment(name: &str, text: &str) -> Result<Option<Timestamp>, crate::Error> {
-    if text.is_empty() {
-        return Ok(None);
-    }
-    let parsed = text.parse();
-    parsed.map(Some).map_err(|error| crate::Error::bad_request(format!("{name} is {error}")))
 }

@@ -19,6 +19,8 @@ pub(crate) const LIST: Doc = Doc {
         200,
         "The names and dates, sorted by name, without values",
     )],
+    description: "Returns the names of the organization's secrets and when they were set, sorted \
+                  by name. No response contains a value.",
     ..Doc::new("secrets", "list_secrets", "List named secrets")
 };
 
@@ -36,6 +38,9 @@ pub(crate) const PUT: Doc = Doc {
         ResponseDoc::json::<Secret>(201, "The secret was created"),
         ResponseDoc::error(409, "There are too many secrets"),
     ],
+    description: "Creates the secret (201) or replaces its value (200). Definitions refer to it as \
+                  `{{secrets.NAME}}` in the requests of `http` steps; each attempt reads the \
+                  current value. An organization has at most 1000 secrets; one more returns 409.",
     ..Doc::new("secrets", "put_secret", "Set the value of a named secret")
 };
 
@@ -50,6 +55,7 @@ pub(crate) async fn put(mut context: Context) -> Result<Response, crate::Error> 
 
 pub(crate) const DELETE: Doc = Doc {
     responses: &[ResponseDoc::empty(204, "The secret is deleted"), NO_SECRET],
+    description: "Deletes the secret. Steps that refer to it fail from then on.",
     ..Doc::new("secrets", "delete_secret", "Delete a named secret")
 };
 

@@ -21,6 +21,8 @@ pub(crate) const NOT_JSON: ResponseDoc =
 
 pub(crate) const GET: Doc = Doc {
     responses: &[ResponseDoc::json::<Session>(200, "The logged-in member, if any")],
+    description: "Returns the member who is logged in, with the organization and the URLs of the \
+                  hosts. `member` is null if nobody is logged in; the response is 200 either way.",
     ..Doc::new("sessions", "get_session", "Get the current session")
 };
 
@@ -75,6 +77,9 @@ pub(crate) const CREATE: Doc = Doc {
         NOT_JSON,
         ResponseDoc::error(429, "Too many attempts: retry after `Retry-After` seconds"),
     ],
+    description: "Opens a session and sets its cookie. A wrong password and an unknown address \
+                  return the same 401. After five attempts from one address, further ones must \
+                  wait and return 429 with `Retry-After`.",
     ..Doc::new("sessions", "log_in", "Log in")
 };
 
@@ -107,6 +112,7 @@ pub(crate) fn with_cookie(context: &Context, token: &str) -> Result<Response, cr
 
 pub(crate) const DELETE: Doc = Doc {
     responses: &[ResponseDoc::empty(204, "Logged out")],
+    description: "Ends the session and deletes its cookie.",
     ..Doc::new("sessions", "log_out", "Log out")
 };
 
@@ -132,6 +138,9 @@ pub(crate) const RESET: Doc = Doc {
         super::links::CLOSED,
         NOT_JSON,
     ],
+    description: "Sets a new password with the token of a password reset link, ends all sessions \
+                  of the member and opens a new one. The link works once, for 24 hours; afterwards \
+                  the response is 410.",
     ..Doc::new("sessions", "reset_password", "Set a new password with a link")
 };
 
@@ -149,6 +158,9 @@ pub(crate) const CHANGE_PASSWORD: Doc = Doc {
         ResponseDoc::error(422, "The current password is wrong"),
         ResponseDoc::error(429, "Too many attempts: retry after `Retry-After` seconds"),
     ],
+    description: "Changes the password of the logged-in member, ends the member's other sessions \
+                  and sets a new cookie. A wrong current password returns 422. A password has 12 \
+                  to 256 bytes.",
     ..Doc::new("sessions", "change_password", "Change your password")
 };
 

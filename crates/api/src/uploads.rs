@@ -39,6 +39,10 @@ pub(crate) const PRESIGN: Doc = Doc {
         ResponseDoc::json::<wire::file::Announced>(200, "The presigned upload"),
         ResponseDoc::error(413, "The body exceeds the limit, or the upload exceeds a quota"),
     ],
+    description: "Creates a URL to which anyone can upload the bytes with a `PUT` within 15 \
+                  minutes, without a key, with exactly the `required_headers`. `public_url` is the \
+                  URL of the content afterwards. Nothing is stored until the upload. The response \
+                  is not idempotent: each request creates another upload.",
     ..Doc::new("files", "announce_upload", "Create a presigned upload")
 };
 
@@ -80,6 +84,11 @@ pub(crate) const PUT: Doc = Doc {
         ResponseDoc::error(413, "The file exceeds a limit or a quota"),
         ResponseDoc::error(422, "The bytes do not match the declared size or hash"),
     ],
+    description: "Stores the bytes of an upload that `POST /v1/upload/presign` created, with an \
+                  API key or with the `token` of its URL. `Content-Type` must be the announced \
+                  one. Bytes that do not match the announced size or hash return 422, and nothing \
+                  is stored; the upload can then be repeated until it expires. A complete upload \
+                  returns 409.",
     ..Doc::new(
         "files",
         "upload",
@@ -114,6 +123,10 @@ pub(crate) const POST: Doc = Doc {
         ResponseDoc::error(413, "The file exceeds a limit or a quota"),
         ResponseDoc::error(422, "The file was not stored"),
     ],
+    description: "Stores a file of a multipart form and returns its record. `url` of the record \
+                  can be used as an input of models, and read without a key. The bytes are synced \
+                  to disk before the response. A file above `files.max_bytes` or the \
+                  organization's quota returns 413.",
     ..Doc::new("files", "create_file", "Upload a file in a form")
 };
 
@@ -128,6 +141,8 @@ pub(crate) const POST_FOR_URL: Doc = Doc {
         ResponseDoc::error(413, "The file exceeds a limit or a quota"),
         ResponseDoc::error(422, "The file was not stored"),
     ],
+    description: "Stores a file of a multipart form and returns only its URL, for clients that \
+                  need no record. Otherwise the same as `POST /v1/files`.",
     ..Doc { id: "upload_file", summary: "Upload a file in a form and return only its URL", ..POST }
 };
 

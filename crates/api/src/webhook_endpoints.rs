@@ -33,6 +33,11 @@ pub(crate) const CREATE: Doc = Doc {
         ResponseDoc::json::<WithSecret>(201, "The endpoint, with its secret"),
         ResponseDoc::error(409, "There are too many endpoints, or the name is taken"),
     ],
+    description: "Creates an endpoint that is notified of all of the organization's predictions \
+                  and workflows, or of those that `events`, `models` and `workflow_ids` select. \
+                  The `secret` is shown in this response only, so `Idempotency-Key` is not \
+                  supported. An organization has at most 50 endpoints; one more, or a name that is \
+                  in use, returns 409.",
     ..Doc::new("webhooks", "create_webhook_endpoint", "Create a webhook endpoint")
 };
 
@@ -76,6 +81,7 @@ async fn create_with(context: &Context, change: &Change) -> Result<Response, cra
 
 pub(crate) const LIST: Doc = Doc {
     responses: &[ResponseDoc::json::<wire::Endpoints>(200, "The endpoints, oldest first")],
+    description: "Returns all endpoints of the organization without their secrets, oldest first.",
     ..Doc::new("webhooks", "list_webhook_endpoints", "List webhook endpoints")
 };
 
@@ -88,6 +94,8 @@ pub(crate) async fn list(context: Context) -> Result<Response, crate::Error> {
 
 pub(crate) const GET: Doc = Doc {
     responses: &[ResponseDoc::json::<wire::Endpoint>(200, "The endpoint"), NO_ENDPOINT],
+    description: "Returns the endpoint without its secret. An endpoint with the signature `v1a` \
+                  shows its `public_key`.",
     ..Doc::new("webhooks", "get_webhook_endpoint", "Get a webhook endpoint")
 };
 
@@ -104,6 +112,10 @@ pub(crate) const CHANGE: Doc = Doc {
         NO_ENDPOINT,
         ResponseDoc::error(409, "The name is taken"),
     ],
+    description: "Changes the given fields; omitted fields keep their values, and an empty `name` \
+                  removes the name. The signature scheme cannot be changed. `disabled: false` also \
+                  enables an endpoint that was disabled after failures. Deliveries that are \
+                  already waiting keep their URL.",
     ..Doc::new("webhooks", "change_webhook_endpoint", "Update a webhook endpoint")
 };
 
@@ -137,6 +149,9 @@ pub(crate) const PUT_NAMED: Doc = Doc {
             "There are too many endpoints, or the endpoint has another signature scheme",
         ),
     ],
+    description: "Creates the endpoint with this name, or changes the given fields of an existing \
+                  one. Repeating the request changes nothing. Only the 201 response contains the \
+                  secret. Another signature scheme than that of the existing endpoint returns 409.",
     ..Doc::new("webhooks", "put_webhook_endpoint", "Create or update a webhook endpoint")
 };
 
@@ -174,6 +189,8 @@ pub(crate) async fn put_named(mut context: Context) -> Result<Response, crate::E
 pub(crate) const DELETE_NAMED: Doc = Doc {
     id: "delete_named_webhook_endpoint",
     summary: "Delete a webhook endpoint by name",
+    description: "Deletes the endpoint with this name. Its waiting deliveries fail without being \
+                  sent.",
     ..DELETE
 };
 
@@ -197,6 +214,8 @@ pub(crate) const DELETE: Doc = Doc {
         ResponseDoc::empty(204, "The endpoint is deleted; its pending deliveries fail"),
         NO_ENDPOINT,
     ],
+    description: "Deletes the endpoint. Its waiting deliveries fail without being sent, and its \
+                  history remains.",
     ..Doc::new("webhooks", "delete_webhook_endpoint", "Delete a webhook endpoint")
 };
 
@@ -214,6 +233,10 @@ pub(crate) const ROTATE: Doc = Doc {
         ResponseDoc::json::<WithSecret>(200, "The endpoint, with its new secret"),
         NO_ENDPOINT,
     ],
+    description: "Replaces the secret and returns the new one, which is not shown again. For \
+                  `grace_seconds` (a day by default), deliveries carry a signature with the new \
+                  and one with the previous secret, so that receivers can be changed without a \
+                  gap.",
     ..Doc::new("webhooks", "rotate_webhook_endpoint", "Rotate the secret of a webhook endpoint")
 };
 
@@ -231,6 +254,8 @@ pub(crate) async fn rotate(mut context: Context) -> Result<Response, crate::Erro
 
 pub(crate) const TEST: Doc = Doc {
     responses: &[ResponseDoc::json::<TestDelivery>(200, "The receiver's response"), NO_ENDPOINT],
+    description: "Sends an `endpoint.test` event to the endpoint and returns the receiver's \
+                  response, whatever its status. Nothing is stored or retried.",
     ..Doc::new("webhooks", "test_webhook_endpoint", "Send a test event to a webhook endpoint")
 };
 

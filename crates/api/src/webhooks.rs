@@ -55,6 +55,9 @@ pub(crate) const LIST: Doc = Doc {
         OFFSET,
     ],
     responses: &[ResponseDoc::json::<List>(200, "The deliveries, newest first")],
+    description: "Returns a page of the organization's webhook deliveries, including those to \
+                  endpoints, without their attempts. `total_count` is the exact number of matches. \
+                  A delivery is kept for `retention.deliveries` after it has ended.",
     ..Doc::new("webhooks", "list_deliveries", "List deliveries")
 };
 
@@ -78,6 +81,9 @@ pub(crate) const RECEIVERS: Doc = Doc {
         200,
         "The receivers, with the state of their circuits",
     )],
+    description: "Returns the receivers of the newest deliveries with their counts and the state \
+                  of their circuit breakers. `capped` tells whether there are older deliveries \
+                  that are not counted.",
     ..Doc::new("webhooks", "list_receivers", "List webhook receivers")
 };
 
@@ -110,6 +116,10 @@ pub(crate) const GET: Doc = Doc {
         },
         NO_DELIVERY,
     ],
+    description: "Returns the delivery with its body, its headers (secrets masked) and its \
+                  attempts. `{execution}` is the ID of an execution or, for a delivery to an \
+                  endpoint, the ID of the delivery. `redeliverable` tells whether a redelivery \
+                  would be accepted.",
     ..Doc::new("webhooks", "get_delivery", "Get the delivery of an execution with its attempts")
 };
 
@@ -140,6 +150,10 @@ pub(crate) const REDELIVER: Doc = Doc {
         ),
         ResponseDoc::error(410, "The payload is no longer stored"),
     ],
+    description: "Sends the same body again with a new signature, without running anything; a \
+                  delivery that waits for its next attempt is sent now. An attempt in flight or \
+                  due returns 409, a body that is no longer stored 410, and a second redelivery \
+                  within `webhooks.redelivery_cooldown` 429 with `Retry-After`.",
     ..Doc::new("webhooks", "redeliver", "Redeliver a webhook, or send a pending delivery now")
 };
 
@@ -169,6 +183,10 @@ pub(crate) const REPLAY: Doc = Doc {
         202,
         "The number of deliveries that are sent again",
     )],
+    description: "Redelivers the failed deliveries that were created in a time range, at most \
+                  100,000, and returns their number. Deliveries that were redelivered recently, or \
+                  whose endpoint is deleted or disabled, are skipped. Use it after an outage of a \
+                  receiver.",
     ..Doc::new("webhooks", "replay", "Redeliver all failed deliveries in a time range")
 };
 
@@ -194,6 +212,10 @@ pub(crate) async fn replay(mut context: Context) -> Result<Response, crate::Erro
 pub(crate) const TEST: Doc = Doc {
     request: Some(RequestDoc::json::<NewTestDelivery>()),
     responses: &[ResponseDoc::json::<TestDelivery>(200, "The receiver's response")],
+    description: "Sends a sample delivery to a URL and returns the receiver's response, whatever \
+                  its status. Nothing is stored or retried. If the delivery cannot be sent now, \
+                  because others wait for the receiver or its circuit is open, the response is 429 \
+                  with `Retry-After`.",
     ..Doc::new("webhooks", "test_receiver", "Send a sample delivery to a URL")
 };
 

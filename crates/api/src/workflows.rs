@@ -51,6 +51,11 @@ pub(crate) const CREATE: Doc = Doc {
              progress",
         ),
     ],
+    description: "Creates a workflow with one version. The definition is compiled when it is \
+                  stored: an unknown step type or model, a reference to an unknown input or a \
+                  later step, or a cycle returns 400 with the step in the message. The slug is \
+                  derived from the name; if the name is taken, the slug gets a number and the \
+                  response a warning. Send an `Idempotency-Key` to retry safely.",
     ..Doc::new("workflows", "create_workflow", "Create a workflow")
 };
 
@@ -60,6 +65,7 @@ pub(crate) const CREATE_ON_BASE: Doc =
 pub(crate) const CREATE_ALIAS: Doc = Doc {
     id: "create_workflow_alias",
     summary: "Create a workflow, like `POST /v1/workflows`",
+    description: "The same as `POST /v1/workflows`, under an earlier path.",
     ..CREATE_ON_BASE
 };
 
@@ -188,6 +194,10 @@ pub(crate) const LIST: Doc = Doc {
         Param::new("sort_direction", Kind::OneOf(directions), "The sort order. Defaults to `desc`"),
     ],
     responses: &[ResponseDoc::json::<List<'static>>(200, "The workflows")],
+    description: "Returns a page of the organization's workflows. All filters must match, except \
+                  that a workflow needs only one of several `tag` values. Deleted workflows are \
+                  listed only with `status=deleted`. `offset` in the response is the offset of the \
+                  next page.",
     ..Doc::new("workflows", "list_workflows", "List workflows")
 };
 
@@ -245,6 +255,9 @@ fn read_filter(context: &Context) -> Result<Filter, crate::Error> {
 
 pub(crate) const GET: Doc = Doc {
     responses: &[SHOWN, NO_WORKFLOW],
+    description: "Returns the workflow with the summaries of its versions, oldest first. A \
+                  definition is read with `GET …/versions/{version}`. An unknown or deleted \
+                  workflow returns 404.",
     ..Doc::new("workflows", "get_workflow", "Get a workflow with its versions")
 };
 
@@ -269,6 +282,10 @@ pub(crate) const UPDATE: Doc = Doc {
         NO_WORKFLOW,
         ResponseDoc::error(409, "The workflow was changed concurrently"),
     ],
+    description: "Changes the given fields of a workflow; omitted fields keep their values. The \
+                  definition is changed with `PUT …/versions/{version}`. A locked workflow accepts \
+                  only `locked: false` and otherwise returns 403. A concurrent change returns 409: \
+                  read the workflow and try again.",
     ..Doc::new("workflows", "update_workflow", "Update a workflow")
 };
 
@@ -302,6 +319,10 @@ pub(crate) const DELETE: Doc = Doc {
         NO_WORKFLOW,
         ResponseDoc::error(409, "The workflow was changed concurrently"),
     ],
+    description: "Deletes the workflow and, unless `keep_running=true`, cancels its unfinished \
+                  executions before the response is sent. Its past executions remain readable; \
+                  every other route returns 404 afterwards. A locked workflow returns 403. If no \
+                  response arrives, repeat the request.",
     ..Doc::new("workflows", "delete_workflow", "Delete a workflow")
 };
 
@@ -346,6 +367,11 @@ pub(crate) const PUT_VERSION: Doc = Doc {
         ResponseDoc::error(412, "The version was changed since the revision in `If-Match`"),
     ],
     takes_if_match: true,
+    description: "Creates or replaces the version and makes it the latest. The definition is \
+                  checked as in the creation of a workflow. With `If-Match`, the change is made \
+                  only if nobody has changed the version since (for a new version: the latest \
+                  version); otherwise the response is 412. A locked version or workflow returns \
+                  403.",
     ..Doc::new("workflows", "put_version", "Create or update a version and make it the latest")
 };
 
@@ -391,6 +417,8 @@ pub(crate) async fn put_version(mut context: Context) -> Result<Response, crate:
 
 pub(crate) const GET_VERSION: Doc = Doc {
     responses: &[SHOWN_VERSION, NO_VERSION],
+    description: "Returns the version with its definition, in which stored credentials are masked. \
+                  The `ETag` identifies the revision; send it in `If-Match` with the next change.",
     ..Doc::new("workflows", "get_version", "Get a version with its definition")
 };
 
@@ -435,6 +463,10 @@ fn if_match(context: &Context) -> Result<Option<Vec<RevisionId>>, crate::Error> 
 pub(crate) const CHECK: Doc = Doc {
     request: Some(RequestDoc::optional_json::<NewCheck>()),
     responses: &[ResponseDoc::json::<Check>(200, "The problems of the definition"), NO_WORKFLOW],
+    description: "Checks a definition as a creation would, and returns every problem with its \
+                  path. Stores nothing, and returns 200 for an invalid definition as well: read \
+                  `valid`. `workflow` names the workflow whose stored credentials the definition's \
+                  `***` refer to.",
     ..Doc::new("workflows", "check_definition", "Check a definition without storing it")
 };
 
@@ -468,6 +500,8 @@ pub(crate) const LAST_RUNS: Doc = Doc {
         200,
         "The latest execution of each workflow that has one",
     )],
+    description: "Returns the newest execution of each workflow in `workflows`, with its cost and \
+                  the number of executions. Workflows that have never run are absent.",
     ..Doc::new("workflows", "last_runs", "Get the latest execution of each workflow")
 };
 
@@ -492,6 +526,7 @@ pub(crate) const LIST_VERSIONS: Doc = Doc {
         ResponseDoc::json::<Versions<'static>>(200, "The versions, oldest first"),
         NO_WORKFLOW,
     ],
+    description: "Returns the versions of the workflow without their definitions, oldest first.",
     ..Doc::new("workflows", "list_versions", "List the versions of a workflow")
 };
 
@@ -507,6 +542,8 @@ pub(crate) async fn list_versions(context: Context) -> Result<Response, crate::E
 
 pub(crate) const CATEGORIES_DOC: Doc = Doc {
     responses: &[ResponseDoc::json::<Categories<'static>>(200, "The categories")],
+    description: "Returns the categories that `categories` of a workflow may name. The set is the \
+                  same for every organization.",
     ..Doc::new("workflows", "list_categories", "List categories")
 };
 

@@ -1,211 +1,25 @@
-//! The OpenAPI 3.1 document of a host, generated from the route table and the types of `wire`.
-//!
-//! An operation has the responses in its documentation and the responses that follow from its row:
-//! 401 for a route with a key, 408, 413 and 415 for a route with a body, 429 for a route with a
-//! rate limit. `tests/it` validates every response in every test against these documents.
+//! The operation of a route: its parameters, bodies, responses and security.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Mutex, PoisonError};
+use std::collections::BTreeMap;
 
-use bytes::Bytes;
-use schemars::SchemaGenerator;
-use schemars::generate::SchemaSettings;
-use schemars::transform::ReplaceBoolSchemas;
 use serde_json::{Map, Value, json};
 
-use super::doc::{BYTES, Content, Doc, ErrorForm, Kind, Param, RequestDoc, ResponseDoc, SchemaOf};
-use super::{Access, BodyLimit, ROUTES, Rate, Role, Route, dispatch, unknown};
+use super::schemas::Schemas;
+use crate::doc::{BYTES, Content, Doc, ErrorForm, Kind, Param, RequestDoc, ResponseDoc};
+use crate::{Access, BodyLimit, Rate, Role, Route, dispatch, unknown};
 use orrery_domain::workflow::VERSION_ID_MAX;
 use orrery_records::idempotency;
-use orrery_wire as wire;
 
-const SCHEMAS: &str = "#/components/schemas/";
 const ERROR: &str = "#/components/schemas/Error";
 const OPEN_AI_ERROR: &str = "#/components/schemas/OpenAiError";
 
-/// The documents of all hosts. Each document is generated once, because anyone may request it at
-/// any rate.
-#[derive(Debug, Default)]
-pub struct Documents {
-    made: Mutex<HashMap<Role, Bytes>>,
-}
-
-impl Documents {
-    /// Returns the text of one host's document. `url` is the host's public URL.
-    ///
-    /// # Errors
-    /// Returns an error when the document cannot be serialized.
-    pub fn of_host(&self, role: Role, url: &str) -> Result<Bytes, serde_json::Error> {
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(text) = made.get(&role) {
-            return Ok(text.clone());
-        }
-        let text = Bytes::from(serde_json::to_vec(&of_host(role, url))?);
-        made.insert(role, text.clone());
-        Ok(text)
-    }
-}
-
-/// Returns the document of the host with this URL.
-#[must_use]
-pub fn of_host(role: Role, url: &str) -> Value {
-    let mut schemas = Schemas::new();
-    let mut paths: Map<String, Value> = Map::new();
-    for route in ROUTES.iter().filter(|route| route.hosts.contains(&role)) {
-        let operations = paths.entry(path_of(route)).or_insert_with(|| json!({}));
-        if let Value::Object(operations) = operations {
-            let method = route.method.as_str().to_lowercase();
-            operations.insert(method, operation(route, &mut schemas));
-        }
-    }
-    json!({
-        "openapi": "3.1.0",
-        "info": {
-            "title": format!("Orrery, {} host", role.as_str()),
-            "version": VERSION,
-            "x-orrery-version": env!("CARGO_PKG_VERSION"),
-            "license": {"name": "Apache-2.0 OR MIT", "identifier": "Apache-2.0 OR MIT"},
-        },
-        "servers": [{"url": if url.is_empty() { "/" } else { url }}],
-        "paths": paths,
-        "components": {
-            "securitySchemes": {
-                "ApiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
-                "Bearer": {"type": "http", "scheme": "bearer"},
-                "Session": {
-                    "type": "apiKey",
-                    "in": "cookie",
-                    "name": "__Host-orrery_session",
-                    "description": "A member's session in a browser. Without TLS, the cookie is \
-                                    orrery_session_PORT",
-                },
-                "Link": {
-                    "type": "apiKey",
-                    "in": "query",
-                    "name": orrery_records::signed_urls::PARAMETER,
-                    "description": "The token of a link that the service issued",
-                },
-            },
-            "schemas": schemas.take(),
-        },
-    })
-}
-
-fn path_of(route: &Route) -> String {
-    route.path.replace("{*", "{")
-}
-
-/// The schemas of a document, separate for requests and responses, because only responses
-/// distinguish between absent and null fields.
-struct Schemas {
-    read: SchemaGenerator,
-    sent: SchemaGenerator,
-    /// The components of responses that may contain `warnings`.
-    warned: BTreeSet<String>,
-}
-
-impl Schemas {
-    fn new() -> Self {
-        let settings = |mut settings: SchemaSettings| {
-            settings.definitions_path = "/components/schemas".into();
-            settings.meta_schema = None;
-            let mut plain = ReplaceBoolSchemas::default();
-            plain.skip_additional_properties = true;
-            settings.with_transform(plain).into_generator()
-        };
-        Self {
-            read: settings(orrery_wire::request::settings()),
-            sent: settings(SchemaSettings::draft2020_12().for_serialize()),
-            warned: BTreeSet::new(),
-        }
-    }
-
-    /// Returns the schema of a response. With `warns`, it includes the warnings about unknown
-    /// request fields that `unknown::warn` adds.
-    fn answer(&mut self, schema: SchemaOf, warns: bool) -> Value {
-        let schema = schema(&mut self.sent).to_value();
-        let name = schema
-            .get("$ref")
-            .and_then(Value::as_str)
-            .and_then(|place| place.strip_prefix(SCHEMAS));
-        if let Some(name) = name.filter(|_| warns) {
-            self.warned.insert(name.to_owned());
-        }
-        schema
-    }
-
-    fn take(mut self) -> Map<String, Value> {
-        self.sent.subschema_for::<wire::error::Error<'static>>();
-        self.sent.subschema_for::<wire::openai::Error<'static>>();
-        let mut schemas = self.sent.take_definitions(true);
-        for name in &self.warned {
-            let properties = schemas.get_mut(name).and_then(|schema| schema.get_mut("properties"));
-            if let Some(Value::Object(properties)) = properties {
-                properties.entry("warnings").or_insert_with(|| json!({
-                    "type": "array",
-                    "items": {"type": "string"},
-                    "description": "A warning for each unknown field of the request. Absent if there are none",
-                }));
-            }
-        }
-        schemas.extend(self.read.take_definitions(true));
-        name_variants(&mut schemas);
-        schemas
-    }
-}
-
-/// Turns each variant of a `oneOf` into a component, named after the schema and the variant's tag,
-/// and adds a discriminator. Client generators name types after components.
-fn name_variants(schemas: &mut Map<String, Value>) {
-    let mut named = Map::new();
-    for (name, schema) in schemas.iter_mut() {
-        let Some(schema) = schema.as_object_mut() else { continue };
-        let Some(Value::Array(variants)) = schema.get_mut("oneOf") else { continue };
-        let Some(tag) = variants.first().and_then(tag_of).map(str::to_owned) else { continue };
-        let values: Option<Vec<String>> = variants.iter().map(|one| tag_value(one, &tag)).collect();
-        let Some(values) = values else { continue };
-        let mut mapping = Map::new();
-        for (variant, value) in variants.iter_mut().zip(values) {
-            let own = format!("{name}{}", words(&value));
-            let reference = format!("{SCHEMAS}{own}");
-            mapping.insert(value, reference.clone().into());
-            named.insert(own, std::mem::replace(variant, json!({"$ref": reference})));
-        }
-        let discriminator = json!({"propertyName": tag, "mapping": mapping});
-        schema.insert("discriminator".to_owned(), discriminator);
-    }
-    schemas.extend(named);
-}
-
-/// Returns the property of a variant that has only one possible value.
-fn tag_of(variant: &Value) -> Option<&str> {
-    let properties = variant.get("properties")?.as_object()?;
-    properties
-        .iter()
-        .find(|(_, schema)| schema.get("const").is_some())
-        .map(|(name, _)| name.as_str())
-}
-
-fn tag_value(variant: &Value, tag: &str) -> Option<String> {
-    variant.get("properties")?.get(tag)?.get("const")?.as_str().map(str::to_owned)
-}
-
-/// Converts `a_word` to `AWord`.
-fn words(value: &str) -> String {
-    let word = |word: &str| {
-        let mut letters = word.chars();
-        let first = letters.next().map(|letter| letter.to_ascii_uppercase());
-        first.into_iter().chain(letters).collect::<String>()
-    };
-    value.split('_').map(word).collect()
-}
-
-fn operation(route: &Route, schemas: &mut Schemas) -> Value {
+pub(super) fn of(route: &Route, schemas: &mut Schemas) -> Value {
     let doc = &route.doc;
     let mut operation = json!({
         "operationId": doc.id,
         "tags": [doc.tag],
         "summary": doc.summary,
+        "description": doc.description,
         "parameters": parameters(route),
     });
     let Value::Object(fields) = &mut operation else { return operation };
@@ -221,26 +35,23 @@ fn operation(route: &Route, schemas: &mut Schemas) -> Value {
     operation
 }
 
+/// Returns the security schemes of a route, each of which suffices.
+pub(super) const fn schemes(access: Access) -> &'static [&'static str] {
+    match access {
+        Access::Public | Access::Local => &[],
+        Access::Member | Access::KeyManager | Access::Owner => &["Session"],
+        Access::MaybeKey | Access::Key | Access::BodyKey => &["ApiKey", "Bearer"],
+        Access::Link => &["ApiKey", "Bearer", "Link"],
+        Access::Admin => &["Bearer"],
+    }
+}
+
 /// Returns the alternative security requirements.
 fn security(access: Access) -> Value {
-    let by_key = [json!({"ApiKey": []}), json!({"Bearer": []})];
-    let mut ways = match access {
-        Access::Public | Access::Local => Vec::new(),
-        Access::Member | Access::KeyManager | Access::Owner => vec![json!({"Session": []})],
-        Access::MaybeKey | Access::Key | Access::BodyKey | Access::Link => by_key.to_vec(),
-        Access::Admin => vec![json!({"Bearer": []})],
-    };
-    match access {
-        Access::Link => ways.push(json!({"Link": []})),
-        // OpenAPI has no security scheme for an API key in the body.
-        Access::BodyKey | Access::MaybeKey => ways.push(json!({})),
-        Access::Public
-        | Access::Local
-        | Access::Key
-        | Access::Member
-        | Access::KeyManager
-        | Access::Admin
-        | Access::Owner => {}
+    let mut ways: Vec<Value> = schemes(access).iter().map(|name| json!({*name: []})).collect();
+    // OpenAPI has no security scheme for an API key in the body.
+    if matches!(access, Access::BodyKey | Access::MaybeKey) {
+        ways.push(json!({}));
     }
     ways.into()
 }
@@ -282,9 +93,6 @@ fn parameters(route: &Route) -> Value {
     }
     all.into()
 }
-
-/// The version of the API contract. The version of the program is a separate field.
-const VERSION: &str = "1.0.0";
 
 /// Returns the description of a path parameter. A name has the same meaning on every route.
 fn path_parameter(name: &str) -> (&'static str, Value) {
