@@ -24,6 +24,7 @@ use orrery_wire::agent::{
     Choice, Cleared, Completion, CompletionRequest, Exchange, Memory, Message, MessageRequest,
     Model, Models, Reply, Sessions, TaskCancelled, Usage,
 };
+use orrery_wire::agent_event::{Streamed, StreamedChunk};
 use orrery_wire::request::{self, Mismatch};
 
 const X_SESSION_ID: HeaderName = HeaderName::from_static("x-session-id");
@@ -39,11 +40,11 @@ const SESSION: (&str, &str) = ("X-Session-Id", "The session that the exchange be
 
 /// The responses of both prompt routes.
 macro_rules! answers {
-    ($answer:ty) => {
+    ($answer:ty, $event:ty) => {
         &[
             ResponseDoc {
                 headers: &[TASK, SESSION],
-                ..ResponseDoc::json_or_events::<$answer>(
+                ..ResponseDoc::json_or_events::<$answer, $event>(
                     200,
                     "Server-sent events that end with `[DONE]`; with `stream: false`, the reply",
                 )
@@ -62,7 +63,7 @@ macro_rules! answers {
 pub(crate) const COMPLETIONS: Doc = Doc {
     errors: ErrorForm::OpenAi,
     request: Some(RequestDoc::json::<CompletionRequest>()),
-    responses: answers!(Completion<'static>),
+    responses: answers!(Completion<'static>, StreamedChunk),
     description: "Starts an exchange with the agent in OpenAI's format: the last message is the \
                   prompt, and earlier ones count only without a session. By default, the response \
                   is a stream of chunks with the agent's events, which ends with `[DONE]`; with \
@@ -81,7 +82,7 @@ pub(crate) async fn completions(context: Context) -> Result<Response, crate::Err
 pub(crate) const CHAT: Doc = Doc {
     errors: ErrorForm::OpenAi,
     request: Some(RequestDoc::json::<MessageRequest>()),
-    responses: answers!(Reply<'static>),
+    responses: answers!(Reply<'static>, Streamed),
     description: "Starts an exchange with the agent. By default, the response is a stream of the \
                   agent's events, which ends with `[DONE]`; with `stream: false`, it is the reply. \
                   Pass the same `session_id` to continue a conversation; without one, a new \
@@ -111,7 +112,10 @@ pub(crate) const FOLLOW: Doc = Doc {
     responses: &[
         ResponseDoc {
             headers: &[TASK],
-            ..ResponseDoc::events(200, "The events after `Last-Event-ID`, then `[DONE]`")
+            ..ResponseDoc::events::<StreamedChunk>(
+                200,
+                "The events after `Last-Event-ID`, then `[DONE]`",
+            )
         },
         ResponseDoc::error(404, "Task not found"),
     ],

@@ -19,6 +19,7 @@ use orrery_http::Response;
 use orrery_http::sse::{self, Event};
 use orrery_records::members::StreamPlace;
 use orrery_storage::{Key, Table, Watch};
+use orrery_wire::service::Change;
 
 /// Minimum time between two events of one client.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -51,7 +52,7 @@ fn topics() -> Vec<&'static str> {
 pub(crate) const FOLLOW: Doc = Doc {
     query: &[Param::new("topics", Kind::ListOf(topics), "The topics to follow. Defaults to all")],
     responses: &[
-        ResponseDoc::events(
+        ResponseDoc::events::<Change<'static>>(
             200,
             "Server-sent events `changed` with the `topics` that have changed; `replaced` with \
              `retry_after` is the last event of a member's oldest stream when a ninth is opened",
@@ -134,7 +135,7 @@ impl Follower {
             () = self.services.engine.stopping() => return None,
             () = &mut self.over => return None,
             () = self.place.replaced() => {
-                let data = serde_json::json!({"retry_after": AGAIN.as_secs()}).to_string();
+                let data = Change::Replaced { retry_after: AGAIN.as_secs() }.data();
                 let id = (self.number + 1).to_string();
                 return Some((Event { id, name: "replaced", data }, true));
             }
@@ -143,7 +144,7 @@ impl Follower {
         let mut topics: Vec<&str> =
             changed.into_iter().filter_map(|at| self.of.get(at).copied()).collect();
         topics.dedup();
-        let data = serde_json::json!({"topics": topics}).to_string();
+        let data = Change::Changed { topics: &topics }.data();
         Some((Event { id: self.number.to_string(), name: "changed", data }, false))
     }
 }

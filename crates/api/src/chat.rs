@@ -47,7 +47,7 @@ macro_rules! failures {
 pub(crate) const COMPLETIONS: Doc = Doc {
     errors: ErrorForm::OpenAi,
     request: Some(RequestDoc::json::<CompletionRequest>()),
-    responses: failures!(ResponseDoc::json_or_events::<chat::Answer>(
+    responses: failures!(ResponseDoc::json_or_events::<chat::Answer, chat::StreamEvent>(
         200,
         "The answer; with `stream`, server-sent events that end with `[DONE]`"
     )),

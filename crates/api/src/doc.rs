@@ -167,16 +167,17 @@ pub struct ResponseDoc {
 pub enum Content {
     Nothing,
     Json(SchemaOf),
-    /// JSON, or server-sent events if the request asks for them.
-    JsonOrEvents(SchemaOf),
+    /// JSON, or server-sent events if the request asks for them. The second schema is that of an
+    /// event's data.
+    JsonOrEvents(SchemaOf, SchemaOf),
     /// The error body.
     Error,
     /// The service's error body or OpenAI's, depending on the error.
     AnyError,
     /// Text or bytes of this media type.
     Raw(&'static str),
-    /// Server-sent events.
-    Events,
+    /// Server-sent events, with the schema of an event's data.
+    Events(SchemaOf),
 }
 
 /// The media type of arbitrary bytes.
@@ -193,10 +194,13 @@ impl ResponseDoc {
         Self::new(status, description, Content::Json(schema_of::<T>))
     }
 
-    /// Documents a JSON response of this type, or server-sent events.
+    /// Documents a JSON response of the type `T`, or server-sent events whose data is an `E`.
     #[must_use]
-    pub const fn json_or_events<T: JsonSchema>(status: u16, description: &'static str) -> Self {
-        Self::new(status, description, Content::JsonOrEvents(schema_of::<T>))
+    pub const fn json_or_events<T: JsonSchema, E: JsonSchema>(
+        status: u16,
+        description: &'static str,
+    ) -> Self {
+        Self::new(status, description, Content::JsonOrEvents(schema_of::<T>, schema_of::<E>))
     }
 
     /// Documents a response without a body.
@@ -211,10 +215,10 @@ impl ResponseDoc {
         Self::new(status, description, Content::Raw(media_type))
     }
 
-    /// Documents a response with a stream of server-sent events.
+    /// Documents a response with a stream of server-sent events whose data is an `E`.
     #[must_use]
-    pub const fn events(status: u16, description: &'static str) -> Self {
-        Self::new(status, description, Content::Events)
+    pub const fn events<E: JsonSchema>(status: u16, description: &'static str) -> Self {
+        Self::new(status, description, Content::Events(schema_of::<E>))
     }
 
     /// Documents an error response with the error body.

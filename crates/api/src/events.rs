@@ -27,7 +27,7 @@ const END: &str = "end";
 
 pub(crate) const FOLLOW: Doc = Doc {
     responses: &[
-        ResponseDoc::events(
+        ResponseDoc::events::<wire::event::OfPrediction>(
             200,
             "Server-sent events: `status`, `log`, `output`, `reset`, and finally `end` with the \
              prediction. Resumable with `Last-Event-ID`",
@@ -56,7 +56,7 @@ pub(crate) async fn follow(context: Context) -> Result<Response, crate::Error> {
 
 pub(crate) const FOLLOW_EXECUTION: Doc = Doc {
     responses: &[
-        ResponseDoc::events(
+        ResponseDoc::events::<wire::event::OfExecution>(
             200,
             "Server-sent events: `status`, `step`, `wait`, `pause`, `resume`, `reset`, and finally `end` with the \
              detail. Resumable with `Last-Event-ID`",

@@ -29,7 +29,7 @@ const STOPPING: &str = "the service is shutting down; the call resumes after the
 pub(crate) const POST: Doc = Doc {
     request: Some(RequestDoc::json::<mcp::Request>()),
     responses: &[
-        ResponseDoc::json_or_events::<mcp::Response>(
+        ResponseDoc::json_or_events::<mcp::Response, mcp::StreamEvent>(
             200,
             "The response; server-sent events if a call reports progress or takes long",
         ),

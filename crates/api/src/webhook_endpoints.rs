@@ -5,7 +5,6 @@
 use std::time::Duration;
 
 use hyper::StatusCode;
-use serde_json::json;
 use serde_json::value::to_raw_value;
 
 use super::doc::{Doc, RequestDoc, ResponseDoc};
@@ -22,7 +21,7 @@ use orrery_webhooks::EndpointError;
 use orrery_wire::delivery::TestDelivery;
 use orrery_wire::webhook_endpoint::{
     self as wire, EndpointChange, EndpointFields, EventBody, GRACE_DEFAULT, NewEndpoint, Rotate,
-    WithSecret,
+    Test, WithSecret,
 };
 
 const NO_ENDPOINT: ResponseDoc = ResponseDoc::error(404, "Endpoint not found");
@@ -265,7 +264,7 @@ pub(crate) async fn test(context: Context) -> Result<Response, crate::Error> {
     let endpoint = find(&context).await?;
     let services = &context.services;
     let now = services.clock.now();
-    let data = json!({"message": "This is a test event: nothing was run."});
+    let data = Test { message: "This is a test event: nothing was run." };
     let data = to_raw_value(&data).map_err(crate::Error::internal)?;
     let sample = EventBody { kind: Event::EndpointTest, timestamp: now.into(), data: &data };
     let sample = serde_json::to_string(&sample).map_err(crate::Error::internal)?;

@@ -11,6 +11,7 @@ use crate::file::FileSource;
 use crate::member::{LinkKind, MemberRole};
 use crate::model::OutputType;
 use crate::schedule::Overlap;
+use crate::waits_for::WaitsFor;
 use crate::{bulk, ids, step, webhook_endpoint, workflow};
 
 macro_rules! ids {
@@ -46,7 +47,7 @@ ids!(
 
 /// Enumerations that are serialized under their stored names.
 macro_rules! enumerations {
-    ($($name:literal: $domain:path [$($variant:ident),+];)+) => {$(
+    ($($name:literal: $domain:path [$($variant:ident),+] = $about:literal;)+) => {$(
         impl JsonSchema for $domain {
             fn schema_name() -> Cow<'static, str> {
                 $name.into()
@@ -58,36 +59,64 @@ macro_rules! enumerations {
                         $(Of::$variant => value.as_str(),)+
                     }
                 }
-                json_schema!({"type": "string", "enum": [$(name(Of::$variant)),+]})
+                json_schema!({
+                    "type": "string",
+                    "enum": [$(name(Of::$variant)),+],
+                    "description": $about,
+                })
             }
         }
     )+};
 }
 
 enumerations! {
-    "AgentMode": Mode [Max, Eco];
-    "AgentBehavior": Behavior [Agent, Plan, Ask];
+    "AgentMode": Mode [Max, Eco]
+        = "`max` uses the agent's model, `eco` the cheaper model and a quarter of the steps.";
+    "AgentBehavior": Behavior [Agent, Plan, Ask]
+        = "`agent` uses all tools, `plan` answers with steps and costs, `ask` only reads.";
     "ErrorClassification": ErrorClass [
         ContentModeration, ExecutionTimeout, InvalidUserInput, InvalidModelConfig, ProviderAuth,
         ProviderError, ProviderRateLimit, ProviderUnavailable, InternalError, Unknown
-    ];
-    "ExecutionSource": Source [Api, Dashboard, Agent, Schedule, Workflow];
-    "LinkKind": LinkKind [Setup, Invitation, Reset];
-    "MemberRole": MemberRole [Owner, Member];
-    "FileSource": FileSource [Upload, Output];
-    "BulkJobAction": bulk::Action [Cancel, Redrive, Pause, Resume, Delete];
-    "BulkJobStatus": bulk::Status [Running, Completed, Cancelled];
-    "ScheduleOverlap": Overlap [Skip, Queue, CancelOther, Allow];
+    ]
+        = "The class of an error: who or what caused it.";
+    "ExecutionSource": Source [Api, Dashboard, Agent, Schedule, Workflow]
+        = "What started an execution: an API key, a member in the dashboard, the agent, a \
+         schedule, or a step of a workflow.";
+    "LinkKind": LinkKind [Setup, Invitation, Reset]
+        = "What a link is for: creating the Owner, joining as a member, or setting a new \
+         password.";
+    "MemberRole": MemberRole [Owner, Member]
+        = "The role of a member. Each organization has one Owner.";
+    "FileSource": FileSource [Upload, Output]
+        = "Whether a file was uploaded, or is the output of a model.";
+    "BulkJobAction": bulk::Action [Cancel, Redrive, Pause, Resume, Delete]
+        = "What a bulk job does with each execution.";
+    "BulkJobStatus": bulk::Status [Running, Completed, Cancelled]
+        = "The status of a bulk job.";
+    "ScheduleOverlap": Overlap [Skip, Queue, CancelOther, Allow]
+        = "What happens if the previous run has not ended when a schedule fires: the firing is \
+         skipped, waits for its end, cancels it, or runs beside it.";
     "WebhookEvent": webhook_endpoint::Event [
         PredictionStarted, PredictionCompleted, PredictionFailed, WorkflowStarted, WorkflowCompleted,
         WorkflowFailed, EndpointTest
-    ];
-    "WebhookSignature": webhook_endpoint::Scheme [V1, V1a];
-    "WebhookDisabledReason": webhook_endpoint::Reason [Request, Failures];
+    ]
+        = "An event that webhook endpoints are notified of. `started` means accepted.";
+    "WebhookSignature": webhook_endpoint::Scheme [V1, V1a]
+        = "`v1` signs with HMAC-SHA256 and a shared secret, `v1a` with Ed25519 and a key pair.";
+    "WebhookDisabledReason": webhook_endpoint::Reason [Request, Failures]
+        = "Why an endpoint is disabled: on request, or because its deliveries kept failing.";
     "OutputType": OutputType [
         String, Array, Object, Number, Boolean, Image, Audio, Video, File
-    ];
-    "EventSource": step::EventSource [Api, Link, Default];
-    "StepStatus": step::Status [Queued, Running, Completed, Failed, Cancelled, Skipped];
-    "WorkflowStatus": workflow::Status [Active, Archived, Deleted];
+    ]
+        = "The type of a model's output. For `image`, `audio`, `video` and `file`, the output is \
+         the URL of a file, or an array of URLs.";
+    "EventSource": step::EventSource [Api, Link, Default]
+        = "Who sent an event: a client with an API key, a person with the step's link, or nobody, \
+         so that the default applied.";
+    "StepStatus": step::Status [Queued, Running, Completed, Failed, Cancelled, Skipped]
+        = "The status of a step. The last four are final.";
+    "WaitsFor": WaitsFor [Event, Resume]
+        = "What a workflow execution needs to continue: an event (`event`) or a resume (`paused`).";
+    "WorkflowStatus": workflow::Status [Active, Archived, Deleted]
+        = "The status of a workflow. An archived workflow cannot be triggered.";
 }

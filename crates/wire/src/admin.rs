@@ -35,6 +35,7 @@ pub struct NamedKey {
 pub struct NamedChain {
     /// The primary model. A chain's name is unique per primary model.
     pub model: String,
+    /// The fallback models, in the order in which they are tried.
     #[schemars(length(min = 1, max = ENTRIES_MAX))]
     pub entries: Vec<Entry>,
     /// Whether the chain is used. Defaults to true.

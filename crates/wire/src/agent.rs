@@ -44,6 +44,7 @@ pub struct CompletionRequest {
     example = json!({"message": "Which models make images?", "session_id": "demo"})
 )]
 pub struct MessageRequest {
+    /// The prompt, at most 256 KiB.
     #[schemars(transform = pattern::filled)]
     pub message: String,
     #[serde(flatten)]
@@ -73,17 +74,24 @@ pub struct Options {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "AgentCompletion")]
 pub struct Completion<'a> {
+    /// The ID of the completion: `chatcmpl-` and the ID of the task.
     pub id: String,
     /// Always `chat.completion`.
+    #[schemars(extend("const" = "chat.completion"))]
     pub object: &'static str,
     /// When the reply was created, in Unix seconds.
     pub created: i64,
+    /// The ID of the agent.
     pub model: &'a str,
+    /// The only choice.
     pub choices: [Choice<'a>; 1],
+    /// Tokens and cost of the exchange.
     pub usage: Usage,
     /// The media files that were generated.
     pub generations: &'a Value,
+    /// The ID of the task that answered the prompt.
     pub task_id: String,
+    /// The session that the exchange belongs to.
     pub session_id: &'a str,
 }
 
@@ -91,9 +99,12 @@ pub struct Completion<'a> {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "AgentChoice")]
 pub struct Choice<'a> {
+    /// Always 0.
     pub index: u32,
+    /// The agent's message.
     pub message: Message<'a>,
     /// Always `stop`.
+    #[schemars(extend("const" = "stop"))]
     pub finish_reason: &'static str,
 }
 
@@ -102,7 +113,9 @@ pub struct Choice<'a> {
 #[schemars(rename = "AgentMessage")]
 pub struct Message<'a> {
     /// Always `assistant`.
+    #[schemars(extend("const" = "assistant"))]
     pub role: &'static str,
+    /// The text of the answer.
     pub content: &'a str,
 }
 
@@ -110,8 +123,11 @@ pub struct Message<'a> {
 #[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
 #[schemars(rename = "AgentUsage")]
 pub struct Usage {
+    /// Tokens of the prompts that the model read.
     pub prompt_tokens: u64,
+    /// Tokens that the model wrote.
     pub completion_tokens: u64,
+    /// The sum of both.
     pub total_tokens: u64,
     /// Total cost in US dollars, including tools.
     pub cost: f64,
@@ -121,13 +137,18 @@ pub struct Usage {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "AgentReply")]
 pub struct Reply<'a> {
+    /// The text of the answer, or the agent's question.
     pub message: &'a str,
     /// Either `ok` or `clarification_needed`.
+    #[schemars(extend("enum" = ["ok", "clarification_needed"]))]
     pub status: &'a str,
+    /// Tokens and cost of the exchange.
     pub usage: Usage,
     /// The media files that were generated.
     pub generations: &'a Value,
+    /// The ID of the task that answered the prompt.
     pub task_id: String,
+    /// The session that the exchange belongs to.
     pub session_id: &'a str,
 }
 
@@ -135,6 +156,7 @@ pub struct Reply<'a> {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "SessionMemory")]
 pub struct Memory<'a> {
+    /// The name of the session.
     pub session_id: &'a str,
     /// The latest 50 exchanges, oldest first.
     pub conversation_history: Vec<Exchange<'a>>,
@@ -143,6 +165,7 @@ pub struct Memory<'a> {
     /// A summary that replaces older exchanges in the model's prompts. Null if nothing has been
     /// summarized yet.
     pub summary: Option<&'a str>,
+    /// The URLs of all media files of these exchanges.
     pub generated_media_urls: Vec<&'a str>,
 }
 
@@ -150,9 +173,13 @@ pub struct Memory<'a> {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "SessionExchange")]
 pub struct Exchange<'a> {
+    /// When the exchange began.
     pub timestamp: Time,
+    /// The prompt.
     pub user_prompt: &'a str,
+    /// The answer. For a failed exchange, the reason; empty for a cancelled one.
     pub chatbot_response: &'a str,
+    /// The URLs of the media files that the exchange generated.
     pub generated_media_urls: &'a [String],
 }
 
@@ -162,6 +189,7 @@ pub struct Exchange<'a> {
 pub struct Cleared<'a> {
     /// Whether the session existed.
     pub cleared: bool,
+    /// The name of the session.
     pub session_id: &'a str,
 }
 
@@ -169,6 +197,7 @@ pub struct Cleared<'a> {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Sessions")]
 pub struct Sessions {
+    /// The names of the sessions.
     pub sessions: Vec<String>,
 }
 
@@ -177,7 +206,9 @@ pub struct Sessions {
 #[schemars(rename = "AgentModels")]
 pub struct Models<'a> {
     /// Always `list`.
+    #[schemars(extend("const" = "list"))]
     pub object: &'static str,
+    /// The agent, as the only model.
     pub data: [Model<'a>; 1],
 }
 
@@ -185,12 +216,15 @@ pub struct Models<'a> {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "AgentModel")]
 pub struct Model<'a> {
+    /// The ID of the agent, to use as `model`.
     pub id: &'a str,
     /// Always `model`.
+    #[schemars(extend("const" = "model"))]
     pub object: &'static str,
     /// When the model was created, in Unix seconds.
     pub created: i64,
     /// Always `orrery`.
+    #[schemars(extend("const" = "orrery"))]
     pub owned_by: &'static str,
 }
 
@@ -198,7 +232,9 @@ pub struct Model<'a> {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "TaskCancelled")]
 pub struct TaskCancelled {
+    /// The ID of the task.
     pub task_id: String,
     /// Always `cancelled`.
+    #[schemars(extend("const" = "cancelled"))]
     pub status: &'static str,
 }

@@ -19,7 +19,10 @@ pub struct Event {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "EventAccepted")]
 pub struct Accepted<'a> {
+    /// The execution that received the event.
     pub execution_id: ExecutionId,
+    /// The name of the event.
     pub event: &'a str,
+    /// Always true.
     pub accepted: bool,
 }

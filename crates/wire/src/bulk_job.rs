@@ -12,6 +12,7 @@ use orrery_domain::ids::JobId;
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "BulkJobRequest")]
 pub struct Request {
+    /// What to do with each execution.
     pub action: Action,
     /// Which executions to process. Omitted fields match all.
     #[serde(default)]
@@ -26,16 +27,20 @@ pub struct Request {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "BulkJobFilter")]
 pub struct Filter {
+    /// Only executions of this model.
     #[schemars(length(min = 1))]
     pub model: Option<String>,
     /// A comma-separated list of statuses.
     #[schemars(length(min = 1))]
     pub status: Option<String>,
+    /// Only executions of this type, such as `workflow`.
     #[serde(rename = "type")]
     #[schemars(length(min = 1))]
     pub kind: Option<String>,
+    /// Only executions of this workflow.
     #[schemars(transform = pattern::uuid)]
     pub workflow_id: Option<String>,
+    /// Only steps of this execution.
     #[schemars(transform = pattern::uuid)]
     pub workflow_execution_id: Option<String>,
     /// A comma-separated list of error classifications.
@@ -72,6 +77,7 @@ impl Filter {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "BulkJobAccepted")]
 pub struct Accepted {
+    /// The ID of the job.
     pub job_id: JobId,
 }
 
@@ -79,15 +85,21 @@ pub struct Accepted {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "BulkJob")]
 pub struct View {
+    /// The ID of the job.
     pub job_id: JobId,
+    /// What the job does with each execution.
     pub action: Action,
+    /// Whether the job is running.
     pub status: Status,
     /// The number of executions to process. Null until they have been counted.
     pub total: Option<u64>,
+    /// The number of executions that were processed.
     pub done: u64,
     /// The number of executions on which the action failed, such as a cancel of one that has ended.
     pub failed: u64,
+    /// When the job was started.
     pub started_at: Time,
+    /// When the job ended. Null while it is running.
     pub completed_at: Option<Time>,
 }
 

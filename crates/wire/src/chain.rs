@@ -13,11 +13,15 @@ use orrery_domain::chain::{self, ENTRIES_MAX};
 pub struct Chain {
     /// The primary model.
     pub model: String,
+    /// The name of the chain, unique for its primary model.
     pub name: String,
     /// Whether the chain is used.
     pub enabled: bool,
+    /// The fallback models, in the order in which they are tried.
     pub entries: Vec<Entry>,
+    /// When the chain was created.
     pub created_at: Time,
+    /// When the chain was last changed.
     pub updated_at: Time,
 }
 
@@ -26,6 +30,7 @@ pub struct Chain {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "FallbackChainEntry")]
 pub struct Entry {
+    /// The slug of the fallback model.
     pub model: String,
     /// The input of the fallback model, in which `{{input.NAME}}` refers to the primary model's
     /// input. Omit to use the same input.
@@ -33,9 +38,11 @@ pub struct Entry {
     pub input_map: Option<Map<String, Value>>,
 }
 
+/// Fallback chains, sorted by model and name.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "FallbackChains")]
 pub struct Chains {
+    /// The chains.
     pub chains: Vec<Chain>,
 }
 
@@ -43,10 +50,12 @@ pub struct Chains {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewChain {
+    /// The slug of the primary model.
     pub model: String,
     /// The name of the chain: 1 to 50 characters of `a-z0-9-`.
     #[schemars(transform = pattern::chain_name)]
     pub name: String,
+    /// The fallback models, in the order in which they are tried.
     #[schemars(length(min = 1, max = ENTRIES_MAX))]
     pub entries: Vec<Entry>,
 }
@@ -55,10 +64,14 @@ pub struct NewChain {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ChainChange {
+    /// The slug of the primary model, which identifies the chain together with the name.
     pub model: String,
+    /// The name of the chain.
     pub name: String,
+    /// The fallback models, in the order in which they are tried.
     #[schemars(length(min = 1, max = ENTRIES_MAX))]
     pub entries: Option<Vec<Entry>>,
+    /// Whether the chain is used.
     pub enabled: Option<bool>,
 }
 

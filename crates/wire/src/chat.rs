@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::{Time, pattern};
+use super::{Time, openai, pattern};
 
 /// Maximum length of a model ID, in characters.
 pub const MODEL_CHARS_MAX: usize = 256;
@@ -33,10 +33,12 @@ pub struct CompletionRequest {
     /// The slug of a local chat model, or a model ID exactly as the upstream lists it.
     #[schemars(length(max = MODEL_CHARS_MAX), transform = pattern::name)]
     pub model: String,
+    /// The conversation, oldest message first.
     #[schemars(length(min = 1, max = MESSAGES_MAX))]
     pub messages: Vec<Message>,
     /// Whether to stream the answer as server-sent events.
     pub stream: Option<bool>,
+    /// Options for a streamed answer.
     pub stream_options: Option<StreamOptions>,
     /// The number of answers to generate.
     #[schemars(range(min = 1, max = ANSWERS_MAX))]
@@ -47,14 +49,19 @@ pub struct CompletionRequest {
     /// The maximum number of tokens per answer. -1 means limited only by the context length.
     #[schemars(range(min = -1, max = u32::MAX), extend("not" = {"const": 0}))]
     pub max_completion_tokens: Option<i64>,
+    /// The sampling temperature. Higher values make the answer more random.
     #[schemars(range(min = 0, max = 2))]
     pub temperature: Option<f64>,
+    /// Sample only from the most likely tokens whose probabilities add up to this value.
     #[schemars(range(min = 0, max = 1))]
     pub top_p: Option<f64>,
+    /// Positive values make tokens less likely that already occur in the text.
     #[schemars(range(min = -2, max = 2))]
     pub presence_penalty: Option<f64>,
+    /// Positive values make tokens less likely the more often they occur in the text.
     #[schemars(range(min = -2, max = 2))]
     pub frequency_penalty: Option<f64>,
+    /// The number of most likely tokens to report at each position.
     #[schemars(range(min = 0, max = 20))]
     pub top_logprobs: Option<u64>,
     /// Where the model stops: a string, or up to 64 of them.
@@ -110,7 +117,9 @@ pub struct EmbeddingsRequest {
     /// The slug of a local embedding model, or a model ID exactly as the upstream lists it.
     #[schemars(length(max = MODEL_CHARS_MAX), transform = pattern::name)]
     pub model: String,
+    /// The text or texts to embed.
     pub input: EmbeddingsInput,
+    /// The number of dimensions of each embedding, if the model supports a choice.
     #[schemars(range(min = 1))]
     pub dimensions: Option<u32>,
     /// The fallback chain to use for a local model. Defaults to the first enabled chain by name.
@@ -131,6 +140,7 @@ pub enum EmbeddingsInput {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "ModelAnswer")]
 pub struct Answer {
+    /// Tokens used by the answer, and their cost.
     pub usage: AnswerUsage,
     #[serde(flatten)]
     pub others: Map<String, Value>,
@@ -140,10 +150,60 @@ pub struct Answer {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "ModelAnswerUsage")]
 pub struct AnswerUsage {
+    /// Tokens of the prompt.
     pub prompt_tokens: Option<u64>,
+    /// Tokens of the prompt and the answer.
     pub total_tokens: Option<u64>,
     /// The cost in US dollars. 0 if the model has no price.
     pub cost: f64,
+}
+
+/// The data of an event of a streamed answer. The model's chunks are forwarded byte for byte, with
+/// the cost in `usage`. `[DONE]` is the last event; a stream that breaks ends with an error instead.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(rename = "ChatStreamEvent")]
+pub enum StreamEvent {
+    Chunk(Chunk),
+    Error(openai::Error<'static>),
+    End(StreamEnd),
+}
+
+/// A part of a streamed answer. Models may add other fields.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "ChatCompletionChunk")]
+pub struct Chunk {
+    /// The next parts of the choices. Empty in the usage event.
+    pub choices: Vec<ChunkChoice>,
+    /// Tokens used by the answer, and their cost. Only in the usage event.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<AnswerUsage>,
+    #[serde(flatten)]
+    pub others: Map<String, Value>,
+}
+
+/// The next part of a choice. Models may add other fields.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "ChatChunkChoice")]
+pub struct ChunkChoice {
+    /// The number of the choice, starting at 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub index: Option<u32>,
+    /// The new parts of the message, such as `role`, `content` and `tool_calls`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delta: Option<Map<String, Value>>,
+    /// Why the choice has ended, such as `stop` or `length`. Null until then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub finish_reason: Option<String>,
+    #[serde(flatten)]
+    pub others: Map<String, Value>,
+}
+
+/// The text that ends a stream.
+#[derive(Debug, Serialize, JsonSchema)]
+pub enum StreamEnd {
+    #[serde(rename = "[DONE]")]
+    Done,
 }
 
 /// All models that can be called.
@@ -151,7 +211,9 @@ pub struct AnswerUsage {
 #[schemars(rename = "RouterModelCatalog")]
 pub struct ModelCatalog<'a> {
     /// Always `list`.
+    #[schemars(extend("const" = "list"))]
     pub object: &'static str,
+    /// Local models by slug, then the models of the upstream.
     pub data: Vec<Model<'a>>,
     /// The status of the upstream's model list. Null if there is no upstream.
     pub upstream: Option<Upstream<'a>>,
@@ -162,6 +224,7 @@ pub struct ModelCatalog<'a> {
 #[schemars(rename = "RouterModels")]
 pub struct Models<'a> {
     /// Always `list`.
+    #[schemars(extend("const" = "list"))]
     pub object: &'static str,
     /// Local models by slug, then the agent, then the models that the upstream lists.
     pub data: Vec<Model<'a>>,
@@ -174,10 +237,13 @@ pub struct Model<'a> {
     /// The value to use for `model` in requests.
     pub id: &'a str,
     /// Always `model`.
+    #[schemars(extend("const" = "model"))]
     pub object: &'static str,
     /// When the model was created, in Unix seconds. 0 if unknown.
     pub created: i64,
+    /// The owner of the model, as its source names it.
     pub owned_by: &'a str,
+    /// Where the model runs.
     pub source: ModelSource,
     /// What the model is for. Null if the upstream does not say.
     pub kind: Option<ModelKind>,
@@ -185,6 +251,7 @@ pub struct Model<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub context_length: Option<u32>,
     /// Either `ok`, or `failing` while the model does not respond.
+    #[schemars(extend("enum" = ["ok", "failing"]))]
     pub status: &'static str,
     /// The price. Null if calls are free.
     pub pricing: Option<ModelPricing>,
@@ -212,9 +279,13 @@ pub enum ModelKind {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "RouterModelPricing")]
 pub struct ModelPricing {
+    /// The price of an answer.
     pub per_answer: Option<f64>,
+    /// The price of a second of run time.
     pub per_second: Option<f64>,
+    /// The price of a million tokens of the prompt.
     pub per_million_input_tokens: Option<f64>,
+    /// The price of a million tokens of the answer.
     pub per_million_output_tokens: Option<f64>,
 }
 

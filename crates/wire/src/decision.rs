@@ -69,20 +69,26 @@ pub enum State {
 pub enum Question {
     /// A yes-or-no question. The answer is the probability of yes.
     Oul {
+        /// The question, in words that the model understands.
         #[schemars(transform = pattern::filled)]
         instructions: String,
+        /// What makes the answer yes, and what makes it no.
         criteria: Option<Sides>,
     },
-    /// An alias of `oul`.
+    /// An alias of `oul`, whose answer has the type `noul`.
     Noul {
+        /// The question, in words that the model understands.
         #[schemars(transform = pattern::filled)]
         instructions: String,
+        /// What makes the answer yes, and what makes it no.
         criteria: Option<Sides>,
     },
     /// A choice between 2 to 26 options, each with a description or null.
     Choice {
+        /// The question, in words that the model understands.
         #[schemars(transform = pattern::filled)]
         instructions: String,
+        /// The options by name, each with guidance or null.
         #[serde(deserialize_with = "pairs")]
         #[schemars(with = "BTreeMap<String, Option<String>>", transform = named)]
         #[schemars(extend("minProperties" = 2, "maxProperties" = OPTIONS_MAX))]
@@ -90,8 +96,10 @@ pub enum Question {
     },
     /// A rating on a scale. Each level has a description, lowest level first.
     Score {
+        /// The question, in words that the model understands.
         #[schemars(transform = pattern::filled)]
         instructions: String,
+        /// The levels, lowest first.
         #[schemars(length(min = 2, max = OPTIONS_MAX), transform = pattern::each_filled)]
         criteria: Vec<String>,
     },
@@ -102,7 +110,9 @@ pub enum Question {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "DecisionsSides")]
 pub struct Sides {
+    /// What makes the answer yes.
     pub r#true: Option<String>,
+    /// What makes the answer no.
     pub r#false: Option<String>,
 }
 
@@ -114,6 +124,7 @@ pub struct Decisions {
     #[serde(serialize_with = "in_order")]
     #[schemars(with = "BTreeMap<String, Answer>")]
     pub answers: Vec<(String, Answer)>,
+    /// Tokens used by the answers, and their cost.
     pub usage: Usage,
 }
 
@@ -122,14 +133,17 @@ pub struct Decisions {
 #[serde(tag = "type", rename_all = "snake_case")]
 #[schemars(rename = "DecisionsAnswer")]
 pub enum Answer {
+    /// The answer to a yes-or-no question.
     Oul {
         /// The probability of yes.
         oul: f64,
     },
+    /// The answer to a question of the type `noul`.
     Noul {
         /// The probability of yes.
         noul: f64,
     },
+    /// The answer to a choice.
     Choice {
         /// The most likely option.
         choice: String,
@@ -140,6 +154,7 @@ pub enum Answer {
         #[schemars(with = "BTreeMap<String, f64>")]
         probabilities: Vec<(String, f64)>,
     },
+    /// The answer to a rating.
     Score {
         /// The expected level, counted from 0.
         score: f64,
@@ -188,7 +203,9 @@ fn in_order<S: Serializer, T: Serialize>(
 #[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
 #[schemars(rename = "DecisionsUsage")]
 pub struct Usage {
+    /// Tokens that the model read.
     pub input_tokens: u64,
+    /// Tokens that the model wrote.
     pub output_tokens: u64,
     /// The cost in US dollars. 0 if the model has no price.
     pub cost: f64,

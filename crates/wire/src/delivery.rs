@@ -15,7 +15,9 @@ use orrery_domain::webhook_endpoint::Event;
 /// A webhook delivery with its attempts.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Delivery {
+    /// The ID of the delivery, which stays the same over all attempts.
     pub delivery_id: DeliveryId,
+    /// The execution that the delivery is about.
     pub execution_id: ExecutionId,
     /// The type of the execution. Null if the execution is no longer stored.
     pub execution_type: Option<RowType>,
@@ -26,7 +28,9 @@ pub struct Delivery {
     /// The event that the endpoint is notified of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub event: Option<Event>,
+    /// The URL that the delivery is sent to.
     pub url: String,
+    /// Whether the delivery is waiting, in flight, or has ended.
     pub status: DeliveryStatus,
     /// The payload as it is sent. Null if it is no longer stored, or too large for a list.
     pub request: Option<String>,
@@ -34,6 +38,7 @@ pub struct Delivery {
     pub headers: Map<String, Value>,
     /// What started the execution.
     pub source: Source,
+    /// When the delivery was created.
     pub created_at: Time,
     /// When the next attempt is made. While the receiver's circuit is open, not before its probe.
     pub next_attempt_at: Option<Time>,
@@ -60,6 +65,7 @@ pub enum DeliveryStatus {
 pub struct Attempt {
     /// The number of the attempt, starting at 1.
     pub number: u32,
+    /// The outcome of the attempt.
     pub status: AttemptStatus,
     /// The HTTP status that the receiver returned.
     pub status_code: Option<u16>,
@@ -67,6 +73,7 @@ pub struct Attempt {
     pub response: Option<String>,
     /// Why the attempt failed.
     pub error_message: Option<String>,
+    /// How long the attempt took, in milliseconds. Null while it is in flight.
     pub duration_ms: Option<u64>,
     /// Whether a redelivery triggered this attempt.
     pub redelivery: bool,
@@ -123,9 +130,13 @@ impl Attempt {
 pub struct Receiver {
     /// The scheme, host and port of the receiver.
     pub receiver: String,
+    /// The number of deliveries that are waiting or in flight.
     pub pending: usize,
+    /// The number of successful deliveries.
     pub delivered: usize,
+    /// The number of failed deliveries.
     pub failed: usize,
+    /// When the newest delivery was created.
     pub newest_at: Time,
     /// Whether deliveries are held back after too many consecutive failures.
     pub circuit_open: bool,
@@ -135,6 +146,7 @@ pub struct Receiver {
     pub next_probe_at: Option<Time>,
 }
 
+/// The receivers of the newest deliveries.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "WebhookReceivers")]
 pub struct Receivers {
@@ -188,16 +200,22 @@ impl Delivery {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "DeliveryList")]
 pub struct List {
+    /// The deliveries, newest first.
     pub webhooks: Vec<Delivery>,
+    /// The requested page size.
     pub limit: u64,
+    /// The requested offset.
     pub offset: u64,
+    /// The number of matching deliveries.
     pub total_count: u64,
 }
 
 /// An accepted redelivery.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Redelivered {
+    /// The ID of the delivery, which does not change.
     pub delivery_id: DeliveryId,
+    /// The status of the delivery.
     pub status: DeliveryStatus,
 }
 
@@ -223,6 +241,7 @@ pub enum ReplayStatus {
 /// An accepted replay.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Replayed {
+    /// The number of deliveries that are sent again.
     pub count: usize,
 }
 
@@ -230,6 +249,7 @@ pub struct Replayed {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(example = json!({"url": "https://hooks.example.com/orrery"}))]
 pub struct NewTestDelivery {
+    /// The URL to send the sample delivery to.
     #[schemars(length(max = URL_BYTES_MAX), transform = pattern::web_url)]
     pub url: String,
     /// The secret that signs the delivery.
@@ -240,7 +260,9 @@ pub struct NewTestDelivery {
 /// The receiver's response to a sample delivery.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct TestDelivery {
+    /// The URL that the sample was sent to.
     pub url: String,
+    /// Whether the receiver accepted the sample.
     pub status: AttemptStatus,
     /// The HTTP status that the receiver returned.
     pub status_code: Option<u16>,
@@ -248,6 +270,7 @@ pub struct TestDelivery {
     pub response: Option<String>,
     /// Why the delivery failed.
     pub error_message: Option<String>,
+    /// How long the attempt took, in milliseconds.
     pub duration_ms: Option<u64>,
     /// The payload as it was sent.
     pub request: String,

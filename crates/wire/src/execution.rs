@@ -23,8 +23,11 @@ use orrery_domain::workflow::Workflow;
 #[derive(Debug, serde::Serialize, JsonSchema)]
 #[schemars(example = example())]
 pub struct Execution {
+    /// The ID of the execution.
     pub execution_id: ExecutionId,
+    /// The workflow.
     pub workflow_id: WorkflowId,
+    /// The version of the workflow that runs.
     pub version_id: String,
     /// The bulk trigger that started this execution.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -32,7 +35,9 @@ pub struct Execution {
     /// The failed execution whose completed steps this execution reuses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub redriven_from: Option<ExecutionId>,
+    /// The status of the execution.
     pub status: ExecutionStatus,
+    /// What started the execution.
     pub source: Source,
     /// The schedule that started this execution.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -40,11 +45,14 @@ pub struct Execution {
     /// The execution whose step started this execution.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent_execution_id: Option<ExecutionId>,
+    /// The step of the parent execution that started this execution.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent_step_id: Option<String>,
+    /// When the execution was created.
     pub created_at: Time,
     /// When the execution started. Until then, when it was created.
     pub started_at: Time,
+    /// When the execution ended. Null until then.
     pub completed_at: Option<Time>,
     /// The inputs, with the defaults of the workflow's schema filled in.
     pub inputs: Option<Box<RawValue>>,
@@ -53,6 +61,7 @@ pub struct Execution {
     pub inputs_error: Option<String>,
     /// The steps by ID, in the order of the definition.
     pub step_outputs: Steps,
+    /// The output. Null until the execution has completed.
     pub output: Option<Box<RawValue>>,
     /// Why the output is missing or damaged on disk.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -61,7 +70,9 @@ pub struct Execution {
     pub error: Option<String>,
     /// The cause of the error.
     pub error_cause: Option<String>,
+    /// The class of the error.
     pub error_classification: Option<ErrorClass>,
+    /// Cost and durations.
     pub metrics: Metrics,
     /// What the execution waits for. Absent after it has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -111,8 +122,11 @@ fn example() -> Value {
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, JsonSchema)]
 #[schemars(rename = "ExecutionMetrics")]
 pub struct Metrics {
+    /// The cost so far, in US dollars.
     pub cost: f64,
+    /// Seconds from the creation to the start. Null until the start.
     pub queue_time: Option<f64>,
+    /// Seconds from the start to the end. Null until the end.
     pub run_time: Option<f64>,
 }
 
@@ -132,7 +146,9 @@ pub enum Waiting {
     },
     /// A slot of a model, which other organizations may hold.
     Model {
+        /// The step that waits.
         step_id: String,
+        /// The slug of the model.
         model: String,
         /// The organization's running calls of the model.
         running: usize,
@@ -140,19 +156,62 @@ pub enum Waiting {
         queued: usize,
     },
     /// The end of a `wait` step.
-    Timer { step_id: String, until: Time },
+    Timer {
+        /// The step that waits.
+        step_id: String,
+        /// When the wait ends.
+        until: Time,
+    },
     /// An event, sent with an API key or through `resume_url`.
-    Event { step_id: String, event: String, until: Time, resume_url: String },
+    Event {
+        /// The step that waits.
+        step_id: String,
+        /// The name of the event.
+        event: String,
+        /// When the step times out.
+        until: Time,
+        /// A URL with a form that sends the event. It needs no API key.
+        resume_url: String,
+    },
     /// The next attempt of a step.
-    Retry { step_id: String, at: Time, attempt: u32 },
+    Retry {
+        /// The step that is retried.
+        step_id: String,
+        /// When the next attempt starts.
+        at: Time,
+        /// The number of the next attempt, starting at 1.
+        attempt: u32,
+    },
     /// A running step.
-    Step { step_id: String, attempt: u32 },
+    Step {
+        /// The running step.
+        step_id: String,
+        /// The number of the running attempt, starting at 1.
+        attempt: u32,
+    },
     /// The execution that a `workflow` step has started.
-    Workflow { step_id: String, execution_id: ExecutionId },
+    Workflow {
+        /// The step that waits.
+        step_id: String,
+        /// The execution that the step has started.
+        execution_id: ExecutionId,
+    },
     /// A resume, after a person or a step with `on_exhausted` paused the execution.
-    Paused { by: String, since: Time },
+    Paused {
+        /// The API key, the member or the step that paused the execution.
+        by: String,
+        /// When the execution was paused.
+        since: Time,
+    },
     /// The next retry after an internal error of the service.
-    Service { cause: &'static str, failures: u32, at: Time },
+    Service {
+        /// The kind of internal error.
+        cause: &'static str,
+        /// The number of consecutive internal errors.
+        failures: u32,
+        /// When the service retries.
+        at: Time,
+    },
 }
 
 /// The steps by ID, in the order of the definition. Steps inside a `map` are not included; the map
@@ -182,17 +241,26 @@ impl JsonSchema for Steps {
     }
 }
 
+/// The types of steps.
+const STEP_TYPES: [&str; 8] =
+    ["model", "http", "parallel", "choice", "map", "wait", "pass", "workflow"];
+
 /// A step of an execution.
 #[derive(Debug, serde::Serialize, JsonSchema)]
 #[schemars(rename = "ExecutionStep")]
 pub struct Step {
+    /// The ID of the step in the definition.
     pub step_id: String,
+    /// The name of the step, if the definition has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The type of the step, such as `model` or `http`.
     #[serde(rename = "type")]
+    #[schemars(extend("enum" = STEP_TYPES))]
     pub kind: &'static str,
+    /// The status of the step.
     pub status: step::Status,
+    /// The output. Null until the step has completed.
     pub output: Option<Box<RawValue>>,
     /// Why the output is missing or damaged on disk.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -204,9 +272,13 @@ pub struct Step {
     /// Why the input is missing or damaged on disk.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input_error: Option<String>,
+    /// When the step started. Null until then.
     pub started_at: Option<Time>,
+    /// When the step ended. Null until then.
     pub completed_at: Option<Time>,
+    /// The attempts in order. Empty for steps that make none.
     pub attempts: Vec<StepAttempt>,
+    /// More information about the step.
     pub metadata: Metadata,
     /// The name of the error.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -229,6 +301,7 @@ pub struct Metadata {
     /// The execution that a `workflow` step has started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub execution_id: Option<ExecutionId>,
+    /// Seconds from the start to the end of the step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub elapsed_seconds: Option<f64>,
     /// The HTTP status of the response to the step's request.
@@ -237,11 +310,13 @@ pub struct Metadata {
     /// Who sent the event that the step waited for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub event_source: Option<step::EventSource>,
+    /// True if the step's fallback ran.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fallback_used: Option<bool>,
     /// Why the step itself failed, if a fallback was used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub primary_error: Option<String>,
+    /// Log output of the step's model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub logs: Option<String>,
     /// Set if the input or output is omitted because it is too large.
@@ -252,14 +327,20 @@ pub struct Metadata {
 /// An attempt of a step.
 #[derive(Debug, serde::Serialize, JsonSchema)]
 pub struct StepAttempt {
+    /// The number of the attempt, starting at 1.
     pub number: u32,
     /// The model that ran. Absent for an HTTP request.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub model: String,
+    /// The status of the attempt.
     pub status: AttemptStatus,
+    /// Why the attempt failed.
     pub error: Option<String>,
+    /// The class of the error.
     pub error_classification: Option<ErrorClass>,
+    /// When the attempt started.
     pub started_at: Time,
+    /// When the attempt ended. Null until then.
     pub completed_at: Option<Time>,
 }
 
@@ -418,7 +499,9 @@ fn primary(output: &RawValue) -> Option<Box<RawValue>> {
 #[derive(Debug, serde::Serialize, JsonSchema)]
 #[schemars(rename = "ExecutionCancelled")]
 pub struct Cancelled {
+    /// The ID of the execution.
     pub execution_id: ExecutionId,
+    /// Always `cancelled`.
     pub status: ExecutionStatus,
 }
 
@@ -426,8 +509,11 @@ pub struct Cancelled {
 #[derive(Debug, serde::Serialize, JsonSchema)]
 #[schemars(rename = "ExecutionPause")]
 pub struct Paused {
+    /// The ID of the execution.
     pub execution_id: ExecutionId,
+    /// The status of the execution, which a pause does not change.
     pub status: ExecutionStatus,
+    /// Whether the execution is paused.
     pub paused: bool,
 }
 
@@ -435,19 +521,27 @@ pub struct Paused {
 #[derive(Debug, serde::Serialize, JsonSchema)]
 #[schemars(rename = "ExecutionSummary")]
 pub struct Summary {
+    /// The ID of the execution.
     pub execution_id: ExecutionId,
     /// The workflow's ID.
     pub flow_id: WorkflowId,
     /// The workflow's name.
     pub flow_name: String,
+    /// The version of the workflow that runs.
     pub version_id: String,
+    /// The status of the execution.
     pub status: SummaryStatus,
     /// What the execution needs to continue: an event (`event`) or a resume (`paused`).
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<WaitsFor>")]
     pub waiting_for: Option<&'static str>,
+    /// When the execution started. Until then, when it was created.
     pub started_at: Time,
+    /// When the execution ended. Null until then.
     pub ended_at: Option<Time>,
+    /// When the execution was created.
     pub created_at: Time,
+    /// When the execution last started or ended.
     pub updated_at: Time,
 }
 
@@ -496,7 +590,9 @@ impl Summary {
 #[derive(Debug, serde::Serialize, JsonSchema)]
 #[schemars(rename = "ExecutionList")]
 pub struct List {
+    /// The executions, newest first.
     pub executions: Vec<Summary>,
+    /// The number of matching executions.
     pub total_count: u64,
     /// On the base host only.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -15,22 +15,28 @@ pub const KEEP_MAX: u64 = 31_536_000;
 /// A file, or a pending presigned upload.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct File {
+    /// The ID of the file.
     pub id: FileId,
+    /// The name that the file was uploaded with.
     pub filename: Option<String>,
+    /// The content type.
     pub content_type: String,
     /// The size in bytes.
     pub size: Option<u64>,
     /// The SHA-256 hash, as 64 hexadecimal digits.
     pub sha256: Option<String>,
+    /// Whether the file was uploaded or produced by a model.
     pub source: FileSource,
     /// The execution that produced this file as an output.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub execution_id: Option<ExecutionId>,
+    /// When the file or the upload was created.
     pub created_at: Time,
     /// When the file is deleted. For a pending upload, when the upload URL expires.
     pub expires_at: Time,
     /// A URL for the content that needs no API key.
     pub url: String,
+    /// Whether the content has been uploaded.
     pub status: FileStatus,
 }
 
@@ -84,7 +90,9 @@ impl File {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "FileList")]
 pub struct List {
+    /// The files, newest first.
     pub files: Vec<File>,
+    /// Whether there is another page.
     pub has_more: bool,
     /// The `cursor` for the next page.
     pub next_cursor: Option<String>,
@@ -101,7 +109,9 @@ pub struct FileUrl {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "FileUsage")]
 pub struct Usage {
+    /// The number of files.
     pub count: u64,
+    /// The total size of the files, in bytes.
     pub bytes: u64,
 }
 
@@ -112,6 +122,7 @@ pub struct NewUpload {
     /// The content type, such as `image/png`.
     #[schemars(length(min = 1, max = NAME_MAX), transform = pattern::filled)]
     pub content_type: String,
+    /// The name of the file.
     #[schemars(transform = pattern::file_name)]
     pub filename: Option<String>,
     /// The size in bytes. An upload of any other size is rejected.
@@ -137,6 +148,7 @@ pub struct Retention {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "UploadAnnounced")]
 pub struct Announced {
+    /// The ID of the upload, and later of the file.
     pub id: FileId,
     /// The URL to upload the content to with `PUT`. It needs no API key.
     pub presigned_url: String,
@@ -144,6 +156,7 @@ pub struct Announced {
     pub public_url: String,
     /// When the upload URL expires.
     pub expires_at: Time,
+    /// The headers that the upload must have.
     pub required_headers: RequiredHeaders,
 }
 
@@ -151,6 +164,7 @@ pub struct Announced {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "UploadHeaders")]
 pub struct RequiredHeaders {
+    /// The announced content type.
     #[serde(rename = "Content-Type")]
     pub content_type: String,
 }

@@ -20,34 +20,46 @@ use orrery_domain::waits_for::WaitsFor;
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "HistoryRow")]
 pub struct Row<'a> {
+    /// The ID of the execution.
     pub id: ExecutionId,
+    /// What was run.
     #[serde(rename = "type")]
     pub kind: RowType,
     /// The model that ran or is running. Null for workflows.
     pub model: Option<&'a str>,
     /// The requested model.
     pub requested_model: Option<&'a str>,
+    /// The workflow. Null for rows that belong to none.
     pub workflow_id: Option<WorkflowId>,
+    /// The name of the workflow.
     pub workflow_name: Option<String>,
+    /// The version of the workflow.
     pub version_id: Option<&'a str>,
     /// For a step's prediction, the workflow execution. For a sub-workflow, the parent execution.
     pub workflow_execution_id: Option<ExecutionId>,
+    /// The bulk trigger that started the execution.
     pub bulk_id: Option<BulkId>,
+    /// The status. The values depend on the type.
     pub status: RowStatus,
     /// What the workflow execution needs to continue: an event (`event`) or a resume (`paused`).
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<WaitsFor>")]
     pub waiting_for: Option<&'static str>,
     /// The name of the error.
     pub error: Option<&'a str>,
     /// The cause of the error.
     pub error_cause: Option<&'a str>,
+    /// The class of the error.
     pub error_classification: Option<ErrorClass>,
     /// The cost in US dollars.
     pub execution_cost: f64,
     /// The run time in seconds.
     pub run_time: Option<f64>,
+    /// When the execution was created.
     pub created_at: Time,
+    /// When the execution started. Null until then.
     pub started_at: Option<Time>,
+    /// When the execution ended. Null until then.
     pub completed_at: Option<Time>,
     /// The output as JSON text. Null if the page has no room for it.
     pub output: Option<String>,
@@ -56,6 +68,7 @@ pub struct Row<'a> {
     pub output_error: Option<String>,
     /// The API key that started the execution. Null if it was started in the dashboard.
     pub api_key_id: Option<KeyId>,
+    /// What started the execution.
     pub source: Source,
     /// The schedule that started the execution.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -75,11 +88,15 @@ pub struct Row<'a> {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "HistoryChatCall")]
 pub struct Call {
+    /// What was called.
     pub operation: CallOperation,
     /// Whether the upstream handled the call, rather than a local model.
     pub upstream: bool,
+    /// Whether the answer was streamed.
     pub stream: bool,
+    /// Tokens of the prompt.
     pub input_tokens: u64,
+    /// Tokens of the answer.
     pub output_tokens: u64,
     /// Whether the token counts are estimated because the model did not report them.
     pub tokens_estimated: bool,
@@ -122,13 +139,17 @@ impl From<&chat::Call> for Call {
 #[schemars(rename = "HistoryDecision")]
 pub struct Decision {
     /// `logprobs`, or `votes` if at least one question was answered by sampling.
+    #[schemars(extend("enum" = ["logprobs", "votes"]))]
     pub method: &'static str,
     /// Whether the upstream handled the request, rather than a local model.
     pub upstream: bool,
+    /// The number of questions.
     pub questions: u32,
     /// The number of answers that the model gave.
     pub calls: u32,
+    /// Tokens that the model read.
     pub input_tokens: u64,
+    /// Tokens that the model wrote.
     pub output_tokens: u64,
     /// Whether the token counts are estimated because the model did not report them.
     pub tokens_estimated: bool,
@@ -155,9 +176,11 @@ impl From<&decision::Decision> for Decision {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "HistoryExchange")]
 pub struct Exchange<'a> {
+    /// The session that the exchange belongs to.
     pub session_id: &'a str,
     /// Prompt tokens of the agent's model.
     pub input_tokens: u64,
+    /// Tokens that the agent's model wrote.
     pub output_tokens: u64,
     /// Whether the token counts are estimated because the model did not report them.
     pub tokens_estimated: bool,
@@ -336,12 +359,15 @@ impl JsonSchema for Selected<'_> {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "HistoryPageByOffset")]
 pub struct PageByOffset<'a> {
+    /// The rows, newest first.
     pub executions: Vec<Selected<'a>>,
     /// The number of matching rows, up to 1000.
     pub total_count: usize,
     /// Whether there are more rows than were counted.
     pub total_capped: bool,
+    /// The requested offset.
     pub offset: u64,
+    /// The requested page size.
     pub limit: u64,
 }
 
@@ -349,8 +375,11 @@ pub struct PageByOffset<'a> {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "HistoryPage")]
 pub struct Page<'a> {
+    /// The rows, newest first.
     pub executions: Vec<Selected<'a>>,
+    /// The requested page size.
     pub limit: u64,
+    /// Whether there is another page.
     pub has_more: bool,
     /// The `cursor` for the next page.
     pub next_cursor: Option<String>,

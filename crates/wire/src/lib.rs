@@ -13,6 +13,7 @@
 pub mod activity;
 pub mod admin;
 pub mod agent;
+pub mod agent_event;
 pub mod answer;
 pub mod bulk_job;
 pub mod chain;

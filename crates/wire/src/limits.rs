@@ -50,15 +50,19 @@ impl Limits {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LimitsChange {
+    /// Requests per second, over all keys of the organization.
     #[serde(default, deserialize_with = "super::given")]
     #[schemars(with = "Option<NonZeroU32>")]
     pub requests_per_second: Option<Option<NonZeroU32>>,
+    /// Running executions.
     #[serde(default, deserialize_with = "super::given")]
     #[schemars(with = "Option<NonZeroU32>")]
     pub running: Option<Option<NonZeroU32>>,
+    /// Unfinished executions that are not running.
     #[serde(default, deserialize_with = "super::given")]
     #[schemars(with = "Option<NonZeroU32>")]
     pub queued: Option<Option<NonZeroU32>>,
+    /// Total size of files in bytes.
     #[serde(default, deserialize_with = "super::given")]
     #[schemars(with = "Option<NonZeroU64>")]
     pub storage_bytes: Option<Option<NonZeroU64>>,

@@ -19,6 +19,7 @@ pub struct Session {
     pub set_up: bool,
     /// The logged-in member. Null if nobody is logged in.
     pub member: Option<Member>,
+    /// The member's organization. Null if nobody is logged in.
     pub organization: Option<Organization>,
     /// The URL of each host. Absent if nobody is logged in.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -26,19 +27,27 @@ pub struct Session {
     /// Whether the agent has a model. Absent if nobody is logged in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<bool>,
+    /// The version of the program. Null if nobody is logged in.
     pub version: Option<&'static str>,
 }
 
+/// The URL of a host.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct HostUrl {
+    /// The role of the host.
+    #[schemars(extend("enum" = super::service::ROLES))]
     pub role: &'static str,
+    /// The public URL of the host.
     pub url: String,
 }
 
+/// The organization of a member.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "MemberOrganization")]
 pub struct Organization {
+    /// The ID of the organization.
     pub id: OrganizationId,
+    /// The name of the organization.
     pub name: String,
 }
 
@@ -51,13 +60,19 @@ impl From<Owner> for Organization {
 /// A member of the organization.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Member {
+    /// The ID of the member.
     pub id: MemberId,
+    /// The member's name.
     pub name: String,
+    /// The member's email address, which is used to log in.
     pub email: String,
+    /// Whether the member is the Owner.
     pub role: MemberRole,
     /// Whether the member can manage API keys.
     pub api_key_access: bool,
+    /// When the member joined.
     pub created_at: Time,
+    /// When the member last used the dashboard. Null if never.
     pub last_seen_at: Option<Time>,
 }
 
@@ -75,8 +90,10 @@ impl From<&member::Member> for Member {
     }
 }
 
+/// The members of an organization.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Members {
+    /// The members, oldest first.
     pub members: Vec<Member>,
 }
 
@@ -88,10 +105,13 @@ pub struct MemberChange {
     pub api_key_access: bool,
 }
 
+/// A login with email address and password.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LogIn {
+    /// The member's email address.
     pub email: String,
+    /// The member's password.
     pub password: String,
 }
 
@@ -101,8 +121,10 @@ pub struct LogIn {
 pub struct Join {
     /// The token: the part of the link after `#`.
     pub token: String,
+    /// The person's name.
     #[schemars(length(max = NAME_MAX), transform = pattern::name)]
     pub name: String,
+    /// The person's email address, which is used to log in.
     #[schemars(length(max = EMAIL_MAX), transform = pattern::email)]
     pub email: String,
     /// The password, 12 to 256 bytes.
@@ -110,6 +132,7 @@ pub struct Join {
     pub password: String,
 }
 
+/// A new password, set with a link.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PasswordReset {
@@ -120,15 +143,18 @@ pub struct PasswordReset {
     pub password: String,
 }
 
+/// A new password of the logged-in member.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PasswordChange {
+    /// The current password.
     pub current: String,
     /// The password, 12 to 256 bytes.
     #[schemars(length(max = PASSWORD_MAX))]
     pub password: String,
 }
 
+/// The token of a link.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LinkToken {
@@ -151,14 +177,18 @@ without_secrets!(LogIn, Join, PasswordReset, PasswordChange, LinkToken, NewLink,
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "OpenLink")]
 pub struct OpenLink {
+    /// What the link is for.
     pub kind: LinkKind,
+    /// The name of the organization.
     pub organization: String,
     /// The email address of the person whose password is set, or of the invited person if the Owner
     /// entered it.
     pub email: Option<String>,
+    /// When the link expires.
     pub expires_at: Time,
 }
 
+/// A person to invite.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InvitationRequest {
@@ -170,23 +200,33 @@ pub struct InvitationRequest {
 /// A new link. This is the only response that contains its URL.
 #[derive(Serialize, Deserialize, JsonSchema)]
 pub struct NewLink {
+    /// The ID of the link.
     pub id: LinkId,
+    /// What the link is for.
     pub kind: LinkKind,
     /// The link's URL. It is for one person and works once.
     pub url: String,
+    /// When the link expires.
     pub expires_at: Time,
 }
 
+/// An open invitation, without its link.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Invitation {
+    /// The ID of the invitation.
     pub id: LinkId,
+    /// The email address that the Owner entered.
     pub email: Option<String>,
+    /// When the invitation was created.
     pub created_at: Time,
+    /// When the invitation expires.
     pub expires_at: Time,
 }
 
+/// The open invitations of an organization.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Invitations {
+    /// The invitations, oldest first.
     pub invitations: Vec<Invitation>,
 }
 
@@ -201,6 +241,7 @@ impl From<&member::Link> for Invitation {
     }
 }
 
+/// An API key to create.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KeyRequest {
@@ -216,11 +257,15 @@ pub struct KeyRequest {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "ApiKey")]
 pub struct Key {
+    /// The ID of the key.
     pub id: KeyId,
     /// The first characters of the key.
     pub prefix: String,
+    /// The name of the key.
     pub name: String,
+    /// The member or the operator who created the key.
     pub created_by: String,
+    /// When the key was created.
     pub created_at: Time,
     /// When the key expires. Null if it never expires.
     pub expires_at: Option<Time>,
@@ -253,9 +298,11 @@ pub struct NewKey {
     pub key: String,
 }
 
+/// The API keys of an organization.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "ApiKeys")]
 pub struct Keys {
+    /// The keys, oldest first.
     pub keys: Vec<Key>,
 }
 
@@ -263,18 +310,25 @@ pub struct Keys {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "AuditEvent")]
 pub struct AuditEvent {
+    /// When it happened.
     pub at: Time,
+    /// Who acted.
     pub actor: String,
+    /// Where the request came from.
     pub from: String,
+    /// What was done, such as `key.create`.
     pub action: String,
+    /// What it was done to.
     pub subject: String,
     /// `ok`, or the reason why the action was refused.
     pub result: String,
 }
 
+/// Entries of the organization's audit log.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "AuditEvents")]
 pub struct AuditEvents {
+    /// The entries, newest first.
     pub events: Vec<AuditEvent>,
 }
 
@@ -282,11 +336,14 @@ pub struct AuditEvents {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "LedgerLine")]
 pub struct LedgerLine {
-    /// `top_up`, `charge` or `refund`.
+    /// What the entry is: `top_up`, `charge` or `refund`.
+    #[schemars(extend("enum" = ["top_up", "charge", "refund"]))]
     pub kind: &'static str,
     /// The amount in US dollars. Negative for a charge.
     pub amount_usd: f64,
+    /// The execution that was charged. Null for a top-up.
     pub execution_id: Option<ExecutionId>,
+    /// When the entry was written.
     pub created_at: Time,
 }
 
@@ -301,9 +358,11 @@ impl From<&LedgerEntry> for LedgerLine {
     }
 }
 
+/// The newest entries of the organization's ledger.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Ledger")]
 pub struct Ledger {
+    /// The entries, newest first.
     pub entries: Vec<LedgerLine>,
 }
 
@@ -315,11 +374,13 @@ pub struct Cost {
     pub day: String,
     /// The model's slug, or `deleted runs` if the executions are no longer stored.
     pub model: String,
+    /// The sum of the charges in US dollars.
     pub cost_usd: f64,
     /// The number of charges.
     pub charges: u64,
 }
 
+/// The costs of the last days.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "DailyCosts")]
 pub struct Costs {
@@ -333,19 +394,29 @@ pub struct Costs {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "ModelLoad")]
 pub struct ModelLoad {
+    /// The slug of the model.
     pub slug: String,
+    /// The title of the model.
     pub title: String,
+    /// The runner of the model, such as `command`.
     pub runner: String,
+    /// Whether the model works.
+    #[schemars(extend("enum" = ["starting", "ok", "failing"]))]
     pub health: String,
     /// Why the model is failing.
     pub reason: Option<String>,
+    /// The number of running calls.
     pub running: usize,
+    /// The number of queued calls.
     pub queued: usize,
+    /// The maximum number of running calls.
     pub concurrency: usize,
 }
 
+/// The models with their load.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "ModelLoads")]
 pub struct ModelLoads {
+    /// The models, sorted by slug.
     pub models: Vec<ModelLoad>,
 }

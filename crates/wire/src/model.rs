@@ -28,11 +28,14 @@ const USAGE_BASED: &str = "Usage-based pricing";
     },
 }))]
 pub struct Model<'a> {
+    /// The title of the model.
     pub title: &'a str,
+    /// The slug of the model, to use as `model` in predictions.
     pub slug: &'a str,
     /// Always `0.0.1`. Deprecated.
     #[schemars(extend("deprecated" = true))]
     pub version: &'static str,
+    /// The type of the output.
     pub output_type: OutputType,
     /// The JSON Schema of the model's input.
     pub request_schema: &'a Value,
@@ -78,7 +81,9 @@ pub enum Detail<'a> {
 #[schemars(rename = "ModelCost")]
 pub struct Cost {
     /// Always `USD`.
+    #[schemars(extend("const" = "USD"))]
     pub currency: &'static str,
+    /// Whether the price is fixed.
     pub r#type: CostType,
     /// The price in US dollars. Null unless the price is fixed.
     pub amount: Option<f64>,
@@ -86,6 +91,7 @@ pub struct Cost {
     pub unit: Option<&'static str>,
     /// The estimate as text for display.
     pub estimate: String,
+    /// A note about the estimate.
     pub description: &'static str,
 }
 

@@ -16,6 +16,7 @@ use serde_json::json;
     }})
 )]
 pub struct Error<'a> {
+    /// The details of the error.
     pub error: Body<'a>,
 }
 

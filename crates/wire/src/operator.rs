@@ -122,11 +122,16 @@ impl Secret {
     }
 }
 
+/// An organization with its limits.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Organization {
+    /// The ID of the organization.
     pub id: OrganizationId,
+    /// The name of the organization.
     pub name: String,
+    /// When the organization was created.
     pub created_at: Time,
+    /// The limits and their usage.
     #[serde(default)]
     pub limits: Limits,
 }
@@ -134,6 +139,7 @@ pub struct Organization {
 /// The organizations, oldest first.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Organizations {
+    /// The organizations.
     pub organizations: Vec<Organization>,
 }
 
@@ -315,18 +321,28 @@ pub struct Act {
     /// The entry's sequence number. Only in the file for log shippers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<u64>,
+    /// When it happened.
     pub at: Time,
+    /// Who acted.
     pub actor: String,
+    /// Where the request came from.
     pub from: String,
+    /// What was done, such as `key.create`.
     pub action: String,
+    /// What it was done to.
     pub subject: String,
+    /// The organization that the entry concerns. Null if it concerns none.
     pub organization_id: Option<OrganizationId>,
+    /// `ok`, or the reason why the action was refused.
     pub result: String,
+    /// How often it happened in a row.
     pub count: u64,
 }
 
+/// Entries of the audit log.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Acts {
+    /// The entries, newest first.
     pub entries: Vec<Act>,
 }
 

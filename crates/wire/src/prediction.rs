@@ -49,9 +49,12 @@ pub struct NewPrediction {
     "predictionID": "0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e",
 }))]
 pub struct Accepted<'a> {
+    /// `success` for a prediction that was created, `cancelled` for one that was cancelled.
     #[schemars(extend("enum" = ["success", "cancelled"]))]
     pub status: &'a str,
+    /// A message for people.
     pub message: &'a str,
+    /// The ID of the prediction.
     #[serde(rename = "predictionID")]
     pub prediction_id: ExecutionId,
 }
@@ -60,11 +63,15 @@ pub struct Accepted<'a> {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "PredictionEnded")]
 pub struct Ended<'a> {
+    /// How the prediction ended.
     #[schemars(extend("enum" = ["success", "failed", "cancelled"]))]
     pub status: &'a str,
+    /// A message for people.
     pub message: &'a str,
+    /// The ID of the prediction.
     #[serde(rename = "predictionID")]
     pub prediction_id: ExecutionId,
+    /// The output. Null if there is none.
     pub output: Option<Box<RawValue>>,
     /// Why the output is missing or damaged on disk.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -77,15 +84,18 @@ pub struct Ended<'a> {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(example = example())]
 pub struct Prediction<'a> {
+    /// The ID of the prediction.
     pub id: ExecutionId,
     /// The requested model.
     pub model: &'a str,
+    /// The status of the prediction.
     pub status: PredictionStatus,
     /// The input, with the defaults of the model's schema filled in. Null if it is hidden.
     pub input: Option<Box<RawValue>>,
     /// Why the input is missing or damaged on disk.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input_error: Option<String>,
+    /// The output. Null until the prediction has succeeded.
     pub output: Option<Box<RawValue>>,
     /// Why the output is missing or damaged on disk.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -94,11 +104,17 @@ pub struct Prediction<'a> {
     pub logs: Option<String>,
     /// Why the prediction failed.
     pub error: Option<&'a str>,
+    /// The class of the error.
     pub error_classification: Option<ErrorClass>,
+    /// Cost and durations.
     pub metrics: Metrics,
+    /// URLs of this prediction.
     pub urls: Urls,
+    /// When the prediction was created.
     pub created_at: Time,
+    /// When the first attempt started. Null until then.
     pub started_at: Option<Time>,
+    /// When the prediction ended. Null until then.
     pub completed_at: Option<Time>,
     /// The attempts in order, including those of fallback models.
     pub attempts: Vec<Tried<'a>>,
@@ -138,7 +154,9 @@ fn example() -> Value {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "PredictionUrls")]
 pub struct Urls {
+    /// The URL of this prediction.
     pub get: String,
+    /// The URL to cancel this prediction with a POST.
     pub cancel: String,
 }
 
@@ -146,11 +164,17 @@ pub struct Urls {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "PredictionAttempt")]
 pub struct Tried<'a> {
+    /// The model that ran.
     pub model: &'a str,
+    /// The status of the attempt.
     pub status: AttemptStatus,
+    /// Why the attempt failed.
     pub error: Option<&'a str>,
+    /// The class of the error.
     pub error_classification: Option<ErrorClass>,
+    /// When the attempt started.
     pub started_at: Time,
+    /// When the attempt ended. Null until then.
     pub completed_at: Option<Time>,
 }
 
@@ -162,6 +186,7 @@ pub struct Metrics {
     pub predict_time: Option<f64>,
     /// Seconds from the creation to the first attempt.
     pub queue_time: Option<f64>,
+    /// The cost so far, in US dollars.
     pub cost: f64,
 }
 
@@ -233,17 +258,23 @@ impl From<&Execution> for Metrics {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "PredictionWebhook")]
 pub struct Announcement<'a> {
+    /// The ID of the prediction.
     pub execution_id: ExecutionId,
     /// The same as `execution_id`.
     pub exec_id: ExecutionId,
     /// Always null, because a prediction belongs to no workflow.
     pub flow_id: Option<String>,
+    /// Whether the prediction completed or failed.
     pub status: ExecutionStatus,
+    /// The output. Null if the prediction failed.
     pub output: Option<&'a RawValue>,
     /// The name of the error. Empty if there is none.
     pub error: &'a str,
+    /// The cause of the error. Null if there is none.
     pub error_cause: Option<&'a str>,
+    /// When the prediction started.
     pub started_at: Time,
+    /// Cost and durations.
     pub metrics: Metrics,
     /// Set in test deliveries.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -61,8 +61,8 @@ impl JsonSchema for Time {
 
 /// Domain enumerations whose wire names differ from their stored names.
 macro_rules! renamed {
-    ($($(#[$doc:meta])* $name:ident: $domain:path, $word:ident [$($variant:ident),+];)+) => {$(
-        $(#[$doc])*
+    ($(#[doc = $about:literal] $name:ident: $domain:path, $word:ident [$($variant:ident),+];)+) => {$(
+        #[doc = $about]
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub struct $name($domain);
 
@@ -92,7 +92,11 @@ macro_rules! renamed {
             }
             fn json_schema(_: &mut SchemaGenerator) -> Schema {
                 use $domain as Of;
-                json_schema!({"type": "string", "enum": [$(Self(Of::$variant).as_str()),+]})
+                json_schema!({
+                    "type": "string",
+                    "enum": [$(Self(Of::$variant).as_str()),+],
+                    "description": $about.trim(),
+                })
             }
         }
     )+};

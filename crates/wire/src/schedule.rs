@@ -173,7 +173,9 @@ pub struct Secret {
 /// A schedule.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Schedule {
+    /// The ID of the schedule.
     pub schedule_id: ScheduleId,
+    /// The display name. Null if there is none.
     pub name: Option<String>,
     /// The workflow. Only for workflow schedules.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -183,28 +185,60 @@ pub struct Schedule {
     /// The model's slug. Only for model schedules.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
+    /// The model's version, as in a prediction. Only for model schedules.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
+    /// The fallback chain that is used. Only for model schedules.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fallback_selector: Option<String>,
+    /// The cron expression.
     pub cron: String,
+    /// The IANA time zone in which the cron expression applies.
     pub timezone: String,
+    /// The inputs of the workflow, or the input of the model.
     pub inputs: Value,
+    /// What happens if the previous run has not ended when the schedule fires.
     pub overlap: Overlap,
+    /// How late a firing may run, in seconds.
     pub catch_up_seconds: u64,
+    /// The maximum random delay of each firing, in seconds.
     pub jitter_seconds: u32,
+    /// Whether the schedule is paused. A paused schedule does not fire.
     pub paused: bool,
+    /// The time before which the schedule does not fire. Null for no limit.
     pub starts_at: Option<Time>,
+    /// The time after which the schedule does not fire. Null for no limit.
     pub ends_at: Option<Time>,
+    /// The URL that is notified when each run ends. Null for none.
     pub webhook_url: Option<String>,
     /// The next ten firings, without jitter. Empty while the schedule is paused.
     pub next_runs: Vec<Time>,
     /// The number of firings that wait for the previous run to end.
     pub waiting: usize,
+    /// The outcome of the last firing. Null if the schedule has not fired.
     pub last_run: Option<LastRun>,
+    /// When the schedule was created.
     pub created_at: Time,
+    /// When the schedule was last changed.
     pub updated_at: Time,
 }
+
+/// The statuses of predictions and of workflow executions, and the outcomes of other firings.
+const RUN_STATUSES: [&str; 13] = [
+    "created",
+    "processing",
+    "success",
+    "error",
+    "cancelled",
+    "queued",
+    "running",
+    "completed",
+    "failed",
+    "deleted",
+    "skipped",
+    "missed",
+    "refused",
+];
 
 /// The outcome of the last firing.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -212,10 +246,13 @@ pub struct Schedule {
 pub struct LastRun {
     /// The scheduled time, without jitter.
     pub scheduled_for: Time,
+    /// When the firing was processed.
     pub at: Time,
+    /// The execution that the firing started. Null if it started none.
     pub execution_id: Option<ExecutionId>,
-    /// The status of the execution, or `skipped` because of the overlap rule, `missed` because it
-    /// was too late, or `refused` because it could not start.
+    /// The status of the execution or `deleted`, or `skipped` because of the overlap rule, `missed`
+    /// because it was too late, or `refused` because it could not start.
+    #[schemars(extend("enum" = RUN_STATUSES))]
     pub status: String,
     /// Why the firing was refused.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -227,8 +264,11 @@ pub struct LastRun {
 pub struct Schedules {
     /// The schedules, oldest first.
     pub schedules: Vec<Schedule>,
+    /// The number of schedules.
     pub total_count: usize,
+    /// The requested offset.
     pub offset: u64,
+    /// The requested page size.
     pub limit: u64,
 }
 

@@ -9,14 +9,18 @@ use orrery_domain::secret::{self, VALUE_BYTES_MAX};
 /// A named secret, without its value.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Secret {
+    /// The name of the secret.
     pub name: String,
+    /// When the secret was created.
     pub created_at: Time,
     /// When the value was last set.
     pub updated_at: Time,
 }
 
+/// The named secrets of an organization.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Secrets {
+    /// The secrets, sorted by name.
     pub secrets: Vec<Secret>,
 }
 

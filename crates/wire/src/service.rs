@@ -6,37 +6,53 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// The roles of the hosts.
+pub(crate) const ROLES: [&str; 5] = ["base", "workflows", "flows", "agent", "dashboard"];
+
 /// Information about the host.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Index<'a> {
+    /// Always `orrery`.
+    #[schemars(extend("const" = "orrery"))]
     pub name: &'a str,
+    /// The version of the program.
     pub version: &'a str,
-    /// The host's role.
+    /// The role of the host.
+    #[schemars(extend("enum" = ROLES))]
     pub role: &'a str,
+    /// The URLs of the host's general routes.
     pub links: Links,
 }
 
+/// The URLs of a host's general routes.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "IndexLinks")]
 pub struct Links {
+    /// The URL of `GET /health`.
     pub health: String,
+    /// The URL of `GET /ready`.
     pub ready: String,
+    /// The URL of `GET /openapi.json`.
     pub openapi: String,
 }
 
 /// The process is running.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Health<'a> {
-    /// `healthy`
+    /// Always `healthy`.
+    #[schemars(extend("const" = "healthy"))]
     pub status: &'a str,
+    /// The version of the program.
     pub version: &'a str,
 }
 
 /// The service accepts work.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Ready<'a> {
-    /// `ready`
+    /// Always `ready`.
+    #[schemars(extend("const" = "ready"))]
     pub status: &'a str,
+    /// The version of the program.
     pub version: &'a str,
     /// Set while the work of a restored backup waits for `orrery resume`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -50,35 +66,53 @@ pub struct Ready<'a> {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "ServiceStatus")]
 pub struct Status<'a> {
+    /// Always `orrery`.
+    #[schemars(extend("const" = "orrery"))]
     pub name: &'a str,
+    /// The version of the program.
     pub version: &'a str,
+    /// Whether the service accepts work.
     pub ready: bool,
+    /// Seconds since the start.
     pub uptime_seconds: u64,
+    /// The hosts of the service.
     pub hosts: Vec<Host<'a>>,
     /// The number of models in the catalog.
     pub models: usize,
+    /// The executions of all organizations.
     pub executions: Executions,
+    /// The webhook deliveries of all organizations.
     pub webhooks: Webhooks,
 }
 
+/// A host of the service.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "StatusOfHost")]
 pub struct Host<'a> {
+    /// The role of the host.
+    #[schemars(extend("enum" = ROLES))]
     pub role: &'a str,
+    /// The public URL of the host.
     pub url: &'a str,
+    /// Always true: a host that does not listen is not listed.
     pub healthy: bool,
 }
 
+/// The number of unfinished executions.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "StatusOfExecutions")]
 pub struct Executions {
+    /// Running executions.
     pub running: usize,
+    /// Executions waiting for a slot.
     pub queued: usize,
 }
 
+/// The number of unfinished webhook deliveries.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "StatusOfWebhooks")]
 pub struct Webhooks {
+    /// Pending deliveries.
     pub pending: usize,
 }
 
@@ -86,6 +120,7 @@ pub struct Webhooks {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "OrganizationStatus")]
 pub struct OwnStatus {
+    /// Running executions.
     pub running: usize,
     /// Executions waiting for a slot.
     pub queued: usize,
@@ -107,14 +142,13 @@ pub struct Balance {
     pub balance_usd: f64,
 }
 
-/// The severity of a finding.
+/// The severity of a finding. A `warning` works, but may cause surprises.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     Good,
-    /// It works, but may cause surprises.
     Warning,
     Fault,
 }
@@ -122,10 +156,13 @@ pub enum Verdict {
 /// A finding about the service or its machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Finding {
+    /// What the finding is about, such as `disk`.
     pub subject: String,
+    /// The severity of the finding.
     pub verdict: Verdict,
     /// Whether somebody should act on the finding: true unless the verdict is `good`.
     pub concern: bool,
+    /// The finding in a sentence.
     pub detail: String,
     /// The command or setting that fixes the problem.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -179,22 +216,55 @@ pub struct DoctorReport {
 /// The startup options of the running service.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct RunningService {
+    /// The process ID.
     pub pid: u32,
     /// The configuration file. Absent if the defaults apply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,
+    /// The hosts with their addresses.
     pub listening: Vec<Listening>,
 }
 
 /// A host of the running service, with its address.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Listening {
+    /// The role of the host.
     pub host: String,
+    /// The address of the host.
     pub url: String,
 }
 
+/// Findings about the service and its machine.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Findings {
     /// The findings, concerns first.
     pub findings: Vec<Finding>,
+}
+
+/// The data of an event in the stream of an organization's changes.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(rename = "ChangeEvent")]
+pub enum Change<'a> {
+    /// `changed`: something in the organization has changed.
+    #[schemars(title = "ChangedEvent")]
+    Changed {
+        /// The topics to read again.
+        topics: &'a [&'a str],
+    },
+    /// `replaced`: a newer stream of the member took this one's place. The last event.
+    #[schemars(title = "ReplacedEvent")]
+    Replaced {
+        /// The number of seconds to wait before the stream is opened again.
+        retry_after: u64,
+    },
+}
+
+impl Change<'_> {
+    /// The event's data: one line of JSON.
+    #[must_use]
+    pub fn data(&self) -> String {
+        // Strings and numbers always serialize.
+        serde_json::to_string(self).unwrap_or_default()
+    }
 }

@@ -82,7 +82,9 @@ pub struct BulkVersionTrigger {
     "started_at": "2026-11-20T09:30:00.123Z",
 }))]
 pub struct Accepted {
+    /// The ID of the execution.
     pub execution_id: ExecutionId,
+    /// Always `queued`.
     pub status: ExecutionStatus,
     /// When the execution was accepted.
     pub started_at: Time,
@@ -110,6 +112,7 @@ impl From<&Execution> for Accepted {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "BulkAccepted")]
 pub struct Bulk {
+    /// The ID of the bulk trigger, which selects its executions in lists.
     pub bulk_id: BulkId,
     /// One result for each input, in the order of the inputs.
     pub executions: Vec<BulkEntry>,
@@ -126,7 +129,9 @@ pub enum BulkEntry {
 /// An invalid input, for which no execution was created.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct BulkRefused {
+    /// Always `failed`.
     pub status: ExecutionStatus,
+    /// Why the input is invalid.
     pub message: String,
 }
 

@@ -1,6 +1,8 @@
 //! Webhook endpoints: requests, views, and the bodies that they receive.
 
-use schemars::{JsonSchema, Schema};
+use std::borrow::Cow;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -14,8 +16,11 @@ use orrery_domain::webhook_endpoint::{self, Event, FILTER_MAX, Reason, Scheme};
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "WebhookEndpoint")]
 pub struct Endpoint {
+    /// The ID of the endpoint.
     pub id: EndpointId,
+    /// The name of the endpoint. Null if it has none.
     pub name: Option<String>,
+    /// The URL that receives the events.
     pub url: String,
     /// The events that the endpoint receives. Empty for all.
     pub events: Vec<Event>,
@@ -23,18 +28,24 @@ pub struct Endpoint {
     pub models: Vec<String>,
     /// The workflows whose executions the endpoint receives events for. Empty for all.
     pub workflow_ids: Vec<WorkflowId>,
+    /// The signature scheme.
     pub signature: Scheme,
     /// The public key that verifies `v1a` signatures.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub public_key: Option<String>,
+    /// Whether the endpoint receives no events.
     pub disabled: bool,
+    /// When the endpoint was disabled. Null if it is enabled.
     pub disabled_at: Option<Time>,
+    /// Why the endpoint was disabled. Null if it is enabled.
     pub disabled_reason: Option<Reason>,
     /// When the first attempt failed since the last success. Null if the latest attempt succeeded.
     pub failing_since: Option<Time>,
     /// Until when the previous secret also signs.
     pub previous_secret_until: Option<Time>,
+    /// When the endpoint was created.
     pub created_at: Time,
+    /// When the endpoint was last changed.
     pub updated_at: Time,
 }
 
@@ -80,6 +91,7 @@ impl std::fmt::Debug for WithSecret {
     }
 }
 
+/// The webhook endpoints of an organization.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "WebhookEndpointList")]
 pub struct Endpoints {
@@ -91,6 +103,7 @@ pub struct Endpoints {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "NewWebhookEndpoint", deny_unknown_fields, example = example())]
 pub struct NewEndpoint {
+    /// The URL that receives the events.
     #[schemars(length(max = URL_MAX), transform = pattern::web_url)]
     pub url: String,
     #[serde(flatten)]
@@ -102,6 +115,7 @@ pub struct NewEndpoint {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "WebhookEndpointChange", deny_unknown_fields, example = example())]
 pub struct EndpointChange {
+    /// The URL that receives the events.
     #[schemars(length(max = URL_MAX), transform = pattern::web_url)]
     pub url: Option<String>,
     #[serde(flatten)]
@@ -115,14 +129,17 @@ pub struct EndpointFields {
     #[schemars(transform = pattern::endpoint_name)]
     pub name: Option<String>,
     /// The events to receive. Omit or leave empty for all.
-    #[schemars(length(max = Event::ALL.len()), transform = subscribed)]
+    #[schemars(with = "Option<Vec<Subscription>>", length(max = Event::ALL.len()))]
     pub events: Option<Vec<Event>>,
+    /// Only events of predictions of these models. Omit or leave empty for all.
     #[schemars(length(max = FILTER_MAX), inner(length(max = MODEL_MAX)), transform = pattern::each_filled)]
     pub models: Option<Vec<String>>,
+    /// Only events of executions of these workflows. Omit or leave empty for all.
     #[schemars(length(max = FILTER_MAX))]
     pub workflow_ids: Option<Vec<WorkflowId>>,
     /// The signature scheme. Defaults to `v1`. It cannot be changed later.
     pub signature: Option<Scheme>,
+    /// Whether the endpoint receives no events.
     pub disabled: Option<bool>,
 }
 
@@ -138,9 +155,20 @@ fn example() -> Value {
     })
 }
 
-/// Restricts the events of an endpoint to those that it can subscribe to.
-fn subscribed(schema: &mut Schema) {
-    schema.insert("items".to_owned(), json!({"type": "string", "enum": Event::ALL}));
+/// The schema of an event that an endpoint can subscribe to.
+struct Subscription;
+
+impl JsonSchema for Subscription {
+    fn schema_name() -> Cow<'static, str> {
+        "WebhookSubscription".into()
+    }
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "string",
+            "enum": Event::ALL,
+            "description": "An event that a webhook endpoint can subscribe to.",
+        })
+    }
 }
 
 /// How long a replaced secret still signs, in seconds.
@@ -161,26 +189,44 @@ pub struct Rotate {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "WebhookEventBody")]
 pub struct EventBody<'a> {
+    /// The event.
     #[serde(rename = "type")]
     pub kind: Event,
+    /// When the event happened.
     pub timestamp: Time,
     /// For an execution that has ended, the same body as that of a request's own webhook.
     pub data: &'a RawValue,
+}
+
+/// The data of a test event.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "WebhookTest")]
+pub struct Test<'a> {
+    /// A message for people.
+    pub message: &'a str,
 }
 
 /// The data of an event for an accepted execution.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "WebhookStarted")]
 pub struct Started<'a> {
+    /// The ID of the prediction or execution.
     pub execution_id: ExecutionId,
+    /// The model. Absent for workflows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<&'a str>,
+    /// The workflow. Absent for predictions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workflow_id: Option<WorkflowId>,
+    /// The version of the workflow. Absent for predictions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version_id: Option<&'a str>,
+    /// The first status of a prediction (`created`) or an execution (`queued`).
+    #[schemars(extend("enum" = ["created", "queued"]))]
     pub status: &'static str,
+    /// What started it.
     pub source: Source,
+    /// When it was created.
     pub created_at: Time,
 }
 

@@ -17,21 +17,31 @@ use orrery_domain::workflow::{
 /// A workflow with its versions.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Workflow<'a> {
+    /// The ID of the workflow.
     pub workflow_id: WorkflowId,
     /// The slug, which can replace the ID in paths.
     pub slug: &'a str,
+    /// The name of the workflow.
     pub name: &'a str,
+    /// The description of the workflow.
     pub description: &'a str,
     /// The slugs of the workflow's categories.
     pub categories: &'a [String],
+    /// The tags of the workflow.
     pub tags: &'a [String],
+    /// Whether the workflow is locked. A locked workflow can run, but not be changed.
     pub locked: bool,
+    /// A mark for clients. The service does not use it.
     pub production: bool,
     /// The version that runs if a trigger names none.
     pub latest_version_id: &'a str,
+    /// The status of the workflow.
     pub status: Status,
+    /// How often the workflow was triggered.
     pub trigger_count: i64,
+    /// When the workflow was created.
     pub created_at: Time,
+    /// When the workflow was last changed.
     pub updated_at: Time,
     /// The versions, oldest first.
     pub versions: Vec<Version<'a>>,
@@ -41,15 +51,20 @@ pub struct Workflow<'a> {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "WorkflowVersion")]
 pub struct Version<'a> {
+    /// The ID of the version, unique within the workflow.
     pub version_id: &'a str,
     /// The workflow's slug.
     pub slug: &'a str,
+    /// Whether the version is locked. A locked version can run, but not be changed.
     pub locked: bool,
+    /// A mark for clients. The service does not use it.
     pub production: bool,
     /// Whether other organizations may run this version. Shared versions are unlisted, but not
     /// private.
     pub allowed_to_share: bool,
+    /// How often the version was triggered.
     pub trigger_count: i64,
+    /// The status of the version.
     pub status: Status,
     /// Absent in the response to a create.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -117,9 +132,11 @@ impl<'a> Version<'a> {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "WorkflowList")]
 pub struct List<'a> {
+    /// The workflows of the page.
     pub workflows: Vec<Workflow<'a>>,
     /// The `offset` for the next page: the requested offset plus the length of this page.
     pub offset: usize,
+    /// The number of matching workflows.
     pub total_count: usize,
 }
 
@@ -127,7 +144,9 @@ pub struct List<'a> {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "WorkflowVersionList")]
 pub struct Versions<'a> {
+    /// The versions, oldest first.
     pub versions: Vec<Version<'a>>,
+    /// The number of versions.
     pub total_count: usize,
 }
 
@@ -145,6 +164,7 @@ pub struct NewCheck {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "DefinitionCheck")]
 pub struct Check {
+    /// Whether the definition has no problems.
     pub valid: bool,
     /// The problems, in the order of the definition.
     pub problems: Vec<FieldError>,
@@ -156,18 +176,24 @@ pub struct Check {
 pub struct FieldError {
     /// A JSON pointer into the definition. Empty for the definition as a whole.
     pub path: String,
+    /// What is wrong.
     pub message: String,
 }
 
 /// The latest execution of a workflow.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct LastRun {
+    /// The ID of the workflow.
     pub workflow_id: WorkflowId,
+    /// The ID of the execution.
     pub execution_id: ExecutionId,
+    /// The status of the execution.
     pub status: ExecutionStatus,
     /// What the execution needs to continue: an event (`event`) or a resume (`paused`).
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<WaitsFor>")]
     pub waiting_for: Option<&'static str>,
+    /// When the execution was created.
     pub created_at: Time,
     /// The run time in seconds. Null until the execution ends.
     pub run_time: Option<f64>,
@@ -194,19 +220,27 @@ impl LastRun {
     }
 }
 
+/// The latest executions of workflows.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct LastRuns {
+    /// One entry for each workflow that has run.
     pub runs: Vec<LastRun>,
 }
 
 /// A category for workflows.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Category<'a> {
+    /// The slug of the category, to use in `categories`.
     pub slug: &'a str,
+    /// The name of the category.
     pub label: &'a str,
+    /// What belongs to the category.
     pub description: &'a str,
+    /// Always true: every organization has the same categories.
     pub is_default: bool,
+    /// When the category was created.
     pub created_at: Time,
+    /// When the category was last changed.
     pub updated_at: Time,
 }
 
@@ -214,6 +248,7 @@ pub struct Category<'a> {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "CategoryList")]
 pub struct Categories<'a> {
+    /// The categories.
     pub categories: Vec<Category<'a>>,
 }
 
@@ -226,8 +261,10 @@ pub struct Categories<'a> {
     "definition": definition(),
 }))]
 pub struct NewWorkflow {
+    /// The name of the workflow, from which its slug is derived.
     #[schemars(length(max = NAME_MAX), transform = pattern::name)]
     pub name: String,
+    /// The description of the workflow.
     #[schemars(length(max = DESCRIPTION_MAX), transform = pattern::filled)]
     pub description: String,
     #[serde(flatten)]
@@ -241,8 +278,10 @@ pub struct NewWorkflow {
     "definition": definition(),
 }))]
 pub struct NewWorkflowOnBase {
+    /// The name of the workflow, from which its slug is derived.
     #[schemars(length(max = NAME_MAX), transform = pattern::name)]
     pub name: String,
+    /// The description of the workflow.
     #[schemars(length(max = DESCRIPTION_MAX), transform = pattern::filled)]
     pub description: Option<String>,
     #[serde(flatten)]
@@ -255,10 +294,14 @@ pub struct NewWorkflowFields {
     /// The slugs of the workflow's categories.
     #[schemars(length(max = CATEGORIES_MAX))]
     pub categories: Option<Vec<String>>,
+    /// Tags to filter by, at most three.
     #[schemars(length(max = TAGS_MAX), inner(length(max = TAG_MAX)), transform = pattern::each_name)]
     pub tags: Option<Vec<String>>,
+    /// Whether the workflow is locked. A locked workflow can run, but not be changed.
     pub locked: Option<bool>,
+    /// A mark for clients. The service does not use it.
     pub production: Option<bool>,
+    /// What the workflow does.
     #[schemars(with = "Definition", transform = checked_elsewhere)]
     pub definition: Value,
 }
@@ -267,17 +310,23 @@ pub struct NewWorkflowFields {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(example = json!({"description": "Greets a person by name", "tags": ["demo"]}))]
 pub struct WorkflowChange {
+    /// The name of the workflow. The slug does not change.
     #[schemars(length(max = NAME_MAX), transform = pattern::name)]
     pub name: Option<String>,
+    /// The description of the workflow.
     #[schemars(length(max = DESCRIPTION_MAX), transform = pattern::filled)]
     pub description: Option<String>,
     /// The slugs of the workflow's categories.
     #[schemars(length(max = CATEGORIES_MAX))]
     pub categories: Option<Vec<String>>,
+    /// Tags to filter by, at most three.
     #[schemars(length(max = TAGS_MAX), inner(length(max = TAG_MAX)), transform = pattern::each_name)]
     pub tags: Option<Vec<String>>,
+    /// Whether the workflow is locked. A locked workflow can run, but not be changed.
     pub locked: Option<bool>,
+    /// A mark for clients. The service does not use it.
     pub production: Option<bool>,
+    /// `archived` refuses triggers, `active` accepts them again.
     pub status: Option<Status>,
 }
 
@@ -304,9 +353,12 @@ pub struct NewVersionOnBase {
 /// The fields of a version that both hosts accept.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub struct NewVersionFields {
+    /// What the workflow does.
     #[schemars(with = "Definition", transform = checked_elsewhere)]
     pub definition: Value,
+    /// Whether the version is locked. A locked version can run, but not be changed.
     pub locked: Option<bool>,
+    /// A mark for clients. The service does not use it.
     pub production: Option<bool>,
     /// Whether other organizations may run this version. If omitted, the setting does not change.
     pub allowed_to_share: Option<bool>,
@@ -323,6 +375,7 @@ pub struct Definition {
     pub input_schema: Option<Map<String, Value>>,
     /// `output_mapping`, and any other data that belongs to the definition.
     pub metadata: Option<Map<String, Value>>,
+    /// A mark for clients. The service does not use it.
     pub version: Option<String>,
 }
 

@@ -77,6 +77,27 @@ pub(crate) fn check(exchange: &Exchange<'_>) {
         let body = serde_json::from_str(text).unwrap();
         validate(document, &schema["schema"], &body, &format!("{place}, {status}"));
     }
+    if sent_type == "text/event-stream" {
+        for data in text.lines().filter_map(|line| line.strip_prefix("data: ")) {
+            let data = serde_json::from_str(data).unwrap_or_else(|_no_json| json!(data));
+            validate(document, &schema["schema"], &data, &format!("{place}, an event"));
+        }
+    }
+}
+
+/// Panics if the body of a delivery does not match the schema of its webhook.
+#[track_caller]
+pub(crate) fn check_webhook(body: &Value) {
+    let document = &HOSTS[&Role::Base].document;
+    let name = match body["type"].as_str() {
+        Some(event) if body["data"].is_object() => event,
+        _ if body["step_outputs"].is_object() => "execution_ended",
+        _ => "prediction_ended",
+    };
+    let webhook = &document["webhooks"][name]["post"];
+    assert!(webhook.is_object(), "the webhook {name} is not documented: {body}");
+    let schema = &webhook["requestBody"]["content"]["application/json"]["schema"];
+    validate(document, schema, body, &format!("the webhook {name}"));
 }
 
 /// Checks that `value` matches `schema`, a part of `document`.

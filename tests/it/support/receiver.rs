@@ -8,6 +8,7 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
+use super::conformance;
 use super::server::{Whole, respond, serve};
 use super::within;
 
@@ -89,9 +90,13 @@ impl Receiver {
         format!("http://{}/hook?from=orrery", self.address)
     }
 
-    /// Returns the next webhook, waiting for it if necessary.
+    /// Returns the next webhook, waiting for it if necessary, and checks it against the document.
     pub(crate) async fn next(&mut self) -> Received {
-        Received(within("webhook", self.incoming.recv()).await.unwrap())
+        let received = Received(within("webhook", self.incoming.recv()).await.unwrap());
+        if received.header("x-webhook-delivery-id").is_some() {
+            conformance::check_webhook(&received.json());
+        }
+        received
     }
 
     /// Releases one held response.

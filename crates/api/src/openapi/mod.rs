@@ -7,6 +7,7 @@
 mod operation;
 mod schemas;
 mod texts;
+mod webhooks;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
@@ -56,8 +57,10 @@ pub fn of_host(role: Role, url: &str) -> Value {
             operations.insert(method, operation::of(route, &mut schemas));
         }
     }
-    let schemas = schemas.take(&paths);
-    let tags = routes().map(|route| route.doc.tag).collect();
+    let webhooks = webhooks::of_host(role, &mut schemas);
+    let schemas = schemas.take(paths.values().chain(webhooks.values()));
+    let of_webhooks = (!webhooks.is_empty()).then_some("webhooks");
+    let tags = routes().map(|route| route.doc.tag).chain(of_webhooks).collect();
     let schemes = routes().flat_map(|route| operation::schemes(route.access)).copied().collect();
     json!({
         "openapi": "3.1.0",
@@ -72,6 +75,7 @@ pub fn of_host(role: Role, url: &str) -> Value {
         "servers": [{"url": if url.is_empty() { "/" } else { url }}],
         "tags": texts::tags(role, &tags),
         "paths": paths,
+        "webhooks": webhooks,
         "components": {
             "securitySchemes": security_schemes(&schemes),
             "schemas": schemas,

@@ -210,6 +210,9 @@ fn general_responses(route: &Route) -> Vec<ResponseDoc> {
     all
 }
 
+/// The media type of server-sent events. OpenAPI 3.1 has no keyword for the items of a stream, so
+/// the schema is that of each event's data, as in other documents, and client generators read it so.
+const EVENTS: &str = "text/event-stream";
 /// The media type that stands for any content.
 const ANY: &str = "*/*";
 const RETRY_AFTER: (&str, &str) = ("Retry-After", "The number of seconds to wait before a retry");
@@ -277,9 +280,9 @@ fn describe(
             let any = json!({"anyOf": [{"$ref": ERROR}, {"$ref": OPEN_AI_ERROR}]});
             json!({"application/json": {"schema": any}})
         }
-        Content::JsonOrEvents(schema) => json!({
+        Content::JsonOrEvents(schema, data) => json!({
             "application/json": {"schema": schemas.answer(schema, warns)},
-            "text/event-stream": {},
+            EVENTS: {"schema": schemas.answer(data, false)},
         }),
         Content::Json(schema) => {
             json!({"application/json": {"schema": schemas.answer(schema, warns)}})
@@ -291,8 +294,7 @@ fn describe(
             let schema = if is_text { json!({"type": "string"}) } else { binary() };
             json!({media_type: {"schema": schema}})
         }
-        // OpenAPI 3.1 cannot describe the events of a stream.
-        Content::Events => json!({"text/event-stream": {}}),
+        Content::Events(data) => json!({EVENTS: {"schema": schemas.answer(data, false)}}),
     };
     fields.insert("content".to_owned(), content);
     described

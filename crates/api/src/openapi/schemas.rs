@@ -11,12 +11,16 @@ use crate::doc::SchemaOf;
 use orrery_wire as wire;
 
 pub(super) const SCHEMAS: &str = "#/components/schemas/";
+/// An object with arbitrary fields.
+const OBJECT: &str = "#/components/schemas/JsonObject";
 
 /// The schemas of a document, separate for requests and responses, because only responses
 /// distinguish between absent and null fields.
 pub(super) struct Schemas {
     pub(super) read: SchemaGenerator,
-    sent: SchemaGenerator,
+    pub(super) sent: SchemaGenerator,
+    /// Components that are no types.
+    added: Map<String, Value>,
     /// The components of responses that may contain `warnings`.
     warned: BTreeSet<String>,
 }
@@ -33,6 +37,7 @@ impl Schemas {
         Self {
             read: settings(orrery_wire::request::settings()),
             sent: settings(SchemaSettings::draft2020_12().for_serialize()),
+            added: Map::new(),
             warned: BTreeSet::new(),
         }
     }
@@ -51,8 +56,19 @@ impl Schemas {
         schema
     }
 
-    /// Returns the schemas that `paths` refer to, directly or indirectly.
-    pub(super) fn take(mut self, paths: &Map<String, Value>) -> Map<String, Value> {
+    /// Adds a component, named after the words of `name`, and returns a reference to it.
+    pub(super) fn add(&mut self, name: &str, schema: Value) -> Value {
+        let name = words(name);
+        let reference = json!({"$ref": format!("{SCHEMAS}{name}")});
+        self.added.insert(name, schema);
+        reference
+    }
+
+    /// Returns the schemas that `operations` refer to, directly or indirectly.
+    pub(super) fn take<'o>(
+        mut self,
+        operations: impl Iterator<Item = &'o Value>,
+    ) -> Map<String, Value> {
         self.sent.subschema_for::<wire::error::Error<'static>>();
         self.sent.subschema_for::<wire::openai::Error<'static>>();
         let mut schemas = self.sent.take_definitions(true);
@@ -62,14 +78,24 @@ impl Schemas {
                 properties.entry("warnings").or_insert_with(|| json!({
                     "type": "array",
                     "items": {"type": "string"},
-                    "description": "A warning for each unknown field of the request. Absent if there are none",
+                    "description": "A warning for each unknown field of the request. Absent if there are none.",
                 }));
             }
         }
+        schemas.extend(self.added);
         schemas.extend(self.read.take_definitions(true));
         name_variants(&mut schemas);
+        schemas.values_mut().for_each(name_objects);
+        schemas.insert(
+            "JsonObject".to_owned(),
+            json!({
+                "type": "object",
+                "additionalProperties": true,
+                "description": "An object with arbitrary fields.",
+            }),
+        );
         let mut used = BTreeSet::new();
-        paths.values().for_each(|path| collect_used(path, &schemas, &mut used));
+        operations.for_each(|one| collect_used(one, &schemas, &mut used));
         schemas.retain(|name, _| used.contains(name));
         schemas
     }
@@ -93,12 +119,14 @@ fn collect_used(value: &Value, schemas: &Map<String, Value>, used: &mut BTreeSet
     }
 }
 
-/// Turns each variant of a `oneOf` into a component, named after the schema and the variant's tag,
-/// and adds a discriminator. Client generators name types after components.
+/// Turns the variants of each schema into components, since client generators name types after
+/// components. A variant of a `oneOf` is named after the schema and the variant's tag, which becomes
+/// the discriminator; any other variant is named after its title.
 fn name_variants(schemas: &mut Map<String, Value>) {
     let mut named = Map::new();
     for (name, schema) in schemas.iter_mut() {
         let Some(schema) = schema.as_object_mut() else { continue };
+        name_titled(schema, &mut named);
         let Some(Value::Array(variants)) = schema.get_mut("oneOf") else { continue };
         let Some(tag) = variants.first().and_then(tag_of).map(str::to_owned) else { continue };
         let values: Option<Vec<String>> = variants.iter().map(|one| tag_value(one, &tag)).collect();
@@ -107,6 +135,9 @@ fn name_variants(schemas: &mut Map<String, Value>) {
         for (variant, value) in variants.iter_mut().zip(values) {
             let own = format!("{name}{}", words(&value));
             let reference = format!("{SCHEMAS}{own}");
+            if let Some(tag) = variant.pointer_mut(&format!("/properties/{tag}")) {
+                tag["description"] = format!("Always `{value}`.").into();
+            }
             mapping.insert(value, reference.clone().into());
             named.insert(own, std::mem::replace(variant, json!({"$ref": reference})));
         }
@@ -114,6 +145,65 @@ fn name_variants(schemas: &mut Map<String, Value>) {
         schema.insert("discriminator".to_owned(), discriminator);
     }
     schemas.extend(named);
+}
+
+/// Turns each variant of an `anyOf` that has a title into a component of that name.
+fn name_titled(schema: &mut Map<String, Value>, named: &mut Map<String, Value>) {
+    let Some(Value::Array(variants)) = schema.get_mut("anyOf") else { return };
+    for variant in variants {
+        let Some(fields) = variant.as_object_mut() else { continue };
+        let Some(Value::String(title)) = fields.remove("title") else { continue };
+        if let Some(reference) = fields.get("$ref").cloned() {
+            *variant = json!({"$ref": reference});
+            continue;
+        }
+        let reference = json!({"$ref": format!("{SCHEMAS}{title}")});
+        named.insert(title, std::mem::replace(variant, reference));
+    }
+}
+
+/// Refers to a component wherever an object with arbitrary fields is nullable, an item or a variant.
+/// Client generators would otherwise make a type of each.
+fn name_objects(value: &mut Value) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(name_objects),
+        Value::Object(fields) => {
+            if fields.get("type") == Some(&json!(["object", "null"])) && is_free(fields) {
+                fields.shift_remove("type");
+                fields.shift_remove("additionalProperties");
+                fields.insert("anyOf".to_owned(), json!([{"$ref": OBJECT}, {"type": "null"}]));
+                return;
+            }
+            for (name, field) in fields.iter_mut() {
+                match name.as_str() {
+                    "examples" => {}
+                    "items" => name_object(field),
+                    "anyOf" | "oneOf" => {
+                        field.as_array_mut().into_iter().flatten().for_each(name_object);
+                    }
+                    _ => name_objects(field),
+                }
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+fn name_object(schema: &mut Value) {
+    let is_free_object = |fields: &Map<String, Value>| {
+        fields.get("type").is_some_and(|kind| kind == "object") && is_free(fields)
+    };
+    if schema.as_object().is_some_and(is_free_object) {
+        *schema = json!({"$ref": OBJECT});
+    } else {
+        name_objects(schema);
+    }
+}
+
+/// Returns whether the schema of an object permits arbitrary fields and names none.
+fn is_free(schema: &Map<String, Value>) -> bool {
+    let is_open = schema.get("additionalProperties").is_none_or(|more| *more == true);
+    is_open && !schema.contains_key("properties") && !schema.contains_key("title")
 }
 
 /// Returns the property of a variant that has only one possible value.
@@ -129,12 +219,12 @@ fn tag_value(variant: &Value, tag: &str) -> Option<String> {
     variant.get("properties")?.get(tag)?.get("const")?.as_str().map(str::to_owned)
 }
 
-/// Converts `a_word` to `AWord`.
+/// Converts `a_word` and `a.word` to `AWord`.
 fn words(value: &str) -> String {
     let word = |word: &str| {
         let mut letters = word.chars();
         let first = letters.next().map(|letter| letter.to_ascii_uppercase());
         first.into_iter().chain(letters).collect::<String>()
     };
-    value.split('_').map(word).collect()
+    value.split(['_', '.']).map(word).collect()
 }

@@ -26,15 +26,22 @@ fn wrong<T>(message: impl Into<String>) -> Result<T, Error> {
 /// A workflow in the legacy form, without its name and description.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 pub struct Shape {
+    /// A text of the client's choice, which is returned unchanged.
     pub workspace_id: Option<String>,
+    /// The URL of a picture, which is returned unchanged.
     pub thumbnail_url: Option<String>,
+    /// The inputs of the workflow.
     #[schemars(length(max = LISTED_MAX))]
     pub inputs: Option<Vec<NewInput>>,
+    /// The outputs of the workflow.
     #[schemars(length(max = LISTED_MAX))]
     pub outputs: Option<Vec<NewOutput>>,
+    /// The steps of the workflow.
     #[schemars(length(min = 1, max = STEPS_MAX))]
     pub steps: Vec<NewStep>,
+    /// The nodes of the editor's graph, as JSON text.
     pub nodes_json: Option<String>,
+    /// The edges of the editor's graph, as JSON text.
     pub edges_json: Option<String>,
 }
 
@@ -42,8 +49,10 @@ pub struct Shape {
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[schemars(rename = "LegacyNewInput")]
 pub struct NewInput {
+    /// The name of the input.
     #[schemars(length(min = 1, max = names::NAME_BYTES_MAX))]
     pub name: String,
+    /// The type of the input, such as `string`, which is the default.
     pub r#type: Option<String>,
     /// The default value, which has the input's type, as a string.
     pub default_value: Option<Value>,
@@ -53,8 +62,10 @@ pub struct NewInput {
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[schemars(rename = "LegacyNewOutput")]
 pub struct NewOutput {
+    /// The name of the output.
     #[schemars(length(min = 1, max = names::NAME_BYTES_MAX))]
     pub name: String,
+    /// The type of the output, such as `string`, which is the default.
     pub r#type: Option<String>,
     /// A value, or a reference such as `{{step.output}}`.
     pub value: Option<Value>,
@@ -64,12 +75,15 @@ pub struct NewOutput {
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[schemars(rename = "LegacyNewStep")]
 pub struct NewStep {
+    /// The ID of the step, unique within the workflow.
     pub id: String,
+    /// The name of the step.
     pub name: Option<String>,
     /// `1019Model`, or the type of a step that the legacy format does not have.
     pub r#type: Option<String>,
     /// The slug of the model, for a step that runs one.
     pub model_slug: Option<String>,
+    /// The version of the model. It is stored and returned, but has no effect.
     pub model_version: Option<String>,
     /// The step's parameters. Values may be references to inputs and to earlier steps.
     pub params: Option<Map<String, Value>>,

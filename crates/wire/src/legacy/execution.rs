@@ -39,6 +39,7 @@ pub struct Trigger {
     example = json!({"parameters": [{"name": "Ada"}, {"name": "Grace"}]})
 )]
 pub struct BulkTrigger {
+    /// The inputs by name, one object for each execution.
     #[schemars(length(min = 1, max = TOGETHER_MAX))]
     pub parameters: Vec<Map<String, Value>>,
     /// The URL to notify when each execution ends. An empty string for none.
@@ -54,7 +55,9 @@ pub struct BulkTrigger {
 #[schemars(rename = "LegacyTriggered")]
 pub struct Triggered<'a> {
     /// Always `success`.
+    #[schemars(extend("const" = "success"))]
     pub status: &'static str,
+    /// A message for people.
     pub message: &'static str,
     /// The ID of the execution.
     pub trigger_id: &'a str,
@@ -65,7 +68,9 @@ pub struct Triggered<'a> {
 #[schemars(rename = "LegacyBulkTriggered")]
 pub struct Bulked<'a> {
     /// Always `success`.
+    #[schemars(extend("const" = "success"))]
     pub status: &'static str,
+    /// A message for people.
     pub message: &'static str,
     /// The IDs of the executions, in the order of the parameters.
     pub execution_ids: &'a [String],
@@ -78,6 +83,7 @@ pub struct Bulked<'a> {
     example = json!({"execution_ids": ["0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e"]})
 )]
 pub struct LookUp {
+    /// The IDs of the executions.
     #[schemars(length(max = LOOK_UP_MAX))]
     pub execution_ids: Vec<String>,
 }
@@ -87,8 +93,11 @@ pub struct LookUp {
 #[schemars(rename = "LegacyLookedUp")]
 pub struct LookedUp<'a> {
     /// Always `success`.
+    #[schemars(extend("const" = "success"))]
     pub status: &'static str,
+    /// The number of executions that were found.
     pub total: usize,
+    /// The executions that were found.
     pub executions: Vec<Record<'a>>,
 }
 
@@ -97,9 +106,13 @@ pub struct LookedUp<'a> {
 #[schemars(rename = "LegacyExecutionList")]
 pub struct List<'a> {
     /// Always `success`.
+    #[schemars(extend("const" = "success"))]
     pub status: &'static str,
+    /// A message for people.
     pub message: &'static str,
+    /// The number of the workflow's executions.
     pub total: u64,
+    /// The executions, newest first.
     pub executions: Vec<Record<'a>>,
 }
 
@@ -107,27 +120,39 @@ pub struct List<'a> {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "LegacyExecution")]
 pub struct Record<'a> {
+    /// The ID of the workflow.
     pub flow_id: WorkflowId,
     /// The progress in percent: the share of steps that have ended.
     pub average_percent: f64,
+    /// The name of the workflow.
     pub flow_name: &'a str,
+    /// The organization.
     pub organization_id: OrganizationId,
     /// The first characters of the caller's API key.
     pub api_key: String,
+    /// The ID of the execution.
     pub execution_id: ExecutionId,
     /// The caller's IP address. Empty if unknown.
     pub source_ip_address: String,
+    /// The inputs.
     pub parameters: Vec<Parameter>,
+    /// The results of the steps, in the order of the definition. Empty if they are too large for
+    /// the response.
     pub step_results: Vec<StepResult>,
+    /// The status of the execution.
     pub status: Status,
     /// The output as JSON text.
     pub output: String,
     /// The output if it is an object. Otherwise, an object with the output in the field `output`.
     #[schemars(with = "Map<String, Value>")]
     pub output_json: Box<RawValue>,
+    /// When the execution was created.
     pub created_at: Time,
+    /// When the execution started. Null until then.
     pub started_at: Option<Time>,
+    /// When the execution ended. Null until then.
     pub ended_at: Option<Time>,
+    /// When the execution last started or ended.
     pub updated_at: Time,
     /// Always null.
     pub deleted_at: Option<Time>,
@@ -137,7 +162,9 @@ pub struct Record<'a> {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "LegacyParameter")]
 pub struct Parameter {
+    /// The name of the input.
     pub name: String,
+    /// The value of the input.
     pub value: Value,
 }
 
@@ -145,13 +172,19 @@ pub struct Parameter {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "LegacyStepResult")]
 pub struct StepResult {
+    /// The ID of the step.
     pub step_id: String,
+    /// The name of the step, or its ID if it has none.
     pub step_name: String,
     /// The model that ran. Empty for other steps.
     pub model: String,
+    /// The version of the model. Empty for other steps.
     pub version: &'static str,
+    /// When the step started. Null until then.
     pub started_at: Option<Time>,
+    /// When the step ended. Null until then.
     pub ended_at: Option<Time>,
+    /// The status of the step.
     pub status: Status,
     /// The output as JSON text.
     pub output: String,

@@ -18,12 +18,19 @@ use orrery_domain::workflow::{self, DESCRIPTION_MAX, NAME_MAX, Status};
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "LegacyWorkflow")]
 pub struct Workflow {
+    /// A text that the client chose.
     pub workspace_id: String,
+    /// The name of the workflow.
     pub name: String,
+    /// The description of the workflow.
     pub description: String,
+    /// The URL of a picture that the client chose.
     pub thumbnail_url: String,
+    /// The inputs of the workflow.
     pub inputs: Vec<Input>,
+    /// The outputs of the workflow.
     pub outputs: Vec<Output>,
+    /// The steps of the workflow.
     pub steps: Vec<Step>,
     /// The nodes of the editor's graph, as JSON text. Unchanged while the steps match the stored
     /// graph; otherwise, a simple layout of the steps.
@@ -35,31 +42,43 @@ pub struct Workflow {
     pub edges: Vec<Edge>,
 }
 
+/// An input of a workflow in the legacy format.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 #[schemars(rename = "LegacyInput")]
 pub struct Input {
+    /// The name of the input.
     pub name: String,
+    /// The type of the input, such as `string`.
     pub r#type: String,
+    /// The default value as text. Empty if there is none.
     pub default_value: String,
 }
 
+/// An output of a workflow in the legacy format.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 #[schemars(rename = "LegacyOutput")]
 pub struct Output {
+    /// The name of the output.
     pub name: String,
+    /// The type of the output, such as `string`.
     pub r#type: String,
     /// A value, or a reference such as `{{step.output}}`.
     pub value: String,
 }
 
+/// A step of a workflow in the legacy format.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 #[schemars(rename = "LegacyStep")]
 pub struct Step {
+    /// The ID of the step.
     pub id: String,
+    /// The name of the step.
     pub name: String,
     /// `1019Model`, or the type of a step that the legacy format does not have.
     pub r#type: String,
+    /// The slug of the model. Empty for a step that runs none.
     pub model_slug: String,
+    /// The version of the model. Empty for a step that runs none.
     pub model_version: String,
     /// The step's parameters. Values may be references to inputs.
     #[schemars(with = "Map<String, Value>")]
@@ -70,10 +89,14 @@ pub struct Step {
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 #[schemars(rename = "LegacyEdge")]
 pub struct Edge {
+    /// The ID of the edge: `source-target`.
     pub id: String,
+    /// The step that is referred to.
     pub source: String,
+    /// The step that refers to the other.
     pub target: String,
     /// Always `default`.
+    #[schemars(extend("const" = "default"))]
     pub r#type: &'static str,
 }
 
@@ -220,11 +243,17 @@ fn edges(steps: &[Value]) -> Vec<Edge> {
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 #[schemars(rename = "LegacyCategory")]
 pub struct Category<'a> {
+    /// The ID of the category.
     pub id: &'a str,
+    /// The name of the category.
     pub name: &'a str,
+    /// What belongs to the category.
     pub description: &'a str,
+    /// The slug of the category.
     pub slug: &'a str,
+    /// Always empty.
     pub icon: &'a str,
+    /// Always empty.
     pub thumbnail: &'a str,
 }
 
@@ -234,18 +263,29 @@ pub struct Category<'a> {
 pub struct Listed<'a> {
     #[serde(flatten)]
     pub workflow: Workflow,
+    /// The organization that owns the workflow.
     pub organization_id: OrganizationId,
     /// Always empty: workflows belong to organizations.
     pub user_id: &'a str,
+    /// The ID of the workflow.
     pub id: WorkflowId,
+    /// The first category of the workflow.
     pub category: Category<'a>,
+    /// The status of the workflow.
     pub status: Status,
+    /// The dependencies between the steps.
     pub edges: Vec<Edge>,
+    /// Always false.
     pub premium: bool,
+    /// How often the workflow was triggered.
     pub trigger_count: i64,
+    /// The same as `trigger_count`.
     pub popularity: i64,
+    /// Always empty.
     pub last_updated_by: &'a str,
+    /// When the workflow was created.
     pub created_at: Time,
+    /// When the workflow was last changed.
     pub updated_at: Time,
 }
 
@@ -285,6 +325,7 @@ impl<'a> Listed<'a> {
 pub struct Shown<'a> {
     #[serde(flatten)]
     pub fields: &'a Listed<'a>,
+    /// The same fields once more.
     pub workflow: &'a Listed<'a>,
 }
 
@@ -293,9 +334,13 @@ pub struct Shown<'a> {
 #[schemars(rename = "LegacyWorkflowList")]
 pub struct List<'a> {
     /// Always `success`.
+    #[schemars(extend("const" = "success"))]
     pub status: &'static str,
+    /// A message for people.
     pub message: &'static str,
+    /// The number of the organization's workflows.
     pub total: usize,
+    /// The workflows.
     pub workflows: &'a [Listed<'a>],
     /// The same list as `workflows`.
     pub flows: &'a [Listed<'a>],
@@ -306,8 +351,11 @@ pub struct List<'a> {
 #[schemars(rename = "LegacyWorkflowCreated")]
 pub struct Created<'a> {
     /// Always `success`.
+    #[schemars(extend("const" = "success"))]
     pub status: &'static str,
+    /// A message for people.
     pub message: &'static str,
+    /// The ID of the workflow.
     pub workflow_id: &'a str,
 }
 
@@ -329,8 +377,10 @@ pub struct Created<'a> {
     }],
 }))]
 pub struct NewWorkflow {
+    /// The name of the workflow.
     #[schemars(length(max = NAME_MAX), transform = pattern::name)]
     pub name: String,
+    /// The description of the workflow.
     #[schemars(length(max = DESCRIPTION_MAX))]
     pub description: Option<String>,
     #[serde(flatten)]
