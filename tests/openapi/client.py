@@ -53,6 +53,9 @@ def main(base_url, flows_url, key):
     assert prediction.status == "success", prediction
     assert prediction.output == "Hello Ada!", prediction
     assert prediction.attempts[0].completed_at >= prediction.created_at, prediction
+    events = f"/v1/prediction/{accepted.prediction_id}/events"
+    with client.get_httpx_client().stream("GET", events) as stream:
+        assert "event: end" in list(stream.iter_lines())
 
     cancelled = cancel_prediction.sync(client=client, id=accepted.prediction_id)
     assert isinstance(cancelled, Error), cancelled

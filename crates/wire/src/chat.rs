@@ -175,9 +175,26 @@ pub enum StreamEvent {
 pub struct Chunk {
     /// The next parts of the choices. Empty in the usage event.
     pub choices: Vec<ChunkChoice>,
-    /// Tokens used by the answer, and their cost. Only in the usage event.
+    /// Tokens used by the answer. Only in the usage event, unless the model sends it earlier.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub usage: Option<AnswerUsage>,
+    pub usage: Option<ChunkUsage>,
+    #[serde(flatten)]
+    pub others: Map<String, Value>,
+}
+
+/// Tokens used by a streamed answer. Models may add other fields.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "ChatChunkUsage")]
+pub struct ChunkUsage {
+    /// Tokens of the prompt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_tokens: Option<u64>,
+    /// Tokens of the prompt and the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub total_tokens: Option<u64>,
+    /// The cost in US dollars. Only in the usage event.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost: Option<f64>,
     #[serde(flatten)]
     pub others: Map<String, Value>,
 }
