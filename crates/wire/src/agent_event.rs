@@ -1,6 +1,6 @@
-//! The events of an exchange of the agent (`docs/spec/agent.md`, "Events"), for the OpenAPI document
-//! only: `agent` stores events as JSON with the steps that they belong to. The tests check each
-//! stream against these types.
+//! The events of an exchange of the agent (`docs/spec/agent.md`, "Events"), for the OpenAPI
+//! document only: `agent` stores events as JSON with the steps that they belong to. The tests check
+//! each stream against these types.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -236,8 +236,8 @@ pub enum StreamedChunk {
     End(StreamEnd),
 }
 
-/// An event of an exchange as a chunk in OpenAI's format. The fields of the event (`AgentEvent`) are
-/// beside those of the chunk, except for `model`, which is the ID of the agent.
+/// An event of an exchange as a chunk in OpenAI's format. The fields of the event (`AgentEvent`)
+/// are beside those of the chunk, except for `model`, which is the ID of the agent.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "AgentCompletionChunk")]
 pub struct Chunk {

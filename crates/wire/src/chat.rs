@@ -159,7 +159,8 @@ pub struct AnswerUsage {
 }
 
 /// The data of an event of a streamed answer. The model's chunks are forwarded byte for byte, with
-/// the cost in `usage`. `[DONE]` is the last event; a stream that breaks ends with an error instead.
+/// the cost in `usage`. `[DONE]` is the last event; a stream that breaks ends with an error
+/// instead.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(untagged)]
 #[schemars(rename = "ChatStreamEvent")]

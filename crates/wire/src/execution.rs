@@ -241,10 +241,6 @@ impl JsonSchema for Steps {
     }
 }
 
-/// The types of steps.
-const STEP_TYPES: [&str; 8] =
-    ["model", "http", "parallel", "choice", "map", "wait", "pass", "workflow"];
-
 /// A step of an execution.
 #[derive(Debug, serde::Serialize, JsonSchema)]
 #[schemars(rename = "ExecutionStep")]
@@ -256,7 +252,7 @@ pub struct Step {
     pub name: Option<String>,
     /// The type of the step, such as `model` or `http`.
     #[serde(rename = "type")]
-    #[schemars(extend("enum" = STEP_TYPES))]
+    #[schemars(extend("enum" = ["model", "http", "parallel", "choice", "map", "wait", "pass", "workflow"]))]
     pub kind: &'static str,
     /// The status of the step.
     pub status: step::Status,

@@ -211,7 +211,8 @@ fn general_responses(route: &Route) -> Vec<ResponseDoc> {
 }
 
 /// The media type of server-sent events. OpenAPI 3.1 has no keyword for the items of a stream, so
-/// the schema is that of each event's data, as in other documents, and client generators read it so.
+/// the schema is that of each event's data, as in other documents, and client generators read it
+/// so.
 const EVENTS: &str = "text/event-stream";
 /// The media type that stands for any content.
 const ANY: &str = "*/*";

@@ -120,8 +120,8 @@ fn collect_used(value: &Value, schemas: &Map<String, Value>, used: &mut BTreeSet
 }
 
 /// Turns the variants of each schema into components, since client generators name types after
-/// components. A variant of a `oneOf` is named after the schema and the variant's tag, which becomes
-/// the discriminator; any other variant is named after its title.
+/// components. A variant of a `oneOf` is named after the schema and the variant's tag, which
+/// becomes the discriminator; any other variant is named after its title.
 fn name_variants(schemas: &mut Map<String, Value>) {
     let mut named = Map::new();
     for (name, schema) in schemas.iter_mut() {
@@ -162,8 +162,8 @@ fn name_titled(schema: &mut Map<String, Value>, named: &mut Map<String, Value>) 
     }
 }
 
-/// Refers to a component wherever an object with arbitrary fields is nullable, an item or a variant.
-/// Client generators would otherwise make a type of each.
+/// Refers to a component wherever an object with arbitrary fields is nullable, an item or a
+/// variant. Client generators would otherwise make a type of each.
 fn name_objects(value: &mut Value) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(name_objects),
