@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::document_blocks::{self as blocks, Block, Mark};
 use crate::document_page::{Page, Places};
 
-const DOCUMENTS: [&str; 31] = [
+const DOCUMENTS: [&str; 32] = [
     "README.md",
     "docs/README.md",
     "docs/administration.md",
@@ -23,6 +23,7 @@ const DOCUMENTS: [&str; 31] = [
     "docs/architecture.md",
     "docs/backup.md",
     "docs/chat.md",
+    "docs/clients.md",
     "docs/commands.md",
     "docs/dashboard.md",
     "docs/decisions.md",
@@ -55,6 +56,10 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("docs/backup.md", "needs a key pair of age"),
     ("docs/backup.md", "needs a damaged store"),
     ("docs/backup.md", "needs a damaged store"),
+    ("docs/clients.md", "clients/test runs it"),
+    ("docs/clients.md", "clients/test runs it"),
+    ("docs/clients.md", "clients/test runs it"),
+    ("docs/clients.md", "needs a Java runtime"),
     ("docs/install.md", "needs root and a certificate for the machine's name"),
     ("docs/install.md", "needs root and a certificate for the machine's name"),
     ("docs/install.md", "needs root and systemd"),
