@@ -434,9 +434,9 @@ function StepDetail({ row }) {
 function sentenceOf(one) {
   switch (one.reason) {
     case "lane":
-      return `It waits for its turn${one.position ? `, at place ${one.position}` : ""}; ${one.running} of the same workflow are running.`;
-    case "model":
       // The numbers count the organization's own work; work of others may hold every place.
+      return `It waits for its turn${one.position ? `, at place ${one.position}` : ""}${one.running ? `; ${one.running} of the same workflow ${one.running === 1 ? "is" : "are"} running` : ""}.`;
+    case "model":
       return one.running
         ? `“${one.step_id}” waits for the model ${one.model}, which has ${one.running} running and ${one.queued} waiting.`
         : `“${one.step_id}” waits for a free place at the model ${one.model}.`;

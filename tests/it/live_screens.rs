@@ -291,17 +291,13 @@ async fn live_lists_show_changes_made_elsewhere() {
     receiver.let_go();
     browser.see("Delivered").await;
     browser.run("document.querySelector('nav.rail a[href=\"/app\"]').click()").await;
-    let figure = async |name: &str, value: &str| {
-        let path = format!("//dl/div[dt='{name}']/dd[normalize-space(.)='{value}']");
-        browser.find(&path).await;
-    };
-    figure("Running now", "0").await;
+    shows_figure(&browser, "Running now", "0").await;
     service.create("held", json!({})).await;
-    figure("Running now", "1").await;
+    shows_figure(&browser, "Running now", "1").await;
     let steps = json!([{"step_id": "w", "type": "wait", "event": {"name": "e"}}]);
     let workflow = service.workflow(steps).await;
     service.trigger(&workflow, json!({})).await;
-    figure("Waiting for approval", "1").await;
+    shows_figure(&browser, "Waiting for approval", "1").await;
     browser.see("Waiting for approval").await;
     browser.run("document.querySelector('nav.rail a[href=\"/app/files\"]').click()").await;
     browser.see("No files yet").await;
@@ -353,6 +349,115 @@ async fn records_follow(service: &Service, browser: &Chromium, owner: &Person) {
     let dollars = orrery_domain::money::Usd::from_micros(5_000_000);
     service.running.services.billing.top_up(service.organization.id, dollars).await.unwrap();
     browser.see("Topped up").await;
+}
+
+/// Waits until Home shows this figure.
+async fn shows_figure(browser: &Chromium, name: &str, value: &str) {
+    let path = format!("//dl/div[dt='{name}']/dd[normalize-space(.)='{value}']");
+    browser.find(&path).await;
+}
+
+#[tokio::test]
+#[ignore = "needs chromium: run tests/run"]
+async fn live_screens_count_own_work_while_another_organization_holds_model() {
+    let service = Service::start().await;
+    let provider = Provider::start().await;
+    service.manifest(&provider.manifest("held", "/hold", "concurrency = 1"));
+    let owner = service.owner().await;
+    let run = json!({"model": "held", "version": "0.0.1", "input": {}});
+    for _ in 0..3 {
+        let theirs =
+            service.ask(Role::Base, Method::POST, "/v1/prediction").key(&service.other_key);
+        theirs.json(&run).send().await.expect(200);
+    }
+    provider.arrived(1).await;
+    let browser = Chromium::start().await;
+    browser.becomes(&service, &owner).await;
+    browser.open(&service, "/app").await;
+    for name in ["Running now", "In the queue"] {
+        shows_figure(&browser, name, "0").await;
+    }
+    let prediction = service.create("held", json!({})).await;
+    shows_figure(&browser, "In the queue", "1").await;
+    shows_figure(&browser, "Running now", "0").await;
+    // The workflow's run counts as running, and its step as waiting for the model.
+    let steps = json!([{"step_id": "slow", "type": "model", "model": "held", "params": {}}]);
+    let flow = service.workflow(steps).await;
+    let execution = service.trigger(&flow, json!({})).await;
+    shows_figure(&browser, "Running now", "1").await;
+    shows_figure(&browser, "In the queue", "1").await;
+    browser.open(&service, "/app/health").await;
+    let row = ["0", "2", "1"].map(|figure| format!("[td[@class='number'][.='{figure}']]"));
+    browser.find(&format!("//tr[th[.='held']]{}", row.concat())).await;
+    let cells = "return [...[...document.querySelectorAll('tbody tr')].find((row) => row.querySelector('th')?.innerText === 'held').querySelectorAll('td.number')].map((cell) => cell.innerText)";
+    assert_eq!(browser.run(cells).await, json!(["0", "2", "1"]));
+    // The pages of the runs say what they wait for, without a number of others' work.
+    browser.open(&service, &format!("/app/runs/{execution}?type=workflow")).await;
+    browser.see("“slow” waits for a free place at the model held.").await;
+    browser.open(&service, &format!("/app/runs/{prediction}?tab=logs")).await;
+    browser.see("queued: position ").await;
+    let text = browser.text().await;
+    assert!(text.contains(" in lane held") && !text.contains("running"), "{text}");
+    provider.release(5);
+    browser.see("Succeeded").await;
+    browser.leave().await;
+}
+
+#[tokio::test]
+#[ignore = "needs chromium: run tests/run"]
+async fn live_keys_page_follows_access_of_its_member() {
+    let service = Service::start().await;
+    let owner = service.owner().await;
+    let member = service.member(&owner, "grace@example.com").await;
+    let path = format!("/members/{}", service.id_of(&owner, "grace@example.com").await);
+    let may_manage = async |may: bool| {
+        let change = service.asks(&owner, Method::PATCH, &path);
+        change.json(&json!({"api_key_access": may})).send().await.expect(200);
+    };
+    let browser = Chromium::start().await;
+    browser.before_pages(FOLLOWED).await;
+    browser.becomes(&service, &member).await;
+    browser.open(&service, "/app/keys").await;
+    browser.see("ask the Owner for the permission").await;
+    crate::support::until("stream of the page", async || {
+        (browser.run("return window.following").await == 1).then_some(())
+    })
+    .await;
+    browser.run("window.wasHere = true").await;
+    // Granted: the buttons appear. The Owner deletes the member's new key: it disappears.
+    may_manage(true).await;
+    browser.button("Delete the key test").await;
+    browser.press("Create a key").await;
+    browser.fill("What is the key for?", "web shop").await;
+    browser.press("Create the key").await;
+    browser.press("I have copied it").await;
+    browser.button("Delete the key web shop").await;
+    let keys = service.asks(&owner, Method::GET, "/keys").send().await.expect(200);
+    let keys = keys["keys"].as_array().unwrap();
+    let shop = keys.iter().find(|one| one["name"] == "web shop").unwrap()["id"].as_str().unwrap();
+    service.asks(&owner, Method::DELETE, &format!("/keys/{shop}")).send().await;
+    browser.see_no_more("web shop").await;
+    // Revoked while a form is open: the buttons disappear, and the form is refused.
+    browser.press("Create a key").await;
+    browser.fill("What is the key for?", "too late").await;
+    may_manage(false).await;
+    browser.see("ask the Owner for the permission").await;
+    let buttons = "return [...document.querySelectorAll('main button:not(dialog *)')].map((one) => one.ariaLabel ?? one.innerText).filter((name) => /key/i.test(name))";
+    assert_eq!(browser.run(buttons).await, json!([]));
+    browser.press("Create the key").await;
+    browser.find("//dialog//*[@role='alert']").await;
+    browser.press("Cancel").await;
+    assert!(!browser.text().await.contains("too late"));
+    assert_eq!(browser.run("return window.wasHere").await, true);
+    // Removed: the page shows the log-in at its next request.
+    service.asks(&owner, Method::DELETE, &path).send().await;
+    browser.run("document.querySelector('nav.rail a[href=\"/app/members\"]').click()").await;
+    browser.see("Please log in again").await;
+    browser.fill("Password", crate::support::dashboard::PASSWORD).await;
+    browser.press("Log in").await;
+    browser.find("//dialog//*[@role='alert']").await;
+    browser.expect_quiet_console(&["403 (Forbidden)", "401 (Unauthorized)"]).await;
+    browser.leave().await;
 }
 
 /// Records the text of change streams once they have ended.

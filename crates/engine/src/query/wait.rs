@@ -69,6 +69,8 @@ impl Engine {
             || format!("behind the first {}", lanes::WINDOW),
             |position| format!("position {position}"),
         );
-        Some(format!("queued: {place} in lane {}, {running} running", prediction.model()))
+        // `running` counts the organization's own work; work of others may hold every place.
+        let running = if running == 0 { String::new() } else { format!(", {running} running") };
+        Some(format!("queued: {place} in lane {}{running}", prediction.model()))
     }
 }
