@@ -172,11 +172,14 @@ function Many({ what, all, onClose }) {
 }
 
 // The current name of a workflow; of a deleted one, the name in the rows of its runs.
-async function nameOf(workflow, get) {
-  const found = await get(`${API}/v1/workflows/${workflow}`).catch(() =>
-    get(`${API}/v2/executions?workflow_id=${workflow}&limit=1&fields=workflow_name`).catch(() => null),
-  );
-  return found?.name ?? found?.executions?.[0]?.workflow_name ?? null;
+async function workflowOf(id, get) {
+  try {
+    const { name } = await get(`${API}/v1/workflows/${id}`);
+    return { name, isDeleted: false };
+  } catch (error) {
+    const rows = await get(`${API}/v2/executions?workflow_id=${id}&limit=1&fields=workflow_name`).catch(() => null);
+    return { name: rows?.executions[0]?.workflow_name ?? null, isDeleted: error.status === 404 };
+  }
 }
 
 // A run is a prediction, a workflow execution, or a call of the chat router.
@@ -193,7 +196,7 @@ async function load(id, type, signal) {
   if (!CALLS.includes(type)) {
     try {
       const record = await get(`${API}/v1/workflows/executions/${id}?timeout=0`);
-      return { type: "workflow", record, name: record.workflow_id ? await nameOf(record.workflow_id, get) : null };
+      return { type: "workflow", record, workflow: record.workflow_id ? await workflowOf(record.workflow_id, get) : null };
     } catch (error) {
       if (!isMissing(error)) throw error;
     }
@@ -220,10 +223,10 @@ export function Detail({ id }) {
     const clock = setInterval(() => {
       if (!document.hidden) setNow(Date.now());
     }, 500);
-    const { type: kind, name } = run.data;
+    const { type: kind, workflow: of } = run.data;
     const show = (record) => {
       setNow(Date.now());
-      run.set({ type: kind, record, name });
+      run.set({ type: kind, record, workflow: of });
       return FINAL.includes(record.status);
     };
     let tag = "";
@@ -252,15 +255,17 @@ export function Detail({ id }) {
     };
   }, [id, isLive]);
   if (!run.data) return html`<${Page} title="Run"><${Loaded} of=${run}>${() => null}</${Loaded}></${Page}>`;
-  return html`<${Shown} key=${id} id=${id} type=${run.data.type} title=${run.data.name} record=${run.data.record} now=${now} lost=${lost} problem=${problem} reload=${run.reload} />`;
+  return html`<${Shown} key=${id} id=${id} type=${run.data.type} workflow=${run.data.workflow} record=${run.data.record} now=${now} lost=${lost} problem=${problem} reload=${run.reload} />`;
 }
 
-function Shown({ id, type, title, record, now, lost, problem, reload }) {
+function Shown({ id, type, workflow, record, now, lost, problem, reload }) {
   const isOver = FINAL.includes(record.status);
   const [state, setState] = useState({ busy: null, error: null });
   const tab = place.value.query.get("tab") ?? "timeline";
   const name =
-    type === "workflow" ? `${title ?? "Workflow"}, ${inFull(record.created_at)}` : (record.model ?? record.requested_model ?? "Call");
+    type === "workflow"
+      ? `${workflow?.name ?? "Workflow"}, ${inFull(record.created_at)}`
+      : (record.model ?? record.requested_model ?? "Call");
   const isCall = CALLS.includes(type);
   const act = (what, path, then) => async () => {
     setState({ busy: what, error: null });
@@ -319,7 +324,7 @@ function Shown({ id, type, title, record, now, lost, problem, reload }) {
     ${error ? html`<${Notice} kind="error"><strong>${CLASSES[record.error_classification] ?? "It failed."}</strong> <${Text}>${error}</${Text}></${Notice}>` : null}
     ${
       type === "workflow" && record.workflow_id
-        ? html`<p class="marks"><${Link} to=${`/app/workflows/${record.workflow_id}?v=${encodeURIComponent(record.version_id)}`}>Open the workflow</${Link}>
+        ? html`<p class="marks">${workflow?.isDeleted ? html`<span class="quiet">The workflow is deleted.</span>` : html`<${Link} to=${`/app/workflows/${record.workflow_id}?v=${encodeURIComponent(record.version_id)}`}>Open the workflow</${Link}>`}
       ${Object.values(record.step_outputs ?? {}).some((step) => STARTERS.includes(step.type)) ? html`<${Link} to=${`/app/runs?workflow_execution_id=${id}`}>The runs that its steps started</${Link}>` : null}</p>`
         : null
     }

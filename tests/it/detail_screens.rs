@@ -5,7 +5,7 @@ use hyper::Method;
 use serde_json::{Value, json};
 
 use crate::support::chromium::Chromium;
-use crate::support::{Provider, Receiver, Service, Upstream, until};
+use crate::support::{Process, Provider, Receiver, Service, Upstream, until};
 
 const ARROW_DOWN: &str = "\u{E015}";
 const ENTER: &str = "\u{E007}";
@@ -427,5 +427,146 @@ async fn detail_screens_print_long_lists_and_closed_steps() {
     browser.media(&[("", "print")]).await;
     let fields = "return [...document.querySelectorAll('.composer, .compose')].filter((one) => one.checkVisibility()).length";
     assert_eq!(browser.run(fields).await, 0);
+    browser.leave().await;
+}
+
+/// Creates a workflow with this name; returns its id.
+async fn named(service: &Service, name: &str, steps: Value) -> String {
+    let body = json!({"name": name, "description": "d", "definition": {"steps": steps}});
+    let made = service.flows(Method::POST, "/workflows").json(&body).send().await.expect(201);
+    made["workflow_id"].as_str().unwrap().to_owned()
+}
+
+/// Waits for the page of a run of the workflow with this name.
+async fn is_run_of(browser: &Chromium, name: &str) {
+    browser.find(&format!("//h1[starts-with(.,'{name}, ')]")).await;
+}
+
+#[tokio::test]
+#[ignore = "needs chromium: run tests/run"]
+async fn detail_screens_follow_renamed_and_deleted_workflows_and_child_runs() {
+    let service = Service::start().await;
+    let owner = service.owner().await;
+    let broken = json!([{"step_id": "broken", "type": "model", "model": "text-template",
+        "params": {"template": "{% broken"}}]);
+    let inner = named(&service, "Read the letters", broken).await;
+    let starts = json!([{"step_id": "c", "type": "workflow", "workflow": inner, "inputs": {}}]);
+    let outer = named(&service, "Sort the mail", starts).await;
+    let parent = service.trigger(&outer, json!({})).await;
+    let detail = service.completed(&parent).await;
+    let child = detail["step_outputs"]["c"]["metadata"]["execution_id"].as_str().unwrap();
+    let path = format!("/workflows/{inner}");
+    let renaming = service.flows(Method::PUT, &path).json(&json!({"name": "Read the post"}));
+    renaming.send().await.expect(200);
+    let browser = Chromium::start().await;
+    browser.becomes(&service, &owner).await;
+    // The page of a child run shows the new name, and links to its workflow and its parent.
+    let at = |run: &str, more: &str| format!("/app/runs/{run}?type=workflow{more}");
+    browser.open(&service, &at(child, "")).await;
+    is_run_of(&browser, "Read the post").await;
+    browser.press("Open the workflow").await;
+    browser.find("//h1[.='Read the post']").await;
+    browser.run("history.back()").await;
+    browser.press("another run").await;
+    is_run_of(&browser, "Sort the mail").await;
+    browser.press("The runs that its steps started").await;
+    browser.find(&format!("//tbody//th/a[contains(@href,'{child}')][.='Read the post']")).await;
+    // Without its workflow, a failed run keeps its name and its other links.
+    service.flows(Method::DELETE, &path).send().await;
+    browser.open(&service, &at(&parent, "&step=c")).await;
+    browser.press("The run that it started").await;
+    is_run_of(&browser, "Read the post").await;
+    browser.see("The workflow is deleted.").await;
+    let links = "return [...document.querySelectorAll('main a')].filter((one) => one.pathname.startsWith('/app/workflows')).length";
+    assert_eq!(browser.run(links).await, 0);
+    browser.see("Resume from the failed step").await;
+    browser.press("another run").await;
+    is_run_of(&browser, "Sort the mail").await;
+    browser.find("//a[.='Open the workflow']").await;
+    // A link to the workflow itself leads to the list.
+    browser.open(&service, &format!("/app/workflows/{inner}")).await;
+    browser.press("Go to the list").await;
+    browser.find("//tbody//th/a[.='Sort the mail']").await;
+    // A resumed run of a deleted workflow has the same name.
+    browser.open(&service, &at(child, "")).await;
+    browser.press("Resume from the failed step").await;
+    browser.press("an earlier one").await;
+    browser.find(&format!("//*[contains(@class,'intro')][contains(.,'{child}')]")).await;
+    is_run_of(&browser, "Read the post").await;
+    browser.expect_quiet_console(&["404 (Not Found)"]).await;
+    browser.leave().await;
+}
+
+#[tokio::test]
+#[ignore = "needs chromium: run tests/run"]
+async fn detail_screens_show_sessions_of_agent_whose_model_was_removed() {
+    const AGENT: &str = "[agent]\nmodel = 'far'\n";
+    let up = Upstream::start().await;
+    up.follows(|request| {
+        // The screen also requests the list of models.
+        if request["messages"].is_null() {
+            return (200, json!({"data": []}));
+        }
+        let message = json!({"role": "assistant", "content": "Here is your list."});
+        let usage = json!({"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10});
+        (200, json!({"choices": [{"message": message, "finish_reason": "stop"}], "usage": usage}))
+    });
+    let mut process = Process::start(&(up.config("") + AGENT), |_| {}).await;
+    let link = process.command(&["owner", "link"]).await;
+    let token = link.split_once('#').unwrap().1.split_whitespace().next().unwrap();
+    let browser = Chromium::start().await;
+    browser.goes_to(&process.page(&format!("/setup#{token}"))).await;
+    browser.joins_as_owner().await;
+    let agent = process.page("/app/chat?with=agent");
+    let message = "//textarea[@aria-label='Your message']";
+    let fields = "return document.querySelectorAll('main textarea').length";
+    let chosen = "return document.querySelector('main .filters select').value";
+    browser.goes_to(&agent).await;
+    browser.find(message).await.send_keys(&format!("Make a list{ENTER}")).await;
+    browser.see("Here is your list.").await;
+    browser.see("in Runs").await;
+    let session = browser.run("return new URLSearchParams(location.search).get('session')").await;
+    // The run of the exchange links to the session, which can be continued there.
+    browser.press("in Runs").await;
+    browser.press("Open the session in the chat").await;
+    browser.see("Here is your list.").await;
+    assert_eq!(browser.run(chosen).await, session);
+    browser.find(message).await;
+    // Without a restart, the agent keeps its model; the reload says what needs one.
+    let file = process.folder.path().join("config.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(text.contains(AGENT));
+    std::fs::write(&file, text.replace(AGENT, "")).unwrap();
+    process.command(&["reload"]).await;
+    assert!(process.log().contains("\"needs_restart\":\"agent\""), "{}", process.log());
+    browser.client.refresh().await.unwrap();
+    browser.see("Here is your list.").await;
+    browser.find(message).await;
+    // After a restart, the open page shows the conversation and why there is no field.
+    browser.run("window.wasHere = true").await;
+    process.kill().await;
+    process.start_again().await;
+    browser.see("The agent has no model yet").await;
+    browser.see("Here is your list.").await;
+    assert_eq!(browser.run(fields).await, 0);
+    assert_eq!(browser.run("return window.wasHere").await, true);
+    // So does a link to the session; without a session, only the reason is shown.
+    let existing = format!("{agent}&session={}", session.as_str().unwrap());
+    browser.goes_to(&existing).await;
+    browser.see("The agent has no model yet").await;
+    browser.see("Here is your list.").await;
+    assert_eq!((browser.run(chosen).await, browser.run(fields).await), (session, json!(0)));
+    browser.goes_to(&agent).await;
+    browser.see("The agent has no model yet").await;
+    assert!(!browser.text().await.contains("Here is your list."));
+    browser.picture("agent-without-model").await;
+    browser
+        .expect_quiet_console(&[
+            "ERR_CONNECTION_REFUSED",
+            "ERR_EMPTY_RESPONSE",
+            "ERR_INCOMPLETE",
+            "ERR_CONNECTION_RESET",
+        ])
+        .await;
     browser.leave().await;
 }
