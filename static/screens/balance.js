@@ -27,7 +27,7 @@ export function List() {
         }),
         ask("GET", `/ledger?limit=${limit}`, undefined, { signal }),
       ]);
-      return { balance, ...ledger };
+      return { balance, limit, ...ledger };
     },
     [limit],
   );
@@ -53,7 +53,7 @@ export function List() {
         one,
       ) => html`<tr key=${`${one.created_at} ${one.kind} ${one.execution_id}`}><td><${Time} at=${one.created_at} /></td><td data-label="What">${one.execution_id ? html`<${Link} to=${`/app/runs/${one.execution_id}`}>${WORDS[one.kind] ?? one.kind}</${Link}>` : (WORDS[one.kind] ?? one.kind)}</td>
         <td data-label="Amount" class="number">${money(one.amount_usd)}</td></tr>`}</${Rows}></table></div>
-        ${data.entries.length >= limit && limit < 1000 ? html`<p class="more"><${Button} onClick=${() => setQuery({ limit: 1000 })}>Show more</${Button}></p>` : null}</section>`
+        ${data.entries.length >= data.limit && data.limit < 1000 ? html`<p class="more"><${Button} busy=${all.loading} onClick=${() => setQuery({ limit: 1000 })}>Show more</${Button}></p>` : null}</section>`
           : html`<${Empty} icon="wallet" title="Nothing was spent yet"><p>Charges of paid models appear here.</p></${Empty}>`
       }`}</${Loaded}></${Page}>`;
 }

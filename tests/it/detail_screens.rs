@@ -497,6 +497,100 @@ async fn detail_screens_follow_renamed_and_deleted_workflows_and_child_runs() {
     browser.leave().await;
 }
 
+/// Checks that the next page of the list at `path` starts at its top and that Back and Forward
+/// restore the positions on both pages. `next` and `previous` are the buttons between the pages.
+async fn second_page_keeps_positions(
+    service: &Service,
+    browser: &Chromium,
+    path: &str,
+    [next, previous]: [&str; 2],
+) {
+    let rests = |top: &str| format!("return Math.abs(scrollY - {top}) < 2");
+    let kept = |top: &str| format!("return Math.abs((history.state?.scroll ?? -9) - {top}) < 2");
+    browser.open(service, "/app/models").await;
+    browser.find("//h1[.='Models']").await;
+    let visit = format!("document.querySelector('nav.rail a[href=\"{path}\"]').click()");
+    browser.run(&visit).await;
+    browser.button(next).await;
+    browser.settled().await;
+    browser.run("scrollTo(0, 9999)").await;
+    let end = browser.run("return scrollY").await.to_string();
+    assert!(end.parse::<f64>().unwrap() > 300.0, "{path}: {end}");
+    holds(browser, "the position is kept", &kept(&end)).await;
+    browser.press(next).await;
+    browser.button(previous).await;
+    browser.settled().await;
+    holds(browser, "the top of the next page", "return scrollY === 0").await;
+    let second = browser.run("return location.search").await;
+    assert_ne!(second, "", "{path}");
+    browser.run("dispatchEvent(new Event('wheel')); scrollTo(0, 40)").await;
+    holds(browser, "the position is kept", &kept("40")).await;
+    // A row and back: the same page at the same position. Once more: the first page.
+    browser.run("document.querySelector('tbody th a').click()").await;
+    holds(browser, "another screen", &format!("return location.pathname !== '{path}'")).await;
+    browser.run("history.back()").await;
+    browser.button(previous).await;
+    holds(browser, "the second page's position", &rests("40")).await;
+    assert_eq!(browser.run("return location.search").await, second, "{path}");
+    browser.run("history.back()").await;
+    browser.button(next).await;
+    holds(browser, "the first page's position", &rests(&end)).await;
+    assert_eq!(browser.run("return location.search").await, "", "{path}");
+    browser.run("history.forward()").await;
+    browser.button(previous).await;
+    holds(browser, "the second page's position", &rests("40")).await;
+}
+
+#[tokio::test]
+#[ignore = "needs chromium: run tests/run"]
+async fn detail_screens_keep_page_and_position_in_each_list() {
+    let service = Service::configured("billing.enabled = true\n").await;
+    let receiver = Receiver::start().await;
+    let owner = service.owner().await;
+    let (billing, own) = (&service.running.services.billing, service.organization.id);
+    let steps = json!([{"step_id": "a", "type": "pass", "result": 1}]);
+    for at in 0..70 {
+        let fields = json!({"input": {"template": "Hello"}, "webhook_url": receiver.url()});
+        service.create_with("text-template", fields).await;
+        billing.top_up(own, orrery_domain::money::Usd::from_micros(1_000_000 + at)).await.unwrap();
+    }
+    for at in 0..45 {
+        named(&service, &format!("flow {at}"), steps.clone()).await;
+    }
+    until("deliveries", async || {
+        let path = "/api/base/v1/webhooks?status=delivered&limit=1";
+        let found = service.asks(&owner, Method::GET, path).send().await.expect(200);
+        (found["total_count"] == 70).then_some(())
+    })
+    .await;
+    let browser = Chromium::start().await;
+    browser.becomes(&service, &owner).await;
+    second_page_keeps_positions(&service, &browser, "/app/webhooks", ["Older", "Newer"]).await;
+    second_page_keeps_positions(&service, &browser, "/app/workflows", ["Next", "Previous"]).await;
+    // The longer ledger stays where it was, and Back returns to it.
+    browser.open(&service, "/app/balance").await;
+    browser.button("Show more").await;
+    browser.settled().await;
+    browser.run("scrollTo(0, 9999)").await;
+    let end = browser.run("return scrollY").await;
+    assert!(end.as_f64().unwrap() > 300.0, "{end}");
+    browser.press("Show more").await;
+    holds(&browser, "the longer ledger", "return location.search === '?limit=1000' && document.documentElement.scrollHeight - innerHeight > scrollY + 100").await;
+    holds(&browser, "the position in it", &format!("return Math.abs(scrollY - {end}) < 2")).await;
+    browser.run("scrollTo(0, 9999)").await;
+    let end = browser.run("return scrollY").await;
+    let kept = format!("return Math.abs((history.state?.scroll ?? -9) - {end}) < 2");
+    holds(&browser, "the position is kept", &kept).await;
+    browser.run("document.querySelector('nav.rail a[href=\"/app/keys\"]').click()").await;
+    browser.find("//h1[.='API keys']").await;
+    holds(&browser, "the top", "return scrollY === 0").await;
+    browser.run("history.back()").await;
+    browser.find("//h1[.='Balance']").await;
+    holds(&browser, "the position", &format!("return Math.abs(scrollY - {end}) < 2")).await;
+    assert_eq!(browser.run("return location.search").await, "?limit=1000");
+    browser.leave().await;
+}
+
 #[tokio::test]
 #[ignore = "needs chromium: run tests/run"]
 async fn detail_screens_show_sessions_of_agent_whose_model_was_removed() {
