@@ -1,5 +1,6 @@
-//! Workflow executions: list, read, cancel, redrive (`docs/spec/workflows.md`). The workflows host
-//! and its mirror on the base host share the handlers; only one field of the list differs.
+//! Workflow executions: list, read, cancel, redrive (`docs/spec/workflows.md`, "Execution detail").
+//! The workflows host and its mirror on the base host share the handlers; only one field of the
+//! list differs.
 
 use std::time::Duration;
 

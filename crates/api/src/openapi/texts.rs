@@ -8,6 +8,17 @@ use crate::Role;
 
 /// The folder of the pages that documents refer to.
 const DOCS: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs");
+/// The folder of the contract in it.
+const CONTRACT: &str = "spec";
+
+/// Returns the URL of a guide (`guide.md`) or of a page of the contract (without `.md`).
+fn url_of(page: &str) -> String {
+    if page.ends_with(".md") {
+        format!("{DOCS}/{page}")
+    } else {
+        format!("{DOCS}/{CONTRACT}/{page}.md")
+    }
+}
 
 /// The conventions of all hosts with API keys.
 const CONVENTIONS: &str = "\
@@ -74,69 +85,57 @@ pub(super) fn external_docs(role: Role) -> Value {
     let (page, description) = match role {
         Role::Base | Role::Metrics | Role::Control => ("api.md", "Every route, with examples"),
         Role::Workflows => ("workflows.md", "Workflows, with examples"),
-        Role::Flows => ("spec/legacy.md", "The contract of the flows host"),
+        Role::Flows => ("legacy", "The contract of the flows host"),
         Role::Agent => ("agent.md", "The agent, with examples"),
         Role::Dashboard => ("administration.md", "Administration, with examples"),
     };
-    json!({"url": format!("{DOCS}/{page}"), "description": description})
+    json!({"url": url_of(page), "description": description})
 }
 
 /// Tags: the name, the page of the contract, and the description.
 const TAGS: &[(&str, &str, &str)] = &[
-    ("service", "spec/hosts.md", "The host itself: name, health, readiness and this document."),
-    ("models", "spec/models.md", "The models that can run, with their input schemas and costs."),
-    ("predictions", "spec/predictions.md", "Runs of a model: create, follow, read and cancel."),
+    ("service", "hosts", "The host itself: name, health, readiness and this document."),
+    ("models", "models", "The models that can run, with their input schemas and costs."),
+    ("predictions", "predictions", "Runs of a model: create, follow, read and cancel."),
     (
         "workflows",
-        "spec/workflows.md",
-        "Workflows, their versions and definitions. A definition is a set of steps; \
-         `docs/spec/steps.md` describes their types.",
+        "workflows",
+        "Workflows, their versions and definitions. A definition is a set of steps, whose \
+         types the contract's page on steps describes.",
     ),
     (
         "executions",
-        "spec/workflows.md",
+        "workflows",
         "Runs of a workflow: trigger, follow, read, pause, cancel and redrive.",
     ),
-    ("schedules", "spec/schedules.md", "Runs of workflows and models by a cron pattern."),
+    ("schedules", "schedules", "Runs of workflows and models by a cron pattern."),
     (
         "history",
-        "spec/history.md",
+        "history",
         "Everything that the organization has run: predictions, workflow executions, chat calls, \
          decisions and exchanges of the agent in one list.",
     ),
-    ("chat", "spec/chat.md", "Chat completions and embeddings in OpenAI's format."),
-    (
-        "decisions",
-        "spec/decisions.md",
-        "Typed questions about a text, answered with probabilities.",
-    ),
+    ("chat", "chat", "Chat completions and embeddings in OpenAI's format."),
+    ("decisions", "decisions", "Typed questions about a text, answered with probabilities."),
     (
         "webhooks",
-        "spec/webhooks.md",
+        "webhooks",
         "Webhook deliveries and endpoints. The section `webhooks` describes what is sent.",
     ),
-    ("files", "spec/files.md", "Uploads, and the files that models produce."),
-    ("secrets", "spec/secrets.md", "Named values for the requests of workflows. Never returned."),
-    ("limits", "spec/hosts.md", "What the operator permits the organization, and its usage."),
-    ("billing", "spec/billing.md", "The balance, and what was spent."),
-    ("ledger", "spec/billing.md", "Top-ups, charges and refunds, which add up to the balance."),
-    ("agent", "spec/agent.md", "Prompts to the agent, and the tasks that answer them."),
-    ("sessions", "spec/agent.md", "What the agent remembers of its conversations."),
-    ("mcp", "spec/mcp.md", "Models and workflows as tools of the Model Context Protocol."),
-    ("dashboard", "spec/dashboard.md", "The pages of the dashboard, and what they show."),
-    (
-        "links",
-        "spec/dashboard.md",
-        "Links that set up the Owner, invite people, or reset passwords.",
-    ),
-    ("members", "spec/dashboard.md", "The people who can log in."),
-    ("keys", "spec/dashboard.md", "API keys. They belong to the organization."),
-    (
-        "chains",
-        "spec/predictions.md",
-        "Fallback chains: models that run if the primary model fails.",
-    ),
-    ("audit", "spec/dashboard.md", "Who changed what, and when."),
+    ("files", "files", "Uploads, and the files that models produce."),
+    ("secrets", "secrets", "Named values for the requests of workflows. Never returned."),
+    ("limits", "hosts", "What the operator permits the organization, and its usage."),
+    ("billing", "billing", "The balance, and what was spent."),
+    ("ledger", "billing", "Top-ups, charges and refunds, which add up to the balance."),
+    ("agent", "agent", "Prompts to the agent, and the tasks that answer them."),
+    ("sessions", "agent", "What the agent remembers of its conversations."),
+    ("mcp", "mcp", "Models and workflows as tools of the Model Context Protocol."),
+    ("dashboard", "dashboard", "The pages of the dashboard, and what they show."),
+    ("links", "dashboard", "Links that set up the Owner, invite people, or reset passwords."),
+    ("members", "dashboard", "The people who can log in."),
+    ("keys", "dashboard", "API keys. They belong to the organization."),
+    ("chains", "predictions", "Fallback chains: models that run if the primary model fails."),
+    ("audit", "dashboard", "Who changed what, and when."),
     ("admin", "administration.md", "The audit log of all organizations."),
     ("organizations", "administration.md", "Organizations and their limits."),
 ];
@@ -145,13 +144,13 @@ const TAGS: &[(&str, &str, &str)] = &[
 pub(super) fn tags(role: Role, used: &BTreeSet<&str>) -> Value {
     let tag = |(name, page, description): &(&str, &str, &str)| {
         let (page, description) = match (role, *name) {
-            (Role::Dashboard, "sessions") => ("spec/dashboard.md", "Logins, and passwords."),
+            (Role::Dashboard, "sessions") => ("dashboard", "Logins, and passwords."),
             _ => (*page, *description),
         };
         json!({
             "name": name,
             "description": description,
-            "externalDocs": {"url": format!("{DOCS}/{page}")},
+            "externalDocs": {"url": url_of(page)},
         })
     };
     TAGS.iter().filter(|(name, ..)| used.contains(name)).map(tag).collect()

@@ -1,4 +1,5 @@
-//! The webhooks that the service sends (`docs/spec/webhooks.md`), with the schemas of their bodies.
+//! The webhooks that the service sends (`docs/spec/webhooks.md`, "Events"), with the schemas of
+//! their bodies.
 
 use schemars::JsonSchema as _;
 use serde_json::{Map, Value, json};
