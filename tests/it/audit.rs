@@ -114,6 +114,38 @@ async fn audit_records_operator_acts_outside_commits_once() {
 }
 
 #[tokio::test]
+async fn audit_records_workflow_changes_by_key_command_and_flows_host() {
+    let service = Service::start().await;
+    let steps = json!([{"step_id": "a", "type": "pass", "result": 1}]);
+    let slug = service.workflow(steps.clone()).await;
+    let folder = service.folder.path().join("flows");
+    fs::create_dir(&folder).unwrap();
+    let file = json!({"name": "Pushed", "description": "d", "definition": {"steps": steps}});
+    fs::write(folder.join("pushed.json"), file.to_string()).unwrap();
+    run(&service, &["workflow", "push", folder.to_str().unwrap()]);
+    let deleted = service.flows(Method::DELETE, &format!("/workflows/{slug}")).send().await;
+    assert_eq!(deleted.status, 204, "{}", deleted.text);
+    let model = json!({"id": "a", "type": "1019Model", "model_slug": "text-template",
+        "model_version": "1", "params": {"template": "x"}});
+    let flow = json!({"name": "Flow", "inputs": [], "outputs": [], "steps": [model]});
+    let made = service.ask(Role::Flows, Method::POST, "/api/v1/").key(&service.key).json(&flow);
+    let made = made.send().await.expect(200);
+    let acts = acts(&service).await;
+    let acts: Vec<(&str, &str)> = acts
+        .iter()
+        .filter(|(action, ..)| action.starts_with("workflow."))
+        .map(|(action, actor, _)| (action.as_str(), actor.split(' ').next().unwrap()))
+        .collect();
+    let expected = [
+        ("workflow.create", "key"),
+        ("workflow.create", "operator"),
+        ("workflow.delete", "key"),
+        ("workflow.create", "key"),
+    ];
+    assert_eq!(acts, expected, "{made}");
+}
+
+#[tokio::test]
 async fn audit_records_reloads_that_change_models() {
     let service = Service::start().await;
     let provider = Provider::start().await;

@@ -69,7 +69,8 @@ pub(crate) async fn create(mut context: Context) -> Result<Response, crate::Erro
         production: false,
         definition: Some(definition),
     };
-    let workflow = services.workflows.create(organization, id, new, commit).await?;
+    let workflow =
+        services.workflows.by(context.actor()).create(organization, id, new, commit).await?;
     super::workflows::warn_of_taken_name(&context, &workflow).await;
     Ok(created(&id.to_string()))
 }
@@ -114,8 +115,11 @@ pub(crate) async fn update(mut context: Context) -> Result<Response, crate::Erro
         description: Some(description.unwrap_or_default()),
         replaces: None,
     };
-    let changed =
-        services.workflows.put_version(organization, reference, &workflow.latest, put).await?;
+    let changed = services
+        .workflows
+        .by(context.actor())
+        .put_version(organization, reference, &workflow.latest, put)
+        .await?;
     let changed_definition = definition_of(&context, self::latest(&changed)?).await?;
     Ok(response::json(StatusCode::OK, &Shape::of(&changed, &changed_definition)))
 }

@@ -86,7 +86,8 @@ pub(crate) async fn create(mut context: Context) -> Result<Response, crate::Erro
     let services = &context.services;
     let id: WorkflowId = new_id();
     let commit = claim.commit(StoredResponse::created(id))?;
-    let workflow = services.workflows.create(organization, id, new, commit).await?;
+    let workflow =
+        services.workflows.by(context.actor()).create(organization, id, new, commit).await?;
     warn_of_taken_name(&context, &workflow).await;
     created(&workflow)
 }
@@ -303,7 +304,12 @@ pub(crate) async fn update(mut context: Context) -> Result<Response, crate::Erro
         status: change.status,
     };
     let reference = context.request.param("workflow");
-    let changed = context.services.workflows.update(organization, reference, change).await?;
+    let changed = context
+        .services
+        .workflows
+        .by(context.actor())
+        .update(organization, reference, change)
+        .await?;
     answer(&context, &changed).await
 }
 
@@ -350,7 +356,7 @@ pub(crate) async fn delete(context: Context) -> Result<Response, crate::Error> {
     if !keeps_running {
         services.engine.cancel_all_of(organization, workflow.id).await?;
     }
-    services.workflows.update(organization, reference, change).await?;
+    services.workflows.by(context.actor()).update(organization, reference, change).await?;
     if !keeps_running {
         services.engine.cancel_all_of(organization, workflow.id).await?;
     }
@@ -410,7 +416,7 @@ pub(crate) async fn put_version(mut context: Context) -> Result<Response, crate:
         replaces: if_match(&context)?,
     };
     let reference = context.request.param("workflow");
-    let workflows = &context.services.workflows;
+    let workflows = context.services.workflows.by(context.actor());
     let changed = workflows.put_version(organization, reference, &version_id, put).await?;
     answer_version(&context, &changed, &version_id).await
 }

@@ -7,6 +7,7 @@
 //! Nothing here runs a workflow: the engine does.
 
 mod categories;
+mod changes;
 mod children;
 mod definitions;
 mod known;
@@ -21,6 +22,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 pub use self::categories::{CATEGORIES, Category};
+use self::changes::Act;
 pub use self::definitions::Compiled;
 use self::definitions::{Cache, Checked};
 use self::known::Known;
@@ -33,6 +35,7 @@ use orrery_domain::ids::{OrganizationId, RevisionId, WorkflowId};
 use orrery_domain::workflow::{
     FIRST_VERSION, Status, VERSIONS_MAX, Version, Workflow, is_version_id, slug_of,
 };
+use orrery_records::audit::{Actor, Recorder};
 use orrery_records::secrets::Secrets;
 use orrery_runtime::{Clock, new_id};
 use orrery_schema::Unavailable;
@@ -150,6 +153,7 @@ pub struct Triggers {
 pub struct Workflows {
     store: Store,
     clock: Clock,
+    recorder: Recorder,
     models: Arc<dyn Models>,
     /// Encrypts the credentials of definitions.
     sealer: Sealer,
@@ -171,9 +175,16 @@ impl Workflows {
     #[must_use]
     pub fn new(store: Store, sealer: Sealer, clock: Clock, models: Arc<dyn Models>) -> Self {
         let secrets = Secrets::new(store.clone(), sealer.clone(), clock.clone());
+        let recorder = Recorder::new(clock.clone());
         let (cache, known) = (Arc::default(), Arc::default());
         let reserved = Arc::default();
-        Self { store, clock, models, sealer, secrets, cache, known, reserved }
+        Self { store, clock, recorder, models, sealer, secrets, cache, known, reserved }
+    }
+
+    /// Returns the same workflows with `actor` as the audit log's actor.
+    #[must_use]
+    pub fn by(&self, actor: Actor) -> Self {
+        Self { recorder: self.recorder.by(actor), ..self.clone() }
     }
 
     /// Reserves slugs that have another meaning in paths.
@@ -242,6 +253,8 @@ impl Workflows {
             commit.put_bytes(rows::of_organization(organization).id_newest_first(id), Vec::new());
             commit.add(rows::count(organization), 1);
             commit.put(rows::workflow(id), &workflow)?;
+            let subject = changes::subject(&workflow);
+            self.recorder.add(&mut commit, changes::CREATE, subject, organization)?;
             match self.store.commit(commit).await {
                 Err(storage::Error::Conflict { key }) if key == slug_row => {}
                 Err(error) => return Err(error.into()),
@@ -459,7 +472,8 @@ impl Workflows {
         Ok(Triggers { total, versions: counters.collect() })
     }
 
-    /// Changes the record, provided that nobody else has changed it in the meantime.
+    /// Changes the record, provided that nobody else has changed it in the meantime, and records
+    /// what was changed in the audit log.
     async fn change(
         &self,
         id: WorkflowId,
@@ -469,9 +483,13 @@ impl Workflows {
         let (beside, change) = (&beside, &change);
         let edit = |workflow: Option<Workflow>| async move {
             let exists = |workflow: &Workflow| workflow.status != Status::Deleted;
-            let mut workflow = workflow.filter(exists).ok_or(Error::MISSING)?;
+            let before = workflow.filter(exists).ok_or(Error::MISSING)?;
+            let mut workflow = before.clone();
             change(&mut workflow)?;
             let mut commit = beside.clone();
+            for Act { action, subject } in changes::between(&before, &workflow) {
+                self.recorder.add(&mut commit, action, subject, workflow.organization)?;
+            }
             let known = Arc::clone(&self.known);
             commit.after_durable(move || known.forget(id));
             if workflow.status == Status::Deleted {

@@ -385,6 +385,47 @@ async fn workflow_list_is_filtered_and_sorted() {
     }
 }
 
+#[tokio::test]
+async fn workflow_changes_are_in_the_audit_log() {
+    use orrery_records::audit;
+    let (_folder, workflows) = open();
+    let log = audit::Audit::new(workflows.store.clone(), Clock::system());
+    let workflows = workflows.by(audit::Actor::operator("here"));
+    let made = create(&workflows, "Flow").await;
+    let reference = made.id.to_string();
+    let update = async |change| {
+        workflows.update(OWNER.into(), &reference, change).await.unwrap();
+    };
+    let put_version = async |version, put| {
+        workflows.put_version(OWNER.into(), &reference, version, put).await.unwrap();
+    };
+    put_version("v2", put("two")).await;
+    put_version("v2", Put { allowed_to_share: Some(true), ..put("three") }).await;
+    let named = Change { name: Some("Stream".to_owned()), tags: Some(vec![]), ..Change::default() };
+    update(named).await;
+    update(Change { name: Some("Stream".to_owned()), ..Change::default() }).await;
+    for status in [Status::Archived, Status::Active, Status::Deleted] {
+        update(Change { status: Some(status), ..Change::default() }).await;
+    }
+    let entries = log.list(&audit::Filter::default(), 100).await.unwrap();
+    let shown = entries.iter().rev().map(|entry| {
+        assert_eq!((entry.actor.as_str(), entry.from.as_str()), ("operator", "here"));
+        assert_eq!(entry.organization, Some(OWNER.into()));
+        (entry.action.as_str(), entry.subject.strip_prefix(&reference).unwrap())
+    });
+    let expected = [
+        ("workflow.create", " flow"),
+        ("workflow.version", " flow, version v2: created"),
+        ("workflow.version", " flow, version v2: changed, shared"),
+        ("workflow.rename", " flow, from 'Flow' to 'Stream'"),
+        ("workflow.change", " flow: tags"),
+        ("workflow.archive", " flow"),
+        ("workflow.activate", " flow"),
+        ("workflow.delete", " flow"),
+    ];
+    assert_eq!(shown.collect::<Vec<_>>(), expected);
+}
+
 /// Golden bytes of release 0.1.0: a changed encoding needs a new record version and a migration.
 #[test]
 fn workflow_matches_golden_bytes() {

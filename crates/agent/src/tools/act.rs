@@ -15,10 +15,11 @@ use orrery_domain::ids::{ExecutionId, WorkflowId};
 use orrery_domain::model::Pricing;
 use orrery_domain::workflow::{DESCRIPTION_MAX, NAME_MAX, Workflow, is_version_id};
 use orrery_engine::{self as engine, Submission};
+use orrery_records::audit::Actor;
 use orrery_runtime::new_id;
 use orrery_runtime::turns::Turn;
 use orrery_storage::{self as storage, Commit};
-use orrery_workflows::{self as workflows, New, Put};
+use orrery_workflows::{self as workflows, New, Put, Workflows};
 
 /// Maximum number of URLs of an output that an event lists, and maximum characters of each URL.
 const URLS_MAX: usize = 64;
@@ -178,7 +179,7 @@ impl Use<'_> {
                     definition: arguments.get("definition").cloned(),
                 };
                 let organization = self.organization();
-                match self.inner.workflows.create(organization, id, new, Commit::new()).await {
+                match self.workflows().create(organization, id, new, Commit::new()).await {
                     Ok(workflow) => Arc::new(workflow),
                     Err(error) => return refusal(error),
                 }
@@ -225,7 +226,7 @@ impl Use<'_> {
             replaces: None,
         };
         let (organization, id) = (self.organization(), workflow.id.to_string());
-        let changed = self.inner.workflows.put_version(organization, &id, version, put).await;
+        let changed = self.workflows().put_version(organization, &id, version, put).await;
         if let Err(error) = changed {
             return refusal(error);
         }
@@ -240,6 +241,11 @@ impl Use<'_> {
         let shown = json!({"workflow_id": workflow.id, "version_id": version});
         let built = built(arguments.get("definition"));
         Ok(Outcome::json(&shown).with_event(built).with_event(event))
+    }
+
+    /// Returns the workflows with the agent's session as the audit log's actor.
+    fn workflows(&self) -> Workflows {
+        self.inner.workflows.by(Actor::agent(&self.exchange.session_name))
     }
 
     /// Returns the execution that this call started before a crash, if any.

@@ -70,6 +70,12 @@ impl Actor {
         &self.who
     }
 
+    /// Returns the agent, in this session, as the actor.
+    #[must_use]
+    pub fn agent(session: &str) -> Self {
+        Self { who: "agent".to_owned(), from: format!("session {session}") }
+    }
+
     /// Returns the holder of an API key, at this address, as the actor.
     #[must_use]
     pub fn key(key: KeyId, from: Option<IpAddr>) -> Self {
