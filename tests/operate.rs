@@ -17,6 +17,8 @@ mod backups;
 mod bench;
 #[path = "operate/check.rs"]
 mod check;
+#[path = "operate/commands.rs"]
+mod commands;
 #[path = "operate/doctor.rs"]
 mod doctor;
 #[path = "operate/document_answers.rs"]

@@ -35,6 +35,9 @@ const RESPONSE_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Time limit for one response.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Time limit for an upload. The service ends an upload that stands still much earlier.
+const UPLOAD_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
+
 /// Handles requests in this process.
 pub(super) type InProcess =
     Box<dyn Fn(Request<Body>) -> Pin<Box<dyn Future<Output = Response> + Send>> + Send + Sync>;
@@ -253,6 +256,25 @@ impl Admin {
             .header(CONTENT_TYPE, "application/json")
             .body(body::full(content))
             .context("the request cannot be written")?;
+        self.exchange(request, patience).await
+    }
+
+    /// Sends a form to `POST path`.
+    pub(super) async fn post_form(
+        &self,
+        path: &str,
+        boundary: &str,
+        form: Body,
+    ) -> anyhow::Result<Value> {
+        let request = self
+            .request(Method::POST, path)
+            .header(CONTENT_TYPE, format!("multipart/form-data; boundary={boundary}"))
+            .body(form)
+            .context("the request cannot be written")?;
+        self.exchange(request, UPLOAD_TIMEOUT).await
+    }
+
+    async fn exchange(&self, request: Request<Body>, patience: Duration) -> anyhow::Result<Value> {
         let answer = async {
             match &self.transport {
                 Transport::Socket { path, .. } => over(path, request).await,

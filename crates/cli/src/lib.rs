@@ -21,13 +21,18 @@ mod bench;
 mod chain;
 mod chat;
 mod check;
+mod completion;
 mod decide;
 mod diff;
 mod doctor;
+mod endpoint;
 mod execution;
 mod file;
 mod first_run;
+mod groups;
 mod key;
+mod listing;
+mod manual;
 mod measures;
 mod member;
 mod model;
@@ -39,11 +44,13 @@ mod place;
 mod rehearse;
 mod reload;
 mod salvage;
+mod schedule;
 mod seal;
 mod secret;
 mod serve;
 mod service;
 mod signals;
+mod stored_file;
 mod top;
 mod unit;
 mod upgrade;
@@ -56,7 +63,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use clap::{CommandFactory as _, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 use rustix::fs::Mode;
 use rustix::process::umask;
 
@@ -102,7 +109,7 @@ enum Command {
     /// Organizations: each has its own keys, executions and balance
     #[command(subcommand, visible_alias = "organization")]
     Org(organization::Command),
-    /// The Owner of an organization's dashboard
+    /// The Owner of an organization's dashboard: create the link for it
     #[command(subcommand)]
     Owner(member::OwnerCommand),
     /// Members: the people who can log in to the dashboard
@@ -123,13 +130,22 @@ enum Command {
     /// Webhook deliveries: list them, show their attempts, redeliver them
     #[command(subcommand)]
     Webhooks(webhook::Command),
+    /// Webhook endpoints: URLs that receive the events of an organization
+    #[command(subcommand)]
+    Endpoint(endpoint::Command),
+    /// Files of an organization: list, upload, download and delete them
+    #[command(subcommand)]
+    File(stored_file::Command),
+    /// Schedules: run workflows and models at fixed times
+    #[command(subcommand)]
+    Schedule(schedule::Command),
     /// Executions: list, watch, show, cancel, pause, resume and redrive them, even while the
     /// service is stopped
     #[command(subcommand)]
     Execution(execution::Command),
     /// Apply a declarative file of organizations and their resources; idempotent
     Apply(apply::Apply),
-    /// Workflows as files in a folder: push, pull and compare them
+    /// Workflows: list, show, run and delete them, or synchronize them with files in a folder
     #[command(subcommand)]
     Workflow(workflow::Command),
     /// Models of the catalog
@@ -199,6 +215,7 @@ struct Shape {
 pub fn main() -> ExitCode {
     // Files that this process creates are private to its user, regardless of the inherited umask.
     let _of_the_parent = umask(Mode::RWXG | Mode::RWXO);
+    completion::answer();
     let arguments = understood(std::env::args_os()).unwrap_or_else(|error| error.exit());
     match run(arguments) {
         Ok(code) => code,
@@ -236,17 +253,14 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Audit(command) => block_on(audit::run(command, &of_service(file)?))?,
         Command::Webhooks(command) => block_on(webhook::run(command, &of_service(file)?))?,
         Command::Apply(asked) => block_on(apply::run(asked, &of_service(file)?))?,
-        Command::Workflow(command) => block_on(workflow::run(command, &of_service(file)?))?,
+        Command::Endpoint(command) => block_on(endpoint::run(command, &of_service(file)?))?,
+        Command::File(command) => block_on(stored_file::run(command, &of_service(file)?))?,
+        Command::Schedule(command) => block_on(schedule::run(command, &of_service(file)?))?,
+        Command::Workflow(command) => {
+            return block_on(workflow::run(command, &of_service(file)?));
+        }
         Command::Org(command) => block_on(organization::run(command, &of_service(file)?))?,
-        Command::Model(model::Command::Check { files }) => return model::check(&files),
-        Command::Model(model::Command::List(shape)) => {
-            block_on(model::list(&Output::new(shape.json), &of_service(file)?))?;
-        }
-        Command::Model(model::Command::Test { slug, input, shape }) => {
-            let output = Output::new(shape.json);
-            let config = of_service(file)?;
-            return block_on(async move { model::test(&slug, &input, &output, &config).await });
-        }
+        Command::Model(command) => return model::run(command, file),
         Command::Chat(asked) => block_on(chat::run(asked, &of_service(file)?))?,
         Command::Agent(asked) => block_on(agent::run(asked, &of_service(file)?))?,
         Command::Decide(asked) => block_on(decide::run(asked, &of_service(file)?))?,
@@ -276,8 +290,8 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(llm::worker::run(&args).context("the worker")?));
         }
         Command::Service(command) => block_on(unit::run(command))?,
-        Command::Completions { shell } => completions(shell)?,
-        Command::Man { folder } => manual(&folder)?,
+        Command::Completions { shell } => completion::print(shell)?,
+        Command::Man { folder } => manual::write(&folder)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -352,22 +366,11 @@ fn guarded(ended: std::io::Result<u8>) -> ExitCode {
     }
 }
 
-fn completions(shell: clap_complete::Shell) -> anyhow::Result<()> {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut parse::visible_commands(), "orrery", &mut script);
-    output::raw(&script)
-}
-
-/// Writes a manual page for each command.
-fn manual(folder: &Path) -> anyhow::Result<()> {
-    std::fs::create_dir_all(folder)?;
-    let written = clap_mangen::generate_to(Arguments::command(), folder);
-    written.with_context(|| format!("the pages cannot be written to {}", folder.display()))
-}
-
 #[cfg(test)]
 mod tests {
     use std::ffi::OsString;
+
+    use clap::CommandFactory as _;
 
     use super::*;
 
@@ -407,6 +410,25 @@ mod tests {
         "orrery service status --json",
         "orrery man pages",
         "orrery org show o --json",
+        "orrery workflow list --org o --json",
+        "orrery workflow show w",
+        "orrery workflow run w --input @f.json --version v2 --org o --json",
+        "orrery workflow run w --detach",
+        "orrery workflow delete w --keep-running",
+        "orrery schedule list --org o --json",
+        "orrery schedule create --cron @daily --workflow w --input {} --paused --json",
+        "orrery schedule create --cron @daily --model m --version 1 --name n --overlap allow",
+        "orrery schedule show n --org o",
+        "orrery schedule pause n",
+        "orrery schedule resume n",
+        "orrery schedule delete n",
+        "orrery endpoint list --org o --json",
+        "orrery endpoint create --url http://a/b --events workflow.failed,workflow.completed",
+        "orrery endpoint test n --json",
+        "orrery endpoint rotate n",
+        "orrery file list --limit 5 --json",
+        "orrery file upload a.png --type image/png --org o --json",
+        "orrery file download 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e --into b.png",
         "orrery organization limit o --requests-per-second 5 --running 1 --queued none",
         "orrery org limit o --storage 1000000 --json",
         "orrery org limit o --storage 10GB",
@@ -503,6 +525,10 @@ mod tests {
             "orrery chain create --name n --model m",
             "orrery chain create n --entries []",
             "orrery chain show",
+            "orrery schedule create --cron @daily",
+            "orrery schedule create --cron @daily --workflow w --model m --version 1",
+            "orrery schedule create --cron @daily --model m",
+            "orrery file show 17",
             "orrery chain show n --name n",
             "orrery serve --listen box.lan",
             "orrery serve --port 65531",

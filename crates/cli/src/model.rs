@@ -1,7 +1,7 @@
 //! `orrery model`: lists the models of the catalog, checks manifests and runs a model once.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::key::understood;
 use super::output::{self, Column, Output};
+use super::place::of_service;
 use super::{Shape, service};
 use orrery_config::Config;
 use orrery_domain::classify::ErrorClass;
@@ -42,7 +43,21 @@ pub(super) enum Command {
     },
 }
 
-pub(super) async fn list(output: &Output, config: &Config) -> anyhow::Result<()> {
+pub(super) fn run(command: Command, file: Option<&Path>) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Check { files } => check(&files),
+        Command::List(shape) => {
+            super::block_on(list(&Output::new(shape.json), &of_service(file)?))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Test { slug, input, shape } => {
+            let output = Output::new(shape.json);
+            super::block_on(test(&slug, &input, &output, &of_service(file)?))
+        }
+    }
+}
+
+async fn list(output: &Output, config: &Config) -> anyhow::Result<()> {
     let admin = service::admin(config).await?;
     let answer: Models = understood(admin.get("/admin/models").await?)?;
     let columns = [
@@ -156,7 +171,7 @@ fn size(bytes: u64) -> String {
 }
 
 /// Runs a model on one input. The output goes to standard output, all other text to standard error.
-pub(super) async fn test(
+async fn test(
     slug: &str,
     input: &str,
     output: &Output,
@@ -232,7 +247,7 @@ impl io::Write for Run {
 }
 
 /// Checks each file. The exit code is a failure if any file has an error.
-pub(super) fn check(files: &[PathBuf]) -> anyhow::Result<ExitCode> {
+fn check(files: &[PathBuf]) -> anyhow::Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
     for file in files {
         match service::check_manifest(file) {

@@ -27,6 +27,7 @@ pub(super) enum Command {
     /// Show an organization: its limits and their current usage
     Show {
         /// The name of the organization
+        #[arg(value_name = "ORGANIZATION")]
         name: String,
         #[command(flatten)]
         shape: Shape,
@@ -34,6 +35,7 @@ pub(super) enum Command {
     /// Change the limits of an organization; limits that are not named stay, `none` removes one
     Limit {
         /// The name of the organization
+        #[arg(value_name = "ORGANIZATION")]
         name: String,
         /// Requests per second, over all keys of the organization
         #[arg(long, value_name = "NUMBER", value_parser = values::limit)]

@@ -1,4 +1,5 @@
-//! `orrery workflow`: manages workflows as files in a folder, one file each, for version control.
+//! `orrery workflow push`, `pull` and `diff`: workflows as files in a folder, one file each, for
+//! version control.
 //!
 //! It compares the fields of each file with the workflow and its latest version on the service, and
 //! prints the plan before it sends any change.
@@ -9,15 +10,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
-use clap::Subcommand;
 use serde_json::{Map, Value, json};
 
-use super::admin::Admin;
-use super::chain::query;
-use super::diff::Texts;
-use super::{diff, file, output, service};
-use orrery_config::Config;
-use orrery_domain::account::DEFAULT_ORGANIZATION;
+use crate::admin::Admin;
+use crate::chain::query;
+use crate::diff::Texts;
+use crate::{diff, file, output};
 use orrery_domain::mask::MASKED;
 
 /// The fields of a file, in the order in which they are written.
@@ -38,72 +36,17 @@ const DEPTH_MAX: usize = 16;
 /// Number of workflows fetched per request.
 const PAGE: usize = 100;
 
-#[derive(Debug, Subcommand)]
-pub(super) enum Command {
-    /// Create workflows or add versions so that the service matches the files of a folder
-    Push {
-        /// The folder: one .yaml, .yml or .json file per workflow, named by its slug; includes
-        /// subfolders
-        #[arg(value_name = "DIR")]
-        folder: PathBuf,
-        /// Only print the plan
-        #[arg(long)]
-        dry_run: bool,
-        #[command(flatten)]
-        owner: Owner,
-    },
-    /// Write the workflows of an organization into the files of a folder
-    Pull {
-        #[arg(value_name = "DIR")]
-        folder: PathBuf,
-        #[command(flatten)]
-        owner: Owner,
-    },
-    /// Show what a push would change, as a diff
-    Diff {
-        #[arg(value_name = "DIR")]
-        folder: PathBuf,
-        #[command(flatten)]
-        owner: Owner,
-    },
-}
-
-#[derive(Debug, Clone, clap::Args)]
-pub(super) struct Owner {
-    /// The organization of the workflows
-    #[arg(long, value_name = "ORGANIZATION", default_value = DEFAULT_ORGANIZATION)]
-    org: String,
-}
-
-pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()> {
-    let mut admin = service::admin(config).await?;
-    match command {
-        Command::Push { folder, dry_run, owner } => {
-            admin.act_for(&owner.org);
-            push(&admin, &folder, dry_run).await
-        }
-        Command::Pull { folder, owner } => {
-            admin.act_for(&owner.org);
-            pull(&admin, &folder).await
-        }
-        Command::Diff { folder, owner } => {
-            admin.act_for(&owner.org);
-            show_diff(&admin, &folder).await
-        }
-    }
-}
-
 /// A workflow as defined by a file.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Wanted {
+pub(crate) struct Wanted {
     /// The file name without its extension, or the key in an `apply` file.
-    pub(super) slug: String,
-    pub(super) fields: Map<String, Value>,
+    pub(crate) slug: String,
+    pub(crate) fields: Map<String, Value>,
 }
 
 /// A workflow on the service, with the fields that a file has.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Existing {
+pub(crate) struct Existing {
     id: String,
     slug: String,
 
@@ -113,7 +56,7 @@ pub(super) struct Existing {
 
 /// One change to make to a workflow.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Step {
+pub(crate) enum Step {
     Create(Wanted),
     Change {
         slug: String,
@@ -128,7 +71,7 @@ pub(super) enum Step {
 
 impl Wanted {
     /// Parses and validates the fields of a file. Omitted fields keep the service's values.
-    pub(super) fn read(slug: &str, value: Value) -> anyhow::Result<Self> {
+    pub(crate) fn read(slug: &str, value: Value) -> anyhow::Result<Self> {
         let Value::Object(given) = value else { bail!("it must be an object with {}", known()) };
         if let Some(unknown) = given.keys().find(|name| !FIELDS.contains(&name.as_str())) {
             let unknown = file::quotable(unknown);
@@ -149,7 +92,7 @@ fn known() -> String {
 
 /// Returns the steps that make the service's workflows match `wanted`. Other workflows are not
 /// touched.
-pub(super) fn plan(wanted: &[Wanted], existing: &[Existing]) -> anyhow::Result<Vec<Step>> {
+pub(crate) fn plan(wanted: &[Wanted], existing: &[Existing]) -> anyhow::Result<Vec<Step>> {
     let mut steps = Vec::new();
     for one in wanted {
         let by_slug = existing.iter().find(|other| other.slug == one.slug);
@@ -230,7 +173,7 @@ fn is_default(name: &str, value: &Value) -> bool {
 
 impl Step {
     /// Formats this step as one line of the plan.
-    pub(super) fn line(&self) -> String {
+    pub(crate) fn line(&self) -> String {
         match self {
             Self::Create(wanted) => format!("create workflow {}", wanted.slug),
             Self::Change { slug, change, version, .. } => {
@@ -242,7 +185,7 @@ impl Step {
     }
 
     /// Returns the workflow before and after the step, as YAML.
-    pub(super) fn texts(&self) -> anyhow::Result<Texts> {
+    pub(crate) fn texts(&self) -> anyhow::Result<Texts> {
         Ok(match self {
             Self::Create(wanted) => Texts { after: text_of(&wanted.fields)?, ..Texts::default() },
             Self::Change { texts, .. } => texts.clone(),
@@ -250,7 +193,7 @@ impl Step {
     }
 
     /// Formats the change as a diff.
-    pub(super) fn diff(&self, in_colour: bool) -> anyhow::Result<String> {
+    pub(crate) fn diff(&self, in_colour: bool) -> anyhow::Result<String> {
         let name = match self {
             Self::Create(wanted) => &wanted.slug,
             Self::Change { slug, .. } => slug,
@@ -262,7 +205,7 @@ impl Step {
     }
 
     /// Applies the step and returns the workflow's slug.
-    pub(super) async fn apply(&self, admin: &Admin) -> anyhow::Result<String> {
+    pub(crate) async fn apply(&self, admin: &Admin) -> anyhow::Result<String> {
         match self {
             Self::Create(wanted) => {
                 let mut body = wanted.fields.clone();
@@ -315,7 +258,7 @@ impl Step {
 }
 
 /// Returns the workflows of the organization, each with the definition of its latest version.
-pub(super) async fn existing(admin: &Admin) -> anyhow::Result<Vec<Existing>> {
+pub(crate) async fn existing(admin: &Admin) -> anyhow::Result<Vec<Existing>> {
     let mut found = Vec::new();
     loop {
         let offset = found.len().to_string();
@@ -414,7 +357,7 @@ async fn planned(admin: &Admin, folder: &Path) -> anyhow::Result<Vec<Step>> {
     plan(&wanted, &existing(admin).await?)
 }
 
-async fn push(admin: &Admin, folder: &Path, dry_run: bool) -> anyhow::Result<()> {
+pub(super) async fn push(admin: &Admin, folder: &Path, dry_run: bool) -> anyhow::Result<()> {
     let steps = planned(admin, folder).await?;
     for step in &steps {
         output::line(&step.line())?;
@@ -440,7 +383,7 @@ async fn push(admin: &Admin, folder: &Path, dry_run: bool) -> anyhow::Result<()>
     Ok(())
 }
 
-async fn show_diff(admin: &Admin, folder: &Path) -> anyhow::Result<()> {
+pub(super) async fn show_diff(admin: &Admin, folder: &Path) -> anyhow::Result<()> {
     let in_colour = output::in_colour(&std::io::stdout());
     for step in planned(admin, folder).await? {
         output::raw(step.diff(in_colour)?.as_bytes())?;
@@ -448,7 +391,7 @@ async fn show_diff(admin: &Admin, folder: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn pull(admin: &Admin, folder: &Path) -> anyhow::Result<()> {
+pub(super) async fn pull(admin: &Admin, folder: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(folder)
         .with_context(|| format!("{} cannot be created", folder.display()))?;
     let files = read_folder(folder)?;

@@ -1,0 +1,136 @@
+//! The sections of `orrery.toml(5)`: `config.example.toml`, which a test compares with the keys
+//! and defaults of the service, as text.
+
+use clap_mangen::roff::{Inline, Roff, bold, roman};
+
+const EXAMPLE: &str = include_str!("../../../../config.example.toml");
+
+/// A line of the example.
+#[derive(Debug, PartialEq, Eq)]
+enum Line<'a> {
+    Blank,
+    Comment(&'a str),
+    Section(&'a str),
+    /// A key with its default.
+    Key(&'a str),
+    /// A key that is off, with an example.
+    Off(&'a str),
+    /// A further line of a value.
+    More,
+}
+
+fn line(text: &str) -> Line<'_> {
+    let is_key = |text: &str| {
+        let name = text.split(" = ").next().filter(|_| text.contains(" = ")).unwrap_or_default();
+        let is_letter = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_.".contains(c);
+        !name.is_empty() && name.chars().all(is_letter)
+    };
+    match text.strip_prefix('#') {
+        None if text.trim().is_empty() => Line::Blank,
+        None if text.starts_with('[') && text.ends_with(']') => Line::Section(text),
+        None if is_key(text) => Line::Key(text),
+        None => Line::More,
+        Some(off) if off.starts_with('[') && off.ends_with(']') => Line::Section(off),
+        Some(off) if is_key(off) => Line::Off(off),
+        Some(comment) => Line::Comment(comment.strip_prefix(' ').unwrap_or(comment)),
+    }
+}
+
+/// Adds the whole example: comments as text, keys as the terms of a list.
+pub(super) fn sections(roff: &mut Roff) {
+    roff.control("SH", ["DESCRIPTION"]);
+    let mut comment: Vec<&str> = Vec::new();
+    let mut terms: Vec<Vec<Inline>> = Vec::new();
+    let (mut has_keys, mut is_off) = (false, false);
+    for text in EXAMPLE.lines().chain([""]) {
+        let found = line(text);
+        // A comment before a key does not explain the keys after it that are off.
+        let continues = match found {
+            Line::Key(_) => !is_off,
+            Line::Off(_) => is_off,
+            Line::More => true,
+            Line::Blank | Line::Comment(_) | Line::Section(_) => false,
+        };
+        if found != Line::More {
+            is_off = matches!(found, Line::Off(_));
+        }
+        if !terms.is_empty() && !continues {
+            entry(roff, std::mem::take(&mut terms), &std::mem::take(&mut comment));
+        }
+        match found {
+            Line::Comment(text) => comment.push(text),
+            Line::Key(key) => terms.push(vec![bold(key)]),
+            Line::Off(key) => terms.push(vec![bold(key), roman(" (off unless it is set)")]),
+            Line::More => {}
+            Line::Blank => paragraph(roff, &std::mem::take(&mut comment)),
+            Line::Section(name) => {
+                if !std::mem::replace(&mut has_keys, true) {
+                    roff.control("SH", ["SECTIONS"]);
+                }
+                roff.control("SS", [name]);
+                paragraph(roff, &std::mem::take(&mut comment));
+            }
+        }
+    }
+}
+
+/// Adds keys that share one explanation.
+fn entry(roff: &mut Roff, terms: Vec<Vec<Inline>>, comment: &[&str]) {
+    for (place, term) in terms.into_iter().enumerate() {
+        roff.control(if place == 0 { "TP" } else { "TQ" }, []);
+        roff.text(term);
+    }
+    lines(roff, comment);
+}
+
+fn paragraph(roff: &mut Roff, comment: &[&str]) {
+    if !comment.is_empty() {
+        roff.control("PP", []);
+        lines(roff, comment);
+    }
+}
+
+/// Adds a comment. Its lines are filled, except before a value that it explains.
+fn lines(roff: &mut Roff, comment: &[&str]) {
+    for text in comment {
+        if text.starts_with(['"', ' ', '{', '[']) {
+            roff.control("br", []);
+        }
+        roff.text([roman(text.trim())]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn example_lines_are_told_apart() {
+        for (text, expected) in [
+            ("", Line::Blank),
+            ("# A comment.", Line::Comment("A comment.")),
+            ("# such = is prose", Line::Comment("such = is prose")),
+            ("[hosts.base]", Line::Section("[hosts.base]")),
+            ("keep = 7", Line::Key("keep = 7")),
+            ("#every = \"24h\"", Line::Off("every = \"24h\"")),
+            ("  { name = \"a\" },", Line::More),
+        ] {
+            assert_eq!(line(text), expected);
+        }
+    }
+
+    #[test]
+    fn configuration_page_has_every_key() {
+        let mut roff = Roff::new();
+        sections(&mut roff);
+        let page = roff.to_roff().replace("\\-", "-");
+        for text in EXAMPLE.lines() {
+            let expected = match line(text) {
+                Line::Section(name) => name,
+                Line::Key(key) | Line::Off(key) => key.split(" = ").next().unwrap(),
+                Line::Blank | Line::Comment(_) | Line::More => continue,
+            };
+            assert!(page.contains(expected), "{expected}");
+        }
+    }
+}

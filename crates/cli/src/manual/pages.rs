@@ -1,0 +1,157 @@
+//! What the manual pages say beyond the help of the commands.
+
+/// A file or an environment variable.
+pub(super) struct Term {
+    pub path: &'static str,
+    pub text: &'static str,
+    /// The commands that use it; empty for all.
+    pub commands: &'static [&'static str],
+}
+
+impl Term {
+    /// Returns whether the page of the command with these words lists it. The page of `orrery`
+    /// lists everything.
+    pub(super) fn is_of(&self, words: &str) -> bool {
+        let first = words.split(' ').next().unwrap_or_default();
+        words.is_empty() || self.commands.is_empty() || self.commands.contains(&first)
+    }
+}
+
+const fn term(path: &'static str, text: &'static str, commands: &'static [&'static str]) -> Term {
+    Term { path, text, commands }
+}
+
+pub(super) const FILES: [Term; 6] = [
+    term(
+        "orrery-data",
+        "The data folder in the current folder, of a service without a configuration file.",
+        &[],
+    ),
+    term("/etc/orrery/config.toml", "The configuration of an installed service.", &[]),
+    term("/var/lib/orrery", "The data folder of an installed service.", &[]),
+    term(
+        "/etc/orrery/models.d",
+        "The manifests of an installed service, one TOML file for each model.",
+        &["serve", "check", "model"],
+    ),
+    term(
+        "/etc/systemd/system/orrery.service",
+        "The unit that `orrery service install` writes.",
+        &["service"],
+    ),
+    term(
+        "control.sock, control.token",
+        "The socket in the data folder with which commands reach the running service, and its token.",
+        &["serve"],
+    ),
+];
+
+pub(super) const ENVIRONMENT: [Term; 5] = [
+    term("ORRERY_CONFIG", "The configuration file, if --config is not given.", &[]),
+    term("NO_COLOR", "If it is not empty, output has no colors.", &[]),
+    term(
+        "CREDENTIALS_DIRECTORY",
+        "The folder of the credentials that ${credential:NAME} in the configuration names; systemd \
+         sets it.",
+        &["serve", "check"],
+    ),
+    term(
+        "ORRERY_BACKUP_FILE",
+        "The path of the finished backup, for the program in backup.after.",
+        &["serve"],
+    ),
+    term(
+        "NOTIFY_SOCKET",
+        "Where the service reports that it is ready; systemd sets it.",
+        &["serve"],
+    ),
+];
+
+pub(super) const EXIT_STATUS: [(&str, &str); 3] = [
+    ("0", "Success."),
+    ("1", "Failure. Standard error says why."),
+    ("2", "The command line is invalid."),
+];
+
+/// What the exit status 1 means for commands that examine something.
+pub(super) const FAILURES: [(&str, &str); 8] = [
+    ("check", "A problem would prevent a start, or the check failed."),
+    ("doctor", "At least one problem was found, or the diagnosis failed."),
+    ("verify", "The backup or the store is damaged, or it could not be read."),
+    ("salvage", "Not everything could be read."),
+    ("model check", "A manifest is invalid."),
+    ("model test", "The model failed, or it could not be run."),
+    ("workflow run", "The execution failed or was cancelled, or it could not be started."),
+    ("endpoint test", "The test event was not delivered."),
+];
+
+/// Number of examples, from the first one on, that the page of `orrery` shows.
+pub(super) const FIRST_DAY: usize = 6;
+
+/// Examples: what they do, and the command. Every top-level command has one.
+pub(super) const EXAMPLES: &[(&str, &str)] = &[
+    ("Run the service with its data in the current folder", "orrery serve"),
+    (
+        "Create an API key that is valid for 90 days",
+        "orrery key create --name laptop --expires 90d",
+    ),
+    ("List the models", "orrery model list"),
+    (
+        "Run a model on one input",
+        "orrery model test text-sentiment --input '{\"text\": \"Good!\"}'",
+    ),
+    ("Run a workflow and print its output", "orrery workflow run mood --input @inputs.json"),
+    ("Back up everything while the service runs", "orrery backup orrery.backup"),
+    ("Serve every network of this machine", "orrery serve --listen 0.0.0.0 --port 9000"),
+    ("Check a configuration before a start", "orrery --config config.toml check"),
+    ("Find problems of the running service", "orrery doctor"),
+    ("Watch the running service", "orrery top"),
+    ("Benchmark this machine in seconds", "orrery bench --quick"),
+    ("Apply a changed configuration", "orrery reload"),
+    ("Create an organization", "orrery org create --name acme"),
+    ("Limit what an organization may run", "orrery org limit acme --running 4 --queued 1000"),
+    ("Delete a key by its name", "orrery key delete laptop"),
+    ("Create the link that sets up the dashboard", "orrery owner link"),
+    ("List who can log in", "orrery member list"),
+    ("Store a secret for HTTP steps", "orrery secret set api_key"),
+    ("Add credit", "orrery balance top-up --amount 20"),
+    ("List who changed keys", "orrery audit list --action key"),
+    ("Check a manifest", "orrery model check caption.toml"),
+    ("Chat with a model", "orrery chat llama"),
+    ("Ask the agent", "orrery agent 'Which models read images?'"),
+    (
+        "Ask a typed question about a file",
+        "orrery decide --model llama --state @mail.txt --question 'urgent: Is it urgent?'",
+    ),
+    ("List workflows", "orrery workflow list"),
+    ("Make the service match the files of a folder", "orrery workflow push flows"),
+    (
+        "Run a workflow on weekdays at nine",
+        "orrery schedule create --workflow mood --cron '0 9 * * MON-FRI' --timezone Europe/Berlin",
+    ),
+    ("Pause a schedule", "orrery schedule pause nightly"),
+    ("List failed executions", "orrery execution list --status error,failed"),
+    ("Cancel an execution", "orrery execution cancel 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e"),
+    (
+        "Try other models when a model fails",
+        "orrery chain create safe --model large --entries '[{\"model\": \"small\"}]'",
+    ),
+    ("Upload a file and print its link", "orrery file upload photo.png"),
+    (
+        "Notify a URL of failures",
+        "orrery endpoint create --url https://hooks.example.com/orrery --events workflow.failed",
+    ),
+    ("Send a test event", "orrery endpoint test pager"),
+    ("List failed deliveries", "orrery webhooks list --status failed"),
+    ("Show what a file would change", "orrery apply -f box.yaml --dry-run"),
+    ("Check a backup by restoring it", "orrery verify orrery.backup --restore"),
+    ("Restore a backup into a new folder", "orrery restore orrery.backup --into data"),
+    ("Resume the work that a restore held back", "orrery resume"),
+    ("Try this binary on a copy of the data", "orrery upgrade --rehearse"),
+    ("Reclaim disk space of a stopped service", "orrery compact"),
+    ("Copy what is readable from a damaged store", "orrery salvage --into rescued"),
+    ("Replace the key that seals secrets", "orrery seal rotate"),
+    ("Install the service", "orrery service install"),
+    ("Complete commands in bash", "orrery completions bash"),
+    ("Write the manual pages", "orrery man pages"),
+];
