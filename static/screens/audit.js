@@ -81,6 +81,7 @@ const VERBS = {
   redrive: "Continued",
   resume: "Resumed",
   run: "Started",
+  erase: "Erased the data of",
   cancel: "Stopped",
   rotate: "Rotated the signing secret of",
   set: "Set",

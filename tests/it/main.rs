@@ -41,6 +41,7 @@ mod deliveries;
 mod detail_screens;
 mod edit_screens;
 mod endpoints;
+mod erasure;
 mod events;
 mod executions;
 mod fence;

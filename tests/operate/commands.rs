@@ -1,5 +1,5 @@
-//! The commands for workflows, schedules, webhook endpoints and files, and the completions of
-//! bash.
+//! The commands for workflows, schedules, webhook endpoints, files and members, and the
+//! completions of bash.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -155,6 +155,21 @@ fn file_is_uploaded_downloaded_and_deleted() {
     assert!(said.contains("nothing.txt cannot be read"), "{said}");
     setup.run(&["file", "delete", id]);
     assert!(setup.fail(&["file", "show", id]).contains("file not found"));
+}
+
+#[test]
+fn member_is_invited_and_unknown_one_is_not_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
+    let _service = setup.start();
+    let link = setup.run(&["member", "invite", "ada@example.com"]);
+    assert!(link.contains("/invite#") && link.lines().count() == 1, "{link}");
+    let made = json(&setup.run(&["member", "invite", "--json"]));
+    assert_eq!(made["kind"], "invitation");
+    let said = setup.fail(&["member", "remove", "ada@example.com"]);
+    assert!(said.contains("has no member ada@example.com"), "{said}");
+    let log = setup.run(&["audit", "list", "--action", "link"]);
+    assert!(log.contains("invite ada@example.com"), "{log}");
 }
 
 /// Completes the last word as bash would, with the script of `orrery completions bash`.

@@ -113,7 +113,9 @@ impl From<accounts::Error> for Error {
             accounts::Error::InvalidName
             | accounts::Error::InvalidKeyName
             | accounts::Error::InvalidExpiry => Self::bad_request(error.to_string()),
-            accounts::Error::Exists(_) => Self::conflict(error.to_string()),
+            accounts::Error::Exists(_) | accounts::Error::DefaultStays => {
+                Self::conflict(error.to_string())
+            }
             accounts::Error::NoOrganization(_) | accounts::Error::NoKey => {
                 Self::not_found(error.to_string())
             }

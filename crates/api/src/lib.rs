@@ -55,6 +55,7 @@ mod named;
 mod one_port;
 mod openapi;
 mod operator;
+mod organizations;
 mod pauses;
 mod predictions;
 mod refused_key;
@@ -475,6 +476,11 @@ pub const ROUTES: &[Route] = &[
     route!(&[Control], GET, "/admin/organizations", Local, Bare, Free, admin::list_organizations, admin::LIST_ORGANIZATIONS),
     route!(&[Control], GET, "/admin/organizations/{organization}", Local, Bare, Free, limits::show, limits::SHOW),
     route!(&[Control], PUT, "/admin/organizations/{organization}/limits", Local, Small, Free, limits::change, limits::CHANGE),
+    route!(&[Control], POST, "/admin/organizations/{organization}/rename", Local, Small, Free, organizations::rename, organizations::RENAME),
+    route!(&[Control], GET, "/admin/organizations/{organization}/contents", Local, Bare, Free, organizations::contents, organizations::CONTENTS),
+    route!(&[Control], DELETE, "/admin/organizations/{organization}", Local, Bare, Free, organizations::delete, organizations::DELETE),
+    route!(&[Control], POST, "/admin/invitations", Local, Small, Free, links::invite_to, links::INVITE_TO),
+    route!(&[Control], DELETE, "/admin/members/{id}", Local, Bare, Free, members::remove_of, members::REMOVE_OF),
     route!(&[Control], POST, "/admin/chains", Local, Body, Free, chains::create, chains::CREATE),
     route!(&[Control], PUT, "/admin/chains", Local, Body, Free, chains::change, chains::CHANGE),
     route!(&[Control], GET, "/admin/chains", Local, Bare, Free, chains::list, chains::LIST),

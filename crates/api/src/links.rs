@@ -155,6 +155,27 @@ pub(crate) async fn withdraw(context: Context) -> Result<Response, crate::Error>
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+struct InvitationTo {
+    organization: Option<String>,
+    email: Option<String>,
+}
+
+pub(crate) const INVITE_TO: Doc =
+    Doc::new("admin", "admin_create_invitation", "Invite a person to an organization");
+
+/// `POST /admin/invitations`
+pub(crate) async fn invite_to(mut context: Context) -> Result<Response, crate::Error> {
+    let InvitationTo { organization, email } = context.request.json().await?;
+    let accounts = &context.services.accounts;
+    let organization = accounts.organization_or_default(organization.as_deref()).await?;
+    let email = email.as_deref().map(str::trim).filter(|email| !email.is_empty());
+    let members = context.services.members.by(context.actor());
+    let issued = members.invite(organization.id, email).await?;
+    Ok(response::json(StatusCode::CREATED, &new_link(&context, &issued)))
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 struct OwnerLinkRequest {
     organization: Option<String>,
 }

@@ -66,6 +66,19 @@ pub(crate) async fn remove(context: Context) -> Result<Response, crate::Error> {
     Ok(response::empty(StatusCode::NO_CONTENT))
 }
 
+pub(crate) const REMOVE_OF: Doc = Doc::new("admin", "admin_delete_member", "Remove a member");
+
+/// `DELETE /admin/members/{id}?organization=`
+pub(crate) async fn remove_of(context: Context) -> Result<Response, crate::Error> {
+    let id = id_of(&context)?;
+    let services = &context.services;
+    let name = context.request.query.get("organization");
+    let organization = services.accounts.organization_or_default(name).await?;
+    services.members.by(context.actor()).remove(organization.id, id).await?;
+    services.accounts.recheck_links();
+    Ok(response::empty(StatusCode::NO_CONTENT))
+}
+
 pub(crate) const RESET: Doc = Doc {
     responses: &[
         ResponseDoc::json::<NewLink>(201, "The link. This is the only response with it"),

@@ -13,6 +13,7 @@ mod backups;
 mod control;
 mod descriptors;
 mod doctor;
+mod erasure;
 mod first_start;
 mod housekeeping;
 mod inherited;
@@ -486,6 +487,7 @@ async fn attend(running: &Running, config: &Config, started: PayloadId) -> anyho
         started,
         config.accept_loss,
     ));
+    tasks.spawn(erasure::run(Arc::clone(services), tasks.clone()));
     tasks.spawn(backups::run(Arc::clone(services), tasks.clone(), config.clone()));
     tasks.spawn(private::keep_closed(config.data_dir.clone(), tasks.clone()));
     Ok(())

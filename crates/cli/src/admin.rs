@@ -163,7 +163,12 @@ impl Admin {
 
     /// Sends `DELETE path`.
     pub(super) async fn delete(&self, path: &str) -> anyhow::Result<()> {
-        self.ask(Method::DELETE, path, None).await.map(drop)
+        self.delete_with_answer(path).await.map(drop)
+    }
+
+    /// Sends `DELETE path`, and returns the answer.
+    pub(super) async fn delete_with_answer(&self, path: &str) -> anyhow::Result<Value> {
+        self.ask(Method::DELETE, path, None).await
     }
 
     /// Streams the response body of `GET path` to `out`, and calls `progress` with the number of

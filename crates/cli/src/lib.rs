@@ -112,7 +112,7 @@ enum Command {
     /// The Owner of an organization's dashboard: create the link for it
     #[command(subcommand)]
     Owner(member::OwnerCommand),
-    /// Members: the people who can log in to the dashboard
+    /// Members: invite, list and remove the people who can log in to the dashboard
     #[command(subcommand)]
     Member(member::Command),
     /// Fallback chains: the models to try when the primary model fails
@@ -410,6 +410,12 @@ mod tests {
         "orrery service status --json",
         "orrery man pages",
         "orrery org show o --json",
+        "orrery org rename o p --json",
+        "orrery org delete o",
+        "orrery org delete o --yes --force --json",
+        "orrery member invite --org o --json",
+        "orrery member invite a@b.c",
+        "orrery member remove a@b.c --org o",
         "orrery workflow list --org o --json",
         "orrery workflow show w",
         "orrery workflow run w --input @f.json --version v2 --org o --json",
@@ -529,6 +535,8 @@ mod tests {
             "orrery schedule create --cron @daily --workflow w --model m --version 1",
             "orrery schedule create --cron @daily --model m",
             "orrery file show 17",
+            "orrery org rename o",
+            "orrery member remove",
             "orrery chain show n --name n",
             "orrery serve --listen box.lan",
             "orrery serve --port 65531",

@@ -1,4 +1,4 @@
-//! `orrery org`: creates, lists and limits organizations.
+//! `orrery org`: creates, lists, limits, renames and deletes organizations.
 
 use anyhow::bail;
 use clap::Subcommand;
@@ -6,11 +6,11 @@ use serde_json::{Map, Value, json};
 
 use super::admin::segment;
 use super::key::understood;
-use super::output::{Column, Output};
+use super::output::{self, Column, Output};
 use super::{Shape, values};
 use orrery_config::Config;
 use orrery_wire::limits::Limits;
-use orrery_wire::operator::{Organization, Organizations};
+use orrery_wire::operator::{Contents, Organization, Organizations};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
@@ -49,6 +49,31 @@ pub(super) enum Command {
         /// Total size of files, in bytes or such as 10GB or 512MiB; further files are rejected
         #[arg(long, value_name = "BYTES", value_parser = values::size_limit)]
         storage: Option<values::Limit>,
+        #[command(flatten)]
+        shape: Shape,
+    },
+    /// Rename an organization; its id, keys and data stay
+    Rename {
+        /// The current name of the organization
+        #[arg(value_name = "ORGANIZATION")]
+        name: String,
+        /// The new name: 1 to 64 characters of a-z, 0-9 and -
+        #[arg(value_name = "NEW_NAME")]
+        new_name: String,
+        #[command(flatten)]
+        shape: Shape,
+    },
+    /// Delete an organization with all of its data; without --yes, only show what that is
+    Delete {
+        /// The name of the organization
+        #[arg(value_name = "ORGANIZATION")]
+        name: String,
+        /// Delete it. This cannot be undone
+        #[arg(long)]
+        yes: bool,
+        /// Cancel unfinished executions, instead of refusing the deletion
+        #[arg(long, requires = "yes")]
+        force: bool,
         #[command(flatten)]
         shape: Shape,
     },
@@ -93,7 +118,50 @@ pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()>
             let changed: Organization = understood(admin.put(&path, &change.into()).await?)?;
             show_limits(&changed, shape)
         }
+        Command::Rename { name, new_name, shape } => {
+            let path = format!("{}/rename", path_of(&name));
+            let answer = admin.post(&path, &json!({"name": new_name})).await?;
+            let renamed: Organization = understood(answer)?;
+            Output::new(shape.json).show(&renamed, &COLUMNS, [row(&renamed)])
+        }
+        Command::Delete { name, yes: false, shape, .. } => {
+            let path = format!("{}/contents", path_of(&name));
+            show_contents(&understood(admin.get(&path).await?)?, shape)?;
+            output::note(&format!(
+                "Nothing was deleted. To delete it: orrery org delete {name} --yes"
+            ));
+            Ok(())
+        }
+        Command::Delete { name, force, shape, .. } => {
+            let path = format!("{}?force={force}", path_of(&name));
+            show_contents(&understood(admin.delete_with_answer(&path).await?)?, shape)?;
+            output::note(&format!(
+                "Organization {name} is deleted: no key or member works any more. The service \
+                 erases its data in the background; after a restart, it continues."
+            ));
+            Ok(())
+        }
     }
+}
+
+fn show_contents(contents: &Contents, shape: Shape) -> anyhow::Result<()> {
+    let rows = [
+        ("API keys", contents.keys.to_string()),
+        ("members", contents.members.to_string()),
+        ("workflows", contents.workflows.to_string()),
+        ("schedules", contents.schedules.to_string()),
+        ("fallback chains", contents.chains.to_string()),
+        ("secrets", contents.secrets.to_string()),
+        ("webhook endpoints", contents.webhook_endpoints.to_string()),
+        ("unfinished executions", contents.unfinished_executions.to_string()),
+        ("files", contents.files.to_string()),
+        ("bytes of files", contents.file_bytes.to_string()),
+        ("balance in USD", format!("{:.6}", contents.balance_usd)),
+        ("executions, deliveries, ledger, agent sessions", "all".to_owned()),
+    ];
+    let rows = rows.map(|(what, count)| vec![what.to_owned(), count]);
+    let columns = [Column::Text("DATA"), Column::Number("COUNT")];
+    Output::new(shape.json).show(contents, &columns, rows)
 }
 
 fn path_of(name: &str) -> String {

@@ -28,6 +28,9 @@ pub struct Organization {
     pub created_at: Timestamp,
     #[serde(default, skip_serializing_if = "Limits::are_none")]
     pub limits: Limits,
+    /// When it was deleted. The record stays until all data of the organization is erased.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deleted_at: Option<Timestamp>,
 }
 
 /// The resource limits of an organization; absent fields have no limit.

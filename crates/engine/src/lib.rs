@@ -30,6 +30,7 @@ mod calls;
 mod cancel;
 mod children;
 mod consistency;
+mod erasure;
 mod error;
 mod events;
 mod exchanges;

@@ -1,10 +1,12 @@
 //! Retention: deletes old finished deliveries with their payloads, in small batches.
 //!
-//! An unfinished delivery is never deleted, regardless of its age.
+//! An unfinished delivery is never deleted, regardless of its age, unless its organization is.
+
+use std::time::Duration;
 
 use super::outbox::Outbox;
 use super::{Error, rows};
-use orrery_domain::delivery::Status;
+use orrery_domain::delivery::{self, Status};
 use orrery_domain::ids::{ExecutionId, OrganizationId};
 use orrery_domain::time::Timestamp;
 use orrery_runtime::SweepPace;
@@ -24,9 +26,28 @@ impl Outbox {
         organization: OrganizationId,
         cutoff: Timestamp,
     ) -> Result<usize, Error> {
+        self.purge_of(organization, &[Status::Delivered, Status::Failed], cutoff).await
+    }
+
+    /// Deletes all deliveries of a deleted organization, also pending ones.
+    ///
+    /// # Errors
+    /// As [`Outbox::purge_before`].
+    pub async fn erase(&self, organization: OrganizationId) -> Result<(), Error> {
+        let all = [Status::Pending, Status::Delivered, Status::Failed];
+        let cutoff = self.context.clock.now().plus(Duration::from_secs(24 * 3600));
+        self.purge_of(organization, &all, cutoff).await.map(drop)
+    }
+
+    async fn purge_of(
+        &self,
+        organization: OrganizationId,
+        statuses: &[Status],
+        cutoff: Timestamp,
+    ) -> Result<usize, Error> {
         let mut forgotten = 0;
         let pace = SweepPace::begin();
-        for status in [Status::Delivered, Status::Failed] {
+        for status in statuses.iter().copied() {
             let prefix = rows::status_rows(organization, status);
             let older = prefix.clone().time_newest_first(cutoff).raw(&[u8::MAX; 17]);
             loop {
@@ -70,6 +91,11 @@ impl Outbox {
             if delivery.endpoint.is_some() {
                 let of_execution = rows::of_execution(organization, delivery.execution);
                 commit.delete(of_execution.id(delivery.id));
+            }
+            if let Some(next) = delivery.progress.next_attempt_at {
+                let receiver = delivery::receiver(&delivery.webhook.url);
+                commit.delete(rows::due(next, organization, delivery.row()));
+                commit.delete(rows::parked(&receiver, next, organization, delivery.row()));
             }
             store.release(&mut commit, &delivery.body);
             bodies.push(delivery.body.clone());

@@ -69,6 +69,25 @@ pub struct Member {
     pub last_seen_at: Option<Time>,
 }
 
+/// What a deletion of an organization deletes.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Contents {
+    pub organization: String,
+    pub keys: u64,
+    pub members: u64,
+    pub workflows: u64,
+    pub schedules: u64,
+    pub chains: u64,
+    pub secrets: u64,
+    pub webhook_endpoints: u64,
+    pub unfinished_executions: u64,
+    pub files: u64,
+    pub file_bytes: u64,
+    pub balance_usd: f64,
+    /// Whether the organization is deleted.
+    pub deleted: bool,
+}
+
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Members {
     pub members: Vec<Member>,
@@ -398,7 +417,7 @@ impl ListedKey {
 impl Organization {
     #[must_use]
     pub fn of(owner: &Owner, limits: Limits) -> Self {
-        let Owner { id, name, created_at, limits: _ } = owner;
+        let Owner { id, name, created_at, limits: _, deleted_at: _ } = owner;
         Self { id: *id, name: name.clone(), created_at: (*created_at).into(), limits }
     }
 }

@@ -10,6 +10,7 @@ mod categories;
 mod changes;
 mod children;
 mod definitions;
+mod erasure;
 mod known;
 mod list;
 mod parameters;

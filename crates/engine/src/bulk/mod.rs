@@ -28,7 +28,7 @@ pub(crate) struct Jobs {
 }
 
 /// Key prefix of an organization's jobs, newest first.
-fn jobs_of(organization: OrganizationId) -> Key {
+pub(crate) fn jobs_of(organization: OrganizationId) -> Key {
     Key::table(Table::BulkJob).id(organization)
 }
 

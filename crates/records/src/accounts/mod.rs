@@ -6,6 +6,7 @@
 //! requests need no disk access.
 
 mod admin_keys;
+mod lifecycle;
 mod limiting;
 mod usage;
 
@@ -67,6 +68,10 @@ pub enum Error {
     InvalidExpiry,
     #[error("the organization {0} already exists")]
     Exists(String),
+    #[error(
+        "the organization {DEFAULT_ORGANIZATION} keeps its name: commands without --org use it"
+    )]
+    DefaultStays,
     #[error("there is no organization {0}")]
     NoOrganization(String),
     #[error("key not found")]
@@ -158,8 +163,10 @@ pub struct Accounts {
     uses: Arc<usage::Pending>,
     /// The limits of organizations, for enforcement.
     limits: limits::Handle,
-    /// Held from the read of an organization until its limits are changed in memory.
+    /// Held while the record of an organization changes.
     limiting: Arc<tokio::sync::Mutex<()>>,
+    /// Notified after an organization has been deleted.
+    erasing: Arc<tokio::sync::Notify>,
 }
 
 impl Accounts {
@@ -172,7 +179,8 @@ impl Accounts {
         let uses = Arc::default();
         let (limits, limiting) = (limits::Handle::default(), Arc::default());
         let tasks = Tasks::new();
-        Self { store, clock, cache, deleted, tasks, recorder, uses, limits, limiting }
+        let erasing = Arc::default();
+        Self { store, clock, cache, deleted, tasks, recorder, uses, limits, limiting, erasing }
     }
 
     /// Returns the limits of all organizations in memory.
@@ -200,6 +208,7 @@ impl Accounts {
             name: name.to_owned(),
             created_at: self.clock.now(),
             limits: Limits::default(),
+            deleted_at: None,
         };
         let by_name = name_key(name);
         let mut commit = Commit::new();
@@ -260,7 +269,8 @@ impl Accounts {
     /// [`Error::Storage`].
     pub async fn organizations(&self) -> Result<Vec<Organization>, Error> {
         let page = Page::of(Key::table(Table::Organization), LISTED);
-        Ok(self.store.records(page).await?)
+        let all: Vec<Organization> = self.store.records(page).await?;
+        Ok(all.into_iter().filter(|one| one.deleted_at.is_none()).collect())
     }
 
     /// Returns an organization by ID.
@@ -268,7 +278,8 @@ impl Accounts {
     /// # Errors
     /// [`Error::NoOrganization`], [`Error::Storage`].
     pub async fn organization_of(&self, id: OrganizationId) -> Result<Organization, Error> {
-        let found = self.store.read(&organization_key(id)).await?;
+        let found: Option<Organization> = self.store.read(&organization_key(id)).await?;
+        let found = found.filter(|one| one.deleted_at.is_none());
         found.ok_or_else(|| Error::NoOrganization(id.to_string()))
     }
 

@@ -227,6 +227,7 @@ fn account_records_match_golden_bytes() {
         name: "default".to_owned(),
         created_at: "2026-11-20T09:30:00Z".parse().unwrap(),
         limits: Limits::default(),
+        deleted_at: None,
     };
     let key = ApiKey {
         id: [2; 16].into(),

@@ -7,6 +7,7 @@
 mod artefacts;
 mod blobs;
 mod deletion;
+mod erasure;
 mod list;
 mod rows;
 mod upload;

@@ -6,6 +6,7 @@
 //! has it. This module is independent of HTTP and never deletes a key, since keys belong to the
 //! organization.
 
+mod erasure;
 mod followers;
 mod links;
 mod passwords;

@@ -41,8 +41,12 @@ pub(super) fn account_of(email: &str) -> Hash {
     Sha256::digest(folded(email).as_bytes()).into()
 }
 
+pub(super) fn members(organization: OrganizationId) -> Key {
+    Key::table(Table::Member).id(organization)
+}
+
 pub(super) fn member(organization: OrganizationId, id: MemberId) -> Key {
-    Key::table(Table::Member).id(organization).id(id)
+    members(organization).id(id)
 }
 
 pub(super) fn email(email: &str) -> Key {
@@ -61,8 +65,12 @@ pub(super) fn sessions_of(member: MemberId) -> Key {
     Key::table(Table::SessionOf).id(member)
 }
 
+pub(super) fn links() -> Key {
+    Key::table(Table::Link)
+}
+
 pub(super) fn link(hash: &[u8]) -> Key {
-    Key::table(Table::Link).raw(hash)
+    links().raw(hash)
 }
 
 pub(super) fn links_of(organization: OrganizationId, kind: LinkKind) -> Key {
