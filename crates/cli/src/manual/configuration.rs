@@ -93,7 +93,7 @@ fn paragraph(roff: &mut Roff, comment: &[&str]) {
 /// Adds a comment. Its lines are filled, except before a value that it explains.
 fn lines(roff: &mut Roff, comment: &[&str]) {
     for text in comment {
-        if text.starts_with(['"', ' ', '{', '[']) {
+        if text.starts_with(['"', '{', '[']) {
             roff.control("br", []);
         }
         roff.text([roman(text.trim())]);
