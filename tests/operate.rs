@@ -19,6 +19,8 @@ mod bench;
 mod check;
 #[path = "operate/commands.rs"]
 mod commands;
+#[path = "operate/configuration.rs"]
+mod configuration;
 #[path = "operate/doctor.rs"]
 mod doctor;
 #[path = "operate/document_answers.rs"]

@@ -339,7 +339,7 @@ fn value_of(metrics: &str, name: &str) -> Option<f64> {
 }
 
 /// Returns a loopback address for one service of one test process.
-fn own_address() -> Ipv4Addr {
+pub(crate) fn own_address() -> Ipv4Addr {
     static MADE: AtomicU32 = AtomicU32::new(0);
     const OF_A_PROCESS: u32 = 250;
     let made = MADE.fetch_add(1, Ordering::Relaxed);

@@ -3,6 +3,8 @@
 
 use super::FIRST_KEY;
 use orrery_api::{Role, Services};
+use orrery_config::Config;
+use orrery_records::accounts::BootstrapKey;
 use orrery_records::audit::Actor;
 
 /// Values that are shown once, on a terminal. The key and the setup link are secret.
@@ -21,6 +23,28 @@ impl std::fmt::Debug for FirstStart {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("FirstStart").finish_non_exhaustive()
     }
+}
+
+/// Returns the bootstrap key that the operator has chosen, if any.
+///
+/// # Errors
+/// Returns an error if it is too short, or not random.
+pub(super) fn bootstrap_key(config: &Config) -> anyhow::Result<Option<BootstrapKey>> {
+    let Some(key) = &config.bootstrap_key else { return Ok(None) };
+    BootstrapKey::new(key.expose().to_owned()).map(Some).map_err(anyhow::Error::msg)
+}
+
+/// Creates the bootstrap key in the organization `default`, unless this store has had one before.
+///
+/// # Errors
+/// Returns an error if the store cannot be read or written.
+pub(super) async fn bootstrap(services: &Services, key: &BootstrapKey) -> anyhow::Result<()> {
+    let (organization, _made) = services.accounts.ensure_default().await?;
+    match services.accounts.bootstrap(organization.id, key).await? {
+        Some(made) => tracing::info!(key = made.prefix, "bootstrap key created"),
+        None => tracing::info!("the store has had a bootstrap key before: none is created"),
+    }
+    Ok(())
 }
 
 /// Creates the organization `default`, and in an interactive start also the first API key and the

@@ -377,6 +377,7 @@ async fn bring_up(
     config: &Config,
     groups: impl FnOnce() -> Option<Arc<Groups>>,
 ) -> anyhow::Result<(Running, PayloadId)> {
+    let bootstrap_key = first_start::bootstrap_key(config)?;
     let tasks = Tasks::new();
     let clock = Clock::system();
     let (lock, bound, hosts) = lock_and_bind(config, &clock)?;
@@ -428,6 +429,9 @@ async fn bring_up(
     let unfinished = services.engine.recover().await?;
     services.outbox.start(&work);
     work.spawn(services.schedules.clone().run(work.clone()));
+    if let Some(key) = &bootstrap_key {
+        first_start::bootstrap(&services, key).await?;
+    }
     services.readiness.set();
     let disk = services.store.disk_space();
     tracing::info!(

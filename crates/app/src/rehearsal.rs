@@ -93,6 +93,8 @@ fn on_copy(config: &Config, data: PathBuf) -> Config {
         log: _,
         program: _,
         file: _,
+        source: _,
+        bootstrap_key: _,
         accept_loss: _,
     } = config;
     let mut copy = config.clone();

@@ -81,9 +81,13 @@ impl Reloading {
 
     async fn configuration(&self, services: &Services, actor: &Actor, reloaded: &mut Reloaded) {
         let current = self.config.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let Some(file) = current.file.clone() else { return };
-        let path = file.clone();
-        let read = tokio::task::spawn_blocking(move || Config::load(&path)).await;
+        let source = current.source.clone();
+        let file = source.path();
+        // A file may have been written since the start.
+        if current.file.is_none() && !file.exists() {
+            return;
+        }
+        let read = tokio::task::spawn_blocking(move || source.load()).await;
         let shown = file.display();
         let new = match read {
             Ok(Ok(new)) => new,
@@ -103,6 +107,7 @@ impl Reloading {
             now.telemetry.clone_from(&new.telemetry);
             reloaded.applied.push("telemetry".to_owned());
         }
+        now.file.clone_from(&new.file);
         reloaded.needs_restart = differences(&now, &new);
         *self.config.lock().unwrap_or_else(PoisonError::into_inner) = now;
         let changes = (!reloaded.applied.is_empty()).then(|| reloaded.applied.join(", "));

@@ -13,7 +13,7 @@ use super::key::understood;
 use super::output::{self, Column, Output};
 use super::owner::Owner;
 use super::service;
-use orrery_config::Config;
+use orrery_config::{Config, Source};
 use orrery_runtime::Clock;
 use orrery_wire::service::{DoctorReport, Finding, Listening, RunningService, Verdict};
 
@@ -25,7 +25,8 @@ struct Report {
 }
 
 pub(super) async fn run(file: Option<&Path>, output: &Output) -> anyhow::Result<ExitCode> {
-    let (config, mut findings) = check::configuration(file);
+    let (config, mut findings) =
+        check::configuration(&Source { file: file.map(Path::to_path_buf), ..Source::default() });
     match of_service(&config).await {
         Ok(DoctorReport { findings: found, running: Some(running) }) => {
             // These findings describe the running service, regardless of the configuration given to
@@ -69,7 +70,8 @@ async fn of_service(config: &Config) -> anyhow::Result<DoctorReport> {
 /// Returns findings on the configuration that the running service will read at its next start, and
 /// on its listeners.
 fn of_running(running: RunningService) -> Vec<Finding> {
-    let (_, mut findings) = check::configuration(running.file.as_deref());
+    let (_, mut findings) =
+        check::configuration(&Source { file: running.file, ..Source::default() });
     let listens = |host: &Listening| Finding::good(&host.host, format!("{} is served", host.url));
     findings.extend(running.listening.iter().map(listens));
     findings

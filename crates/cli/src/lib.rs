@@ -49,6 +49,7 @@ mod seal;
 mod secret;
 mod serve;
 mod service;
+mod settings;
 mod signals;
 mod stored_file;
 mod top;
@@ -83,7 +84,7 @@ const LONG_VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("ORRERY
 #[derive(Debug, Parser)]
 #[command(name = "orrery", version, long_version = LONG_VERSION, max_term_width = 100)]
 #[command(
-    after_help = "Without a command, orrery runs the service. Without a configuration file, it keeps its data in ./orrery-data and listens on 127.0.0.1, ports 8080 to 8084."
+    after_help = "Without a command, orrery runs the service. Without --config, it keeps its data in ./orrery-data, listens on 127.0.0.1, ports 8080 to 8084, and reads ./orrery-data/config.toml if it exists, which `orrery config` writes."
 )]
 struct Arguments {
     /// The configuration file
@@ -98,7 +99,10 @@ enum Command {
     /// Run the service
     Serve(serve::Serve),
     /// Check configuration, manifests, TLS files, ports and folders, and report all problems
-    Check(Shape),
+    Check(check::Check),
+    /// The configuration file: write it, show what holds, change a key
+    #[command(subcommand)]
+    Config(settings::Command),
     /// Diagnose machine, data, backups and work of the service, and suggest a fix for each problem
     Doctor(Shape),
     Top(top::Top),
@@ -232,12 +236,10 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     match arguments.command.unwrap_or(Command::Serve(serve::Serve::default())) {
         Command::Serve(asked) => {
             let config = asked.configuration(file)?;
-            until_stopped(serve::run(asked, config))?;
+            until_stopped(serve::run(config))?;
         }
-        Command::Check(shape) => {
-            let file = place::file_or_found(file);
-            return block_on(check::run(file.as_deref(), &Output::new(shape.json)));
-        }
+        Command::Check(asked) => return block_on(check::run(asked, file)),
+        Command::Config(command) => block_on(settings::run(command, file))?,
         Command::Doctor(shape) => {
             let file = place::file_or_found(file);
             return block_on(doctor::run(file.as_deref(), &Output::new(shape.json)));
@@ -314,16 +316,25 @@ fn upgrade(asked: upgrade::Upgrade, file: Option<&Path>) -> anyhow::Result<ExitC
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Loads the configuration from `file`, or uses the defaults if there is no file.
+/// Loads the configuration from `file`; without a file, that of the current folder.
 fn configuration(file: Option<&Path>) -> anyhow::Result<Config> {
-    let Some(path) = file else { return Ok(Config::defaults()) };
-    Config::load(path).map_err(|faults| {
-        let lines: Vec<String> = faults.iter().map(|fault| located(path, fault)).collect();
-        anyhow::anyhow!("{}", lines.join("\n  ")).context(format!(
-            "{} cannot be used; `orrery --config {0} check` also checks everything else",
-            path.display()
-        ))
-    })
+    loaded(&config::Source { file: file.map(Path::to_path_buf), ..config::Source::default() })
+}
+
+fn loaded(source: &config::Source) -> anyhow::Result<Config> {
+    source.load().map_err(|faults| unusable(source, &faults))
+}
+
+/// Returns the error for a configuration with faults.
+fn unusable(source: &config::Source, faults: &[config::Error]) -> anyhow::Error {
+    let path = source.path();
+    let lines: Vec<String> = faults.iter().map(|fault| located(&path, fault)).collect();
+    let named =
+        source.file.as_ref().map_or_else(String::new, |_| format!(" --config {}", path.display()));
+    anyhow::anyhow!("{}", lines.join("\n  ")).context(format!(
+        "{} cannot be used; `orrery{named} check` also checks everything else",
+        path.display()
+    ))
 }
 
 /// Formats an error as compilers do, so that editors and terminals can link to its location.
@@ -387,7 +398,13 @@ mod tests {
         "orrery",
         "orrery serve --config x.toml",
         "orrery serve --listen 0.0.0.0 --port 9000",
+        "orrery serve --set agent.model=llama --set log.level=debug --bootstrap-key-file key",
         "orrery --config x.toml check --json",
+        "orrery check --set agent.model=llama",
+        "orrery config init",
+        "orrery --config x.toml config init --production",
+        "orrery config show --json",
+        "orrery config set agent.model llama",
         "orrery doctor --json",
         "orrery top",
         "orrery top --every 0.5",
@@ -540,6 +557,8 @@ mod tests {
             "orrery chain show n --name n",
             "orrery serve --listen box.lan",
             "orrery serve --port 65531",
+            "orrery serve --set agent.model",
+            "orrery config set agent.model",
             "orrery audit list --limit many",
             "orrery decide --model m --state s",
             "orrery agent --mode fast",

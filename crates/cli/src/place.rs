@@ -12,12 +12,13 @@ use super::output;
 use orrery_config::Config;
 
 /// The configuration of an installed service.
-const INSTALLED: &str = "/etc/orrery/config.toml";
+pub(super) const INSTALLED: &str = "/etc/orrery/config.toml";
 
 /// The place where a command without `--config` finds its service.
 #[derive(Debug, PartialEq, Eq)]
 enum Place {
-    /// `./orrery-data`: the data folder of a service without a configuration file.
+    /// `./orrery-data`: the data folder of a service that is started without `--config`, or its
+    /// configuration.
     Here,
     /// The configuration of the installed service.
     Installed(PathBuf),
@@ -78,16 +79,16 @@ pub(super) fn file_or_found(file: Option<&Path>) -> Option<PathBuf> {
 
 fn configuration(place: &Place) -> anyhow::Result<Config> {
     match place {
-        Place::Here => Ok(Config::defaults()),
+        Place::Here => super::configuration(None),
         Place::Installed(file) => super::configuration(Some(file)),
         Place::Data => Ok(Config::for_installed()),
     }
 }
 
-/// Returns the first that exists: a store in `here`, the configuration `installed`, a store in
-/// `data`.
+/// Returns the first that exists: a store or a configuration in `here`, the configuration
+/// `installed`, a store in `data`.
 fn find(here: &Path, installed: &Path, data: &Path) -> Option<Place> {
-    if holds_store(here) {
+    if holds_store(here) || here.join("config.toml").is_file() {
         return Some(Place::Here);
     }
     // A file that this user may not stat counts as present; reading it then reports the error.
@@ -139,5 +140,8 @@ mod tests {
         );
         fs::create_dir_all(here.join("store")).unwrap();
         assert_eq!(found(), Some(Place::Here));
+        fs::remove_dir(here.join("store")).unwrap();
+        fs::write(here.join("config.toml"), "").unwrap();
+        assert_eq!(found(), Some(Place::Here), "its data may be elsewhere");
     }
 }

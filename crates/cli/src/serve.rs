@@ -4,7 +4,7 @@
 //! otherwise they would be written to a log.
 
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
@@ -12,7 +12,9 @@ use rustix::io::Errno;
 use super::first_run::{self, Welcome};
 use super::{output, values};
 use orrery_app::FirstStart;
-use orrery_config::{Config, FIRST_PORT_MAX, TlsMode};
+use orrery_config::edit::Setting;
+use orrery_config::secret::{self, replaceable_by_others};
+use orrery_config::{Config, FIRST_PORT_MAX, Flags, Secret, Source, TlsMode};
 use orrery_telemetry as telemetry;
 
 /// Run the service
@@ -22,32 +24,58 @@ pub(super) struct Serve {
     /// for this start
     #[arg(long)]
     accept_loss: bool,
-    /// Listen on this address instead of 127.0.0.1, such as 0.0.0.0; only without a configuration
-    /// file
+    /// Listen on this address instead of that of the configuration, such as 0.0.0.0
     #[arg(long, value_name = "ADDRESS", value_parser = values::address)]
     listen: Option<IpAddr>,
-    /// The port of the base host instead of 8080; the other hosts use the next four, the metrics
-    /// the one after; only without a configuration file
+    /// The port of the base host instead of that of the configuration; the other hosts use the next
+    /// four, the metrics the one after
     #[arg(long, value_name = "PORT", value_parser = port)]
     port: Option<u16>,
+    /// Set a key of the configuration for this start, such as agent.model=llama; repeatable
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<Setting>,
+    /// Create the API key in this file at the first start, for automation: smk_ and at least 32
+    /// characters. The environment variable ORRERY_BOOTSTRAP_KEY can hold the key instead
+    #[arg(long, value_name = "FILE")]
+    bootstrap_key_file: Option<PathBuf>,
 }
 
+/// The environment variable with the bootstrap key.
+const BOOTSTRAP_KEY: &str = "ORRERY_BOOTSTRAP_KEY";
+
 impl Serve {
-    /// Returns the configuration of the service.
+    /// Returns the configuration of the service: the flags on top of the file.
     ///
     /// # Errors
-    /// Returns an error when the file is invalid, or addresses are given both in a file and on the
-    /// command line.
+    /// Returns an error when the file, a flag or the bootstrap key is invalid.
     pub(super) fn configuration(&self, file: Option<&Path>) -> anyhow::Result<Config> {
-        match file {
-            None => Ok(Config::defaults_on(self.listen, self.port)),
-            Some(file) if self.listen.is_some() || self.port.is_some() => anyhow::bail!(
-                "--listen and --port are for a start without a configuration file: set `listen` of each \
-                 host in {}",
-                file.display()
-            ),
-            Some(_) => super::configuration(file),
+        let flags = Flags { listen: self.listen, port: self.port, set: self.set.clone() };
+        let source = Source { file: file.map(Path::to_path_buf), flags };
+        let mut config = super::loaded(&source)?;
+        if source.file.is_none()
+            && let Some(found) = &config.file
+        {
+            refuse_foreign(found)?;
         }
+        config.accept_loss = self.accept_loss;
+        config.bootstrap_key = self.bootstrap_key()?;
+        Ok(config)
+    }
+
+    fn bootstrap_key(&self) -> anyhow::Result<Option<Secret>> {
+        if let Some(file) = &self.bootstrap_key_file {
+            return secret::from_file(file).map(Some).map_err(anyhow::Error::msg);
+        }
+        Ok(std::env::var(BOOTSTRAP_KEY).ok().filter(|key| !key.is_empty()).map(Secret::from))
+    }
+}
+
+/// Refuses a configuration that was found and not named, if other users can change it: it can name
+/// programs that the service runs.
+fn refuse_foreign(file: &Path) -> anyhow::Result<()> {
+    match replaceable_by_others(file) {
+        Some(reason) => anyhow::bail!("{reason}, or name it with --config {}", file.display()),
+        None => Ok(()),
     }
 }
 
@@ -57,8 +85,7 @@ fn port(text: &str) -> Result<u16, String> {
     port.ok_or(format!("write a port from 1 to {FIRST_PORT_MAX}, such as 9000"))
 }
 
-pub(super) async fn run(asked: Serve, mut config: Config) -> anyhow::Result<()> {
-    config.accept_loss = asked.accept_loss;
+pub(super) async fn run(config: Config) -> anyhow::Result<()> {
     refuse_unwritable(&config)?;
     telemetry::start_logs(&config.log)?;
     if !output::on_a_terminal() {
@@ -143,12 +170,22 @@ mod tests {
         assert_eq!(config.metrics.listen[0].to_string(), "127.0.0.1:9005");
         assert!(config.egress.allow.is_empty(), "loopback is for a service of this machine alone");
         assert_eq!(Serve::default().configuration(None).unwrap(), Config::defaults());
-        let error = asked.configuration(Some(Path::new("c.toml"))).unwrap_err().to_string();
-        assert!(error.contains("set `listen` of each host in c.toml"), "{error}");
         assert_eq!(port("65530"), Ok(65_530));
         for wrong in ["0", "65531", "http"] {
             assert!(port(wrong).unwrap_err().contains("such as 9000"), "{wrong}");
         }
+    }
+
+    #[test]
+    fn serve_takes_no_configuration_that_others_can_change() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("config.toml");
+        std::fs::write(&file, "").unwrap();
+        assert!(refuse_foreign(&file).is_ok());
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+        std::fs::set_permissions(&file, open).unwrap();
+        let refused = refuse_foreign(&file).unwrap_err().to_string();
+        assert!(refused.contains("chmod o-w") && refused.contains("--config"), "{refused}");
     }
 
     #[test]

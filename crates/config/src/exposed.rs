@@ -6,10 +6,12 @@
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
+use serde_json::Value as Json;
 use toml::de::{DeTable, DeValue};
 
 use super::FILE_BYTES_MAX;
 use super::reader::read_file;
+use orrery_domain::mask::MASKED;
 
 /// Permission bits of users who are neither the owner nor in the group.
 const OTHERS: u32 = 0o007;
@@ -50,16 +52,51 @@ pub fn warning(path: &Path) -> Option<String> {
     if mode & OTHERS == 0 {
         return None;
     }
-    let text = read_file(path, FILE_BYTES_MAX).ok()?;
-    let (document, _errors) = DeTable::parse_recoverable(&text);
-    let mut found = Vec::new();
-    look(document.get_ref(), "", 0, &mut found);
-    let first = found.first()?;
+    let first = first_secret(&read_file(path, FILE_BYTES_MAX).ok()?)?;
     let shown = path.display();
     Some(format!(
         "{shown} has mode {mode:04o}, so other users can read the secret in `{first}`: write it as \
          \"${{file:PATH}}\", or run chmod o-rwx on the file"
     ))
+}
+
+/// Returns the key of the first secret in a file with this text.
+#[must_use]
+pub fn first_secret(text: &str) -> Option<String> {
+    let (document, _errors) = DeTable::parse_recoverable(text);
+    let mut found = Vec::new();
+    look(document.get_ref(), "", 0, &mut found);
+    found.into_iter().next()
+}
+
+/// Returns the value of `key` as JSON, with secrets masked.
+pub(super) fn masked(key: &str, value: &DeValue<'_>) -> Json {
+    let name = key.rsplit('.').next().unwrap_or(key);
+    match value {
+        DeValue::String(text) if is_secret(name, key, text) => MASKED.into(),
+        DeValue::String(text) => text.as_ref().into(),
+        DeValue::Boolean(flag) => (*flag).into(),
+        DeValue::Datetime(moment) => moment.to_string().into(),
+        DeValue::Integer(number) => number.as_str().parse::<i64>().map_or(Json::Null, Json::from),
+        DeValue::Float(number) => number.as_str().parse::<f64>().map_or(Json::Null, Json::from),
+        DeValue::Table(table) => {
+            let fields = table.iter().map(|(name, value)| {
+                let name: &str = name.get_ref();
+                (name.to_owned(), masked(&format!("{key}.{name}"), value.get_ref()))
+            });
+            Json::Object(fields.collect())
+        }
+        DeValue::Array(items) => {
+            let mut found = Vec::new();
+            look_at(value, name, key, 0, &mut found);
+            let has_strings = items.iter().any(|item| item.get_ref().is_str());
+            // In a list of strings, such as a command, one string may explain the next.
+            if has_strings && !found.is_empty() {
+                return MASKED.into();
+            }
+            items.iter().map(|item| masked(key, item.get_ref())).collect()
+        }
+    }
 }
 
 fn look(table: &DeTable<'_>, path: &str, depth: usize, found: &mut Vec<String>) {
@@ -206,6 +243,27 @@ mod tests {
             assert!(!warning.contains("sk-upstream"), "{warning}");
             assert_eq!(said(text, 0o640), None, "{text}");
             assert_eq!(said(text, 0o600), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn secrets_in_values_are_masked() {
+        for (text, expect) in [
+            ("key = 'sk-upstream'", r#"{"key":"***"}"#),
+            ("key = '${file:key}'", r#"{"key":"${file:key}"}"#),
+            (
+                "headers = { Cookie = 'x', Accept = 'y' }",
+                r#"{"headers":{"Cookie":"***","Accept":"y"}}"#,
+            ),
+            ("after = ['copy', '--token', 'abc']", r#"{"after":"***"}"#),
+            ("after = ['copy', 'to']", r#"{"after":["copy","to"]}"#),
+            (
+                "servers = [{ name = 'a', env = { API_TOKEN = 'x' }, n = 1.5, b = true }]",
+                r#"{"servers":[{"name":"a","env":{"API_TOKEN":"***"},"n":1.5,"b":true}]}"#,
+            ),
+        ] {
+            let table = DeValue::Table(DeTable::parse(text).unwrap().into_inner());
+            assert_eq!(masked("", &table).to_string(), expect, "{text}");
         }
     }
 

@@ -1,9 +1,12 @@
 //! The configuration: all keys as validated, typed values.
 //!
-//! `config.example.toml` shows each key with its default, which a test verifies. [`Config::load`]
-//! reads a file and reports all errors at once, each with its line and column; [`Config::defaults`]
-//! applies without a file. All values in a [`Config`] are in range, so later code does not check
-//! them again.
+//! `config.example.toml` shows each key with its default, which a test verifies. A [`Source`] reads
+//! a file and the flags of the command line, and reports all errors at once, each with its line and
+//! column; [`Config::defaults`] applies without both. All values in a [`Config`] are in range, so
+//! later code does not check them again.
+//!
+//! `edit` changes one key of a file and keeps the rest of its text; `explain` lists each key with
+//! its value and where the value comes from, and writes a file that states all of them.
 //!
 //! `reader`, `values` and `secret` also read the manifests of models.
 //!
@@ -11,26 +14,31 @@
 //! secrets never appear in errors or in `Debug`.
 
 mod agent;
+pub mod edit;
+pub mod explain;
 pub mod exposed;
 pub mod reader;
 mod router;
 pub mod secret;
 mod sections;
+mod source;
 #[cfg(test)]
 mod tests;
 pub mod values;
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ipnet::IpNet;
 
-use self::reader::read_file;
 pub use self::secret::Secret;
+pub use self::source::{Flags, LOCAL_FILE, Source};
 
+/// Each key with its default, and what it means: the text of `config.example.toml`.
+const EXAMPLE: &str = include_str!("../../../config.example.toml");
 /// Maximum size of the configuration file, in bytes.
 pub const FILE_BYTES_MAX: u64 = 1024 * 1024;
 /// The largest port of the base host that leaves room for the ports of the other hosts and the
@@ -67,8 +75,12 @@ pub struct Config {
     /// The path of this program, which is also started as the guard of models' workers. Not set by
     /// files.
     pub program: PathBuf,
-    /// The file from which the configuration was read, for reloads. Not set by files.
+    /// The file from which the configuration was read. Not set by files.
     pub file: Option<PathBuf>,
+    /// How the configuration was read, so that a reload reads it in the same way. Not set by files.
+    pub source: Source,
+    /// The text of the first API key, if the operator chooses it. Not set by files.
+    pub bootstrap_key: Option<Secret>,
     /// Whether the operator accepts missing or removed files, for this start. Not set by files.
     pub accept_loss: bool,
 }
@@ -518,15 +530,6 @@ impl Config {
         config
     }
 
-    /// Returns the configuration that applies without a file, on another address or with another
-    /// port for the base host. The ports of the other hosts and of the metrics follow that port.
-    #[must_use]
-    pub fn defaults_on(address: Option<IpAddr>, first_port: Option<u16>) -> Self {
-        let defaults = sections::Defaults::listening_on(address, first_port);
-        let (config, _errors, _known) = sections::read("", Path::new(""), &defaults);
-        config
-    }
-
     /// Returns the configuration of an installed service whose file is unknown.
     #[must_use]
     pub fn for_installed() -> Self {
@@ -541,24 +544,6 @@ impl Config {
     /// # Errors
     /// All errors of the file, in the order of its lines.
     pub fn load(path: &Path) -> Result<Self, Vec<Error>> {
-        let (config, errors) = Self::examine(path);
-        if errors.is_empty() { Ok(config) } else { Err(errors) }
-    }
-
-    /// Reads the file at `path` as far as possible; defaults replace invalid values. This is for
-    /// `orrery check`, which continues after errors. The service must not run with a configuration
-    /// that has errors.
-    #[must_use]
-    pub fn examine(path: &Path) -> (Self, Vec<Error>) {
-        secret::hide_from_programs(path);
-        let folder = path.parent().unwrap_or(Path::new(""));
-        let (text, unreadable) = match read_file(path, FILE_BYTES_MAX) {
-            Ok(text) => (text, None),
-            Err(message) => (String::new(), Some(Error { line: 0, column: 0, message })),
-        };
-        let (mut config, errors, _known) =
-            sections::read(&text, folder, &sections::Defaults::with_a_file());
-        config.file = Some(absolute(path));
-        (config, unreadable.into_iter().chain(errors).collect())
+        Source::of_file(path).load()
     }
 }

@@ -21,8 +21,8 @@ use super::values::{
 };
 use super::{
     Audit, Backup, Billing, Compat, Config, Cors, Dashboard, Decisions, Egress, Engine, Error,
-    Files, Host, Hosts, Limits, Log, LogFormat, Metrics, Rate, Retention, Telemetry, Tls, TlsMode,
-    Webhooks, secret,
+    Files, Host, Hosts, Limits, Log, LogFormat, Metrics, Rate, Retention, Source, Telemetry, Tls,
+    TlsMode, Webhooks, secret,
 };
 
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -48,6 +48,7 @@ const TOKENS_PER_DAY_MAX: u64 = 1_000_000_000_000;
 /// Defaults that differ between a service with a configuration file and one without.
 #[derive(Debug, Clone)]
 pub(super) struct Defaults {
+    /// Absolute paths, or paths relative to the working folder.
     data_dir: &'static str,
     models_dir: &'static str,
     /// The address of every host.
@@ -78,15 +79,14 @@ impl Defaults {
     /// Returns the same defaults on other addresses. If the hosts' ports are moved, the metrics
     /// port follows them. Client URLs may reach loopback addresses only while the hosts are not
     /// reachable from other machines.
-    pub(super) fn listening_on(address: Option<IpAddr>, first_port: Option<u16>) -> Self {
-        let here = Self::without_a_file();
-        let address = address.unwrap_or(here.address);
+    pub(super) fn listening_on(self, address: Option<IpAddr>, first_port: Option<u16>) -> Self {
+        let address = address.unwrap_or(self.address);
         Self {
             address,
-            first_port: first_port.unwrap_or(here.first_port),
-            metrics_port: first_port.map_or(METRICS_PORT, |port| port.saturating_add(HOSTS)),
-            allow: if address.to_canonical().is_loopback() { here.allow } else { &[] },
-            ..here
+            first_port: first_port.unwrap_or(self.first_port),
+            metrics_port: first_port.map_or(METRICS_PORT, metrics_port),
+            allow: if address.to_canonical().is_loopback() { self.allow } else { &[] },
+            ..self
         }
     }
 
@@ -104,8 +104,13 @@ impl Defaults {
     }
 }
 
-/// Reads `text`. Relative paths, including those of the defaults, are resolved against `folder`,
-/// and all paths of the result are absolute. Returns the configuration (with defaults for invalid
+/// Returns the port of the metrics if the base host has `first_port`.
+pub(super) const fn metrics_port(first_port: u16) -> u16 {
+    first_port.saturating_add(HOSTS)
+}
+
+/// Reads `text`. Relative paths in it are resolved against `folder`, and all paths of the result
+/// are absolute. Returns the configuration (with defaults for invalid
 /// values), the errors, and all known keys.
 pub(super) fn read(
     text: &str,
@@ -132,8 +137,9 @@ fn telemetry(section: &mut Section<'_>, folder: &Path) -> Telemetry {
 }
 
 fn everything(root: &mut Section<'_>, folder: &Path, defaults: &Defaults) -> Config {
-    let data_dir = root.get("data_dir", folder.join(defaults.data_dir), path(folder));
-    let models_dir = root.get("models_dir", folder.join(defaults.models_dir), path(folder));
+    let default = |path: &str| super::absolute(Path::new(path));
+    let data_dir = root.get("data_dir", default(defaults.data_dir), path(folder));
+    let models_dir = root.get("models_dir", default(defaults.models_dir), path(folder));
     let tls = root.section("tls", |section| tls(section, folder));
     let (hosts, metrics) = listeners(root, &tls, defaults);
     Config {
@@ -181,6 +187,8 @@ fn everything(root: &mut Section<'_>, folder: &Path, defaults: &Defaults) -> Con
         models_dir,
         program: PathBuf::from("/proc/self/exe"),
         file: None,
+        source: Source::default(),
+        bootstrap_key: None,
         accept_loss: false,
     }
 }

@@ -120,9 +120,9 @@ pub fn duration(range: RangeInclusive<Duration>) -> impl Fn(&Value<'_>) -> Parse
     }
 }
 
-/// Parses a path. A relative path is resolved against `folder`.
+/// Parses a path. A relative path is resolved against `folder`, which `"."` stands for.
 pub fn path(folder: &Path) -> impl Fn(&Value<'_>) -> Parsed<PathBuf> {
-    move |value| text(value).map(|path| folder.join(path))
+    move |value| text(value).map(|path| folder.join(path).components().collect())
 }
 
 /// Parses a program and its arguments. A relative path to the program is resolved against `folder`;

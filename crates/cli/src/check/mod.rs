@@ -14,8 +14,9 @@ use super::admin::Admin;
 use super::key::understood;
 use super::output::{Column, Output};
 use super::owner::Owner;
-use super::{located, output, service};
-use orrery_config::Config;
+use super::{located, output, place, service};
+use orrery_config::edit::Setting;
+use orrery_config::{Config, Flags, Source};
 use orrery_runtime::Clock;
 use orrery_wire::service::{DoctorReport, Finding, RunningService, Verdict};
 
@@ -28,20 +29,32 @@ pub(super) const fn sign(verdict: Verdict) -> &'static str {
     }
 }
 
+#[derive(Debug, clap::Args)]
+pub(super) struct Check {
+    /// Check as if KEY had this value, such as log.level=debug; repeatable
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(super) set: Vec<Setting>,
+    #[command(flatten)]
+    pub(super) shape: super::Shape,
+}
+
 #[derive(Debug, Serialize)]
 struct Report {
     good: bool,
     findings: Vec<Finding>,
 }
 
-pub(super) async fn run(file: Option<&Path>, output: &Output) -> anyhow::Result<ExitCode> {
-    let (config, findings) = configuration(file);
+pub(super) async fn run(asked: Check, file: Option<&Path>) -> anyhow::Result<ExitCode> {
+    let flags = Flags { set: asked.set, ..Flags::default() };
+    let source = &Source { file: place::file_or_found(file), flags };
+    let output = Output::new(asked.shape.json);
+    let (config, findings) = configuration(source);
     // The check uses the permissions of the service's user, not those of root.
     let mut findings = match Owner::of(&config.data_dir) {
         None => looked_at(&config, findings),
         Some(owner) => {
             let looked = owner.looks(|| {
-                let (_, findings) = configuration(file);
+                let (_, findings) = configuration(source);
                 looked_at(&config, findings)
             });
             let shown = config.data_dir.display();
@@ -77,22 +90,21 @@ fn looked_at(config: &Config, mut findings: Vec<Finding>) -> Vec<Finding> {
 
 /// Reads the configuration and reports its errors. Invalid parts are replaced by their defaults, so
 /// that the rest can be checked.
-pub(super) fn configuration(file: Option<&Path>) -> (Config, Vec<Finding>) {
-    let Some(path) = file else {
-        let found = Finding::new("config", Verdict::Good, "no file: the defaults apply");
-        return (Config::defaults(), vec![found]);
-    };
-    let (config, faults) = Config::examine(path);
+pub(super) fn configuration(source: &Source) -> (Config, Vec<Finding>) {
+    let (config, faults) = source.examine();
     if faults.is_empty() {
-        return (config, vec![Finding::new("config", Verdict::Good, path.display().to_string())]);
+        let file = config.file.as_ref().map(|path| path.display().to_string());
+        let detail = file.unwrap_or_else(|| "no file: the defaults apply".to_owned());
+        return (config, vec![Finding::good("config", detail)]);
     }
+    let path = source.path();
     let found =
-        faults.iter().map(|fault| Finding::new("config", Verdict::Fault, located(path, fault)));
+        faults.iter().map(|fault| Finding::new("config", Verdict::Fault, located(&path, fault)));
     (config, found.collect())
 }
 
 /// Returns the running service of this data folder, if this user may query it.
-async fn running(config: &Config) -> Option<RunningService> {
+pub(super) async fn running(config: &Config) -> Option<RunningService> {
     let admin = Admin::running(config).await?;
     let report: DoctorReport = understood(admin.get("/admin/doctor").await.ok()?).ok()?;
     report.running
@@ -100,7 +112,10 @@ async fn running(config: &Config) -> Option<RunningService> {
 
 /// Returns a finding if the running service of this data folder was started with another
 /// configuration file.
-fn other_file(config: &Config, RunningService { file, .. }: RunningService) -> Option<Finding> {
+pub(super) fn other_file(
+    config: &Config,
+    RunningService { file, .. }: RunningService,
+) -> Option<Finding> {
     if file == config.file {
         return None;
     }

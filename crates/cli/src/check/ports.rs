@@ -38,10 +38,10 @@ fn elsewhere(
     name: &str,
     url: &str,
 ) -> Option<Finding> {
-    let running = running.filter(|running| running.file.is_none() && config.file.is_none())?;
+    let running = running.filter(|running| running.file == config.file)?;
     let host = running.listening.iter().find(|host| host.host == name && host.url != url)?;
     let detail = format!(
-        "{} is served by the running service of this data folder, started with --listen or --port",
+        "{} is served by the running service of this data folder, which was started with other flags",
         host.url
     );
     Some(Finding::good(name, detail))
@@ -76,6 +76,7 @@ fn port(name: &str, address: &SocketAddr, service: Option<u32>) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use orrery_config::{Flags, Source};
     use orrery_wire::service::Listening;
 
     #[test]
@@ -101,7 +102,8 @@ mod tests {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut config = Config::defaults();
         config.hosts.base.listen = vec![taken.local_addr().unwrap()];
-        let started = Config::defaults_on(None, Some(9000));
+        let flags = Flags { port: Some(9000), ..Flags::default() };
+        let started = Source { file: None, flags }.load().unwrap();
         let hosts = started.hosts.named().into_iter();
         let listening = hosts
             .map(|(name, host)| Listening { host: name.to_owned(), url: host.public_url.clone() })

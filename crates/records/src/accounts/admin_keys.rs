@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use super::bootstrap_key::may_be_a_key;
 use super::{Accounts, Error, Hash, KEY_PREFIX, has_the_form_of_a_key, hash, hash_key, id_key};
 use orrery_domain::account::{ApiKey, box_owner};
 use orrery_domain::ids::{KeyId, OrganizationId};
@@ -63,7 +64,7 @@ impl Accounts {
         if has_the_form_of_a_key(other, presented) {
             return Ok(KeyFault::OtherKind);
         }
-        if !has_the_form_of_a_key(prefix, presented) {
+        if !may_be_a_key(prefix, presented) {
             return Ok(KeyFault::Form);
         }
         let key = self.store.get(&hash_key(&hash(presented))).await?;

@@ -6,6 +6,7 @@
 //! requests need no disk access.
 
 mod admin_keys;
+mod bootstrap_key;
 mod lifecycle;
 mod limiting;
 mod usage;
@@ -34,6 +35,8 @@ use orrery_storage::record::decode;
 use orrery_storage::{self as storage, Commit, Key, Page, Store, Table};
 
 pub use self::admin_keys::{ADMIN_KEY_PREFIX, KeyFault};
+pub use self::bootstrap_key::BootstrapKey;
+use self::bootstrap_key::may_be_a_key;
 
 /// The prefix of every API key (`docs/spec/hosts.md`, "Authentication").
 pub const KEY_PREFIX: &str = "smk_";
@@ -319,26 +322,37 @@ impl Accounts {
             return Err(Error::InvalidKeyName);
         }
         let full = random_key(prefix)?;
-        let key = ApiKey {
+        let key = ApiKey { expires_at, ..self.new_key(&full, owner, name, created_by) };
+        let mut commit = Commit::new();
+        // No collision check is needed: the chance is 1 in 2^160.
+        self.put_key(&mut commit, &key, &full)?;
+        self.store.commit_or(commit, Error::NoOrganization(owner.to_string())).await?;
+        Ok((key, full))
+    }
+
+    /// Returns the record of a new key, which never expires.
+    fn new_key(&self, full: &str, owner: OrganizationId, name: &str, created_by: &str) -> ApiKey {
+        ApiKey {
             id: new_id(),
             organization: owner,
             name: name.to_owned(),
             prefix: full.chars().take(SHOWN).collect(),
             created_by: created_by.chars().filter(|c| !c.is_control()).take(NAME_MAX).collect(),
             created_at: self.clock.now(),
-            expires_at,
-        };
-        let hash = hash(&full);
-        let mut commit = Commit::new();
-        // No collision check is needed: the chance is 1 in 2^160.
+            expires_at: None,
+        }
+    }
+
+    /// Adds a key to a commit, which fails if its organization does not exist.
+    fn put_key(&self, commit: &mut Commit, key: &ApiKey, full: &str) -> Result<(), Error> {
+        let (owner, hash) = (key.organization, hash(full));
         if owner != box_owner() {
             commit.expect(Expect::Present(organization_key(owner)));
         }
-        commit.put(hash_key(&hash), &key)?;
+        commit.put(hash_key(&hash), key)?;
         commit.put_bytes(id_key(owner, key.id), hash.to_vec());
-        self.recorder.add(&mut commit, "key.create", subject(&key), owner)?;
-        self.store.commit_or(commit, Error::NoOrganization(owner.to_string())).await?;
-        Ok((key, full))
+        self.recorder.add(commit, "key.create", subject(key), owner)?;
+        Ok(())
     }
 
     /// Lists the keys of an organization, oldest first, up to [`LISTED`].
@@ -485,7 +499,7 @@ impl Accounts {
 
     /// Authenticates a key with this prefix.
     async fn identify(&self, prefix: &str, presented: &str) -> Result<Option<Caller>, Error> {
-        if !has_the_form_of_a_key(prefix, presented) {
+        if !may_be_a_key(prefix, presented) {
             return Ok(None);
         }
         let hash = hash(presented);
@@ -548,8 +562,7 @@ fn is_organization_name(name: &str) -> bool {
         && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
 }
 
-/// Returns whether a string has the format of a key. Other strings are rejected before any hashing
-/// or reading.
+/// Returns whether a string has the format of a key that this service generates.
 fn has_the_form_of_a_key(prefix: &str, text: &str) -> bool {
     let digits = text.strip_prefix(prefix).filter(|_| text.len() == KEY_LENGTH);
     digits.is_some_and(|digits| digits.bytes().all(|digit| DIGITS.contains(&digit)))

@@ -290,3 +290,24 @@ async fn organization_limits_are_stored_and_loaded() {
     let missing = again.change_limits([9; 16].into(), |held| held).await;
     assert!(matches!(missing, Err(Error::NoOrganization(_))));
 }
+
+#[tokio::test]
+async fn bootstrap_key_is_made_once_and_never_again() {
+    let (_folder, accounts, clock, organization) = accounts().await;
+    let text = "smk_0123456789abcdef0123456789ABCDEF_-";
+    let wanted = BootstrapKey::new(text.to_owned()).unwrap();
+    assert_eq!(accounts.authenticate(text).await.unwrap(), None);
+    let made = accounts.bootstrap(organization, &wanted).await.unwrap().unwrap();
+    let caller = accounts.authenticate(text).await.unwrap().unwrap();
+    assert_eq!((caller.key, caller.organization), (made.id, organization));
+    assert_eq!(accounts.bootstrap(organization, &wanted).await.unwrap(), None);
+    assert_eq!(accounts.keys(organization).await.unwrap(), std::slice::from_ref(&made));
+    accounts.delete_key(organization, made.id).await.unwrap();
+    let other = BootstrapKey::new(format!("{text}2")).unwrap();
+    let again = Accounts::new(accounts.store.clone(), clock);
+    for wanted in [&wanted, &other] {
+        assert_eq!(again.bootstrap(organization, wanted).await.unwrap(), None);
+    }
+    assert_eq!(again.authenticate(text).await.unwrap(), None);
+    assert_eq!(again.keys(organization).await.unwrap(), []);
+}

@@ -1,0 +1,226 @@
+//! Each key with the value that holds and where it comes from, and a file that states them all.
+//!
+//! The default of a key is its value in `config.example.toml`, which a test compares with the
+//! defaults of the code, or depends on the service.
+
+use std::path::Path;
+
+use serde::Serialize;
+use serde_json::{Value as Json, json};
+use toml::de::{DeTable, DeValue};
+
+use super::edit::{self, Setting};
+use super::source::Source;
+use super::{Config, EXAMPLE, Error, exposed};
+
+/// The first line of `config.example.toml`.
+const EXAMPLE_TITLE: &str = "# Orrery's configuration: every key with its default.\n";
+/// The first lines of a file that states what holds.
+const TITLE: &str = "# Orrery's configuration: every key with the value that held when `orrery config init` wrote \
+                     this\n# file. A key that is removed has its default again.\n";
+
+/// Where a value comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum From {
+    Default,
+    File,
+    Flag,
+}
+
+impl From {
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Default => "default",
+            Self::File => "file",
+            Self::Flag => "flag",
+        }
+    }
+}
+
+/// One key.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Row {
+    pub key: String,
+    /// The value, with secrets masked. Null: off, unless it is set.
+    pub value: Json,
+    pub from: From,
+}
+
+/// Lists each key with its value.
+///
+/// # Errors
+/// The errors of the configuration.
+pub fn rows(source: &Source) -> Result<(Config, Vec<Row>), Vec<Error>> {
+    let read = source.read();
+    if !read.errors.is_empty() {
+        return Err(read.errors);
+    }
+    let text = parsed(&read.text);
+    let written = parsed(&read.written);
+    let example = parsed(EXAMPLE);
+    let of_service = of_service(&read.config);
+    let rows = read.known.iter().map(|known| {
+        let key = known.path.as_str();
+        let is_flagged = |flag: &String| {
+            flag == key || flag.strip_prefix(key).is_some_and(|rest| rest.starts_with('.'))
+        };
+        let from = match () {
+            () if read.flagged.iter().any(is_flagged) => From::Flag,
+            () if at(&written, key).is_some() => From::File,
+            () => From::Default,
+        };
+        let masked = |value: &DeValue<'_>| exposed::masked(key, value);
+        let value = of_service.iter().find(|(name, _)| name == key).map(|(_, value)| value.clone());
+        let value =
+            value.or_else(|| at(&text, key).map(masked)).or_else(|| at(&example, key).map(masked));
+        Row { key: known.path.clone(), value: value.unwrap_or_default(), from }
+    });
+    let rows = rows.collect();
+    Ok((read.config, rows))
+}
+
+/// Returns a file that states what holds without one: `config.example.toml` with these values.
+/// Paths below `folder`, the file's own, are relative. `settings` override the values.
+///
+/// # Errors
+/// A sentence if a value cannot be written.
+pub fn file(config: &Config, folder: &Path, settings: &[Setting]) -> Result<String, String> {
+    let mut text = EXAMPLE.replacen(EXAMPLE_TITLE, TITLE, 1);
+    let example = parsed(EXAMPLE);
+    for (key, value) in of_service(config) {
+        let default = at(&example, &key).map(|default| exposed::masked(&key, default));
+        if default.is_none_or(|default| default == value) {
+            continue;
+        }
+        let value = match value.as_str().and_then(|path| inside(Path::new(path), folder)) {
+            Some(path) => path.into(),
+            None => value,
+        };
+        let written = toml::Value::try_from(&value).map_err(|error| error.to_string())?;
+        text = edit::set(&text, &Setting::new(&key, &written.to_string())?)?;
+    }
+    settings.iter().try_fold(text, |text, setting| edit::set(&text, setting))
+}
+
+/// Returns a path below `folder` relative to it.
+fn inside(path: &Path, folder: &Path) -> Option<String> {
+    match path.strip_prefix(folder).ok()?.to_str()? {
+        "" => Some(".".to_owned()),
+        path => Some(path.to_owned()),
+    }
+}
+
+/// Returns the keys whose defaults depend on the service, with their values.
+fn of_service(config: &Config) -> Vec<(String, Json)> {
+    let listen = |addresses: &[std::net::SocketAddr]| match addresses {
+        [one] => json!(one.to_string()),
+        many => many.iter().map(ToString::to_string).collect(),
+    };
+    let path = |path: &Path| json!(path.display().to_string());
+    let mut rows = vec![
+        ("data_dir".to_owned(), path(&config.data_dir)),
+        ("models_dir".to_owned(), path(&config.models_dir)),
+        ("backup.folder".to_owned(), path(&config.backup.folder)),
+        ("audit.folder".to_owned(), path(&config.audit.folder)),
+        ("metrics.listen".to_owned(), listen(&config.metrics.listen)),
+        ("egress.allow".to_owned(), config.egress.allow.iter().map(ToString::to_string).collect()),
+    ];
+    for (name, host) in config.hosts.named() {
+        rows.push((format!("hosts.{name}.listen"), listen(&host.listen)));
+        rows.push((format!("hosts.{name}.public_url"), json!(host.public_url)));
+    }
+    rows
+}
+
+fn parsed(text: &str) -> DeTable<'_> {
+    DeTable::parse(text).map(toml::Spanned::into_inner).unwrap_or_default()
+}
+
+fn at<'a, 't>(table: &'a DeTable<'t>, key: &str) -> Option<&'a DeValue<'t>> {
+    let (name, rest) = key.split_once('.').map_or((key, None), |(name, rest)| (name, Some(rest)));
+    let value = table.get(name)?.get_ref();
+    match rest {
+        Some(rest) => at(value.as_table()?, rest),
+        None => Some(value),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+
+    use super::super::{Flags, sections};
+    use super::*;
+
+    /// Returns the configuration without its source, which differs although all settings are equal.
+    fn settings(config: Config) -> Config {
+        Config { file: None, source: Source::default(), ..config }
+    }
+
+    #[test]
+    fn written_file_states_everything_that_holds_without_one() {
+        let here = std::env::current_dir().unwrap();
+        for (flags, folder) in [
+            (Flags::default(), here.join("orrery-data")),
+            (Flags { port: Some(9000), ..Flags::default() }, here.clone()),
+            (Flags::default(), PathBuf::from("/elsewhere")),
+        ] {
+            let source = Source { file: None, flags };
+            let config = source.load().unwrap();
+            let text = file(&config, &folder, &[]).unwrap();
+            assert!(text.starts_with(TITLE), "{text}");
+            for defaults in
+                [sections::Defaults::without_a_file(), sections::Defaults::with_a_file()]
+            {
+                let (read, errors, _) = sections::read(&text, &folder, &defaults);
+                assert_eq!(errors, [], "{text}");
+                assert_eq!(settings(read), settings(config.clone()), "{text}");
+            }
+        }
+        let text = file(&Config::defaults(), &here.join("orrery-data"), &[]).unwrap();
+        assert!(text.contains("\ndata_dir = \".\"\n"), "{text}");
+        assert!(text.contains("\nmodels_dir = \"models.d\"\n"), "{text}");
+    }
+
+    #[test]
+    fn production_file_is_the_example_with_its_settings() {
+        let config = Config::for_installed();
+        let off = [Setting::new("webhooks.send_plain_secret", "false").unwrap()];
+        let text = file(&config, Path::new("/etc/orrery"), &off).unwrap();
+        let changed: Vec<&str> =
+            text.lines().filter(|line| !EXAMPLE.lines().any(|other| other == *line)).collect();
+        let expect = TITLE.lines().chain(["send_plain_secret = false"]);
+        assert_eq!(changed, expect.collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn rows_name_source_of_each_value_and_mask_secrets() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.toml");
+        let text = "data_dir = \"data\"\n[router]\nupstream_url = \"http://m/v1\"\nupstream_key = \"sk-x\"\n\
+                    [decisions]\naliases = { a = \"b\" }\n";
+        fs::write(&path, text).unwrap();
+        let set = ["log.level=debug", "decisions.aliases.c=d"].map(|one| one.parse().unwrap());
+        let flags = Flags { set: set.to_vec(), ..Flags::default() };
+        let (_config, rows) = rows(&Source { file: Some(path), flags }).unwrap();
+        let data = folder.path().join("data").display().to_string();
+        for (key, value, from) in [
+            ("data_dir", json!(data), From::File),
+            ("backup.folder", json!(format!("{data}/backups")), From::Default),
+            ("hosts.flows.listen", json!("0.0.0.0:8445"), From::Default),
+            ("router.upstream_key", json!("***"), From::File),
+            ("decisions.aliases", json!({"a": "b", "c": "d"}), From::Flag),
+            ("log.level", json!("debug"), From::Flag),
+            ("log.access", json!(false), From::Default),
+            ("limits.sync_wait", json!("60s"), From::Default),
+            ("limits.rate.burst", Json::Null, From::Default),
+        ] {
+            let row = rows.iter().find(|row| row.key == key).unwrap();
+            assert_eq!((&row.value, row.from), (&value, from), "{key}");
+        }
+        assert!(!serde_json::to_string(&rows).unwrap().contains("sk-x"));
+    }
+}
