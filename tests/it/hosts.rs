@@ -33,6 +33,23 @@ async fn host_root_and_health_describe_the_service() {
 }
 
 #[tokio::test]
+async fn every_host_serves_the_schemas_without_a_key() {
+    let service = Service::start().await;
+    for role in [Role::Base, Role::Workflows, Role::Flows, Role::Agent, Role::Dashboard] {
+        for name in ["workflow", "manifest", "config", "apply"] {
+            let path = format!("/schemas/{name}.json");
+            let schema = service.ask(role, Method::GET, &path).send().await.expect(200);
+            assert_eq!(schema["type"], "object", "{path}");
+            assert!(jsonschema::validator_for(&schema).is_ok(), "{path}");
+        }
+        for path in ["/schemas/models.json", "/schemas/workflow"] {
+            let refused = service.ask(role, Method::GET, path).send().await;
+            assert_eq!(refused.status, 404, "{path}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn dashboard_shows_figures_and_no_secrets() {
     let service = Service::start().await;
     let page = service.ask(Role::Dashboard, Method::GET, "/").send().await;

@@ -78,6 +78,17 @@ pub(crate) fn values(text: &str) -> Result<Vec<Value>, serde_json::Error> {
     serde_json::Deserializer::from_str(text).into_iter().collect()
 }
 
+/// Returns why a TOML text does not match the published schema of its kind.
+fn misfit(kind: &str, text: &str) -> Option<String> {
+    let printed = Command::new(env!("CARGO_BIN_EXE_orrery")).args(["schema", kind]).output();
+    let schema: Value = serde_json::from_slice(&printed.unwrap().stdout).unwrap();
+    let value: toml::Table = text.parse().unwrap();
+    let value = serde_json::to_value(value).unwrap();
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let error = validator.validate(&value).err();
+    error.map(|error| format!("the schema refuses {}: {error}", error.instance_path()))
+}
+
 /// Returns the parse error of a block that the test does not run.
 fn fault(block: &Block, places: &Places) -> Option<String> {
     match block.language.as_str() {
@@ -96,7 +107,10 @@ fn fault(block: &Block, places: &Places) -> Option<String> {
                 let mut check = Command::new(env!("CARGO_BIN_EXE_orrery"));
                 let checked = check.args(["model", "check"]).arg(&file).output().unwrap();
                 let said = || String::from_utf8_lossy(&checked.stdout).into_owned();
-                return (!checked.status.success()).then(said);
+                return (!checked.status.success()).then(said).or(misfit("manifest", &block.text));
+            }
+            if let Some(misfit) = misfit("config", &block.text) {
+                return Some(misfit);
             }
             let faults: Vec<String> = match Config::load(&file) {
                 Ok(_) => Vec::new(),

@@ -63,6 +63,7 @@ mod request_metrics;
 mod root;
 mod schedule_change;
 mod schedules;
+pub mod schemas;
 mod secrets;
 mod services;
 mod sessions;
@@ -258,6 +259,7 @@ pub const ROUTES: &[Route] = &[
     route!(ALL, GET, "/health", Public, Bare, Free, root::health, root::HEALTH),
     route!(WITH_CONTROL, GET, "/ready", Public, Bare, Free, root::ready, root::READY),
     route!(ALL, GET, "/openapi.json", Public, Bare, Free, root::openapi, root::OPENAPI),
+    route!(ALL, GET, "/schemas/{schema}", Public, Bare, Free, schemas::get, schemas::GET),
     route!(&[Metrics], GET, "/metrics", Public, Bare, Free, root::metrics, root::METRICS),
 
     route!(&[Base], GET, "/v1/models", MaybeKey, Bare, Free, models::list, models::LIST),

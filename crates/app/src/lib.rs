@@ -89,6 +89,7 @@ pub use self::options::policy;
 pub use self::rehearsal::{Rehearsed, rehearse};
 pub use self::rotation::{Resealed, UNDER_WAY as ROTATION_UNDER_WAY, Watch, rotate_seal};
 pub use self::serving::{Running, serve};
+pub use orrery_api::schemas::{NAMES as SCHEMAS, of as schema};
 
 /// The control socket's file name in the data folder.
 pub const CONTROL_SOCKET: &str = "control.sock";

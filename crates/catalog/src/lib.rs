@@ -27,8 +27,8 @@ use serde_json::Value;
 
 use self::build::{build, builtin_model};
 pub use self::detail::{detail, detail_json};
-pub use self::manifest::Error;
 use self::manifest::Manifest;
+pub use self::manifest::{Error, published_schema as manifest_schema};
 pub use self::openapi::openapi;
 use orrery_domain::chat::Operation;
 use orrery_domain::model::{OutputType, Pricing, Slug};

@@ -195,6 +195,13 @@ enum Command {
     /// Run this binary as a systemd service: install it, remove it, show its status
     #[command(subcommand)]
     Service(unit::Command),
+    /// Print the JSON Schema of a kind of file, for editors
+    Schema {
+        /// workflow: a file of `workflow push`; manifest: of a model; config: the configuration;
+        /// apply: of `apply`
+        #[arg(value_parser = orrery_app::SCHEMAS)]
+        name: String,
+    },
     /// Print a completion script for a shell
     Completions {
         shell: clap_complete::Shell,
@@ -292,6 +299,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(llm::worker::run(&args).context("the worker")?));
         }
         Command::Service(command) => block_on(unit::run(command))?,
+        Command::Schema { name } => output::json(&orrery_app::schema(&name))?,
         Command::Completions { shell } => completion::print(shell)?,
         Command::Man { folder } => manual::write(&folder)?,
     }
@@ -506,6 +514,7 @@ mod tests {
         "orrery seal rotate",
         "orrery salvage --into d --json",
         "orrery completions bash",
+        "orrery schema workflow",
     ];
 
     #[test]
@@ -576,6 +585,7 @@ mod tests {
             "orrery salvage",
             "orrery seal",
             "orrery completions cobol",
+            "orrery schema models",
         ] {
             assert_eq!(parsed(line).unwrap_err().exit_code(), 2, "{line}");
         }

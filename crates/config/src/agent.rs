@@ -4,9 +4,12 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde_json::json;
+
 use super::reader::{Parsed, Section};
 use super::values::{
     self, Value, duration, list, number, one_or_more, path, problem, size, text, url, whole, wrong,
+    wrong_type,
 };
 use super::{Agent, McpServer, McpTransport, Secret};
 
@@ -74,7 +77,24 @@ struct Keys {
 }
 
 fn server(value: &Value<'_>, folder: &Path) -> Parsed<McpServer> {
-    let table = value.get_ref().as_table().ok_or_else(|| wrong(value, SERVER))?;
+    let table = value.get_ref().as_table().ok_or_else(|| {
+        let text = json!({"type": "string", "minLength": 1});
+        let texts = json!({"type": "array", "items": text});
+        let secrets = json!({"type": "object", "additionalProperties": {"type": "string"}});
+        let expects = json!({
+            "type": "object",
+            "properties": {
+                "name": {"type": "string", "pattern": format!("^[a-z0-9-]{{1,{NAME_MAX}}}$")},
+                "url": {"type": "string"}, "headers": secrets,
+                "command": {"anyOf": [text, texts]}, "directory": text, "env": secrets,
+                "writable": texts, "memory_bytes": {"type": ["integer", "string"]}, "allow": texts,
+            },
+            "required": ["name"],
+            "oneOf": [{"required": ["url"]}, {"required": ["command"]}],
+            "additionalProperties": false,
+        });
+        wrong_type(value, SERVER, expects)
+    })?;
     let mut keys = Keys::default();
     for (key, value) in table {
         match key.get_ref().as_ref() {

@@ -11,7 +11,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::edit::{self, Setting};
 use super::source::Source;
-use super::{Config, EXAMPLE, Error, exposed};
+use super::{Config, EXAMPLE, Error, exposed, sections};
 
 /// The first line of `config.example.toml`.
 const EXAMPLE_TITLE: &str = "# Orrery's configuration: every key with its default.\n";
@@ -104,6 +104,47 @@ pub fn file(config: &Config, folder: &Path, settings: &[Setting]) -> Result<Stri
     settings.iter().try_fold(text, |text, setting| edit::set(&text, setting))
 }
 
+/// Returns the JSON Schema of a configuration file, for editors. The descriptions are the comments
+/// of `config.example.toml`.
+#[must_use]
+pub fn schema() -> Json {
+    let mut schema = sections::schema();
+    let (mut table, mut comment, mut is_of_keys) = (String::new(), String::new(), false);
+    for line in EXAMPLE.lines() {
+        let option = line.strip_prefix('#').filter(|rest| !rest.starts_with([' ', '#']));
+        if let Some(heading) = line.strip_prefix('[').and_then(|line| line.split(']').next()) {
+            table = format!("{heading}.");
+            describe(&mut schema, heading, &comment);
+            comment.clear();
+        } else if let Some((name, _)) = option.unwrap_or(line).split_once(" = ").filter(|_| {
+            option.is_some() || line.starts_with(|first: char| first.is_ascii_lowercase())
+        }) {
+            describe(&mut schema, &format!("{table}{name}"), &comment);
+            is_of_keys = true;
+        } else if let Some(text) = line.strip_prefix("# ") {
+            // A comment explains all keys up to the next one.
+            if std::mem::take(&mut is_of_keys) {
+                comment.clear();
+            }
+            comment.push_str(if comment.is_empty() { "" } else { " " });
+            comment.push_str(text);
+        } else {
+            comment.clear();
+        }
+    }
+    schema
+}
+
+/// Sets the description of a key or a table.
+fn describe(schema: &mut Json, key: &str, text: &str) {
+    let place = key.split('.').try_fold(schema, |place, part| {
+        place.get_mut("properties").and_then(|properties| properties.get_mut(part))
+    });
+    if let Some(Json::Object(place)) = place.filter(|_| !text.is_empty()) {
+        place.insert("description".to_owned(), text.into());
+    }
+}
+
 /// Returns a path below `folder` relative to it.
 fn inside(path: &Path, folder: &Path) -> Option<String> {
     match path.strip_prefix(folder).ok()?.to_str()? {
@@ -152,7 +193,7 @@ mod tests {
     use std::fs;
     use std::path::PathBuf;
 
-    use super::super::{Flags, sections};
+    use super::super::Flags;
     use super::*;
 
     /// Returns the configuration without its source, which differs although all settings are equal.
@@ -183,6 +224,75 @@ mod tests {
         let text = file(&Config::defaults(), &here.join("orrery-data"), &[]).unwrap();
         assert!(text.contains("\ndata_dir = \".\"\n"), "{text}");
         assert!(text.contains("\nmodels_dir = \"models.d\"\n"), "{text}");
+    }
+
+    #[test]
+    fn schema_accepts_the_example_and_refuses_what_the_reader_refuses() {
+        let schema = schema();
+        let validator = jsonschema::validator_for(&schema).unwrap();
+        let json = |text: &str| serde_json::to_value(text.parse::<toml::Table>().unwrap()).unwrap();
+        assert!(validator.is_valid(&json(EXAMPLE)));
+        assert!(
+            validator
+                .is_valid(&json(&file(&Config::for_installed(), Path::new("/"), &[]).unwrap()))
+        );
+        let source = Source::of_file(Path::new("/etc/orrery/config.toml"));
+        for text in [
+            "limits.body_bytes = 4096",
+            "limits.body_bytes = '1 MiB'",
+            "limits.rate.burst = 0",
+            "hosts.base.listen = ['127.0.0.1:1', '[::1]:1']",
+            "webhooks.schedule = []",
+            "metrics.listen = []",
+            "log.format = 'json'",
+            "router.platform_fee = 1",
+            "backup = { every = '1h', recipient = [] }",
+            "agent.max_cost = 0.5",
+            "agent.mcp_servers = [{ name = 'a', url = 'http://h' }]",
+            "agent.mcp_servers = [{ name = 'a', command = ['x'], env = { A = 'b' } }]",
+            "router.prices = [{ model = 'm', per_million_input_tokens = 1, per_million_output_tokens = 2 }]",
+            "decisions.aliases = { a = 'b' }",
+            // Refused by both.
+            "data_dri = 'x'",
+            "data_dir = 3",
+            "limits.connections = 0",
+            "limits.connections = 'x'",
+            "limits.sync_wait = 10",
+            "log.level = 1",
+            "log.format = 'xml'",
+            "log = 1",
+            "cors.allow_origins = 'x'",
+            "router.platform_fee = 11",
+            "router.prices = [{ model = 'm' }]",
+            "agent.mcp_servers = [{}]",
+            "agent.mcp_servers = [{ name = 'a' }]",
+            "decisions.aliases = { a = 1 }",
+            "limits.rate.brust = 1",
+            "limits.body_bytes = 'eight'",
+            "hosts.base.listen = 1",
+            "billing.enabled = 'yes'",
+        ] {
+            let is_read = source.check(text).is_empty();
+            let is_valid = validator.is_valid(&json(text));
+            // The reader also compares keys with each other.
+            assert!(is_valid || !is_read, "{text}: {:?}", source.check(text));
+            let with_others = ["burst", "recipient"].iter().any(|key| text.contains(key));
+            assert!(is_read || !is_valid || with_others, "{text}");
+        }
+        let place = |pointer: &str| schema.pointer(pointer).unwrap();
+        let description = "/properties/log/properties/level/description";
+        assert!(place(description).as_str().unwrap().starts_with("off, error, warn"));
+        for key in sections::read("", Path::new("/"), &sections::Defaults::with_a_file()).2 {
+            let pointer = format!("/properties/{}/type", key.path.replace('.', "/properties/"));
+            let any = pointer.replace("/type", "/anyOf");
+            let has_enum = schema.pointer(&pointer).or(schema.pointer(&any));
+            assert!(
+                has_enum.is_some(),
+                "{}: {}",
+                key.path,
+                place(pointer.trim_end_matches("/type"))
+            );
+        }
     }
 
     #[test]

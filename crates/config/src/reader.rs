@@ -9,10 +9,12 @@ use std::io::Read as _;
 use std::ops::Range;
 use std::path::Path;
 
+use serde_json::{Map, Value as Json, json};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
+use toml::value::{Date, Datetime};
 
-use super::Error;
+use super::{Error, values};
 use orrery_domain::spelling::nearest;
 use orrery_runtime::regular_file;
 
@@ -21,6 +23,8 @@ use orrery_runtime::regular_file;
 pub struct Problem {
     pub at: Range<usize>,
     pub message: String,
+    /// The JSON Schema of the expected values, if the value has another type.
+    pub expects: Option<Json>,
 }
 
 /// The result of parsing one value.
@@ -45,6 +49,15 @@ pub struct Reader<'t> {
     /// The tables that were requested.
     sections: RefCell<Vec<String>>,
     unknown: RefCell<Vec<Unknown>>,
+    /// The schemas of the keys, if the document is described instead of read.
+    described: Option<RefCell<Described>>,
+}
+
+/// The keys of a kind of document, with the JSON Schemas of their values.
+#[derive(Debug, Default)]
+struct Described {
+    keys: Vec<(String, Json)>,
+    required: Vec<String>,
 }
 
 /// An unrequested key. Its error message depends on keys that are read later.
@@ -72,7 +85,40 @@ impl<'t> Reader<'t> {
             known: RefCell::default(),
             sections: RefCell::default(),
             unknown: RefCell::default(),
+            described: None,
         }
+    }
+
+    /// Creates a reader that describes documents: [`Reader::schema`] returns what it would accept.
+    /// `text` sets the keys on which others depend, such as the type of a runner.
+    pub fn describing(text: &'t str) -> Self {
+        Self { described: Some(RefCell::default()), ..Self::new(text) }
+    }
+
+    /// Returns the JSON Schema of the described documents.
+    pub fn schema(self) -> Json {
+        let Described { keys, required } = self.described.unwrap_or_default().into_inner();
+        let mut root = closed();
+        for (path, schema) in keys {
+            let (table, name) = path.rsplit_once('.').unwrap_or(("", &path));
+            if let Some(properties) = properties_of(&mut root, table) {
+                properties.insert(name.to_owned(), schema);
+            }
+        }
+        for path in required {
+            let (table, name) = path.rsplit_once('.').unwrap_or(("", &path));
+            let mut parts = table.split('.').filter(|part| !part.is_empty());
+            let place = parts.try_fold(&mut root, |place, part| {
+                place.get_mut("properties").and_then(|properties| properties.get_mut(part))
+            });
+            let required = place
+                .and_then(Json::as_object_mut)
+                .map(|table| table.entry("required").or_insert_with(|| json!([])));
+            if let Some(Json::Array(required)) = required {
+                required.push(name.into());
+            }
+        }
+        root
     }
 
     /// Parses the document. If the text is not valid TOML, records all syntax errors and returns an
@@ -146,6 +192,27 @@ impl Reader<'_> {
             _ => format!("the keys here are {}", names.join(", ")),
         })
     }
+}
+
+/// Returns the schema of a table without keys.
+fn closed() -> Json {
+    json!({"type": "object", "properties": {}, "additionalProperties": false})
+}
+
+/// Returns the properties in the schema of a table, which is created if necessary.
+fn properties_of<'s>(root: &'s mut Json, table: &str) -> Option<&'s mut Map<String, Json>> {
+    let mut place = root;
+    for part in table.split('.').filter(|part| !part.is_empty()) {
+        let properties = place.get_mut("properties")?.as_object_mut()?;
+        place = properties.entry(part).or_insert_with(closed);
+    }
+    place.get_mut("properties")?.as_object_mut()
+}
+
+/// A value that no parser accepts.
+fn probe() -> Spanned<DeValue<'static>> {
+    let date = Date { year: 1979, month: 5, day: 27 };
+    Spanned::new(0..0, DeValue::Datetime(Datetime { date: Some(date), time: None, offset: None }))
 }
 
 fn join(table: &str, name: &str) -> String {
@@ -235,7 +302,12 @@ impl<'r> Section<'r> {
         read: impl FnOnce(&mut Section<'r>) -> Option<T>,
     ) -> Option<T> {
         self.know_section(name);
-        let value = self.find(name)?;
+        let Some(value) = self.find(name) else {
+            if self.reader.described.is_some() {
+                Section::new(self.reader, self.join(name), None, None).run(read);
+            }
+            return None;
+        };
         let table = self.table_of(name, value)?;
         Section::new(self.reader, self.join(name), Some(table), Some(value.span())).run(read)
     }
@@ -253,6 +325,10 @@ impl<'r> Section<'r> {
 
     /// Records an error if `name` is absent.
     pub fn need(&self, name: &str) {
+        if let Some(described) = &self.reader.described {
+            described.borrow_mut().required.push(self.join(name));
+            return;
+        }
         if self.find(name).is_none() && !self.reader.is_broken.get() {
             self.reader.error(self.at.as_ref(), format!("`{}` is missing", self.join(name)));
         }
@@ -306,7 +382,16 @@ impl<'r> Section<'r> {
         parse: impl FnOnce(&Spanned<DeValue<'_>>) -> Parsed<T>,
     ) -> Option<T> {
         self.know(name, has_default);
-        match parse(self.find(name)?) {
+        let found = self.find(name);
+        if let Some(described) = &self.reader.described {
+            let (schema, value) = match found {
+                Some(value) => (json!({"const": values::json(value).ok()?}), parse(value).ok()),
+                None => (values::expected(parse(&probe())), None),
+            };
+            described.borrow_mut().keys.push((self.join(name), schema));
+            return value;
+        }
+        match parse(found?) {
             Ok(value) => Some(value),
             Err(problems) => {
                 for problem in problems {

@@ -4,9 +4,11 @@
 use std::path::Path;
 use std::time::Duration;
 
+use serde_json::json;
+
 use super::reader::{Parsed, Section};
 use super::values::{
-    self, Value, api_url, duration, flag, list, number, problem, text, web_address, wrong,
+    self, Value, api_url, duration, flag, list, number, problem, text, web_address, wrong_type,
 };
 use super::{ModelPrice, Router, Secret};
 
@@ -66,7 +68,20 @@ fn key(value: &Value<'_>, folder: &Path) -> Parsed<Secret> {
 }
 
 fn price(value: &Value<'_>) -> Parsed<ModelPrice> {
-    let table = value.get_ref().as_table().ok_or_else(|| wrong(value, PRICE))?;
+    let table = value.get_ref().as_table().ok_or_else(|| {
+        let dollars = json!({"type": "number", "minimum": 0, "maximum": PRICE_MAX});
+        let expects = json!({
+            "type": "object",
+            "properties": {
+                "model": {"type": "string", "minLength": 1},
+                "per_million_input_tokens": dollars,
+                "per_million_output_tokens": dollars,
+            },
+            "required": ["model", "per_million_input_tokens", "per_million_output_tokens"],
+            "additionalProperties": false,
+        });
+        wrong_type(value, PRICE, expects)
+    })?;
     let mut model = None;
     let mut input = None;
     let mut output = None;

@@ -193,6 +193,17 @@ fn everything(root: &mut Section<'_>, folder: &Path, defaults: &Defaults) -> Con
     }
 }
 
+/// Returns the JSON Schema of the configuration.
+pub(super) fn schema() -> serde_json::Value {
+    let reader = Reader::describing("");
+    let document = reader.document();
+    let _defaults = Section::root(&reader, &document, |root| {
+        everything(root, Path::new("/"), &Defaults::without_a_file())
+    });
+    drop(document);
+    reader.schema()
+}
+
 /// The addresses of one listener, and the key that configures them.
 struct Listener {
     name: &'static str,

@@ -13,6 +13,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use serde_json::json;
 use toml::Spanned;
 use toml::de::DeValue;
 
@@ -38,14 +39,18 @@ pub type Value<'v> = Spanned<DeValue<'v>>;
 
 /// Parses `true` or `false`.
 pub fn flag(value: &Value<'_>) -> Parsed<bool> {
-    value.get_ref().as_bool().ok_or_else(|| wrong(value, "true or false"))
+    let expects = || json!({"type": "boolean"});
+    value.get_ref().as_bool().ok_or_else(|| wrong_type(value, "true or false", expects()))
 }
 
 /// Parses a non-empty string.
 pub fn text(value: &Value<'_>) -> Parsed<String> {
     match value.get_ref().as_str() {
         Some(text) if !text.is_empty() => Ok(text.to_owned()),
-        Some(_) | None => Err(wrong(value, "a string that is not empty")),
+        Some(_) | None => {
+            let expects = json!({"type": "string", "minLength": 1});
+            Err(wrong_type(value, "a string that is not empty", expects))
+        }
     }
 }
 
@@ -60,7 +65,12 @@ where
         integer(value)
             .and_then(|number| T::try_from(number).ok())
             .filter(|number| range.contains(number))
-            .ok_or_else(|| wrong(value, &format!("a whole number from {low} to {high}")))
+            .ok_or_else(|| {
+                let expects = json!({
+                    "type": "integer", "minimum": json_number(low), "maximum": json_number(high),
+                });
+                wrong_type(value, &format!("a whole number from {low} to {high}"), expects)
+            })
     }
 }
 
@@ -77,7 +87,9 @@ pub fn number(range: RangeInclusive<f64>) -> impl Fn(&Value<'_>) -> Parsed<f64> 
         let found = float
             .or_else(|| integer(value).and_then(|whole| i32::try_from(whole).ok()).map(f64::from));
         found.filter(|number| range.contains(number)).ok_or_else(|| {
-            wrong(value, &format!("a number from {} to {}", range.start(), range.end()))
+            let (low, high) = (range.start(), range.end());
+            let expects = json!({"type": "number", "minimum": low, "maximum": high});
+            wrong_type(value, &format!("a number from {low} to {high}"), expects)
         })
     }
 }
@@ -92,7 +104,13 @@ pub fn size(range: RangeInclusive<u64>) -> impl Fn(&Value<'_>) -> Parsed<u64> {
         bytes.filter(|bytes| range.contains(bytes)).ok_or_else(|| {
             let low = range.start();
             let high = range.end();
-            wrong(value, &format!("bytes from {low} to {high}, as a number or such as \"8MiB\""))
+            let units: Vec<&str> = UNITS.iter().map(|(name, _)| *name).collect();
+            let expects = json!({
+                "type": ["integer", "string"], "minimum": low, "maximum": high,
+                "pattern": format!("^[0-9]+\\s*({})$", units.join("|")),
+            });
+            let message = format!("bytes from {low} to {high}, as a number or such as \"8MiB\"");
+            wrong_type(value, &message, expects)
         })
     }
 }
@@ -112,9 +130,10 @@ pub fn duration(range: RangeInclusive<Duration>) -> impl Fn(&Value<'_>) -> Parse
         span.filter(|span| range.contains(span)).ok_or_else(|| {
             let low = span_text(*range.start());
             let high = span_text(*range.end());
-            wrong(
+            wrong_type(
                 value,
                 &format!("a time such as \"10s\", \"2h\" or \"90d\", from {low} to {high}"),
+                json!({"type": "string", "pattern": "^[0-9]"}),
             )
         })
     }
@@ -143,7 +162,7 @@ pub fn command(folder: &Path) -> impl Fn(&Value<'_>) -> Parsed<Vec<String>> {
 pub fn addresses(value: &Value<'_>) -> Parsed<Vec<SocketAddr>> {
     match value.get_ref().as_array() {
         Some(_) => list(address)(value),
-        None => address(value).map(|address| vec![address]),
+        None => address(value).map(|address| vec![address]).map_err(or_list),
     }
 }
 
@@ -158,7 +177,11 @@ pub fn some_addresses(value: &Value<'_>) -> Parsed<Vec<SocketAddr>> {
 /// Parses a list with elements parsed by `element`.
 pub fn list<T>(element: impl Fn(&Value<'_>) -> Parsed<T>) -> impl Fn(&Value<'_>) -> Parsed<Vec<T>> {
     move |value| {
-        let array = value.get_ref().as_array().ok_or_else(|| wrong(value, "a list"))?;
+        let array = value.get_ref().as_array().ok_or_else(|| {
+            let items = expected(element(value));
+            let expects = json!({"type": "array", "items": items, "maxItems": LIST_MAX});
+            wrong_type(value, "a list", expects)
+        })?;
         if array.len() > LIST_MAX {
             return Err(wrong(value, &format!("a list of at most {LIST_MAX}")));
         }
@@ -181,7 +204,7 @@ pub fn one_or_more<T>(
     move |value| match value.get_ref().as_array() {
         Some(array) if array.is_empty() => Err(wrong(value, "at least one")),
         Some(_) => list(&element)(value),
-        None => element(value).map(|one| vec![one]),
+        None => element(value).map(|one| vec![one]).map_err(or_list),
     }
 }
 
@@ -197,7 +220,7 @@ pub fn recipient(value: &Value<'_>) -> Parsed<String> {
                        elsewhere";
         return Err(problem(value, message.to_owned()));
     }
-    Err(wrong(value, "a public key of age (age1…)"))
+    Err(wrong_text(value, "a public key of age (age1…)"))
 }
 
 /// Parses a network such as `"10.0.0.0/8"`, or a single address.
@@ -206,7 +229,7 @@ pub fn network(value: &Value<'_>) -> Parsed<IpNet> {
     let network = text.parse::<IpNet>().ok().map(|network| network.trunc());
     network
         .or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))
-        .ok_or_else(|| wrong(value, "a network such as \"10.0.0.0/8\" or one address"))
+        .ok_or_else(|| wrong_text(value, "a network such as \"10.0.0.0/8\" or one address"))
 }
 
 /// Parses an absolute http or https URL without user, query and fragment. Returns it without a
@@ -224,7 +247,7 @@ pub fn web_address(value: &Value<'_>) -> Parsed<String> {
     let url = value.get_ref().as_str().and_then(|text| url::Url::parse(text).ok()).filter(good);
     match url {
         Some(url) => Ok(url.as_str().trim_end_matches('/').to_owned()),
-        None => Err(wrong(value, "an address such as \"https://box.lan:8443\"")),
+        None => Err(wrong_text(value, "an address such as \"https://box.lan:8443\"")),
     }
 }
 
@@ -258,7 +281,7 @@ pub fn origin(value: &Value<'_>) -> Parsed<String> {
     if text == "*" || is_origin {
         return Ok(text.to_owned());
     }
-    Err(wrong(value, "an origin such as \"https://app.example\", or \"*\""))
+    Err(wrong_text(value, "an origin such as \"https://app.example\", or \"*\""))
 }
 
 /// Parses a host name or an address, as in a certificate.
@@ -273,7 +296,7 @@ pub fn host_name(value: &Value<'_>) -> Parsed<String> {
     if is_name || text.parse::<IpAddr>().is_ok() {
         return Ok(text.to_owned());
     }
-    Err(wrong(value, "a host name such as \"box.lan\" or an IP address"))
+    Err(wrong_text(value, "a host name such as \"box.lan\" or an IP address"))
 }
 
 /// Parses a log level, optionally with levels for parts of the service. Levels of other crates are
@@ -293,7 +316,7 @@ pub fn log_level(value: &Value<'_>) -> Parsed<String> {
     };
     match value.get_ref().as_str() {
         Some(text) if text.split(',').all(is_directive) => Ok(text.to_owned()),
-        Some(_) | None => Err(wrong(
+        Some(_) | None => Err(wrong_text(
             value,
             "off, error, warn, info, debug or trace, or a list such as \
              \"info,orrery_engine=debug\"",
@@ -303,25 +326,28 @@ pub fn log_level(value: &Value<'_>) -> Parsed<String> {
 
 /// Parses any string, including an empty one.
 pub fn string(value: &Value<'_>) -> Parsed<String> {
-    value.get_ref().as_str().map(str::to_owned).ok_or_else(|| wrong(value, "a text"))
+    value.get_ref().as_str().map(str::to_owned).ok_or_else(|| wrong_text(value, "a text"))
 }
 
 /// Parses a string as a `T`. The error of `T` explains the expected form.
 pub fn parsed<T: FromStr<Err: fmt::Display>>(value: &Value<'_>) -> Parsed<T> {
-    let text = value.get_ref().as_str().ok_or_else(|| wrong(value, "a text"))?;
+    let text = value.get_ref().as_str().ok_or_else(|| wrong_text(value, "a text"))?;
     text.parse().map_err(|error: T::Err| problem(value, error.to_string()))
 }
 
 /// Parses the name of one of `all`, as spelled by `spell`.
 pub fn one_of<T: Copy>(
-    all: &'static [T],
+    all_of: &'static [T],
     spell: impl Fn(T) -> &'static str,
 ) -> impl Fn(&Value<'_>) -> Parsed<T> {
     move |value| {
+        let all = all_of;
         let text = value.get_ref().as_str();
         all.iter().copied().find(|one| Some(spell(*one)) == text).ok_or_else(|| {
             let all: Vec<String> = all.iter().map(|one| format!("{:?}", spell(*one))).collect();
-            wrong(value, &format!("one of {}", all.join(", ")))
+            let names: Vec<&str> = all_of.iter().map(|one| spell(*one)).collect();
+            let expects = json!({"type": "string", "enum": names});
+            wrong_type(value, &format!("one of {}", all.join(", ")), expects)
         })
     }
 }
@@ -337,7 +363,7 @@ pub fn url(value: &Value<'_>) -> Parsed<String> {
     match url.and_then(|url| check_target(&url).map(|()| url)) {
         Ok(_) if text.is_ascii() => Ok(text.to_owned()),
         Ok(url) => Ok(url.into()),
-        Err(url_template::Error::Url) => Err(wrong(value, "an absolute http or https URL")),
+        Err(url_template::Error::Url) => Err(wrong_text(value, "an absolute http or https URL")),
         Err(error) => Err(problem(value, error.to_string())),
     }
 }
@@ -347,7 +373,12 @@ pub fn map<T>(
     entry: impl Fn(&str, &Value<'_>) -> Parsed<T>,
 ) -> impl Fn(&Value<'_>) -> Parsed<Vec<T>> {
     move |value| {
-        let table = value.get_ref().as_table().ok_or_else(|| wrong(value, "a table"))?;
+        let table = value.get_ref().as_table().ok_or_else(|| {
+            let expects = json!({
+                "type": "object", "additionalProperties": expected(entry("name", value)),
+            });
+            wrong_type(value, "a table", expects)
+        })?;
         let mut good = Vec::new();
         let mut problems = Vec::new();
         for (name, value) in table {
@@ -420,7 +451,7 @@ pub fn json(value: &Value<'_>) -> Parsed<serde_json::Value> {
 /// Parses a string and expands `${file:…}` and `${env:…}`. Paths are resolved against `folder`.
 pub fn secret(folder: &Path) -> impl Fn(&Value<'_>) -> Parsed<Secret> {
     move |value| {
-        let text = value.get_ref().as_str().ok_or_else(|| wrong(value, "a text"))?;
+        let text = value.get_ref().as_str().ok_or_else(|| wrong_text(value, "a text"))?;
         secret::expand(text, folder).map_err(|message| problem(value, message))
     }
 }
@@ -455,15 +486,52 @@ pub fn wrong(value: &Value<'_>, expected: &str) -> Vec<Problem> {
     problem(value, format!("expected {expected}, found {found}"))
 }
 
+/// Like [`wrong`], with the JSON Schema of the expected values.
+pub fn wrong_type(value: &Value<'_>, expected: &str, expects: serde_json::Value) -> Vec<Problem> {
+    let mut problems = wrong(value, expected);
+    problems.iter_mut().for_each(|problem| problem.expects = Some(expects.clone()));
+    problems
+}
+
+fn wrong_text(value: &Value<'_>, expected: &str) -> Vec<Problem> {
+    wrong_type(value, expected, json!({"type": "string"}))
+}
+
+/// Returns the JSON Schema of the values that a parser expects, from its error about a value that
+/// no parser accepts.
+pub(super) fn expected<T>(parsed: Parsed<T>) -> serde_json::Value {
+    let problem = parsed.err().into_iter().flatten().next();
+    problem.and_then(|problem| problem.expects).unwrap_or_else(|| json!({}))
+}
+
+/// Allows another form besides the expected one.
+pub fn or(mut problems: Vec<Problem>, other: &serde_json::Value) -> Vec<Problem> {
+    for problem in &mut problems {
+        problem.expects = problem.expects.take().map(|one| json!({"anyOf": [one, other]}));
+    }
+    problems
+}
+
+/// Allows a list of the expected values besides one.
+fn or_list(problems: Vec<Problem>) -> Vec<Problem> {
+    let items = problems.first().and_then(|problem| problem.expects.clone());
+    or(problems, &json!({"type": "array", "items": items}))
+}
+
+fn json_number(number: impl fmt::Display) -> serde_json::Value {
+    serde_json::from_str(&number.to_string()).unwrap_or_default()
+}
+
 /// Returns an error at `value`.
 pub fn problem(value: &Value<'_>, message: String) -> Vec<Problem> {
-    vec![Problem { at: value.span(), message }]
+    vec![Problem { at: value.span(), message, expects: None }]
 }
 
 fn address(value: &Value<'_>) -> Parsed<SocketAddr> {
     let text = value.get_ref().as_str().unwrap_or_default();
-    text.parse()
-        .map_err(|_no_address| wrong(value, "an address such as \"0.0.0.0:8443\" or \"[::]:8443\""))
+    text.parse().map_err(|_no_address| {
+        wrong_text(value, "an address such as \"0.0.0.0:8443\" or \"[::]:8443\"")
+    })
 }
 
 fn integer(value: &Value<'_>) -> Option<i64> {

@@ -216,6 +216,11 @@ pub fn read(section: &mut Section<'_>, folder: &Path) -> Option<Config> {
     Some(Config { type_name: found.name, options })
 }
 
+/// Returns the names of all runner types.
+pub fn type_names() -> impl Iterator<Item = &'static str> {
+    TYPES.iter().map(|kind| kind.name)
+}
+
 /// Compares options of any type.
 pub trait Comparable: Any {
     /// Whether `other` has the same type and is equal.

@@ -3,8 +3,9 @@
 use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
+use super::definition::Definition;
 use super::request::CHECKED_ELSEWHERE;
 use super::{ExecutionStatus, Time, pattern};
 use orrery_domain::execution::Execution;
@@ -362,21 +363,6 @@ pub struct NewVersionFields {
     pub production: Option<bool>,
     /// Whether other organizations may run this version. If omitted, the setting does not change.
     pub allowed_to_share: Option<bool>,
-}
-
-/// What a workflow does. `domain::definition` compiles it and reports all of its problems.
-#[derive(Debug, JsonSchema)]
-#[schemars(rename = "WorkflowDefinition")]
-pub struct Definition {
-    /// The steps. A step starts as soon as all the steps it refers to have ended.
-    #[schemars(length(min = 1))]
-    pub steps: Vec<Map<String, Value>>,
-    /// The JSON Schema of the inputs.
-    pub input_schema: Option<Map<String, Value>>,
-    /// `output_mapping`, and any other data that belongs to the definition.
-    pub metadata: Option<Map<String, Value>>,
-    /// A mark for clients. The service does not use it.
-    pub version: Option<String>,
 }
 
 /// Marks a schema as checked by the compiler of definitions, which reports all problems at once.

@@ -108,6 +108,10 @@ fn path_parameter(name: &str) -> (&'static str, Value) {
         }
         "slug" => ("The slug of the model, which may contain `/`", text()),
         "page" => ("The path of the page", text()),
+        "schema" => {
+            let names = super::schemas::NAMES.map(|name| format!("{name}.json"));
+            ("The kind of file, with `.json`", json!({"type": "string", "enum": names}))
+        }
         "name" => ("The name", text()),
         "organization" => ("The name of the organization", text()),
         _ => ("The path of the file", text()),

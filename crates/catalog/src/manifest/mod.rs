@@ -194,6 +194,40 @@ fn parse(text: &str, folder: &Path) -> Result<Manifest, Vec<config::Error>> {
     manifest.filter(|_| errors.is_empty()).ok_or(errors)
 }
 
+/// Returns the JSON Schema of a manifest, for editors: what [`read`] accepts, for each type of
+/// runner and of cost.
+#[must_use]
+pub fn published_schema() -> Value {
+    let of = |text: &str| {
+        let reader = Reader::describing(text);
+        let document = reader.document();
+        let _incomplete = Section::root(&reader, &document, |root| manifest(root, Path::new("/")));
+        drop(document);
+        reader.schema()
+    };
+    let variants = |table: &str, types: &[&str]| -> Value {
+        let schemas = types.iter().map(|name| {
+            let mut whole = of(&format!("[{table}]\ntype = '{name}'"));
+            let mut variant = whole.pointer_mut(&format!("/properties/{table}"))?.take();
+            // `urls` replaces `url`.
+            if variant.pointer("/properties/urls").is_some() {
+                variant.get_mut("required")?.as_array_mut()?.retain(|name| name != "url");
+                let either = serde_json::json!([{"required": ["url"]}, {"required": ["urls"]}]);
+                variant.as_object_mut()?.insert("oneOf".to_owned(), either);
+            }
+            Some(variant)
+        });
+        serde_json::json!({"oneOf": schemas.collect::<Vec<_>>()})
+    };
+    let mut schema = of("");
+    if let Some(Value::Object(properties)) = schema.get_mut("properties") {
+        let runners: Vec<&str> = options::type_names().collect();
+        properties.insert("runner".to_owned(), variants("runner", &runners));
+        properties.insert("cost".to_owned(), variants("cost", &["fixed", "usage_based"]));
+    }
+    schema
+}
+
 /// Parses the whole file. Every key is read even after an error, so that all errors are found.
 fn manifest(root: &mut Section<'_>, folder: &Path) -> Option<Manifest> {
     let slug = root.required("slug", parsed::<Slug>);

@@ -332,3 +332,41 @@ fn manifest_schema_file_stays_in_its_folder() {
         assert!(parse(&manifest(outside), folder.path()).is_err(), "{outside}");
     }
 }
+
+#[test]
+fn schema_accepts_what_the_parser_accepts_for_each_runner() {
+    let schema = published_schema();
+    let runners = schema["properties"]["runner"]["oneOf"].as_array().unwrap();
+    assert_eq!(runners.len(), options::type_names().count());
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let json = |text: &str| serde_json::to_value(text.parse::<toml::Table>().unwrap()).unwrap();
+    let head = "slug = 'm'\noutput_type = 'string'\n";
+    let cost = "[cost]\ntype = 'usage_based'\nper_second = 0.1\n";
+    for (text, is_good) in [
+        (GOOD.to_owned(), true),
+        (format!("{head}{cost}[runner]\ntype = 'builtin'\nname = 'text-template'"), true),
+        (
+            format!(
+                "{head}[runner]\ntype = 'openai'\nkind = 'chat'\nmodel = 'x'\n\
+                 urls = ['http://a/v1', {{ url = 'http://b/v1', weight = 2 }}]"
+            ),
+            true,
+        ),
+        (format!("{head}[runner]\ntype = 'cog'\nurl = 'http://127.0.0.1:5000'"), true),
+        (format!("{head}[runner]\ntype = 'http'\nurl = 'http://a'\nbdoy = 1"), false),
+        (format!("{head}[runner]\ntype = 'htpt'\nurl = 'http://a'"), false),
+        (format!("{head}concurrency = 0\n[runner]\ntype = 'cog'\nurl = 'http://a'"), false),
+        (format!("{head}retry.max_attempts = 21\n[runner]\ntype = 'cog'\nurl = 'http://a'"), false),
+        (
+            format!(
+                "{head}cost = {{ type = 'fixed', per_second = 1 }}\n[runner]\ntype = 'cog'\nurl = 'http://a'"
+            ),
+            false,
+        ),
+        ("slug = 'm'\noutput_type = 'string'".to_owned(), false),
+        ("output_type = 'string'\n[runner]\ntype = 'cog'\nurl = 'http://a'".to_owned(), false),
+    ] {
+        assert_eq!(parse(&text, Path::new("/")).is_ok(), is_good, "{text}");
+        assert_eq!(validator.is_valid(&json(&text)), is_good, "{text}");
+    }
+}

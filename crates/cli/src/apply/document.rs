@@ -1,14 +1,14 @@
 //! The document that `orrery apply` reads: organizations by name, each with its resources by name.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context as _, bail};
-use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::{file, workflow};
 use orrery_domain::secret::VALUE_BYTES_MAX;
+use orrery_wire::apply::{self as written, Key, Source};
 
 /// A parsed document.
 #[derive(Debug)]
@@ -29,14 +29,6 @@ pub(super) struct Wanted {
     pub(super) webhook_endpoints: BTreeMap<String, Map<String, Value>>,
 }
 
-/// The properties of an API key, which apply when the key is created.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Key {
-    /// A duration such as `90d`.
-    pub(super) expires: Option<String>,
-}
-
 /// The value of a secret. It is never printed.
 pub(super) struct Secret(pub(super) String);
 
@@ -44,35 +36,6 @@ impl std::fmt::Debug for Secret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Secret")
     }
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WrittenDocument {
-    #[serde(default)]
-    organizations: BTreeMap<String, Written>,
-}
-
-/// An organization as written in the document. Null counts as empty.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct Written {
-    limits: Option<Map<String, Value>>,
-    keys: Option<BTreeMap<String, Option<Key>>>,
-    secrets: Option<BTreeMap<String, Source>>,
-    chains: Option<BTreeMap<String, Map<String, Value>>>,
-    workflows: Option<BTreeMap<String, Map<String, Value>>>,
-    schedules: Option<BTreeMap<String, Map<String, Value>>>,
-    webhook_endpoints: Option<BTreeMap<String, Map<String, Value>>>,
-}
-
-/// The source of a secret's value: an environment variable or a file. The document itself never
-/// contains a value.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-enum Source {
-    Env(String),
-    File(PathBuf),
 }
 
 impl Document {
@@ -91,10 +54,10 @@ impl Document {
         if !value.is_object() {
             bail!("the file must be an object with organizations");
         }
-        let written: WrittenDocument = file::typed(value)?;
+        let written: written::Document = file::typed(value)?;
         let mut organizations = BTreeMap::new();
         for (name, one) in written.organizations {
-            let wanted = one.resolve(folder);
+            let wanted = resolve(one, folder);
             let wanted = wanted.with_context(|| format!("organization {name}"))?;
             organizations.insert(name, wanted);
         }
@@ -102,34 +65,32 @@ impl Document {
     }
 }
 
-impl Written {
-    fn resolve(self, folder: &Path) -> anyhow::Result<Wanted> {
-        let mut wanted = Wanted {
-            limits: self.limits,
-            chains: self.chains.unwrap_or_default(),
-            schedules: self.schedules.unwrap_or_default(),
-            webhook_endpoints: self.webhook_endpoints.unwrap_or_default(),
-            ..Wanted::default()
-        };
-        for (name, key) in self.keys.unwrap_or_default() {
-            wanted.keys.insert(name, key.unwrap_or_default());
-        }
-        for (name, source) in self.secrets.unwrap_or_default() {
-            let value = source.value(folder).with_context(|| format!("secret {name}"))?;
-            wanted.secrets.insert(name, value);
-        }
-        for (slug, fields) in self.workflows.unwrap_or_default() {
-            let read = || {
-                let value = match referred(&fields)? {
-                    Some(path) => file::read(&folder.join(path))?,
-                    None => Value::Object(fields),
-                };
-                workflow::Wanted::read(&slug, value)
-            };
-            wanted.workflows.push(read().with_context(|| format!("workflow {slug}"))?);
-        }
-        Ok(wanted)
+fn resolve(written: written::Organization, folder: &Path) -> anyhow::Result<Wanted> {
+    let mut wanted = Wanted {
+        limits: written.limits,
+        chains: written.chains.unwrap_or_default(),
+        schedules: written.schedules.unwrap_or_default(),
+        webhook_endpoints: written.webhook_endpoints.unwrap_or_default(),
+        ..Wanted::default()
+    };
+    for (name, key) in written.keys.unwrap_or_default() {
+        wanted.keys.insert(name, key.unwrap_or_default());
     }
+    for (name, source) in written.secrets.unwrap_or_default() {
+        let value = value_of(source, folder).with_context(|| format!("secret {name}"))?;
+        wanted.secrets.insert(name, value);
+    }
+    for (slug, fields) in written.workflows.unwrap_or_default() {
+        let read = || {
+            let value = match referred(&fields)? {
+                Some(path) => file::read(&folder.join(path))?,
+                None => Value::Object(fields),
+            };
+            workflow::Wanted::read(&slug, value)
+        };
+        wanted.workflows.push(read().with_context(|| format!("workflow {slug}"))?);
+    }
+    Ok(wanted)
 }
 
 /// Returns the file of a workflow whose only field is `file`.
@@ -141,25 +102,23 @@ fn referred(fields: &Map<String, Value>) -> anyhow::Result<Option<&str>> {
     }
 }
 
-impl Source {
-    fn value(self, folder: &Path) -> anyhow::Result<Secret> {
-        let mut value = match self {
-            Self::Env(name) => std::env::var(&name).with_context(|| {
-                format!("the environment variable {name} is not set, or is not valid UTF-8")
-            })?,
-            Self::File(path) => {
-                file::read_text(&folder.join(path), (VALUE_BYTES_MAX as u64).saturating_add(2))?
-            }
-        };
-        // Remove one trailing line break, as `orrery secret set` does.
-        if value.ends_with('\n') {
-            value.pop();
-            if value.ends_with('\r') {
-                value.pop();
-            }
+fn value_of(source: Source, folder: &Path) -> anyhow::Result<Secret> {
+    let mut value = match source {
+        Source::Env(name) => std::env::var(&name).with_context(|| {
+            format!("the environment variable {name} is not set, or is not valid UTF-8")
+        })?,
+        Source::File(path) => {
+            file::read_text(&folder.join(path), (VALUE_BYTES_MAX as u64).saturating_add(2))?
         }
-        Ok(Secret(value))
+    };
+    // Remove one trailing line break, as `orrery secret set` does.
+    if value.ends_with('\n') {
+        value.pop();
+        if value.ends_with('\r') {
+            value.pop();
+        }
     }
+    Ok(Secret(value))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, bail};
 use serde_json::{Map, Value, json};
 
-use super::document::{Key, Secret};
+use super::document::Secret;
 use super::{Act, Step, text_of};
 use crate::admin::{Admin, segment};
 use crate::chain::query;
@@ -15,6 +15,7 @@ use crate::diff::Texts;
 use crate::key::understood;
 use crate::{values, workflow};
 use orrery_domain::time::Timestamp;
+use orrery_wire::apply::Key;
 use orrery_wire::limits::Limits;
 use orrery_wire::operator::{Chains, Keys, Organization, SecretComparison, Secrets};
 

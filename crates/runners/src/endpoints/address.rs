@@ -1,6 +1,7 @@
 //! Parses `url` and `urls` of a `[runner]` table: the endpoints of a model, their weights, and
 //! their concurrency. This module does no I/O.
 
+use serde_json::json;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -64,7 +65,23 @@ pub fn concurrency(addresses: &[Address]) -> Option<usize> {
 
 fn list(value: &values::Value<'_>, url: ReadUrl) -> Parsed<Vec<Address>> {
     let expected = "a list such as [\"http://a:8000\", {url = \"http://b:8000\", weight = 2}]";
-    let array = value.get_ref().as_array().ok_or_else(|| values::wrong(value, expected))?;
+    let array = value.get_ref().as_array().ok_or_else(|| {
+        let table = json!({
+            "type": "object",
+            "properties": {
+                "url": {"type": "string"},
+                "weight": {"type": "integer", "minimum": 1, "maximum": WEIGHT_MAX},
+                "concurrency": {"type": "integer", "minimum": 1, "maximum": CONCURRENCY_MAX},
+            },
+            "required": ["url"],
+            "additionalProperties": false,
+        });
+        let items = json!({"anyOf": [{"type": "string"}, table]});
+        let expects = json!({
+            "type": "array", "items": items, "minItems": 1, "maxItems": ADDRESSES_MAX,
+        });
+        values::wrong_type(value, expected, expects)
+    })?;
     if array.is_empty() {
         return Err(problem(value, format!("is empty: expected {expected}")));
     }
@@ -137,7 +154,7 @@ fn unknown_key(key: &Spanned<std::borrow::Cow<'_, str>>, name: &str) -> Vec<Prob
         Some(known) => format!("did you mean `{known}`?"),
         None => format!("the keys of an entry are {}", KEYS.join(", ")),
     };
-    vec![Problem { at: key.span(), message: format!("unknown key; {hint}") }]
+    vec![Problem { at: key.span(), message: format!("unknown key; {hint}"), expects: None }]
 }
 
 /// Returns the URL without parts that may be secret, for use in messages, metrics and lists for

@@ -1,0 +1,123 @@
+//! The files of `orrery apply` and `orrery workflow push`.
+//!
+//! The fields of resources are sent to the service, which checks them: here they are any JSON, and
+//! their schemas are those of the service's requests.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::chain::Entry;
+use super::definition::Definition;
+use super::limits::LimitsChange;
+use super::schedule::{AnyTarget, Common};
+use super::webhook_endpoint::EndpointChange;
+use orrery_domain::chain::ENTRIES_MAX;
+
+/// A file of `orrery apply`: organizations by name, each with its resources by name.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "ApplyDocument")]
+pub struct Document {
+    #[serde(default)]
+    pub organizations: BTreeMap<String, Organization>,
+}
+
+/// An organization. Resources that are not listed are left unchanged. Null counts as empty.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "ApplyOrganization")]
+pub struct Organization {
+    #[schemars(with = "Option<LimitsChange>")]
+    pub limits: Option<Map<String, Value>>,
+    /// API keys, which are created if they do not exist.
+    pub keys: Option<BTreeMap<String, Option<Key>>>,
+    /// Secrets, with the sources of their values.
+    pub secrets: Option<BTreeMap<String, Source>>,
+    /// Fallback chains.
+    #[schemars(with = "Option<BTreeMap<String, Chain>>")]
+    pub chains: Option<BTreeMap<String, Map<String, Value>>>,
+    /// Workflows by their slugs.
+    #[schemars(with = "Option<BTreeMap<String, WorkflowOrFile>>")]
+    pub workflows: Option<BTreeMap<String, Map<String, Value>>>,
+    #[schemars(with = "Option<BTreeMap<String, Schedule>>")]
+    pub schedules: Option<BTreeMap<String, Map<String, Value>>>,
+    #[schemars(with = "Option<BTreeMap<String, EndpointChange>>")]
+    pub webhook_endpoints: Option<BTreeMap<String, Map<String, Value>>>,
+}
+
+/// The properties of an API key, which apply when the key is created.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "ApplyKey")]
+pub struct Key {
+    /// A duration such as `90d`.
+    pub expires: Option<String>,
+}
+
+/// The source of a secret's value: an environment variable or a file. The document itself never
+/// contains a value.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+#[schemars(rename = "ApplySecret")]
+pub enum Source {
+    Env(String),
+    File(PathBuf),
+}
+
+/// A fallback chain.
+#[derive(Debug, JsonSchema)]
+#[schemars(rename = "ApplyChain", deny_unknown_fields)]
+pub struct Chain {
+    /// The primary model.
+    pub model: String,
+    pub enabled: Option<bool>,
+    #[schemars(length(min = 1, max = ENTRIES_MAX))]
+    pub entries: Option<Vec<Entry>>,
+}
+
+/// A workflow, or the file that contains it.
+#[derive(Debug, JsonSchema)]
+#[schemars(rename = "ApplyWorkflow", untagged)]
+pub enum WorkflowOrFile {
+    File(WorkflowFile),
+    Workflow(Box<Workflow>),
+}
+
+/// The path of a file, relative to the folder of this one.
+#[derive(Debug, JsonSchema)]
+#[schemars(rename = "ApplyWorkflowFile", deny_unknown_fields)]
+pub struct WorkflowFile {
+    pub file: PathBuf,
+}
+
+/// A workflow. Omitted fields keep their values.
+#[derive(Debug, JsonSchema)]
+#[schemars(rename = "WorkflowFile", deny_unknown_fields)]
+pub struct Workflow {
+    pub name: String,
+    pub description: String,
+    /// The slugs of the workflow's categories.
+    pub categories: Option<Vec<String>>,
+    pub tags: Option<Vec<String>>,
+    pub locked: Option<bool>,
+    pub production: Option<bool>,
+    /// Whether other organizations may run this version.
+    pub allowed_to_share: Option<bool>,
+    pub definition: Definition,
+}
+
+/// A schedule of a workflow or of a model.
+#[derive(Debug, JsonSchema)]
+#[schemars(rename = "ApplySchedule", deny_unknown_fields)]
+pub struct Schedule {
+    /// The workflow's slug. Only for the schedule of a workflow.
+    pub workflow: Option<String>,
+    #[schemars(flatten)]
+    pub target: AnyTarget,
+    #[schemars(flatten)]
+    pub common: Common,
+}
