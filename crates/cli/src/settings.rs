@@ -142,19 +142,11 @@ async fn show(source: &Source, output: &Output) -> anyhow::Result<()> {
 }
 
 async fn set(source: &Source, setting: &Setting) -> anyhow::Result<()> {
-    let path = source.path();
-    let before = match fs::symlink_metadata(&path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => HEAD.to_owned(),
-        _ => reader::read_file(&path, FILE_BYTES_MAX).map_err(anyhow::Error::msg)?,
-    };
-    let after = edit::set(&before, setting).map_err(anyhow::Error::msg)?;
-    refuse_faults(source, &before, &after)?;
-    write(&path, &after)?;
-    let shown = output::short(&path);
+    let after = change(source, setting)?;
     output::note(&format!(
         "{} is changed. `orrery reload` applies it to a running service, or says that it needs a \
          restart.",
-        shown.display()
+        output::short(&source.path()).display()
     ));
     if let Some(key) = exposed::first_secret(&after) {
         output::note(&format!(
@@ -164,6 +156,19 @@ async fn set(source: &Source, setting: &Setting) -> anyhow::Result<()> {
     let (config, _faults) = source.examine();
     note_other_file(&config).await;
     Ok(())
+}
+
+/// Changes one key of the file, and returns the new text.
+fn change(source: &Source, setting: &Setting) -> anyhow::Result<String> {
+    let path = source.path();
+    let before = match fs::symlink_metadata(&path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => HEAD.to_owned(),
+        _ => reader::read_file(&path, FILE_BYTES_MAX).map_err(anyhow::Error::msg)?,
+    };
+    let after = edit::set(&before, setting).map_err(anyhow::Error::msg)?;
+    refuse_faults(source, &before, &after)?;
+    write(&path, &after)?;
+    Ok(after)
 }
 
 /// Returns an error if the service would refuse the text `after`.
@@ -228,15 +233,15 @@ mod tests {
         fs::metadata(path).unwrap().mode() & 0o777
     }
 
-    #[tokio::test]
-    async fn set_changes_a_key_or_nothing() {
+    #[test]
+    fn set_changes_a_key_or_nothing() {
         let folder = tempfile::tempdir().unwrap();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let path = folder.path().join("config.toml");
         let source = Source::of_file(&path);
         let change =
-            async |key: &str, value: &str| set(&source, &Setting::new(key, value).unwrap()).await;
-        change("agent.model", "llama").await.unwrap();
+            |key: &str, value: &str| super::change(&source, &Setting::new(key, value).unwrap());
+        change("agent.model", "llama").unwrap();
         let text = format!("{HEAD}\n[agent]\nmodel = \"llama\"\n");
         assert_eq!((fs::read_to_string(&path).unwrap(), mode(&path)), (text.clone(), 0o644));
         for (key, value, expect) in [
@@ -244,17 +249,17 @@ mod tests {
             ("limits.connections", "many", "a whole number from 1 to 1000000, found \"many\""),
             ("hosts.flows.listen", "0.0.0.0:8443", "listen on one address"),
         ] {
-            let error = change(key, value).await.unwrap_err().to_string();
+            let error = change(key, value).unwrap_err().to_string();
             assert!(error.contains(expect) && error.contains("nothing was changed"), "{error}");
             assert_eq!(fs::read_to_string(&path).unwrap(), text);
         }
-        change("router.upstream_url", "https://m.example/v1").await.unwrap();
+        change("router.upstream_url", "https://m.example/v1").unwrap();
         assert_eq!(mode(&path), 0o644);
-        change("router.upstream_key", "sk-x").await.unwrap();
+        change("router.upstream_key", "sk-x").unwrap();
         assert_eq!(mode(&path), 0o600);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file is left");
         fs::write(&path, "[log]\nlevel = 1\n").unwrap();
-        let error = format!("{:#}", change("log.access", "true").await.unwrap_err());
+        let error = format!("{:#}", change("log.access", "true").unwrap_err());
         assert!(error.contains("config.toml:2:9: `log.level`"), "{error}");
     }
 
