@@ -11,7 +11,7 @@ const END: &str = "\u{1b}[0m";
 
 /// The groups: their headings, and their commands in the order of the help.
 pub(super) const GROUPS: [(&str, &[&str]); 5] = [
-    ("Run the service", &["serve", "check", "doctor", "top", "bench", "reload"]),
+    ("Run the service", &["serve", "config", "check", "doctor", "top", "bench", "reload"]),
     ("Manage access", &["org", "key", "owner", "member", "secret", "balance", "audit"]),
     (
         "Work",
@@ -34,7 +34,7 @@ pub(super) const GROUPS: [(&str, &[&str]); 5] = [
         "Keep the data",
         &["backup", "verify", "restore", "resume", "upgrade", "compact", "salvage", "seal"],
     ),
-    ("Install", &["service", "completions", "man"]),
+    ("Install", &["service", "schema", "completions", "man"]),
 ];
 
 /// Returns the grammar with the help of `orrery --help` in groups.

@@ -3,7 +3,7 @@
 //! A first API key and a dashboard setup link are created only if standard output is a terminal;
 //! otherwise they would be written to a log.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
@@ -31,6 +31,10 @@ pub(super) struct Serve {
     /// four, the metrics the one after
     #[arg(long, value_name = "PORT", value_parser = port)]
     port: Option<u16>,
+    /// Serve all hosts on this address, such as 0.0.0.0:443, or on that of the base host: base at /,
+    /// the others below /workflows, /flows, /agent and /dashboard
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1)]
+    one_port: Option<Option<SocketAddr>>,
     /// Set a key of the configuration for this start, such as agent.model=llama; repeatable
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<Setting>,
@@ -50,7 +54,17 @@ impl Serve {
     /// Returns an error when the file, a flag or the bootstrap key is invalid.
     pub(super) fn configuration(&self, file: Option<&Path>) -> anyhow::Result<Config> {
         let flags = Flags { listen: self.listen, port: self.port, set: self.set.clone() };
-        let source = Source { file: file.map(Path::to_path_buf), flags };
+        let mut source = Source { file: file.map(Path::to_path_buf), flags };
+        if let Some(address) = self.one_port {
+            let addresses = match address {
+                Some(address) => vec![address],
+                None => super::loaded(&source)?.hosts.base.listen,
+            };
+            let addresses: Vec<String> = addresses.iter().map(|one| format!("'{one}'")).collect();
+            let value = format!("[{}]", addresses.join(", "));
+            let setting = Setting::new("hosts.one_port", &value).map_err(anyhow::Error::msg)?;
+            source.flags.set.push(setting);
+        }
         let mut config = super::loaded(&source)?;
         if source.file.is_none()
             && let Some(found) = &config.file
