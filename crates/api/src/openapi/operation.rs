@@ -109,7 +109,7 @@ fn path_parameter(name: &str) -> (&'static str, Value) {
         "slug" => ("The slug of the model, which may contain `/`", text()),
         "page" => ("The path of the page", text()),
         "schema" => {
-            let names = super::schemas::NAMES.map(|name| format!("{name}.json"));
+            let names = crate::schemas::NAMES.map(|name| format!("{name}.json"));
             ("The kind of file, with `.json`", json!({"type": "string", "enum": names}))
         }
         "name" => ("The name", text()),
