@@ -84,8 +84,14 @@ fn chat_request_rejects_non_objects() {
         ("{\"n\": NaN}", "invalid JSON body: expected value"),
         ("[]", "invalid request body: invalid type: sequence, expected a JSON object"),
         ("{\"stop\":[[[", "invalid JSON body: EOF while parsing"),
-        ("model=a&b=c", "invalid JSON body: expected value: this looks like a form"),
-        ("---\nmodel: a", "invalid JSON body: invalid number: this looks like YAML"),
+        (
+            "model=a&b=c",
+            "invalid JSON body: expected value at line 1 column 1: this looks like a form",
+        ),
+        (
+            "---\nmodel: a",
+            "invalid JSON body: invalid number at line 1 column 2: this looks like YAML",
+        ),
     ] {
         let (found, _, _) = read(Operation::Chat, body).unwrap_err();
         assert!(found.starts_with(message), "{found}");

@@ -32,6 +32,7 @@ mod first_run;
 mod groups;
 mod key;
 mod listing;
+mod loaded;
 mod manual;
 mod measures;
 mod member;
@@ -68,10 +69,10 @@ use clap::{Parser, Subcommand};
 use rustix::fs::Mode;
 use rustix::process::umask;
 
+use self::loaded::{configuration, loaded, located, unusable};
 use self::output::Output;
 use self::parse::understood;
 use self::place::{of_service, of_service_or_defaults};
-use orrery_config::{self as config, Config};
 use orrery_guard as guard;
 use orrery_runners::builtin::worker;
 use orrery_runners::llm;
@@ -322,35 +323,6 @@ fn upgrade(asked: upgrade::Upgrade, file: Option<&Path>) -> anyhow::Result<ExitC
     };
     let is_good = block_on(upgrade::run(asked, &config))?;
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// Loads the configuration from `file`; without a file, that of the current folder.
-fn configuration(file: Option<&Path>) -> anyhow::Result<Config> {
-    loaded(&config::Source { file: file.map(Path::to_path_buf), ..config::Source::default() })
-}
-
-fn loaded(source: &config::Source) -> anyhow::Result<Config> {
-    source.load().map_err(|faults| unusable(source, &faults))
-}
-
-/// Returns the error for a configuration with faults.
-fn unusable(source: &config::Source, faults: &[config::Error]) -> anyhow::Error {
-    let path = source.path();
-    let lines: Vec<String> = faults.iter().map(|fault| located(&path, fault)).collect();
-    let named =
-        source.file.as_ref().map_or_else(String::new, |_| format!(" --config {}", path.display()));
-    anyhow::anyhow!("{}", lines.join("\n  ")).context(format!(
-        "{} cannot be used; `orrery{named} check` also checks everything else",
-        path.display()
-    ))
-}
-
-/// Formats an error as compilers do, so that editors and terminals can link to its location.
-fn located(path: &Path, error: &config::Error) -> String {
-    match error.line {
-        0 => error.message.clone(),
-        line => format!("{}:{line}:{}: {}", path.display(), error.column, error.message),
-    }
 }
 
 fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {

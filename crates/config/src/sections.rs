@@ -214,7 +214,7 @@ struct Listener {
 fn listeners(root: &mut Section<'_>, tls: &Tls, defaults: &Defaults) -> (Hosts, Metrics) {
     let mut taken: Vec<Listener> = Vec::new();
     let hosts = root.section("hosts", |section| {
-        let one_port = section.get("one_port", Vec::new(), addresses);
+        let one_port = section.optional("one_port", some_addresses).unwrap_or_default();
         let of_one_port = (!one_port.is_empty()).then(|| section.span("one_port"));
         // The URL of the base host, if the other hosts are below it.
         let mut shared: Option<String> = None;

@@ -135,7 +135,7 @@ fn config_key_in_wrong_table_gets_hint() {
         ("upstream_url = 'http://x/v1'", "did you mean `router.upstream_url`?"),
         ("[router]\napi_key = 'x'", "the keys here are upstream_url"),
         ("port = 8080", "the keys here are data_dir"),
-        ("[hosts.api]\nlisten = '127.0.0.1:1'", "the keys here are base, workflows"),
+        ("[hosts.api]\nlisten = '127.0.0.1:1'", "the keys here are one_port, base, workflows"),
     ] {
         let message = errors(text);
         assert!(message.contains(expect), "{text}: {message}");

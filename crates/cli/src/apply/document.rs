@@ -164,7 +164,7 @@ mod tests {
             (json!({"keys": {"a": {"key": "smk_x"}}}), "unknown field `key`"),
             (json!({"workflows": {"a": {"name": "x"}}}), "workflow a: description is required"),
             (json!("a"), "organizations.acme: invalid type: string"),
-            (json!({"secret": {}}), "organizations.acme: unknown field"),
+            (json!({"secret": {}}), "organizations.acme.secret: unknown field `secret`"),
             (json!({"keys": ["a"]}), "organizations.acme.keys: invalid type: sequence"),
             (
                 json!({"keys": {"a": {"expires": 5}}}),

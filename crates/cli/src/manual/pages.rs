@@ -107,7 +107,7 @@ pub(super) const EXAMPLES: &[(&str, &str)] = &[
     ("Write a configuration that states what holds now", "orrery config init"),
     ("Show each setting and where it comes from", "orrery config show"),
     ("Change one setting", "orrery config set limits.sync_wait 90s"),
-    ("Write the JSON Schema of manifests for an editor", "orrery schema manifest > manifest.json"),
+    ("Print the JSON Schema of manifests, for an editor", "orrery schema manifest"),
     ("Check a configuration before a start", "orrery --config config.toml check"),
     ("Find problems of the running service", "orrery doctor"),
     ("Watch the running service", "orrery top"),

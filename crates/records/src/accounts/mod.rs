@@ -9,6 +9,7 @@ mod admin_keys;
 mod bootstrap_key;
 mod lifecycle;
 mod limiting;
+mod rows;
 mod usage;
 
 use std::collections::HashMap;
@@ -37,6 +38,7 @@ use orrery_storage::{self as storage, Commit, Key, Page, Store, Table};
 pub use self::admin_keys::{ADMIN_KEY_PREFIX, KeyFault};
 pub use self::bootstrap_key::BootstrapKey;
 use self::bootstrap_key::may_be_a_key;
+use self::rows::{hash_key, id_key, name_key, organization_key};
 
 /// The prefix of every API key (`docs/spec/hosts.md`, "Authentication").
 pub const KEY_PREFIX: &str = "smk_";
@@ -589,22 +591,6 @@ fn subject(key: &ApiKey) -> String {
 
 fn hash(key: &str) -> Hash {
     Sha256::digest(key.as_bytes()).into()
-}
-
-fn organization_key(id: OrganizationId) -> Key {
-    Key::table(Table::Organization).id(id)
-}
-
-fn name_key(name: &str) -> Key {
-    Key::table(Table::OrganizationName).text(name)
-}
-
-fn hash_key(hash: &Hash) -> Key {
-    Key::table(Table::ApiKey).raw(hash)
-}
-
-fn id_key(organization: OrganizationId, id: KeyId) -> Key {
-    Key::table(Table::ApiKeyId).id(organization).id(id)
 }
 
 #[cfg(test)]
