@@ -38,6 +38,9 @@ pub(crate) const GET: Doc = Doc {
         ResponseDoc::json::<Map<String, Value>>(200, "The JSON Schema"),
         ResponseDoc::error(404, "There is no schema of this name"),
     ],
+    description: "Returns the schema of files of workflows, manifests of models, the configuration, \
+                  or files of `orrery apply`. Editors complete and check these files with it. Needs \
+                  no key.",
     ..Doc::new("service", "get_schema", "Get the JSON Schema of a kind of file, for editors")
 };
 

@@ -60,57 +60,204 @@ schemas! {
             .into_iter()
             .map(|(kind, what, fields)| step(generator, kind, what, fields))
             .collect();
-        json_schema!({"oneOf": variants})
+        json_schema!({"oneOf": variants, "description": "One step, by its `type`."})
     };
     /// A condition of a choice step.
     Condition, "WorkflowCondition", |generator| {
+        json_schema!({"description": "A condition.", "anyOf": [
+            generator.subschema_for::<AllOf>(), generator.subschema_for::<AnyOf>(),
+            generator.subschema_for::<Not>(), generator.subschema_for::<Comparison>(),
+            generator.subschema_for::<Presence>(),
+        ]})
+    };
+    /// Holds if all of its conditions hold.
+    AllOf, "WorkflowConditionAnd", |generator| {
+        let parts = conditions(generator);
+        object_of("Holds if all of its conditions hold.", &["and"], json!({"and": parts}))
+    };
+    /// Holds if one of its conditions holds.
+    AnyOf, "WorkflowConditionOr", |generator| {
+        let parts = conditions(generator);
+        object_of("Holds if one of its conditions holds.", &["or"], json!({"or": parts}))
+    };
+    /// Holds if its condition does not hold.
+    Not, "WorkflowConditionNot", |generator| {
         let part = generator.subschema_for::<Condition>();
-        let parts = json!({"type": "array", "minItems": 1, "items": part});
+        object_of("Holds if its condition does not hold.", &["not"], json!({"not": part}))
+    };
+    /// Compares a value with another one.
+    Comparison, "WorkflowConditionComparison", |_| {
         let tests = ["equals", "not_equals", "greater_than", "less_than", "greater_than_or_equal",
             "less_than_or_equal", "contains", "matches", "string_matches", "in", "not_in"];
-        let subject = json!({"type": "string", "description": "{{step.output}} or $.step.output"});
-        json_schema!({"oneOf": [
-            closed(&["and"], json!({"and": parts})),
-            closed(&["or"], json!({"or": parts})),
-            closed(&["not"], json!({"not": part})),
-            closed(&["expression", "operator", "value"], json!({
-                "expression": subject, "operator": {"type": "string", "enum": tests},
-                "value": {"description": "What the value of the expression is compared with"},
-            })),
-            closed(&["expression", "operator"], json!({
-                "expression": subject,
-                "operator": {"type": "string", "enum": ["exists", "not_exists", "is_null", "is_not_null"]},
-                "value": {"type": "null"},
-            })),
-        ]})
+        object_of("Compares two values.", &["expression", "operator", "value"], json!({
+            "expression": {"type": "string"},
+            "operator": {"type": "string", "enum": tests},
+            "value": {"description": "What the value of the expression is compared with"},
+        }))
+    };
+    /// Tests whether a value is there.
+    Presence, "WorkflowConditionPresence", |_| {
+        let tests = ["exists", "not_exists", "is_null", "is_not_null"];
+        object_of("Tests whether a value is there.", &["expression", "operator"], json!({
+            "expression": {"type": "string"},
+            "operator": {"type": "string", "enum": tests},
+            "value": {"type": "null", "description": "Not used"},
+        }))
     };
     /// The retries of a step.
     Retry, "WorkflowRetry", |_| {
         let delay = || number(0.0, retry::DELAY_MAX.as_secs_f64());
         let classes = ErrorClass::ALL.map(ErrorClass::as_str);
-        optional(closed(&[], json!({
+        object_of("The retries of a step.", &[], json!({
             "max_attempts": nullable(json!({"type": "integer", "minimum": 1, "maximum": retry::ATTEMPTS_MAX})),
             "initial_delay_seconds": nullable(delay()),
             "backoff_multiplier": nullable(number(1.0, retry::MULTIPLIER_MAX)),
             "max_delay_seconds": nullable(delay()),
             "retry_on": nullable(json!({"type": "array", "items": {"type": "string", "enum": classes}})),
-        })))
+        }))
     };
     /// The credentials of a request.
     Auth, "WorkflowAuth", |_| {
         let text = || json!({"type": "string", "minLength": 1});
         let kind = |name: &str| json!({"type": "string", "const": name});
-        json_schema!({"oneOf": [
-            closed(&["type", "username", "password"],
+        json_schema!({"description": "The credentials of a request.", "oneOf": [
+            object_of("Basic authentication.", &["type", "username", "password"],
                 json!({"type": kind("basic"), "username": text(), "password": text()})),
-            closed(&["type", "token"], json!({"type": kind("bearer"), "token": text()})),
-            closed(&["type", "value"], json!({
-                "type": kind("api_key"), "value": text(),
-                "name": nullable(json!({"type": "string"})),
+            object_of("A bearer token.", &["type", "token"],
+                json!({"type": kind("bearer"), "token": text()})),
+            object_of("A key in a header or in the query.", &["type", "value"], json!({
+                "type": kind("api_key"),
+                "value": described(text(), "The key."),
+                "name": described(nullable(json!({"type": "string"})), "The name of the header or of the query parameter."),
                 "in": {"type": ["string", "null"], "enum": ["header", "query", null]},
             })),
         ]})
     };
+    /// What replaces a model that fails.
+    ModelFallback, "WorkflowModelFallback", |_| {
+        object_of("The model that runs if that of the step fails.", &[], json!({
+            "enabled": flag(), "model": nullable(json!({"type": "string"})), "version": {},
+            "params": object(),
+        }))
+    };
+    /// What replaces a request that fails.
+    HttpFallback, "WorkflowHttpFallback", |generator| {
+        let fields = merged(request(generator), json!({"enabled": flag()}));
+        object_of("The request that is sent if that of the step fails.", &["url"], fields)
+    };
+    /// A branch of a choice step.
+    Branch, "WorkflowBranch", |generator| {
+        let steps = json!({"type": "array", "items": generator.subschema_for::<Step>()});
+        object_of("A branch.", &[], json!({"steps": nullable(steps)}))
+    };
+    /// The event that a step waits for.
+    WaitedEvent, "WorkflowEvent", |_| {
+        object_of("The event that a step waits for.", &["name"], json!({
+            "name": {"type": "string", "pattern": NAME, "description": "The name of the event."},
+            "schema": object(),
+            "timeout_seconds": nullable(number(0.0, WAIT_MAX.as_secs_f64())),
+            "default": {"description": "The output on a timeout."},
+        }))
+    };
+    /// Header fields.
+    Headers, "WorkflowHeaders", |_| json_schema!({
+        "type": "object", "description": "Header fields.", "additionalProperties": {"type": SCALAR},
+    });
+    /// Query parameters.
+    QueryParams, "WorkflowQueryParams", |_| json_schema!({
+        "type": "object", "description": "Query parameters.", "additionalProperties": {"anyOf": [
+            {"type": SCALAR}, {"type": "array", "items": {"type": SCALAR}},
+        ]},
+    });
+}
+
+/// The types of header fields and query parameters.
+const SCALAR: [&str; 3] = ["string", "number", "boolean"];
+
+/// What fields mean that are not described where they are. Most are in several objects.
+const MEANINGS: &[(&str, &str)] = &[
+    ("and", "The conditions."),
+    ("or", "The conditions."),
+    ("not", "The condition."),
+    ("expression", "The value: `{{step.output}}` or `$.step.output`."),
+    ("operator", "The comparison."),
+    ("max_attempts", "The number of attempts, with the first one."),
+    ("initial_delay_seconds", "The delay before the second attempt."),
+    ("backoff_multiplier", "By what each further delay is longer."),
+    ("max_delay_seconds", "The longest delay."),
+    ("retry_on", "The classes of errors that are retried; by default those that may pass."),
+    ("type", "The type."),
+    ("username", "The user name."),
+    ("password", "The password."),
+    ("token", "The token."),
+    ("in", "Where the key is sent; by default in a header."),
+    ("enabled", "False: the fallback is not used."),
+    ("model", "The slug of the model."),
+    ("version", "Accepted and ignored."),
+    ("params", "The inputs of the model."),
+    ("fallback", "What runs if the step fails."),
+    ("steps", "The steps."),
+    ("schema", "The JSON Schema of the event's payload."),
+    ("timeout_seconds", "The time limit."),
+    ("method", "The method, in any letter case; by default GET."),
+    ("url", "The URL. References cannot change its host or the number of its path segments."),
+    ("headers", "The header fields."),
+    ("query_params", "The query parameters."),
+    ("body", "JSON, or a string that is sent unchanged."),
+    ("timeout", "The same as `timeout_seconds`."),
+    ("auth", "The credentials."),
+    ("fail_when", "Which responses fail the step."),
+    ("branches", "The branches, which run at the same time."),
+    ("condition", "The condition that chooses the branch."),
+    ("condition_met_branch", "The branch that runs if the condition holds."),
+    ("default_branch", "The branch that runs if the condition does not hold."),
+    ("items", "An array, or a reference to one."),
+    ("item_name", "The name of the item in references; by default `item`."),
+    ("max_concurrency", "The number of items that run at the same time."),
+    ("output", "The output of each item."),
+    ("seconds", "The time to wait, or a reference to it."),
+    ("until", "An RFC 3339 time, or a reference to one."),
+    ("event", "The event to wait for."),
+    ("result", "The value, with references resolved."),
+    ("workflow", "The ID or the slug of the workflow."),
+    ("version_id", "The version; by default the latest one."),
+    ("inputs", "The inputs of the workflow."),
+    ("wait", "False: the step ends when the workflow has started."),
+    ("step_id", "The name of the step in references. Required, unless `id` is set."),
+    ("id", "The same as `step_id`."),
+    ("name", "A name for people."),
+    ("depends_on", "Steps that must end before this one starts, besides those it refers to."),
+    ("continue_on_error", "True: the workflow continues if the step fails."),
+    ("retry", "The retries after errors."),
+    ("on_exhausted", "What happens after the last attempt; by default the step fails."),
+];
+
+/// At least one condition.
+fn conditions(generator: &mut SchemaGenerator) -> Value {
+    json!({"type": "array", "minItems": 1, "items": generator.subschema_for::<Condition>()})
+}
+
+/// Describes the fields that have no description, by [`MEANINGS`].
+fn explained(mut properties: Value) -> Value {
+    for (name, schema) in properties.as_object_mut().into_iter().flatten() {
+        let meaning = MEANINGS.iter().find(|(known, _)| known == name);
+        if let (Some((_, text)), Some(schema)) = (meaning, schema.as_object_mut()) {
+            schema.entry("description").or_insert_with(|| (*text).into());
+        }
+    }
+    properties
+}
+
+fn described(schema: Value, text: &str) -> Value {
+    merged(schema, json!({"description": text}))
+}
+
+/// Returns the schema of an object with these fields.
+fn object_of(what: &str, required: &[&str], properties: Value) -> Schema {
+    json_schema!({
+        "type": "object", "description": what, "properties": explained(properties),
+        "required": required, "additionalProperties": false,
+    })
 }
 
 /// The types of steps, each with its description, its required fields and its own fields.
@@ -122,15 +269,9 @@ fn steps(generator: &mut SchemaGenerator) -> [(&'static str, &'static str, Field
         "workflow": text(), "version_id": nullable(json!({"type": "string"})), "inputs": object(),
         "wait": flag(),
     });
-    let fallback = closed(
-        &[],
-        json!({
-            "enabled": flag(), "model": nullable(json!({"type": "string"})), "version": {},
-            "params": object(),
-        }),
-    );
+    let fallback = optional::<ModelFallback>(generator);
     let model = json!({
-        "model": text(), "version": {}, "params": object(), "fallback": optional(fallback),
+        "model": text(), "version": {}, "params": object(), "fallback": fallback,
     });
     let wait = "Waits for a time or an event. Needs exactly one of seconds, until and event.";
     [
@@ -143,7 +284,7 @@ fn steps(generator: &mut SchemaGenerator) -> [(&'static str, &'static str, Field
             (&["condition", "condition_met_branch"], choice(generator)),
         ),
         ("map", "Runs steps for each item of an array.", (&["items", "steps"], map(generator))),
-        ("wait", wait, (&[], waits())),
+        ("wait", wait, (&[], waits(generator))),
         ("pass", "Computes a value.", (&[], json!({"result": {}}))),
         ("workflow", "Runs another workflow.", (&["workflow"], workflow)),
     ]
@@ -163,81 +304,67 @@ fn some_steps(generator: &mut SchemaGenerator) -> Value {
 }
 
 fn http(generator: &mut SchemaGenerator) -> Value {
-    let fallback = closed(&["url"], merged(request(), json!({"enabled": flag()})));
-    merged(
-        request(),
-        json!({
-            "timeout": nullable(number(0.0, HTTP_TIMEOUT_MAX)),
-            "auth": optional(generator.subschema_for::<Auth>().to_value()),
-            "fail_when": {"anyOf": [
-                {"type": ["string", "null"], "enum": ["connection_error", "non_2xx", null]},
-                {"type": "array", "items": {"type": "integer", "minimum": 100, "maximum": 599}},
-            ]},
-            "fallback": optional(fallback),
-        }),
-    )
+    let own = json!({
+        "timeout": nullable(number(0.0, HTTP_TIMEOUT_MAX)),
+        "auth": optional::<Auth>(generator),
+        "fail_when": {"anyOf": [
+            {"type": "string", "const": "connection_error"},
+            {"type": "string", "const": "non_2xx"},
+            {"type": "array", "items": {"type": "integer", "minimum": 100, "maximum": 599}},
+            {"type": "null"},
+        ]},
+        "fallback": optional::<HttpFallback>(generator),
+    });
+    merged(request(generator), own)
 }
 
 fn parallel(generator: &mut SchemaGenerator) -> Value {
     let name = nullable(json!({"type": "string"}));
-    let branch = closed(&["steps"], json!({"name": name, "steps": some_steps(generator)}));
+    let fields = json!({"name": name, "steps": some_steps(generator)});
+    let branch = object_of("A branch.", &["steps"], fields);
     json!({"branches": {"type": "array", "minItems": 1, "items": branch}})
 }
 
 fn choice(generator: &mut SchemaGenerator) -> Value {
-    let steps = json!({"type": "array", "items": generator.subschema_for::<Step>()});
-    let branch = closed(&[], json!({"steps": nullable(steps)}));
     json!({
         "condition": generator.subschema_for::<Condition>(),
-        "condition_met_branch": branch,
-        "default_branch": optional(branch),
+        "condition_met_branch": generator.subschema_for::<Branch>(),
+        "default_branch": optional::<Branch>(generator),
     })
 }
 
 fn map(generator: &mut SchemaGenerator) -> Value {
     json!({
-        "items": {"type": ["array", "string"], "description": "An array, or a reference to one"},
+        "items": {"type": ["array", "string"]},
         "item_name": {"type": ["string", "null"], "pattern": NAME},
         "max_concurrency": nullable(json!({"type": "integer", "minimum": 1, "maximum": 1000})),
-        "output": {"description": "The output of each item"},
+        "output": {},
         "steps": some_steps(generator),
     })
 }
 
-fn waits() -> Value {
+fn waits(generator: &mut SchemaGenerator) -> Value {
     let longest = WAIT_MAX.as_secs_f64();
-    let event = closed(
-        &["name"],
-        json!({
-            "name": {"type": "string", "pattern": NAME},
-            "schema": object(),
-            "timeout_seconds": nullable(number(0.0, longest)),
-            "default": {"description": "The output on a timeout"},
-        }),
-    );
     json!({
         "seconds": {"type": ["number", "string", "null"], "minimum": 0.0, "maximum": longest},
-        "until": {"type": ["string", "null"], "description": "An RFC 3339 time, or a reference to one"},
-        "event": optional(event),
+        "until": {"type": ["string", "null"]},
+        "event": optional::<WaitedEvent>(generator),
     })
 }
 
 /// The fields of a request that an `http` step and its fallback share.
-fn request() -> Value {
-    let methods: Vec<Value> = Method::ALL
-        .iter()
-        .flat_map(|method| [method.as_str().into(), method.as_str().to_lowercase().into()])
-        .chain([Value::Null])
-        .collect();
-    let scalar = ["string", "number", "boolean"];
+fn request(generator: &mut SchemaGenerator) -> Value {
+    // In any letter case. An `enum` with both cases would give generated clients a name twice.
+    let any_case = |letter: char| format!("[{letter}{}]", letter.to_ascii_lowercase());
+    let methods: Vec<String> =
+        Method::ALL.iter().map(|method| method.as_str().chars().map(any_case).collect()).collect();
+    let methods = format!("^({})$", methods.join("|"));
     json!({
-        "method": {"type": ["string", "null"], "enum": methods},
+        "method": {"type": ["string", "null"], "pattern": methods, "examples": ["POST"]},
         "url": {"type": "string", "minLength": 1},
-        "headers": {"type": ["object", "null"], "additionalProperties": {"type": scalar}},
-        "query_params": {"type": ["object", "null"], "additionalProperties": {"anyOf": [
-            {"type": scalar}, {"type": "array", "items": {"type": scalar}},
-        ]}},
-        "body": {"description": "JSON, or a string that is sent unchanged"},
+        "headers": optional::<Headers>(generator),
+        "query_params": optional::<QueryParams>(generator),
+        "body": {},
     })
 }
 
@@ -247,9 +374,8 @@ fn step(generator: &mut SchemaGenerator, kind: &str, what: &str, (required, own)
     let least = if kind == "http" { 0.0 } else { 0.001 };
     let common = json!({
         "type": {"type": "string", "const": kind},
-        "step_id": {"type": ["string", "null"], "pattern": NAME,
-            "description": "The name of the step in references. Required, unless `id` is set"},
-        "id": {"type": ["string", "null"], "pattern": NAME, "description": "The same as `step_id`"},
+        "step_id": {"type": ["string", "null"], "pattern": NAME},
+        "id": {"type": ["string", "null"], "pattern": NAME},
         "name": nullable(json!({"type": "string"})),
         "depends_on": nullable(json!({"type": "array", "items": {"type": "string"}})),
         "continue_on_error": nullable(json!({"type": "boolean"})),
@@ -257,14 +383,13 @@ fn step(generator: &mut SchemaGenerator, kind: &str, what: &str, (required, own)
     });
     let retried = match kind {
         "model" | "http" | "workflow" => json!({
-            "retry": generator.subschema_for::<Retry>(),
+            "retry": optional::<Retry>(generator),
             "on_exhausted": {"type": ["string", "null"], "enum": ["fail", "pause", null]},
         }),
         _ => json!({}),
     };
     let required: Vec<&str> = [&["type"], required].concat();
-    let schema = closed(&required, merged(merged(common, retried), own));
-    merged(schema, json!({"description": what}))
+    object_of(what, &required, merged(merged(common, retried), own)).to_value()
 }
 
 /// Returns the fields of both objects.
@@ -273,13 +398,6 @@ fn merged(mut one: Value, other: Value) -> Value {
         fields.extend(more);
     }
     one
-}
-
-fn closed(required: &[&str], properties: Value) -> Value {
-    json!({
-        "type": "object", "properties": properties, "required": required,
-        "additionalProperties": false,
-    })
 }
 
 fn number(least: f64, most: f64) -> Value {
@@ -294,9 +412,9 @@ fn nullable(mut schema: Value) -> Value {
     schema
 }
 
-/// Allows null besides the values of a schema.
-fn optional(schema: Value) -> Schema {
-    json_schema!({"anyOf": [schema, {"type": "null"}]})
+/// Allows null besides the values of a named schema.
+fn optional<T: JsonSchema>(generator: &mut SchemaGenerator) -> Value {
+    json!({"anyOf": [generator.subschema_for::<T>(), {"type": "null"}]})
 }
 
 #[cfg(test)]

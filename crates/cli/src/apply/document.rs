@@ -179,7 +179,7 @@ mod tests {
             let text = refused(json!({"organizations": {"acme": organization}}));
             assert!(text.contains(message), "{text}");
         }
-        assert!(refused(json!({"organisations": {}})).starts_with("unknown field `organisations`"));
+        assert!(refused(json!({"organisations": {}})).contains("unknown field `organisations`"));
         assert_eq!(
             refused(json!({"organizations": ["a"]})),
             "organizations: invalid type: sequence, expected a map"
