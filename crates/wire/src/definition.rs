@@ -92,7 +92,7 @@ schemas! {
         object_of("Compares two values.", &["expression", "operator", "value"], json!({
             "expression": {"type": "string"},
             "operator": {"type": "string", "enum": tests},
-            "value": {"description": "What the value of the expression is compared with"},
+            "value": {"description": "What the value of the expression is compared with."},
         }))
     };
     /// Tests whether a value is there.
@@ -101,7 +101,7 @@ schemas! {
         object_of("Tests whether a value is there.", &["expression", "operator"], json!({
             "expression": {"type": "string"},
             "operator": {"type": "string", "enum": tests},
-            "value": {"type": "null", "description": "Not used"},
+            "value": {"type": "null", "description": "Not used."},
         }))
     };
     /// The retries of a step.
