@@ -11,7 +11,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get information about this host */
+        /**
+         * Get information about this host
+         * @description Returns the name, the version and the role of this host, and the paths of its other general routes. Needs no key and accepts any query parameter.
+         */
         get: operations["index"];
         put?: never;
         post?: never;
@@ -28,7 +31,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Check that the process is running */
+        /**
+         * Check that the process is running
+         * @description Returns 200 as long as the process runs, without a key. For load balancers that must know whether work is accepted, use `GET /ready`.
+         */
         get: operations["health"];
         put?: never;
         post?: never;
@@ -45,7 +51,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Check whether the service accepts work */
+        /**
+         * Check whether the service accepts work
+         * @description Returns 200 once the store is open and unfinished work is loaded, and 503 until then and during a shutdown. `warnings` lists conditions that need the operator's attention, such as a nearly full disk. Needs no key.
+         */
         get: operations["ready"];
         put?: never;
         post?: never;
@@ -62,8 +71,31 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get this OpenAPI document */
+        /**
+         * Get this OpenAPI document
+         * @description Returns this document, which is generated from the route table that also serves the requests. Needs no key.
+         */
         get: operations["openapi"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/schemas/{schema}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get the JSON Schema of a kind of file, for editors
+         * @description Returns the schema of files of workflows, manifests of models, the configuration, or files of `orrery apply`. Editors complete and check these files with it. Needs no key.
+         */
+        get: operations["get_schema"];
         put?: never;
         post?: never;
         delete?: never;
@@ -79,7 +111,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List models */
+        /**
+         * List models
+         * @description Returns the models of the catalog as a bare array, a page at a time; `X-Total-Count` is the number of matches. Needs no key. With a key in `Authorization: Bearer`, or with `format=openai`, the response is instead OpenAI's list of the models that chat and embeddings clients can call, without pages.
+         */
         get: operations["list_models"];
         put?: never;
         post?: never;
@@ -96,7 +131,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get a model */
+        /**
+         * Get a model
+         * @description Returns a model with the JSON Schema of its input and its estimated cost. Needs no key. A key in `Authorization: Bearer`, or `format=openai`, selects OpenAI's format, which exists only for models that OpenAI's clients can call. An unknown slug returns 404.
+         */
         get: operations["get_model"];
         put?: never;
         post?: never;
@@ -113,7 +151,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get a model's request schema as an OpenAPI 3.0 document */
+        /**
+         * Get a model's request schema as an OpenAPI 3.0 document
+         * @description Returns an OpenAPI 3.0.3 document with one path, `/v1/prediction/`, whose body permits only this model. `components.schemas.Input` is the request schema in the vocabulary of OpenAPI 3.0. Needs no key.
+         */
         get: operations["get_model_openapi"];
         put?: never;
         post?: never;
@@ -133,6 +174,7 @@ export interface paths {
         /**
          * Get a model by query parameter
          * @deprecated
+         * @description Returns the same as `GET /v1/models/{slug}` in the format of the catalog. Deprecated: the `Link` header names the replacement.
          */
         get: operations["get_model_by_query"];
         put?: never;
@@ -152,7 +194,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Create a prediction */
+        /**
+         * Create a prediction
+         * @description Creates a prediction and returns its ID at once; the prediction is durable before the response is sent. Poll `GET /v1/prediction/{id}`, follow its events, or pass a `webhook_url` to learn the result. An input that violates the model's schema returns 400 with every violation in `details`, a full queue 429. Send an `Idempotency-Key` to retry safely.
+         */
         post: operations["create_prediction"];
         delete?: never;
         options?: never;
@@ -169,7 +214,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Create a prediction and wait until it ends */
+        /**
+         * Create a prediction and wait until it ends
+         * @description Creates a prediction and returns when it has ended, with 200 whether it succeeded, failed or was cancelled: read `status`. If the prediction is still running after `limits.sync_wait` of the configuration, the response is 202 and the prediction continues; poll it like any other. Errors and `Idempotency-Key` are those of `POST /v1/prediction`.
+         */
         post: operations["run_prediction"];
         delete?: never;
         options?: never;
@@ -184,7 +232,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get a prediction */
+        /**
+         * Get a prediction
+         * @description Returns the prediction with its output, logs, costs and attempts. With `wait`, the response is delayed until the prediction has ended or that many seconds have passed, whichever comes first, and then shows the current state. A final status never changes.
+         */
         get: operations["get_prediction"];
         put?: never;
         post?: never;
@@ -201,7 +252,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Stream the events of a prediction */
+        /**
+         * Stream the events of a prediction
+         * @description Streams the events of a prediction from its beginning as they occur; `end`, with the whole prediction, is the last one. Each event has an `id`: to resume a broken stream, send the last one in `Last-Event-ID`. A `reset` event asks the client to discard all earlier events, because some are no longer available. After `end` has been received, the response is 204.
+         */
         get: operations["follow_prediction"];
         put?: never;
         post?: never;
@@ -220,7 +274,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Cancel a prediction */
+        /**
+         * Cancel a prediction
+         * @description Stops the work and releases its slot. Repeating the request returns 200 again; a prediction that has ended otherwise returns 409. A cancelled prediction sends no webhook and costs nothing beyond what its runner has reported.
+         */
         post: operations["cancel_prediction"];
         delete?: never;
         options?: never;
@@ -235,10 +292,16 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List workflows */
+        /**
+         * List workflows
+         * @description Returns a page of the organization's workflows. All filters must match, except that a workflow needs only one of several `tag` values. Deleted workflows are listed only with `status=deleted`. `offset` in the response is the offset of the next page.
+         */
         get: operations["list_workflows"];
         put?: never;
-        /** Create a workflow */
+        /**
+         * Create a workflow
+         * @description Creates a workflow with one version. The definition is compiled when it is stored: an unknown step type or model, a reference to an unknown input or a later step, or a cycle returns 400 with the step in the message. The slug is derived from the name; if the name is taken, the slug gets a number and the response a warning. Send an `Idempotency-Key` to retry safely.
+         */
         post: operations["create_workflow"];
         delete?: never;
         options?: never;
@@ -255,7 +318,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Create a workflow, like `POST /v1/workflows` */
+        /**
+         * Create a workflow, like `POST /v1/workflows`
+         * @description The same as `POST /v1/workflows`, under an earlier path.
+         */
         post: operations["create_workflow_alias"];
         delete?: never;
         options?: never;
@@ -270,12 +336,21 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get a workflow with its versions */
+        /**
+         * Get a workflow with its versions
+         * @description Returns the workflow with the summaries of its versions, oldest first. A definition is read with `GET …/versions/{version}`. An unknown or deleted workflow returns 404.
+         */
         get: operations["get_workflow"];
-        /** Update a workflow */
+        /**
+         * Update a workflow
+         * @description Changes the given fields of a workflow; omitted fields keep their values. The definition is changed with `PUT …/versions/{version}`. A locked workflow accepts only `locked: false` and otherwise returns 403. A concurrent change returns 409: read the workflow and try again.
+         */
         put: operations["update_workflow"];
         post?: never;
-        /** Delete a workflow */
+        /**
+         * Delete a workflow
+         * @description Deletes the workflow and, unless `keep_running=true`, cancels its unfinished executions before the response is sent. Its past executions remain readable; every other route returns 404 afterwards. A locked workflow returns 403. If no response arrives, repeat the request.
+         */
         delete: operations["delete_workflow"];
         options?: never;
         head?: never;
@@ -289,7 +364,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List the versions of a workflow */
+        /**
+         * List the versions of a workflow
+         * @description Returns the versions of the workflow without their definitions, oldest first.
+         */
         get: operations["list_versions"];
         put?: never;
         post?: never;
@@ -306,9 +384,15 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get a version with its definition */
+        /**
+         * Get a version with its definition
+         * @description Returns the version with its definition, in which stored credentials are masked. The `ETag` identifies the revision; send it in `If-Match` with the next change.
+         */
         get: operations["get_version"];
-        /** Create or update a version and make it the latest */
+        /**
+         * Create or update a version and make it the latest
+         * @description Creates or replaces the version and makes it the latest. The definition is checked as in the creation of a workflow. With `If-Match`, the change is made only if nobody has changed the version since (for a new version: the latest version); otherwise the response is 412. A locked version or workflow returns 403.
+         */
         put: operations["put_version"];
         post?: never;
         delete?: never;
@@ -324,7 +408,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List the executions of a workflow */
+        /**
+         * List the executions of a workflow
+         * @description Returns a page of the workflow's executions without their inputs and outputs. `total_count` counts all matches. For the executions of all workflows and models, use `GET /v2/executions`.
+         */
         get: operations["list_workflow_executions"];
         put?: never;
         post?: never;
@@ -341,10 +428,16 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List the schedules of a workflow */
+        /**
+         * List the schedules of a workflow
+         * @description Returns a page of the workflow's schedules, oldest first, each with its next ten firings and its last run.
+         */
         get: operations["list_workflow_schedules"];
         put?: never;
-        /** Schedule a workflow */
+        /**
+         * Schedule a workflow
+         * @description Creates a schedule that starts the workflow by a cron pattern in a time zone. The inputs are validated now and at each firing. Each firing is decided once, also across a crash; `overlap` determines what happens if the previous execution has not ended, and `catch_up_seconds` how late a firing may run. An organization has at most 1000 schedules; one more returns 409. Send an `Idempotency-Key` to retry safely.
+         */
         post: operations["create_workflow_schedule"];
         delete?: never;
         options?: never;
@@ -359,12 +452,21 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get a schedule of a workflow */
+        /**
+         * Get a schedule of a workflow
+         * @description Returns the schedule with its next ten firings and its last run. A schedule of another workflow returns 404.
+         */
         get: operations["get_workflow_schedule"];
-        /** Update a schedule of a workflow */
+        /**
+         * Update a schedule of a workflow
+         * @description Changes the given fields; omitted fields keep their values, and an empty string clears an optional text or time. A change, like the end of a pause, restarts the schedule from now: earlier firings are not caught up. An unknown field returns 400.
+         */
         put: operations["change_workflow_schedule"];
         post?: never;
-        /** Delete a schedule of a workflow */
+        /**
+         * Delete a schedule of a workflow
+         * @description Deletes the schedule; it does not fire again. Executions that it started continue, and firings that wait for them are dropped.
+         */
         delete: operations["delete_workflow_schedule"];
         options?: never;
         head?: never;
@@ -380,7 +482,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Trigger a workflow */
+        /**
+         * Trigger a workflow
+         * @description Starts an execution of the workflow and returns its ID at once; the execution is durable before the response is sent. Without `version_id`, the latest version runs. Inputs that violate the `input_schema` return 400, an archived workflow 409, a full queue 429. Poll the execution, follow its events, or pass a `webhook_url` to learn the result. Send an `Idempotency-Key` to retry safely.
+         */
         post: operations["trigger_workflow"];
         delete?: never;
         options?: never;
@@ -397,7 +502,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Trigger a workflow for 1 to 10 inputs */
+        /**
+         * Trigger a workflow for 1 to 10 inputs
+         * @description Starts one execution for each of 1 to 10 inputs. The response has one entry for each input, in the order of the request: an invalid input has the status `failed` and a message, and the others start. `bulk_id` selects these executions in the list. A request that would exceed a limit of the organization is refused as a whole. Send an `Idempotency-Key` to retry safely.
+         */
         post: operations["trigger_workflow_in_bulk"];
         delete?: never;
         options?: never;
@@ -414,7 +522,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Trigger a version of a workflow */
+        /**
+         * Trigger a version of a workflow
+         * @description Starts an execution of the version in the path, and otherwise does the same as `POST /v1/workflows/{workflow}/trigger`.
+         */
         post: operations["trigger_version"];
         delete?: never;
         options?: never;
@@ -431,7 +542,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Trigger a version of a workflow for 1 to 10 inputs */
+        /**
+         * Trigger a version of a workflow for 1 to 10 inputs
+         * @description Starts executions of the version in the path, and otherwise does the same as `POST /v1/workflows/{workflow}/bulk-trigger`.
+         */
         post: operations["trigger_version_in_bulk"];
         delete?: never;
         options?: never;
@@ -448,7 +562,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Trigger a shared version of any organization's workflow; the key may be in the body */
+        /**
+         * Trigger a shared version of any organization's workflow; the key may be in the body
+         * @description Starts an execution of a version that its owner has shared (`allowed_to_share`). The organization of the key owns and pays for the execution. `api_key` in the body takes precedence over the headers, for clients that cannot set them. A version that does not exist or is not shared returns 404. Send an `Idempotency-Key` to retry safely.
+         */
         post: operations["trigger_public_version"];
         delete?: never;
         options?: never;
@@ -465,7 +582,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Start a bulk job on all executions that match a filter */
+        /**
+         * Start a bulk job on all executions that match a filter
+         * @description Starts a job in the background that applies `action` to the executions that match `filter` and exist now, newest first, at most `limit` of them. It continues after a crash, and redrives or deletes each execution once. An organization can run four jobs at a time; a fifth returns 409. Poll the job for its progress. Send an `Idempotency-Key` to retry safely.
+         */
         post: operations["start_bulk_job"];
         delete?: never;
         options?: never;
@@ -480,7 +600,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get a bulk job */
+        /**
+         * Get a bulk job
+         * @description Returns the job with its progress. `total` is null until the executions are counted. The last 100 ended jobs of an organization are kept.
+         */
         get: operations["get_bulk_job"];
         put?: never;
         post?: never;
@@ -499,7 +622,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Cancel a bulk job without undoing its completed actions */
+        /**
+         * Cancel a bulk job without undoing its completed actions
+         * @description Ends the job; what it has done is not undone. Cancelling a job that has ended changes nothing and returns 200.
+         */
         post: operations["cancel_bulk_job"];
         delete?: never;
         options?: never;
@@ -514,7 +640,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get an execution */
+        /**
+         * Get an execution
+         * @description Returns the execution with the input, the output and the attempts of each step. Until the execution ends, the response is delayed by up to `timeout` seconds (0 to 30, 10 by default), and then shows the current state. Send the `ETag` in `If-None-Match` to wait only until the state differs from a known one; 304 means that nothing has changed.
+         */
         get: operations["get_execution"];
         put?: never;
         post?: never;
@@ -533,7 +662,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Cancel an execution */
+        /**
+         * Cancel an execution
+         * @description Cancels the execution: running steps are stopped, and no further step starts. A cancelled execution sends no webhook. An execution that has already ended returns 409, unless executions that it started are still running: they are then cancelled.
+         */
         post: operations["cancel_execution"];
         delete?: never;
         options?: never;
@@ -548,7 +680,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Stream the events of a workflow execution */
+        /**
+         * Stream the events of a workflow execution
+         * @description Streams the events of a workflow execution from its beginning as they occur; `end`, with the detail of the execution, is the last one. Outputs of more than 8 KiB are omitted from their events. To resume a broken stream, send the last `id` in `Last-Event-ID`; if that is not possible, a `reset` event precedes the current state of the steps. After `end` has been received, the response is 204.
+         */
         get: operations["follow_execution"];
         put?: never;
         post?: never;
@@ -565,10 +700,16 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Show a page with a form to answer a waiting step */
+        /**
+         * Show a page with a form to answer a waiting step
+         * @description Returns an HTML page with a form for the event's fields, for the person who opens the step's `resume_url`. The page sends its form to `POST` on the same path. An event that can no longer be answered is shown as such.
+         */
         get: operations["event_page"];
         put?: never;
-        /** Send an event to a waiting step, with an API key or the token of its link */
+        /**
+         * Send an event to a waiting step, with an API key or the token of its link
+         * @description Sends the event that a `wait` step waits for, with an API key or with the `token` of the step's `resume_url`. `payload` becomes the step's output and must match the event's `schema`, if it has one. The first event of a name is accepted and durable; every further one returns 409, and an invalid one returns 400 and leaves the step waiting. With the link, the form data of the page of `GET` on this path is accepted, too, and answered with a page.
+         */
         post: operations["send_event"];
         delete?: never;
         options?: never;
@@ -585,7 +726,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Pause an execution */
+        /**
+         * Pause an execution
+         * @description Stops new steps and attempts of the execution; running steps finish. The pause survives restarts and does not count toward any timeout. Pausing a paused execution changes nothing and returns 200; an execution that has ended returns 409.
+         */
         post: operations["pause_execution"];
         delete?: never;
         options?: never;
@@ -602,7 +746,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Resume a paused execution */
+        /**
+         * Resume a paused execution
+         * @description Continues a paused execution. A step with `on_exhausted: "pause"` that paused it is retried. Resuming an execution that is not paused changes nothing and returns 200; an execution that has ended returns 409.
+         */
         post: operations["resume_execution"];
         delete?: never;
         options?: never;
@@ -619,7 +766,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Redrive a failed execution from the steps that failed */
+        /**
+         * Redrive a failed execution from the steps that failed
+         * @description Starts a new execution with the same inputs and version that reuses the outputs of the completed steps and runs the others. The failed execution does not change; `redriven_from` of the new one names it. An execution that has not failed returns 409, and one whose outputs are no longer stored 410. Send an `Idempotency-Key` to retry safely.
+         */
         post: operations["redrive_execution"];
         delete?: never;
         options?: never;
@@ -634,7 +784,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List categories */
+        /**
+         * List categories
+         * @description Returns the categories that `categories` of a workflow may name. The set is the same for every organization.
+         */
         get: operations["list_categories"];
         put?: never;
         post?: never;
@@ -654,6 +807,7 @@ export interface paths {
         /**
          * List executions by offset
          * @deprecated
+         * @description Returns a page of the newest 1000 executions of the organization, over all keys. Deprecated: a deeper `offset` returns 400; use `GET /v2/executions`. `total_capped` tells whether there are more rows than `total_count`.
          */
         get: operations["list_executions_by_offset"];
         put?: never;
@@ -671,7 +825,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List executions */
+        /**
+         * List executions
+         * @description Returns a page of the organization's predictions, workflow executions, chat calls, decisions and exchanges of the agent, over all keys. Pass `next_cursor` as `cursor` for the next page, with the same filters and limit; any other cursor returns 400. New rows never cause a page to repeat or skip an older one. A model step of a workflow is a row of its own. `fields` selects columns.
+         */
         get: operations["list_executions"];
         put?: never;
         post?: never;
@@ -690,7 +847,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Create a chat completion */
+        /**
+         * Create a chat completion
+         * @description Answers a conversation in OpenAI's format with a local chat model, the agent or a model of the upstream; `GET /v1/llm-router/model-catalog` lists them. Unknown fields are passed on to the model. With `stream`, the response is a stream of chunks that ends with `[DONE]`. The cost is in `usage.cost`. The call is not repeated by the service once a model has received it; if a local model fails before its answer begins, its fallback chain is tried. Errors have OpenAI's format.
+         */
         post: operations["create_chat_completion"];
         delete?: never;
         options?: never;
@@ -707,7 +867,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Create embeddings */
+        /**
+         * Create embeddings
+         * @description Computes the embeddings of one or several texts in OpenAI's format, with a local model of the kind `embeddings` or a model of the upstream. Other fields are passed on to the model. The cost is in `usage.cost`. Errors have OpenAI's format.
+         */
         post: operations["create_embeddings"];
         delete?: never;
         options?: never;
@@ -722,7 +885,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List callable models */
+        /**
+         * List callable models
+         * @description Returns the local chat and embedding models, then those of the upstream, with their prices, which include the platform fee. While the upstream does not respond, its last list is returned, and `upstream.stale` is true.
+         */
         get: operations["list_chat_models"];
         put?: never;
         post?: never;
@@ -741,7 +907,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Answer typed questions about a state */
+        /**
+         * Answer typed questions about a state
+         * @description Answers up to 256 typed questions about a text or a JSON value with probabilities that a chat model assigns to the options. All questions are answered, or the request fails and costs nothing. An unknown field at any depth returns 400 with its path. The route is in alpha and may change. `X-Decision-Method` is `logprobs` or `votes`. Errors have OpenAI's format.
+         */
         post: operations["decide"];
         delete?: never;
         options?: never;
@@ -756,7 +925,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List deliveries */
+        /**
+         * List deliveries
+         * @description Returns a page of the organization's webhook deliveries, including those to endpoints, without their attempts. `total_count` is the exact number of matches. A delivery is kept for `retention.deliveries` after it has ended.
+         */
         get: operations["list_deliveries"];
         put?: never;
         post?: never;
@@ -773,7 +945,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get the delivery of an execution with its attempts */
+        /**
+         * Get the delivery of an execution with its attempts
+         * @description Returns the delivery with its body, its headers (secrets masked) and its attempts. `{execution}` is the ID of an execution or, for a delivery to an endpoint, the ID of the delivery. `redeliverable` tells whether a redelivery would be accepted.
+         */
         get: operations["get_delivery"];
         put?: never;
         post?: never;
@@ -792,7 +967,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Redeliver a webhook, or send a pending delivery now */
+        /**
+         * Redeliver a webhook, or send a pending delivery now
+         * @description Sends the same body again with a new signature, without running anything; a delivery that waits for its next attempt is sent now. An attempt in flight or due returns 409, a body that is no longer stored 410, and a second redelivery within `webhooks.redelivery_cooldown` 429 with `Retry-After`.
+         */
         post: operations["redeliver"];
         delete?: never;
         options?: never;
@@ -809,7 +987,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Redeliver all failed deliveries in a time range */
+        /**
+         * Redeliver all failed deliveries in a time range
+         * @description Redelivers the failed deliveries that were created in a time range, at most 100,000, and returns their number. Deliveries that were redelivered recently, or whose endpoint is deleted or disabled, are skipped. Use it after an outage of a receiver.
+         */
         post: operations["replay"];
         delete?: never;
         options?: never;
@@ -826,7 +1007,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Send a sample delivery to a URL */
+        /**
+         * Send a sample delivery to a URL
+         * @description Sends a sample delivery to a URL and returns the receiver's response, whatever its status. Nothing is stored or retried. If the delivery cannot be sent now, because others wait for the receiver or its circuit is open, the response is 429 with `Retry-After`.
+         */
         post: operations["test_receiver"];
         delete?: never;
         options?: never;
@@ -841,10 +1025,16 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List webhook endpoints */
+        /**
+         * List webhook endpoints
+         * @description Returns all endpoints of the organization without their secrets, oldest first.
+         */
         get: operations["list_webhook_endpoints"];
         put?: never;
-        /** Create a webhook endpoint */
+        /**
+         * Create a webhook endpoint
+         * @description Creates an endpoint that is notified of all of the organization's predictions and workflows, or of those that `events`, `models` and `workflow_ids` select. The `secret` is shown in this response only, so `Idempotency-Key` is not supported. An organization has at most 50 endpoints; one more, or a name that is in use, returns 409.
+         */
         post: operations["create_webhook_endpoint"];
         delete?: never;
         options?: never;
@@ -859,12 +1049,21 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get a webhook endpoint */
+        /**
+         * Get a webhook endpoint
+         * @description Returns the endpoint without its secret. An endpoint with the signature `v1a` shows its `public_key`.
+         */
         get: operations["get_webhook_endpoint"];
-        /** Update a webhook endpoint */
+        /**
+         * Update a webhook endpoint
+         * @description Changes the given fields; omitted fields keep their values, and an empty `name` removes the name. The signature scheme cannot be changed. `disabled: false` also enables an endpoint that was disabled after failures. Deliveries that are already waiting keep their URL.
+         */
         put: operations["change_webhook_endpoint"];
         post?: never;
-        /** Delete a webhook endpoint */
+        /**
+         * Delete a webhook endpoint
+         * @description Deletes the endpoint. Its waiting deliveries fail without being sent, and its history remains.
+         */
         delete: operations["delete_webhook_endpoint"];
         options?: never;
         head?: never;
@@ -880,7 +1079,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Rotate the secret of a webhook endpoint */
+        /**
+         * Rotate the secret of a webhook endpoint
+         * @description Replaces the secret and returns the new one, which is not shown again. For `grace_seconds` (a day by default), deliveries carry a signature with the new and one with the previous secret, so that receivers can be changed without a gap.
+         */
         post: operations["rotate_webhook_endpoint"];
         delete?: never;
         options?: never;
@@ -897,7 +1099,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Send a test event to a webhook endpoint */
+        /**
+         * Send a test event to a webhook endpoint
+         * @description Sends an `endpoint.test` event to the endpoint and returns the receiver's response, whatever its status. Nothing is stored or retried.
+         */
         post: operations["test_webhook_endpoint"];
         delete?: never;
         options?: never;
@@ -914,7 +1119,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Create a presigned upload */
+        /**
+         * Create a presigned upload
+         * @description Creates a URL to which anyone can upload the bytes with a `PUT` within 15 minutes, without a key, with exactly the `required_headers`. `public_url` is the URL of the content afterwards. Nothing is stored until the upload. The response is not idempotent: each request creates another upload.
+         */
         post: operations["announce_upload"];
         delete?: never;
         options?: never;
@@ -930,7 +1138,10 @@ export interface paths {
             cookie?: never;
         };
         get?: never;
-        /** Upload the bytes of a presigned upload, with the declared Content-Type */
+        /**
+         * Upload the bytes of a presigned upload, with the declared Content-Type
+         * @description Stores the bytes of an upload that `POST /v1/upload/presign` created, with an API key or with the `token` of its URL. `Content-Type` must be the announced one. Bytes that do not match the announced size or hash return 422, and nothing is stored; the upload can then be repeated until it expires. A complete upload returns 409.
+         */
         put: operations["upload"];
         post?: never;
         delete?: never;
@@ -948,7 +1159,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Upload a file in a form and return only its URL */
+        /**
+         * Upload a file in a form and return only its URL
+         * @description Stores a file of a multipart form and returns only its URL, for clients that need no record. Otherwise the same as `POST /v1/files`.
+         */
         post: operations["upload_file"];
         delete?: never;
         options?: never;
@@ -963,10 +1177,16 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List files */
+        /**
+         * List files
+         * @description Returns a page of the organization's files: uploads, pending uploads, and files that models produced. Pass `next_cursor` as `cursor` for the next page.
+         */
         get: operations["list_files"];
         put?: never;
-        /** Upload a file in a form */
+        /**
+         * Upload a file in a form
+         * @description Stores a file of a multipart form and returns its record. `url` of the record can be used as an input of models, and read without a key. The bytes are synced to disk before the response. A file above `files.max_bytes` or the organization's quota returns 413.
+         */
         post: operations["create_file"];
         delete?: never;
         options?: never;
@@ -981,7 +1201,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get the storage usage */
+        /**
+         * Get the storage usage
+         * @description Returns the number and the total size of the organization's files, which count toward its storage limit.
+         */
         get: operations["get_file_usage"];
         put?: never;
         post?: never;
@@ -998,11 +1221,17 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get a file */
+        /**
+         * Get a file
+         * @description Returns the record of a file or of a pending upload. A deleted or expired file returns 404.
+         */
         get: operations["get_file"];
         put?: never;
         post?: never;
-        /** Delete a file */
+        /**
+         * Delete a file
+         * @description Deletes the file; its URL stops working. Repeating the request returns 204 again. An ID that never existed returns 404.
+         */
         delete: operations["delete_file"];
         options?: never;
         head?: never;
@@ -1016,7 +1245,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get the content of a file */
+        /**
+         * Get the content of a file
+         * @description Returns the bytes of a file, with an API key or with the `token` of its `url`. Supports `Range` and conditional requests. HTML and SVG are sent as attachments, and every response carries a sandboxing `Content-Security-Policy`.
+         */
         get: operations["get_file_content"];
         put?: never;
         post?: never;
@@ -1033,10 +1265,16 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List the schedules of all workflows and models */
+        /**
+         * List the schedules of all workflows and models
+         * @description Returns a page of the organization's schedules of workflows and of models, oldest first.
+         */
         get: operations["list_schedules"];
         put?: never;
-        /** Schedule a prediction */
+        /**
+         * Schedule a prediction
+         * @description Creates a schedule that runs a prediction of `model` by a cron pattern in a time zone, with the fields of a prediction. Overlap, late firings and limits are those of a workflow's schedule. Send an `Idempotency-Key` to retry safely.
+         */
         post: operations["create_model_schedule"];
         delete?: never;
         options?: never;
@@ -1051,12 +1289,21 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get a schedule of a workflow or model */
+        /**
+         * Get a schedule of a workflow or model
+         * @description Returns the schedule of a workflow or a model with its next ten firings and its last run.
+         */
         get: operations["get_schedule"];
-        /** Update a schedule of a workflow or model */
+        /**
+         * Update a schedule of a workflow or model
+         * @description Changes the given fields of a schedule of a workflow or a model; omitted fields keep their values, and an empty string clears an optional text or time. A change, like the end of a pause, restarts the schedule from now: earlier firings are not caught up.
+         */
         put: operations["change_schedule"];
         post?: never;
-        /** Delete a schedule of a workflow or model */
+        /**
+         * Delete a schedule of a workflow or model
+         * @description Deletes the schedule of a workflow or a model; it does not fire again. Executions that it started continue, and firings that wait for them are dropped.
+         */
         delete: operations["delete_schedule"];
         options?: never;
         head?: never;
@@ -1070,7 +1317,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List named secrets */
+        /**
+         * List named secrets
+         * @description Returns the names of the organization's secrets and when they were set, sorted by name. No response contains a value.
+         */
         get: operations["list_secrets"];
         put?: never;
         post?: never;
@@ -1088,10 +1338,16 @@ export interface paths {
             cookie?: never;
         };
         get?: never;
-        /** Set the value of a named secret */
+        /**
+         * Set the value of a named secret
+         * @description Creates the secret (201) or replaces its value (200). Definitions refer to it as `{{secrets.NAME}}` in the requests of `http` steps; each attempt reads the current value. An organization has at most 1000 secrets; one more returns 409.
+         */
         put: operations["put_secret"];
         post?: never;
-        /** Delete a named secret */
+        /**
+         * Delete a named secret
+         * @description Deletes the secret. Steps that refer to it fail from then on.
+         */
         delete: operations["delete_secret"];
         options?: never;
         head?: never;
@@ -1105,7 +1361,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get limits and usage */
+        /**
+         * Get limits and usage
+         * @description Returns the limits that the operator set for the organization, with their current usage. A limit or a usage that does not exist is null. A request above a limit returns 429 with `Retry-After` and creates nothing.
+         */
         get: operations["get_limits"];
         put?: never;
         post?: never;
@@ -1122,7 +1381,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get the balance */
+        /**
+         * Get the balance
+         * @description Returns the balance of the organization in US dollars. If billing is off (`billing.enabled`), the response is 503. A key may call this route three times a second.
+         */
         get: operations["get_balance"];
         put?: never;
         post?: never;
@@ -1133,32 +1395,234 @@ export interface paths {
         trace?: never;
     };
 }
-export type webhooks = Record<string, never>;
+export interface webhooks {
+    prediction_ended: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * A prediction with a `webhook_url` has ended
+         * @description Sent once to the `webhook_url` of the request that started it, when it has completed or failed. A cancellation sends nothing. Deliveries arrive at least once: deduplicate by the delivery ID. Every attempt sends the same bytes. A failed attempt is repeated with growing delays, by default eight times within ten hours.
+         */
+        post: operations["on_prediction_ended"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    execution_ended: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * A execution with a `webhook_url` has ended
+         * @description Sent once to the `webhook_url` of the request that started it, when it has completed or failed. A cancellation sends nothing. Deliveries arrive at least once: deduplicate by the delivery ID. Every attempt sends the same bytes. A failed attempt is repeated with growing delays, by default eight times within ten hours.
+         */
+        post: operations["on_execution_ended"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "prediction.started": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * A prediction was accepted
+         * @description Sent when it is created. Deliveries arrive at least once: deduplicate by the delivery ID. Every attempt sends the same bytes. A failed attempt is repeated with growing delays, by default eight times within ten hours.
+         */
+        post: operations["on_prediction_started"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "prediction.completed": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * A prediction has completed
+         * @description Sent when it has succeeded. Deliveries arrive at least once: deduplicate by the delivery ID. Every attempt sends the same bytes. A failed attempt is repeated with growing delays, by default eight times within ten hours.
+         */
+        post: operations["on_prediction_completed"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "prediction.failed": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * A prediction has failed
+         * @description A cancellation sends nothing. Deliveries arrive at least once: deduplicate by the delivery ID. Every attempt sends the same bytes. A failed attempt is repeated with growing delays, by default eight times within ten hours.
+         */
+        post: operations["on_prediction_failed"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "workflow.started": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * An execution was accepted
+         * @description Sent when it is created. Deliveries arrive at least once: deduplicate by the delivery ID. Every attempt sends the same bytes. A failed attempt is repeated with growing delays, by default eight times within ten hours.
+         */
+        post: operations["on_workflow_started"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "workflow.completed": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * An execution has completed
+         * @description Sent when it has succeeded. Deliveries arrive at least once: deduplicate by the delivery ID. Every attempt sends the same bytes. A failed attempt is repeated with growing delays, by default eight times within ten hours.
+         */
+        post: operations["on_workflow_completed"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "workflow.failed": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * An execution has failed
+         * @description A cancellation sends nothing. Deliveries arrive at least once: deduplicate by the delivery ID. Every attempt sends the same bytes. A failed attempt is repeated with growing delays, by default eight times within ten hours.
+         */
+        post: operations["on_workflow_failed"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "endpoint.test": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * A test of an endpoint
+         * @description Sent by `POST /v1/webhook-endpoints/{endpoint}/test`. Deliveries arrive at least once: deduplicate by the delivery ID. Every attempt sends the same bytes. A failed attempt is repeated with growing delays, by default eight times within ten hours.
+         */
+        post: operations["on_endpoint_test"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+}
 export interface components {
     schemas: {
         /** @description Information about the host. */
         Index: {
-            name: string;
+            /**
+             * @description Always `orrery`.
+             * @constant
+             */
+            name: "orrery";
+            /** @description The version of the program. */
             version: string;
-            /** @description The host's role. */
-            role: string;
+            /**
+             * @description The role of the host.
+             * @enum {string}
+             */
+            role: "base" | "workflows" | "flows" | "agent" | "dashboard";
+            /** @description The URLs of the host's general routes. */
             links: components["schemas"]["IndexLinks"];
         };
+        /** @description The URLs of a host's general routes. */
         IndexLinks: {
+            /** @description The URL of `GET /health`. */
             health: string;
+            /** @description The URL of `GET /ready`. */
             ready: string;
+            /** @description The URL of `GET /openapi.json`. */
             openapi: string;
         };
         /** @description The process is running. */
         Health: {
-            /** @description `healthy` */
-            status: string;
+            /**
+             * @description Always `healthy`.
+             * @constant
+             */
+            status: "healthy";
+            /** @description The version of the program. */
             version: string;
         };
         /** @description The service accepts work. */
         Ready: {
-            /** @description `ready` */
-            status: string;
+            /**
+             * @description Always `ready`.
+             * @constant
+             */
+            status: "ready";
+            /** @description The version of the program. */
             version: string;
             /** @description Set while the work of a restored backup waits for `orrery resume`. */
             paused?: boolean | null;
@@ -1193,25 +1657,35 @@ export interface components {
          *     }
          */
         Model: {
+            /** @description The title of the model. */
             title: string;
+            /** @description The slug of the model, to use as `model` in predictions. */
             slug: string;
             /**
              * @deprecated
              * @description Always `0.0.1`. Deprecated.
              */
             version: string;
+            /** @description The type of the output. */
             output_type: components["schemas"]["OutputType"];
             /** @description The JSON Schema of the model's input. */
             request_schema: unknown;
             /** @description The estimated cost. Null if unknown. */
             cost: components["schemas"]["ModelCost"] | null;
         };
-        /** @enum {string} */
+        /**
+         * @description The type of a model's output. For `image`, `audio`, `video` and `file`, the output is the URL of a file, or an array of URLs.
+         * @enum {string}
+         */
         OutputType: "string" | "array" | "object" | "number" | "boolean" | "image" | "audio" | "video" | "file";
         /** @description The cost of a run. */
         ModelCost: {
-            /** @description Always `USD`. */
-            currency: string;
+            /**
+             * @description Always `USD`.
+             * @constant
+             */
+            currency: "USD";
+            /** @description Whether the price is fixed. */
             type: components["schemas"]["CostType"];
             /**
              * Format: double
@@ -1222,6 +1696,7 @@ export interface components {
             unit: string | null;
             /** @description The estimate as text for display. */
             estimate: string;
+            /** @description A note about the estimate. */
             description: string;
         };
         /**
@@ -1231,8 +1706,11 @@ export interface components {
         CostType: "fixed" | "usage_based";
         /** @description The models that can be called, in OpenAI's format. */
         RouterModels: {
-            /** @description Always `list`. */
-            object: string;
+            /**
+             * @description Always `list`.
+             * @constant
+             */
+            object: "list";
             /** @description Local models by slug, then the agent, then the models that the upstream lists. */
             data: components["schemas"]["RouterModel"][];
         };
@@ -1240,14 +1718,19 @@ export interface components {
         RouterModel: {
             /** @description The value to use for `model` in requests. */
             id: string;
-            /** @description Always `model`. */
-            object: string;
+            /**
+             * @description Always `model`.
+             * @constant
+             */
+            object: "model";
             /**
              * Format: int64
              * @description When the model was created, in Unix seconds. 0 if unknown.
              */
             created: number;
+            /** @description The owner of the model, as its source names it. */
             owned_by: string;
+            /** @description Where the model runs. */
             source: components["schemas"]["RouterModelSource"];
             /** @description What the model is for. Null if the upstream does not say. */
             kind: components["schemas"]["RouterModelKind"] | null;
@@ -1256,8 +1739,11 @@ export interface components {
              * @description The maximum number of tokens in a prompt and its answer. Absent if unknown.
              */
             context_length?: number | null;
-            /** @description Either `ok`, or `failing` while the model does not respond. */
-            status: string;
+            /**
+             * @description Either `ok`, or `failing` while the model does not respond.
+             * @enum {string}
+             */
+            status: "ok" | "failing";
             /** @description The price. Null if calls are free. */
             pricing: components["schemas"]["RouterModelPricing"] | null;
         };
@@ -1273,13 +1759,25 @@ export interface components {
         RouterModelKind: "chat" | "embeddings";
         /** @description A price in US dollars, including this service's platform fee. */
         RouterModelPricing: {
-            /** Format: double */
+            /**
+             * Format: double
+             * @description The price of an answer.
+             */
             per_answer: number | null;
-            /** Format: double */
+            /**
+             * Format: double
+             * @description The price of a second of run time.
+             */
             per_second: number | null;
-            /** Format: double */
+            /**
+             * Format: double
+             * @description The price of a million tokens of the prompt.
+             */
             per_million_input_tokens: number | null;
-            /** Format: double */
+            /**
+             * Format: double
+             * @description The price of a million tokens of the answer.
+             */
             per_million_output_tokens: number | null;
         };
         /** @description A model, in the catalog's format or in OpenAI's. */
@@ -1293,27 +1791,42 @@ export interface components {
          *     }
          */
         PredictionAccepted: {
-            /** @enum {string} */
+            /**
+             * @description `success` for a prediction that was created, `cancelled` for one that was cancelled.
+             * @enum {string}
+             */
             status: "success" | "cancelled";
+            /** @description A message for people. */
             message: string;
-            /** Format: uuid */
+            /**
+             * Format: uuid
+             * @description The ID of the prediction.
+             */
             predictionID: string;
-            /** @description A warning for each unknown field of the request. Absent if there are none */
+            /** @description A warning for each unknown field of the request. Absent if there are none. */
             warnings?: string[];
         };
         /** @description A prediction that has ended. */
         PredictionEnded: {
-            /** @enum {string} */
+            /**
+             * @description How the prediction ended.
+             * @enum {string}
+             */
             status: "success" | "failed" | "cancelled";
+            /** @description A message for people. */
             message: string;
-            /** Format: uuid */
+            /**
+             * Format: uuid
+             * @description The ID of the prediction.
+             */
             predictionID: string;
+            /** @description The output. Null if there is none. */
             output: unknown;
             /** @description Why the output is missing or damaged on disk. */
             output_error?: string | null;
             /** @description Why the prediction failed. Empty otherwise. */
             error: string;
-            /** @description A warning for each unknown field of the request. Absent if there are none */
+            /** @description A warning for each unknown field of the request. Absent if there are none. */
             warnings?: string[];
         };
         /**
@@ -1357,15 +1870,20 @@ export interface components {
          *     }
          */
         Prediction: {
-            /** Format: uuid */
+            /**
+             * Format: uuid
+             * @description The ID of the prediction.
+             */
             id: string;
             /** @description The requested model. */
             model: string;
+            /** @description The status of the prediction. */
             status: components["schemas"]["PredictionStatus"];
             /** @description The input, with the defaults of the model's schema filled in. Null if it is hidden. */
             input: unknown;
             /** @description Why the input is missing or damaged on disk. */
             input_error?: string | null;
+            /** @description The output. Null until the prediction has succeeded. */
             output: unknown;
             /** @description Why the output is missing or damaged on disk. */
             output_error?: string | null;
@@ -1373,21 +1891,39 @@ export interface components {
             logs: string | null;
             /** @description Why the prediction failed. */
             error: string | null;
+            /** @description The class of the error. */
             error_classification: components["schemas"]["ErrorClassification"] | null;
+            /** @description Cost and durations. */
             metrics: components["schemas"]["PredictionMetrics"];
+            /** @description URLs of this prediction. */
             urls: components["schemas"]["PredictionUrls"];
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the prediction was created.
+             */
             created_at: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the first attempt started. Null until then.
+             */
             started_at: string | null;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the prediction ended. Null until then.
+             */
             completed_at: string | null;
             /** @description The attempts in order, including those of fallback models. */
             attempts: components["schemas"]["PredictionAttempt"][];
         };
-        /** @enum {string} */
+        /**
+         * @description The status of a prediction.
+         * @enum {string}
+         */
         PredictionStatus: "created" | "processing" | "success" | "error" | "cancelled";
-        /** @enum {string} */
+        /**
+         * @description The class of an error: who or what caused it.
+         * @enum {string}
+         */
         ErrorClassification: "content_moderation" | "execution_timeout" | "invalid_user_input" | "invalid_model_config" | "provider_auth" | "provider_error" | "provider_rate_limit" | "provider_unavailable" | "internal_error" | "unknown";
         /** @description Durations in seconds and cost in US dollars. */
         PredictionMetrics: {
@@ -1401,70 +1937,160 @@ export interface components {
              * @description Seconds from the creation to the first attempt.
              */
             queue_time: number | null;
-            /** Format: double */
+            /**
+             * Format: double
+             * @description The cost so far, in US dollars.
+             */
             cost: number;
         };
         /** @description The URLs to read and to cancel a prediction. */
         PredictionUrls: {
+            /** @description The URL of this prediction. */
             get: string;
+            /** @description The URL to cancel this prediction with a POST. */
             cancel: string;
         };
         /** @description An attempt of a prediction. */
         PredictionAttempt: {
+            /** @description The model that ran. */
             model: string;
+            /** @description The status of the attempt. */
             status: components["schemas"]["AttemptStatus"];
+            /** @description Why the attempt failed. */
             error: string | null;
+            /** @description The class of the error. */
             error_classification: components["schemas"]["ErrorClassification"] | null;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the attempt started.
+             */
             started_at: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the attempt ended. Null until then.
+             */
             completed_at: string | null;
         };
-        /** @enum {string} */
+        /**
+         * @description The status of an attempt.
+         * @enum {string}
+         */
         AttemptStatus: "processing" | "success" | "error" | "cancelled";
+        /** @description The data of an event in the stream of a prediction. The schema of each event begins with the event's name; the data of `end` is the whole of a prediction. */
+        PredictionEvent: components["schemas"]["CreatedEvent"] | components["schemas"]["AttemptEvent"] | components["schemas"]["LogEvent"] | components["schemas"]["OutputEvent"] | components["schemas"]["ResetEvent"] | components["schemas"]["Prediction"];
+        /** @description `step`: a step, or an attempt of a step, has started or ended. */
+        StepEvent: {
+            /** @description The ID of the step. */
+            step_id: string;
+            /** @description The item's index in each enclosing `map`, outermost first. */
+            items?: number[];
+            /** @description The status of the step. */
+            status: components["schemas"]["StepStatus"];
+            /**
+             * Format: uint32
+             * @description The number of the attempt, starting at 1.
+             */
+            attempt?: number | null;
+            /**
+             * Format: uuid
+             * @description The execution that a `workflow` step has started.
+             */
+            execution_id?: string | null;
+            /**
+             * Format: date-time
+             * @description When it happened.
+             */
+            at: string;
+            /**
+             * Format: date-time
+             * @description When the next attempt starts, or when the step times out.
+             */
+            until?: string | null;
+            /** @description The output of a completed step. */
+            output?: unknown;
+            /** @description Set if the output is too large for an event. */
+            omitted?: boolean | null;
+            /** @description The name of the error. */
+            error?: string | null;
+            /** @description The cause of the error. */
+            error_cause?: string | null;
+        };
+        /**
+         * @description The status of a step. The last four are final.
+         * @enum {string}
+         */
+        StepStatus: "queued" | "running" | "completed" | "failed" | "cancelled" | "skipped";
         /** @description A workflow with its versions. */
         Workflow: {
-            /** Format: uuid */
+            /**
+             * Format: uuid
+             * @description The ID of the workflow.
+             */
             workflow_id: string;
             /** @description The slug, which can replace the ID in paths. */
             slug: string;
+            /** @description The name of the workflow. */
             name: string;
+            /** @description The description of the workflow. */
             description: string;
             /** @description The slugs of the workflow's categories. */
             categories: string[];
+            /** @description The tags of the workflow. */
             tags: string[];
+            /** @description Whether the workflow is locked. A locked workflow can run, but not be changed. */
             locked: boolean;
+            /** @description A mark for clients. The service does not use it. */
             production: boolean;
             /** @description The version that runs if a trigger names none. */
             latest_version_id: string;
+            /** @description The status of the workflow. */
             status: components["schemas"]["WorkflowStatus"];
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description How often the workflow was triggered.
+             */
             trigger_count: number;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the workflow was created.
+             */
             created_at: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the workflow was last changed.
+             */
             updated_at: string;
             /** @description The versions, oldest first. */
             versions: components["schemas"]["WorkflowVersion"][];
-            /** @description A warning for each unknown field of the request. Absent if there are none */
+            /** @description A warning for each unknown field of the request. Absent if there are none. */
             warnings?: string[];
         };
-        /** @enum {string} */
+        /**
+         * @description The status of a workflow. An archived workflow cannot be triggered.
+         * @enum {string}
+         */
         WorkflowStatus: "active" | "archived" | "deleted";
         /** @description A version of a workflow. */
         WorkflowVersion: {
+            /** @description The ID of the version, unique within the workflow. */
             version_id: string;
             /** @description The workflow's slug. */
             slug: string;
+            /** @description Whether the version is locked. A locked version can run, but not be changed. */
             locked: boolean;
+            /** @description A mark for clients. The service does not use it. */
             production: boolean;
             /**
              * @description Whether other organizations may run this version. Shared versions are unlisted, but not
              *     private.
              */
             allowed_to_share: boolean;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description How often the version was triggered.
+             */
             trigger_count: number;
+            /** @description The status of the version. */
             status: components["schemas"]["WorkflowStatus"];
             /**
              * Format: date-time
@@ -1478,30 +2104,42 @@ export interface components {
             updated_at?: string | null;
             /** @description The definition, with credentials masked. Only present when a single version is read. */
             definition?: unknown;
-            /** @description A warning for each unknown field of the request. Absent if there are none */
+            /** @description A warning for each unknown field of the request. Absent if there are none. */
             warnings?: string[];
         };
         /** @description A page of workflows. */
         WorkflowList: {
+            /** @description The workflows of the page. */
             workflows: components["schemas"]["Workflow"][];
             /**
              * Format: uint
              * @description The `offset` for the next page: the requested offset plus the length of this page.
              */
             offset: number;
-            /** Format: uint */
+            /**
+             * Format: uint
+             * @description The number of matching workflows.
+             */
             total_count: number;
         };
         /** @description The versions of a workflow, oldest first. */
         WorkflowVersionList: {
+            /** @description The versions, oldest first. */
             versions: components["schemas"]["WorkflowVersion"][];
-            /** Format: uint */
+            /**
+             * Format: uint
+             * @description The number of versions.
+             */
             total_count: number;
         };
         /** @description A page of a workflow's executions. */
         ExecutionList: {
+            /** @description The executions, newest first. */
             executions: components["schemas"]["ExecutionSummary"][];
-            /** Format: uint64 */
+            /**
+             * Format: uint64
+             * @description The number of matching executions.
+             */
             total_count: number;
             /**
              * Format: uint64
@@ -1516,7 +2154,10 @@ export interface components {
         };
         /** @description An execution, as lists show it. */
         ExecutionSummary: {
-            /** Format: uuid */
+            /**
+             * Format: uuid
+             * @description The ID of the execution.
+             */
             execution_id: string;
             /**
              * Format: uuid
@@ -1525,17 +2166,31 @@ export interface components {
             flow_id: string;
             /** @description The workflow's name. */
             flow_name: string;
+            /** @description The version of the workflow that runs. */
             version_id: string;
+            /** @description The status of the execution. */
             status: components["schemas"]["SummaryStatus"];
             /** @description What the execution needs to continue: an event (`event`) or a resume (`paused`). */
-            waiting_for?: string | null;
-            /** Format: date-time */
+            waiting_for?: components["schemas"]["WaitsFor"] | null;
+            /**
+             * Format: date-time
+             * @description When the execution started. Until then, when it was created.
+             */
             started_at: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the execution ended. Null until then.
+             */
             ended_at: string | null;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the execution was created.
+             */
             created_at: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the execution last started or ended.
+             */
             updated_at: string;
         };
         /**
@@ -1543,10 +2198,19 @@ export interface components {
          * @enum {string}
          */
         SummaryStatus: "running" | "completed" | "failed" | "cancelled";
+        /**
+         * @description What a workflow execution needs to continue: an event (`event`) or a resume (`paused`).
+         * @enum {string}
+         */
+        WaitsFor: "event" | "paused";
         /** @description A schedule. */
         Schedule: {
-            /** Format: uuid */
+            /**
+             * Format: uuid
+             * @description The ID of the schedule.
+             */
             schedule_id: string;
+            /** @description The display name. Null if there is none. */
             name: string | null;
             /**
              * Format: uuid
@@ -1557,21 +2221,41 @@ export interface components {
             version_id: string | null;
             /** @description The model's slug. Only for model schedules. */
             model?: string | null;
+            /** @description The model's version, as in a prediction. Only for model schedules. */
             version?: string | null;
+            /** @description The fallback chain that is used. Only for model schedules. */
             fallback_selector?: string | null;
+            /** @description The cron expression. */
             cron: string;
+            /** @description The IANA time zone in which the cron expression applies. */
             timezone: string;
+            /** @description The inputs of the workflow, or the input of the model. */
             inputs: unknown;
+            /** @description What happens if the previous run has not ended when the schedule fires. */
             overlap: components["schemas"]["ScheduleOverlap"];
-            /** Format: uint64 */
+            /**
+             * Format: uint64
+             * @description How late a firing may run, in seconds.
+             */
             catch_up_seconds: number;
-            /** Format: uint32 */
+            /**
+             * Format: uint32
+             * @description The maximum random delay of each firing, in seconds.
+             */
             jitter_seconds: number;
+            /** @description Whether the schedule is paused. A paused schedule does not fire. */
             paused: boolean;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description The time before which the schedule does not fire. Null for no limit.
+             */
             starts_at: string | null;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description The time after which the schedule does not fire. Null for no limit.
+             */
             ends_at: string | null;
+            /** @description The URL that is notified when each run ends. Null for none. */
             webhook_url: string | null;
             /** @description The next ten firings, without jitter. Empty while the schedule is paused. */
             next_runs: string[];
@@ -1580,15 +2264,25 @@ export interface components {
              * @description The number of firings that wait for the previous run to end.
              */
             waiting: number;
+            /** @description The outcome of the last firing. Null if the schedule has not fired. */
             last_run: components["schemas"]["ScheduleRun"] | null;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the schedule was created.
+             */
             created_at: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the schedule was last changed.
+             */
             updated_at: string;
-            /** @description A warning for each unknown field of the request. Absent if there are none */
+            /** @description A warning for each unknown field of the request. Absent if there are none. */
             warnings?: string[];
         };
-        /** @enum {string} */
+        /**
+         * @description What happens if the previous run has not ended when a schedule fires: the firing is skipped, waits for its end, cancels it, or runs beside it.
+         * @enum {string}
+         */
         ScheduleOverlap: "skip" | "queue" | "cancel_other" | "allow";
         /** @description The outcome of the last firing. */
         ScheduleRun: {
@@ -1597,15 +2291,22 @@ export interface components {
              * @description The scheduled time, without jitter.
              */
             scheduled_for: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the firing was processed.
+             */
             at: string;
-            /** Format: uuid */
+            /**
+             * Format: uuid
+             * @description The execution that the firing started. Null if it started none.
+             */
             execution_id: string | null;
             /**
-             * @description The status of the execution, or `skipped` because of the overlap rule, `missed` because it
-             *     was too late, or `refused` because it could not start.
+             * @description The status of the execution or `deleted`, or `skipped` because of the overlap rule, `missed`
+             *     because it was too late, or `refused` because it could not start.
+             * @enum {string}
              */
-            status: string;
+            status: "created" | "processing" | "success" | "error" | "cancelled" | "queued" | "running" | "completed" | "failed" | "deleted" | "skipped" | "missed" | "refused";
             /** @description Why the firing was refused. */
             error?: string | null;
         };
@@ -1613,11 +2314,20 @@ export interface components {
         Schedules: {
             /** @description The schedules, oldest first. */
             schedules: components["schemas"]["Schedule"][];
-            /** Format: uint */
+            /**
+             * Format: uint
+             * @description The number of schedules.
+             */
             total_count: number;
-            /** Format: uint64 */
+            /**
+             * Format: uint64
+             * @description The requested offset.
+             */
             offset: number;
-            /** Format: uint64 */
+            /**
+             * Format: uint64
+             * @description The requested page size.
+             */
             limit: number;
         };
         /**
@@ -1629,8 +2339,12 @@ export interface components {
          *     }
          */
         ExecutionAccepted: {
-            /** Format: uuid */
+            /**
+             * Format: uuid
+             * @description The ID of the execution.
+             */
             execution_id: string;
+            /** @description Always `queued`. */
             status: components["schemas"]["ExecutionStatus"];
             /**
              * Format: date-time
@@ -1642,60 +2356,91 @@ export interface components {
              * @description The failed execution whose completed steps this execution reuses.
              */
             redriven_from?: string | null;
-            /** @description A warning for each unknown field of the request. Absent if there are none */
+            /** @description A warning for each unknown field of the request. Absent if there are none. */
             warnings?: string[];
         };
-        /** @enum {string} */
+        /**
+         * @description The status of a workflow execution.
+         * @enum {string}
+         */
         ExecutionStatus: "queued" | "running" | "completed" | "failed" | "cancelled";
         /** @description The result of a bulk trigger. */
         BulkAccepted: {
-            /** Format: uuid */
+            /**
+             * Format: uuid
+             * @description The ID of the bulk trigger, which selects its executions in lists.
+             */
             bulk_id: string;
             /** @description One result for each input, in the order of the inputs. */
             executions: components["schemas"]["BulkEntry"][];
-            /** @description A warning for each unknown field of the request. Absent if there are none */
+            /** @description A warning for each unknown field of the request. Absent if there are none. */
             warnings?: string[];
         };
         /** @description The result for one input. */
         BulkEntry: components["schemas"]["ExecutionAccepted"] | components["schemas"]["BulkRefused"];
         /** @description An invalid input, for which no execution was created. */
         BulkRefused: {
+            /** @description Always `failed`. */
             status: components["schemas"]["ExecutionStatus"];
+            /** @description Why the input is invalid. */
             message: string;
         };
         /** @description An accepted bulk job. */
         BulkJobAccepted: {
-            /** Format: uuid */
+            /**
+             * Format: uuid
+             * @description The ID of the job.
+             */
             job_id: string;
-            /** @description A warning for each unknown field of the request. Absent if there are none */
+            /** @description A warning for each unknown field of the request. Absent if there are none. */
             warnings?: string[];
         };
         /** @description A bulk job and its progress. */
         BulkJob: {
-            /** Format: uuid */
+            /**
+             * Format: uuid
+             * @description The ID of the job.
+             */
             job_id: string;
+            /** @description What the job does with each execution. */
             action: components["schemas"]["BulkJobAction"];
+            /** @description Whether the job is running. */
             status: components["schemas"]["BulkJobStatus"];
             /**
              * Format: uint64
              * @description The number of executions to process. Null until they have been counted.
              */
             total: number | null;
-            /** Format: uint64 */
+            /**
+             * Format: uint64
+             * @description The number of executions that were processed.
+             */
             done: number;
             /**
              * Format: uint64
              * @description The number of executions on which the action failed, such as a cancel of one that has ended.
              */
             failed: number;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the job was started.
+             */
             started_at: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the job ended. Null while it is running.
+             */
             completed_at: string | null;
         };
-        /** @enum {string} */
+        /**
+         * @description What a bulk job does with each execution.
+         * @enum {string}
+         */
         BulkJobAction: "cancel" | "redrive" | "pause" | "resume" | "delete";
-        /** @enum {string} */
+        /**
+         * @description The status of a bulk job.
+         * @enum {string}
+         */
         BulkJobStatus: "running" | "completed" | "cancelled";
         /**
          * @description A workflow execution, as the API returns it and as its webhook carries it
@@ -1753,10 +2498,17 @@ export interface components {
          *     }
          */
         Execution: {
-            /** Format: uuid */
+            /**
+             * Format: uuid
+             * @description The ID of the execution.
+             */
             execution_id: string;
-            /** Format: uuid */
+            /**
+             * Format: uuid
+             * @description The workflow.
+             */
             workflow_id: string;
+            /** @description The version of the workflow that runs. */
             version_id: string;
             /**
              * Format: uuid
@@ -1768,7 +2520,9 @@ export interface components {
              * @description The failed execution whose completed steps this execution reuses.
              */
             redriven_from?: string | null;
+            /** @description The status of the execution. */
             status: components["schemas"]["ExecutionStatus"];
+            /** @description What started the execution. */
             source: components["schemas"]["ExecutionSource"];
             /**
              * Format: uuid
@@ -1780,15 +2534,22 @@ export interface components {
              * @description The execution whose step started this execution.
              */
             parent_execution_id?: string | null;
+            /** @description The step of the parent execution that started this execution. */
             parent_step_id?: string | null;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the execution was created.
+             */
             created_at: string;
             /**
              * Format: date-time
              * @description When the execution started. Until then, when it was created.
              */
             started_at: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the execution ended. Null until then.
+             */
             completed_at: string | null;
             /** @description The inputs, with the defaults of the workflow's schema filled in. */
             inputs: unknown;
@@ -1798,6 +2559,7 @@ export interface components {
             step_outputs: {
                 [key: string]: components["schemas"]["ExecutionStep"];
             };
+            /** @description The output. Null until the execution has completed. */
             output: unknown;
             /** @description Why the output is missing or damaged on disk. */
             output_error?: string | null;
@@ -1805,20 +2567,32 @@ export interface components {
             error: string | null;
             /** @description The cause of the error. */
             error_cause: string | null;
+            /** @description The class of the error. */
             error_classification: components["schemas"]["ErrorClassification"] | null;
+            /** @description Cost and durations. */
             metrics: components["schemas"]["ExecutionMetrics"];
             /** @description What the execution waits for. Absent after it has ended. */
             waiting_for?: components["schemas"]["WaitingFor"][] | null;
         };
-        /** @enum {string} */
+        /**
+         * @description What started an execution: an API key, a member in the dashboard, the agent, a schedule, or a step of a workflow.
+         * @enum {string}
+         */
         ExecutionSource: "api" | "dashboard" | "agent" | "schedule" | "workflow";
         /** @description A step of an execution. */
         ExecutionStep: {
+            /** @description The ID of the step in the definition. */
             step_id: string;
+            /** @description The name of the step, if the definition has one. */
             name?: string | null;
-            /** @description The type of the step, such as `model` or `http`. */
-            type: string;
+            /**
+             * @description The type of the step, such as `model` or `http`.
+             * @enum {string}
+             */
+            type: "model" | "http" | "parallel" | "choice" | "map" | "wait" | "pass" | "workflow";
+            /** @description The status of the step. */
             status: components["schemas"]["StepStatus"];
+            /** @description The output. Null until the step has completed. */
             output: unknown;
             /** @description Why the output is missing or damaged on disk. */
             output_error?: string | null;
@@ -1828,31 +2602,49 @@ export interface components {
             input: unknown;
             /** @description Why the input is missing or damaged on disk. */
             input_error?: string | null;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the step started. Null until then.
+             */
             started_at: string | null;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the step ended. Null until then.
+             */
             completed_at: string | null;
+            /** @description The attempts in order. Empty for steps that make none. */
             attempts: components["schemas"]["StepAttempt"][];
+            /** @description More information about the step. */
             metadata: components["schemas"]["StepMetadata"];
             /** @description The name of the error. */
             error?: string | null;
             /** @description The cause of the error. */
             error_cause?: string | null;
         };
-        /** @enum {string} */
-        StepStatus: "queued" | "running" | "completed" | "failed" | "cancelled" | "skipped";
         /** @description An attempt of a step. */
         StepAttempt: {
-            /** Format: uint32 */
+            /**
+             * Format: uint32
+             * @description The number of the attempt, starting at 1.
+             */
             number: number;
             /** @description The model that ran. Absent for an HTTP request. */
             model?: string;
+            /** @description The status of the attempt. */
             status: components["schemas"]["AttemptStatus"];
+            /** @description Why the attempt failed. */
             error: string | null;
+            /** @description The class of the error. */
             error_classification: components["schemas"]["ErrorClassification"] | null;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the attempt started.
+             */
             started_at: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the attempt ended. Null until then.
+             */
             completed_at: string | null;
         };
         /** @description More information about a step. */
@@ -1869,7 +2661,10 @@ export interface components {
              * @description The execution that a `workflow` step has started.
              */
             execution_id?: string | null;
-            /** Format: double */
+            /**
+             * Format: double
+             * @description Seconds from the start to the end of the step.
+             */
             elapsed_seconds?: number | null;
             /**
              * Format: uint16
@@ -1878,65 +2673,107 @@ export interface components {
             status_code?: number | null;
             /** @description Who sent the event that the step waited for. */
             event_source?: components["schemas"]["EventSource"] | null;
+            /** @description True if the step's fallback ran. */
             fallback_used?: boolean | null;
             /** @description Why the step itself failed, if a fallback was used. */
             primary_error?: string | null;
+            /** @description Log output of the step's model. */
             logs?: string | null;
             /** @description Set if the input or output is omitted because it is too large. */
             omitted?: boolean | null;
         };
-        /** @enum {string} */
+        /**
+         * @description Who sent an event: a client with an API key, a person with the step's link, or nobody, so that the default applied.
+         * @enum {string}
+         */
         EventSource: "api" | "link" | "default";
         /** @description Cost in US dollars and durations in seconds. */
         ExecutionMetrics: {
-            /** Format: double */
+            /**
+             * Format: double
+             * @description The cost so far, in US dollars.
+             */
             cost: number;
-            /** Format: double */
+            /**
+             * Format: double
+             * @description Seconds from the creation to the start. Null until the start.
+             */
             queue_time: number | null;
-            /** Format: double */
+            /**
+             * Format: double
+             * @description Seconds from the start to the end. Null until the end.
+             */
             run_time: number | null;
         };
         /** @description Something that an unfinished execution waits for. */
         WaitingFor: components["schemas"]["WaitingForLane"] | components["schemas"]["WaitingForModel"] | components["schemas"]["WaitingForTimer"] | components["schemas"]["WaitingForEvent"] | components["schemas"]["WaitingForRetry"] | components["schemas"]["WaitingForStep"] | components["schemas"]["WaitingForWorkflow"] | components["schemas"]["WaitingForPaused"] | components["schemas"]["WaitingForService"];
         /** @description A cancelled execution. */
         ExecutionCancelled: {
-            /** Format: uuid */
+            /**
+             * Format: uuid
+             * @description The ID of the execution.
+             */
             execution_id: string;
+            /** @description Always `cancelled`. */
             status: components["schemas"]["ExecutionStatus"];
         };
+        /** @description The data of an event in the stream of a workflow execution. The schema of each event begins with the event's name; the data of `end` is the whole of a workflow execution. */
+        ExecutionEvent: components["schemas"]["CreatedEvent"] | components["schemas"]["StatusEvent"] | components["schemas"]["StepEvent"] | components["schemas"]["WaitEvent"] | components["schemas"]["PauseEvent"] | components["schemas"]["ResumeEvent"] | components["schemas"]["ResetEvent"] | components["schemas"]["Execution"];
         /** @description An accepted event. */
         EventAccepted: {
-            /** Format: uuid */
+            /**
+             * Format: uuid
+             * @description The execution that received the event.
+             */
             execution_id: string;
+            /** @description The name of the event. */
             event: string;
+            /** @description Always true. */
             accepted: boolean;
-            /** @description A warning for each unknown field of the request. Absent if there are none */
+            /** @description A warning for each unknown field of the request. Absent if there are none. */
             warnings?: string[];
         };
         /** @description A paused or resumed execution. */
         ExecutionPause: {
-            /** Format: uuid */
+            /**
+             * Format: uuid
+             * @description The ID of the execution.
+             */
             execution_id: string;
+            /** @description The status of the execution, which a pause does not change. */
             status: components["schemas"]["ExecutionStatus"];
+            /** @description Whether the execution is paused. */
             paused: boolean;
         };
         /** @description All categories. */
         CategoryList: {
+            /** @description The categories. */
             categories: components["schemas"]["Category"][];
         };
         /** @description A category for workflows. */
         Category: {
+            /** @description The slug of the category, to use in `categories`. */
             slug: string;
+            /** @description The name of the category. */
             label: string;
+            /** @description What belongs to the category. */
             description: string;
+            /** @description Always true: every organization has the same categories. */
             is_default: boolean;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the category was created.
+             */
             created_at: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the category was last changed.
+             */
             updated_at: string;
         };
         /** @description A page by offset. */
         HistoryPageByOffset: {
+            /** @description The rows, newest first. */
             executions: components["schemas"]["HistoryRow"][];
             /**
              * Format: uint
@@ -1945,38 +2782,58 @@ export interface components {
             total_count: number;
             /** @description Whether there are more rows than were counted. */
             total_capped: boolean;
-            /** Format: uint64 */
+            /**
+             * Format: uint64
+             * @description The requested offset.
+             */
             offset: number;
-            /** Format: uint64 */
+            /**
+             * Format: uint64
+             * @description The requested page size.
+             */
             limit: number;
         };
         /** @description An execution in the history. */
         HistoryRow: {
-            /** Format: uuid */
+            /**
+             * Format: uuid
+             * @description The ID of the execution.
+             */
             id: string;
+            /** @description What was run. */
             type: components["schemas"]["HistoryRowType"];
             /** @description The model that ran or is running. Null for workflows. */
             model: string | null;
             /** @description The requested model. */
             requested_model: string | null;
-            /** Format: uuid */
+            /**
+             * Format: uuid
+             * @description The workflow. Null for rows that belong to none.
+             */
             workflow_id: string | null;
+            /** @description The name of the workflow. */
             workflow_name: string | null;
+            /** @description The version of the workflow. */
             version_id: string | null;
             /**
              * Format: uuid
              * @description For a step's prediction, the workflow execution. For a sub-workflow, the parent execution.
              */
             workflow_execution_id: string | null;
-            /** Format: uuid */
+            /**
+             * Format: uuid
+             * @description The bulk trigger that started the execution.
+             */
             bulk_id: string | null;
+            /** @description The status. The values depend on the type. */
             status: components["schemas"]["HistoryRowStatus"];
             /** @description What the workflow execution needs to continue: an event (`event`) or a resume (`paused`). */
-            waiting_for?: string | null;
+            waiting_for?: components["schemas"]["WaitsFor"] | null;
             /** @description The name of the error. */
             error: string | null;
             /** @description The cause of the error. */
             error_cause: string | null;
+            /** @description The class of the error. */
             error_classification: components["schemas"]["ErrorClassification"] | null;
             /**
              * Format: double
@@ -1988,11 +2845,20 @@ export interface components {
              * @description The run time in seconds.
              */
             run_time: number | null;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the execution was created.
+             */
             created_at: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the execution started. Null until then.
+             */
             started_at: string | null;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the execution ended. Null until then.
+             */
             completed_at: string | null;
             /** @description The output as JSON text. Null if the page has no room for it. */
             output: string | null;
@@ -2003,6 +2869,7 @@ export interface components {
              * @description The API key that started the execution. Null if it was started in the dashboard.
              */
             api_key_id: string | null;
+            /** @description What started the execution. */
             source: components["schemas"]["ExecutionSource"];
             /**
              * Format: uuid
@@ -2025,13 +2892,21 @@ export interface components {
         HistoryRowStatus: components["schemas"]["PredictionStatus"] | components["schemas"]["ExecutionStatus"];
         /** @description A call of the chat router. */
         HistoryChatCall: {
+            /** @description What was called. */
             operation: components["schemas"]["HistoryChatOperation"];
             /** @description Whether the upstream handled the call, rather than a local model. */
             upstream: boolean;
+            /** @description Whether the answer was streamed. */
             stream: boolean;
-            /** Format: uint64 */
+            /**
+             * Format: uint64
+             * @description Tokens of the prompt.
+             */
             input_tokens: number;
-            /** Format: uint64 */
+            /**
+             * Format: uint64
+             * @description Tokens of the answer.
+             */
             output_tokens: number;
             /** @description Whether the token counts are estimated because the model did not report them. */
             tokens_estimated: boolean;
@@ -2050,20 +2925,32 @@ export interface components {
         HistoryChatOperation: "chat" | "embeddings";
         /** @description A decisions request. */
         HistoryDecision: {
-            /** @description `logprobs`, or `votes` if at least one question was answered by sampling. */
-            method: string;
+            /**
+             * @description `logprobs`, or `votes` if at least one question was answered by sampling.
+             * @enum {string}
+             */
+            method: "logprobs" | "votes";
             /** @description Whether the upstream handled the request, rather than a local model. */
             upstream: boolean;
-            /** Format: uint32 */
+            /**
+             * Format: uint32
+             * @description The number of questions.
+             */
             questions: number;
             /**
              * Format: uint32
              * @description The number of answers that the model gave.
              */
             calls: number;
-            /** Format: uint64 */
+            /**
+             * Format: uint64
+             * @description Tokens that the model read.
+             */
             input_tokens: number;
-            /** Format: uint64 */
+            /**
+             * Format: uint64
+             * @description Tokens that the model wrote.
+             */
             output_tokens: number;
             /** @description Whether the token counts are estimated because the model did not report them. */
             tokens_estimated: boolean;
@@ -2072,37 +2959,53 @@ export interface components {
         };
         /** @description An exchange of the agent. */
         HistoryExchange: {
+            /** @description The session that the exchange belongs to. */
             session_id: string;
             /**
              * Format: uint64
              * @description Prompt tokens of the agent's model.
              */
             input_tokens: number;
-            /** Format: uint64 */
+            /**
+             * Format: uint64
+             * @description Tokens that the agent's model wrote.
+             */
             output_tokens: number;
             /** @description Whether the token counts are estimated because the model did not report them. */
             tokens_estimated: boolean;
         };
         /** @description A page by cursor. */
         HistoryPage: {
+            /** @description The rows, newest first. */
             executions: components["schemas"]["HistoryRow"][];
-            /** Format: uint64 */
+            /**
+             * Format: uint64
+             * @description The requested page size.
+             */
             limit: number;
+            /** @description Whether there is another page. */
             has_more: boolean;
             /** @description The `cursor` for the next page. */
             next_cursor: string | null;
         };
         /** @description The model's answer in OpenAI's format, with the cost in `usage`. */
         ModelAnswer: {
+            /** @description Tokens used by the answer, and their cost. */
             usage: components["schemas"]["ModelAnswerUsage"];
         } & {
             [key: string]: unknown;
         };
         /** @description Tokens used by an answer, and their cost. */
         ModelAnswerUsage: {
-            /** Format: uint64 */
+            /**
+             * Format: uint64
+             * @description Tokens of the prompt.
+             */
             prompt_tokens: number | null;
-            /** Format: uint64 */
+            /**
+             * Format: uint64
+             * @description Tokens of the prompt and the answer.
+             */
             total_tokens: number | null;
             /**
              * Format: double
@@ -2110,10 +3013,94 @@ export interface components {
              */
             cost: number;
         };
+        /**
+         * @description The data of an event of a streamed answer. The model's chunks are forwarded byte for byte, with
+         *     the cost in `usage`. `[DONE]` is the last event; a stream that breaks ends with an error
+         *     instead.
+         */
+        ChatStreamEvent: components["schemas"]["ChatCompletionChunk"] | components["schemas"]["OpenAiError"] | components["schemas"]["StreamEnd"];
+        /** @description A part of a streamed answer. Models may add other fields. */
+        ChatCompletionChunk: {
+            /** @description The next parts of the choices. Empty in the usage event. */
+            choices: components["schemas"]["ChatChunkChoice"][];
+            /** @description Tokens used by the answer. Only in the usage event, unless the model sends it earlier. */
+            usage?: components["schemas"]["ChatChunkUsage"] | null;
+        } & {
+            [key: string]: unknown;
+        };
+        /** @description The next part of a choice. Models may add other fields. */
+        ChatChunkChoice: {
+            /**
+             * Format: uint32
+             * @description The number of the choice, starting at 0.
+             */
+            index?: number | null;
+            /** @description The new parts of the message, such as `role`, `content` and `tool_calls`. */
+            delta?: components["schemas"]["JsonObject"] | null;
+            /** @description Why the choice has ended, such as `stop` or `length`. Null until then. */
+            finish_reason?: string | null;
+        } & {
+            [key: string]: unknown;
+        };
+        /** @description Tokens used by a streamed answer. Models may add other fields. */
+        ChatChunkUsage: {
+            /**
+             * Format: uint64
+             * @description Tokens of the prompt.
+             */
+            prompt_tokens?: number | null;
+            /**
+             * Format: uint64
+             * @description Tokens of the prompt and the answer.
+             */
+            total_tokens?: number | null;
+            /**
+             * Format: double
+             * @description The cost in US dollars. Only in the usage event.
+             */
+            cost?: number | null;
+        } & {
+            [key: string]: unknown;
+        };
+        /**
+         * @description An error in OpenAI's format.
+         * @example {
+         *       "error": {
+         *         "message": "messages must not be empty",
+         *         "type": "invalid_request_error",
+         *         "param": "messages",
+         *         "code": "invalid_value"
+         *       }
+         *     }
+         */
+        OpenAiError: {
+            /** @description The details of the error. */
+            error: components["schemas"]["OpenAiErrorBody"];
+        };
+        /** @description The details of an error. */
+        OpenAiErrorBody: {
+            /** @description A message for people. */
+            message: string;
+            /** @description The kind of error, which depends on the status. */
+            type: string;
+            /** @description The request field that is invalid. */
+            param: string | null;
+            /** @description A specific error code for programs. */
+            code: string | null;
+        };
+        /**
+         * @description The text that ends a stream.
+         * @enum {string}
+         */
+        StreamEnd: "[DONE]";
         /** @description All models that can be called. */
         RouterModelCatalog: {
-            /** @description Always `list`. */
-            object: string;
+            /**
+             * @description Always `list`.
+             * @constant
+             */
+            object: "list";
+            /** @description Local models by slug, then the models of the upstream. */
             data: components["schemas"]["RouterModel"][];
             /** @description The status of the upstream's model list. Null if there is no upstream. */
             upstream: components["schemas"]["RouterUpstream"] | null;
@@ -2136,15 +3123,22 @@ export interface components {
             answers: {
                 [key: string]: components["schemas"]["DecisionsAnswer"];
             };
+            /** @description Tokens used by the answers, and their cost. */
             usage: components["schemas"]["DecisionsUsage"];
         };
         /** @description An answer, with the same type as its question. */
         DecisionsAnswer: components["schemas"]["DecisionsAnswerOul"] | components["schemas"]["DecisionsAnswerNoul"] | components["schemas"]["DecisionsAnswerChoice"] | components["schemas"]["DecisionsAnswerScore"];
         /** @description Tokens used by the answers, and their cost. */
         DecisionsUsage: {
-            /** Format: uint64 */
+            /**
+             * Format: uint64
+             * @description Tokens that the model read.
+             */
             input_tokens: number;
-            /** Format: uint64 */
+            /**
+             * Format: uint64
+             * @description Tokens that the model wrote.
+             */
             output_tokens: number;
             /**
              * Format: double
@@ -2154,20 +3148,38 @@ export interface components {
         };
         /** @description A page of deliveries, newest first. */
         DeliveryList: {
+            /** @description The deliveries, newest first. */
             webhooks: components["schemas"]["Delivery"][];
-            /** Format: uint64 */
+            /**
+             * Format: uint64
+             * @description The requested page size.
+             */
             limit: number;
-            /** Format: uint64 */
+            /**
+             * Format: uint64
+             * @description The requested offset.
+             */
             offset: number;
-            /** Format: uint64 */
+            /**
+             * Format: uint64
+             * @description The number of matching deliveries.
+             */
             total_count: number;
         };
         /** @description A webhook delivery with its attempts. */
         Delivery: {
-            /** Format: uuid */
+            /**
+             * Format: uuid
+             * @description The ID of the delivery, which stays the same over all attempts.
+             */
             delivery_id: string;
-            /** Format: uuid */
+            /**
+             * Format: uuid
+             * @description The execution that the delivery is about.
+             */
             execution_id: string;
+            /** @description The type of the execution. Null if the execution is no longer stored. */
+            execution_type: components["schemas"]["HistoryRowType"] | null;
             /**
              * Format: uuid
              * @description The webhook endpoint that receives this delivery. Absent if the request named its own
@@ -2176,7 +3188,9 @@ export interface components {
             endpoint_id?: string | null;
             /** @description The event that the endpoint is notified of. */
             event?: components["schemas"]["WebhookEvent"] | null;
+            /** @description The URL that the delivery is sent to. */
             url: string;
+            /** @description Whether the delivery is waiting, in flight, or has ended. */
             status: components["schemas"]["DeliveryStatus"];
             /** @description The payload as it is sent. Null if it is no longer stored, or too large for a list. */
             request: string | null;
@@ -2186,7 +3200,10 @@ export interface components {
             };
             /** @description What started the execution. */
             source: components["schemas"]["ExecutionSource"];
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the delivery was created.
+             */
             created_at: string;
             /**
              * Format: date-time
@@ -2198,7 +3215,10 @@ export interface components {
             /** @description The attempts, oldest first. Absent in lists. */
             attempts?: components["schemas"]["DeliveryAttempt"][] | null;
         };
-        /** @enum {string} */
+        /**
+         * @description An event that webhook endpoints are notified of. `started` means accepted.
+         * @enum {string}
+         */
         WebhookEvent: "prediction.started" | "prediction.completed" | "prediction.failed" | "workflow.started" | "workflow.completed" | "workflow.failed" | "endpoint.test";
         /**
          * @description The status of a delivery: waiting for its first or next attempt, in flight, or ended.
@@ -2212,6 +3232,7 @@ export interface components {
              * @description The number of the attempt, starting at 1.
              */
             number: number;
+            /** @description The outcome of the attempt. */
             status: components["schemas"]["DeliveryAttemptStatus"];
             /**
              * Format: uint16
@@ -2222,7 +3243,10 @@ export interface components {
             response: string | null;
             /** @description Why the attempt failed. */
             error_message: string | null;
-            /** Format: uint64 */
+            /**
+             * Format: uint64
+             * @description How long the attempt took, in milliseconds. Null while it is in flight.
+             */
             duration_ms: number | null;
             /** @description Whether a redelivery triggered this attempt. */
             redelivery: boolean;
@@ -2239,20 +3263,29 @@ export interface components {
         DeliveryAttemptStatus: "SUCCESS" | "FAILED" | "PENDING";
         /** @description An accepted redelivery. */
         Redelivered: {
-            /** Format: uuid */
+            /**
+             * Format: uuid
+             * @description The ID of the delivery, which does not change.
+             */
             delivery_id: string;
+            /** @description The status of the delivery. */
             status: components["schemas"]["DeliveryStatus"];
         };
         /** @description An accepted replay. */
         Replayed: {
-            /** Format: uint */
+            /**
+             * Format: uint
+             * @description The number of deliveries that are sent again.
+             */
             count: number;
-            /** @description A warning for each unknown field of the request. Absent if there are none */
+            /** @description A warning for each unknown field of the request. Absent if there are none. */
             warnings?: string[];
         };
         /** @description The receiver's response to a sample delivery. */
         TestDelivery: {
+            /** @description The URL that the sample was sent to. */
             url: string;
+            /** @description Whether the receiver accepted the sample. */
             status: components["schemas"]["DeliveryAttemptStatus"];
             /**
              * Format: uint16
@@ -2263,7 +3296,10 @@ export interface components {
             response: string | null;
             /** @description Why the delivery failed. */
             error_message: string | null;
-            /** Format: uint64 */
+            /**
+             * Format: uint64
+             * @description How long the attempt took, in milliseconds.
+             */
             duration_ms: number | null;
             /** @description The payload as it was sent. */
             request: string;
@@ -2271,14 +3307,19 @@ export interface components {
             headers: {
                 [key: string]: unknown;
             };
-            /** @description A warning for each unknown field of the request. Absent if there are none */
+            /** @description A warning for each unknown field of the request. Absent if there are none. */
             warnings?: string[];
         };
         /** @description A webhook endpoint with a new secret. No other responses contain the secret. */
         WebhookEndpointWithSecret: {
-            /** Format: uuid */
+            /**
+             * Format: uuid
+             * @description The ID of the endpoint.
+             */
             id: string;
+            /** @description The name of the endpoint. Null if it has none. */
             name: string | null;
+            /** @description The URL that receives the events. */
             url: string;
             /** @description The events that the endpoint receives. Empty for all. */
             events: components["schemas"]["WebhookEvent"][];
@@ -2286,12 +3327,18 @@ export interface components {
             models: string[];
             /** @description The workflows whose executions the endpoint receives events for. Empty for all. */
             workflow_ids: string[];
+            /** @description The signature scheme. */
             signature: components["schemas"]["WebhookSignature"];
             /** @description The public key that verifies `v1a` signatures. */
             public_key?: string | null;
+            /** @description Whether the endpoint receives no events. */
             disabled: boolean;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the endpoint was disabled. Null if it is enabled.
+             */
             disabled_at: string | null;
+            /** @description Why the endpoint was disabled. Null if it is enabled. */
             disabled_reason: components["schemas"]["WebhookDisabledReason"] | null;
             /**
              * Format: date-time
@@ -2303,31 +3350,49 @@ export interface components {
              * @description Until when the previous secret also signs.
              */
             previous_secret_until: string | null;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the endpoint was created.
+             */
             created_at: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the endpoint was last changed.
+             */
             updated_at: string;
             /**
              * @description The signing secret: `whsec_` and base64. Absent for `v1a` signatures, whose private key
              *     never leaves the service.
              */
             secret?: string | null;
-            /** @description A warning for each unknown field of the request. Absent if there are none */
+            /** @description A warning for each unknown field of the request. Absent if there are none. */
             warnings?: string[];
         };
-        /** @enum {string} */
+        /**
+         * @description `v1` signs with HMAC-SHA256 and a shared secret, `v1a` with Ed25519 and a key pair.
+         * @enum {string}
+         */
         WebhookSignature: "v1" | "v1a";
-        /** @enum {string} */
+        /**
+         * @description Why an endpoint is disabled: on request, or because its deliveries kept failing.
+         * @enum {string}
+         */
         WebhookDisabledReason: "request" | "failures";
+        /** @description The webhook endpoints of an organization. */
         WebhookEndpointList: {
             /** @description The endpoints, oldest first. */
             webhook_endpoints: components["schemas"]["WebhookEndpoint"][];
         };
         /** @description A webhook endpoint, without its secret. */
         WebhookEndpoint: {
-            /** Format: uuid */
+            /**
+             * Format: uuid
+             * @description The ID of the endpoint.
+             */
             id: string;
+            /** @description The name of the endpoint. Null if it has none. */
             name: string | null;
+            /** @description The URL that receives the events. */
             url: string;
             /** @description The events that the endpoint receives. Empty for all. */
             events: components["schemas"]["WebhookEvent"][];
@@ -2335,12 +3400,18 @@ export interface components {
             models: string[];
             /** @description The workflows whose executions the endpoint receives events for. Empty for all. */
             workflow_ids: string[];
+            /** @description The signature scheme. */
             signature: components["schemas"]["WebhookSignature"];
             /** @description The public key that verifies `v1a` signatures. */
             public_key?: string | null;
+            /** @description Whether the endpoint receives no events. */
             disabled: boolean;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the endpoint was disabled. Null if it is enabled.
+             */
             disabled_at: string | null;
+            /** @description Why the endpoint was disabled. Null if it is enabled. */
             disabled_reason: components["schemas"]["WebhookDisabledReason"] | null;
             /**
              * Format: date-time
@@ -2352,16 +3423,25 @@ export interface components {
              * @description Until when the previous secret also signs.
              */
             previous_secret_until: string | null;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the endpoint was created.
+             */
             created_at: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the endpoint was last changed.
+             */
             updated_at: string;
-            /** @description A warning for each unknown field of the request. Absent if there are none */
+            /** @description A warning for each unknown field of the request. Absent if there are none. */
             warnings?: string[];
         };
         /** @description A presigned upload. */
         UploadAnnounced: {
-            /** Format: uuid */
+            /**
+             * Format: uuid
+             * @description The ID of the upload, and later of the file.
+             */
             id: string;
             /** @description The URL to upload the content to with `PUT`. It needs no API key. */
             presigned_url: string;
@@ -2372,19 +3452,26 @@ export interface components {
              * @description When the upload URL expires.
              */
             expires_at: string;
+            /** @description The headers that the upload must have. */
             required_headers: components["schemas"]["UploadHeaders"];
-            /** @description A warning for each unknown field of the request. Absent if there are none */
+            /** @description A warning for each unknown field of the request. Absent if there are none. */
             warnings?: string[];
         };
         /** @description The headers that the upload must have. */
         UploadHeaders: {
+            /** @description The announced content type. */
             "Content-Type": string;
         };
         /** @description A file, or a pending presigned upload. */
         File: {
-            /** Format: uuid */
+            /**
+             * Format: uuid
+             * @description The ID of the file.
+             */
             id: string;
+            /** @description The name that the file was uploaded with. */
             filename: string | null;
+            /** @description The content type. */
             content_type: string;
             /**
              * Format: uint64
@@ -2393,13 +3480,17 @@ export interface components {
             size: number | null;
             /** @description The SHA-256 hash, as 64 hexadecimal digits. */
             sha256: string | null;
+            /** @description Whether the file was uploaded or produced by a model. */
             source: components["schemas"]["FileSource"];
             /**
              * Format: uuid
              * @description The execution that produced this file as an output.
              */
             execution_id?: string | null;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the file or the upload was created.
+             */
             created_at: string;
             /**
              * Format: date-time
@@ -2408,9 +3499,13 @@ export interface components {
             expires_at: string;
             /** @description A URL for the content that needs no API key. */
             url: string;
+            /** @description Whether the content has been uploaded. */
             status: components["schemas"]["FileStatus"];
         };
-        /** @enum {string} */
+        /**
+         * @description Whether a file was uploaded, or is the output of a model.
+         * @enum {string}
+         */
         FileSource: "upload" | "output";
         /**
          * @description Whether the content has been uploaded.
@@ -2424,32 +3519,46 @@ export interface components {
         };
         /** @description A page of files, newest first. */
         FileList: {
+            /** @description The files, newest first. */
             files: components["schemas"]["File"][];
+            /** @description Whether there is another page. */
             has_more: boolean;
             /** @description The `cursor` for the next page. */
             next_cursor: string | null;
         };
         /** @description The number and total size of an organization's files. */
         FileUsage: {
-            /** Format: uint64 */
+            /**
+             * Format: uint64
+             * @description The number of files.
+             */
             count: number;
-            /** Format: uint64 */
+            /**
+             * Format: uint64
+             * @description The total size of the files, in bytes.
+             */
             bytes: number;
         };
+        /** @description The named secrets of an organization. */
         Secrets: {
+            /** @description The secrets, sorted by name. */
             secrets: components["schemas"]["Secret"][];
         };
         /** @description A named secret, without its value. */
         Secret: {
+            /** @description The name of the secret. */
             name: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the secret was created.
+             */
             created_at: string;
             /**
              * Format: date-time
              * @description When the value was last set.
              */
             updated_at: string;
-            /** @description A warning for each unknown field of the request. Absent if there are none */
+            /** @description A warning for each unknown field of the request. Absent if there are none. */
             warnings?: string[];
         };
         /** @description An organization's limits and their usage. */
@@ -2484,6 +3593,72 @@ export interface components {
              */
             balance_usd: number;
         };
+        /** @description The body of a prediction's webhook (`docs/spec/predictions.md`, "Webhook body"). */
+        PredictionWebhook: {
+            /**
+             * Format: uuid
+             * @description The ID of the prediction.
+             */
+            execution_id: string;
+            /**
+             * Format: uuid
+             * @description The same as `execution_id`.
+             */
+            exec_id: string;
+            /** @description Always null, because a prediction belongs to no workflow. */
+            flow_id: string | null;
+            /** @description Whether the prediction completed or failed. */
+            status: components["schemas"]["ExecutionStatus"];
+            /** @description The output. Null if the prediction failed. */
+            output: unknown;
+            /** @description The name of the error. Empty if there is none. */
+            error: string;
+            /** @description The cause of the error. Null if there is none. */
+            error_cause: string | null;
+            /**
+             * Format: date-time
+             * @description When the prediction started.
+             */
+            started_at: string;
+            /** @description Cost and durations. */
+            metrics: components["schemas"]["PredictionMetrics"];
+            /** @description Set in test deliveries. */
+            test?: boolean | null;
+        };
+        /** @description The data of an event for an accepted execution. */
+        WebhookStarted: {
+            /**
+             * Format: uuid
+             * @description The ID of the prediction or execution.
+             */
+            execution_id: string;
+            /** @description The model. Absent for workflows. */
+            model?: string | null;
+            /**
+             * Format: uuid
+             * @description The workflow. Absent for predictions.
+             */
+            workflow_id?: string | null;
+            /** @description The version of the workflow. Absent for predictions. */
+            version_id?: string | null;
+            /**
+             * @description The first status of a prediction (`created`) or an execution (`queued`).
+             * @enum {string}
+             */
+            status: "created" | "queued";
+            /** @description What started it. */
+            source: components["schemas"]["ExecutionSource"];
+            /**
+             * Format: date-time
+             * @description When it was created.
+             */
+            created_at: string;
+        };
+        /** @description The data of a test event. */
+        WebhookTest: {
+            /** @description A message for people. */
+            message: string;
+        };
         /**
          * @description An error.
          * @example {
@@ -2502,30 +3677,110 @@ export interface components {
             /** @description More information, such as every violation of a schema. */
             details?: unknown;
         };
-        /**
-         * @description An error in OpenAI's format.
-         * @example {
-         *       "error": {
-         *         "message": "messages must not be empty",
-         *         "type": "invalid_request_error",
-         *         "param": "messages",
-         *         "code": "invalid_value"
-         *       }
-         *     }
-         */
-        OpenAiError: {
-            error: components["schemas"]["OpenAiErrorBody"];
+        /** @description The body of the event `prediction.started`. */
+        WebhookPredictionStarted: {
+            /**
+             * @description Always `prediction.started`.
+             * @constant
+             */
+            type: "prediction.started";
+            /**
+             * Format: date-time
+             * @description When the event happened.
+             */
+            timestamp: string;
+            /** @description The prediction or execution that the event is about. */
+            data: components["schemas"]["WebhookStarted"];
         };
-        /** @description The details of an error. */
-        OpenAiErrorBody: {
-            /** @description A message for people. */
-            message: string;
-            /** @description The kind of error, which depends on the status. */
-            type: string;
-            /** @description The request field that is invalid. */
-            param: string | null;
-            /** @description A specific error code for programs. */
-            code: string | null;
+        /** @description The body of the event `prediction.completed`. */
+        WebhookPredictionCompleted: {
+            /**
+             * @description Always `prediction.completed`.
+             * @constant
+             */
+            type: "prediction.completed";
+            /**
+             * Format: date-time
+             * @description When the event happened.
+             */
+            timestamp: string;
+            /** @description The prediction or execution that the event is about. */
+            data: components["schemas"]["PredictionWebhook"];
+        };
+        /** @description The body of the event `prediction.failed`. */
+        WebhookPredictionFailed: {
+            /**
+             * @description Always `prediction.failed`.
+             * @constant
+             */
+            type: "prediction.failed";
+            /**
+             * Format: date-time
+             * @description When the event happened.
+             */
+            timestamp: string;
+            /** @description The prediction or execution that the event is about. */
+            data: components["schemas"]["PredictionWebhook"];
+        };
+        /** @description The body of the event `workflow.started`. */
+        WebhookWorkflowStarted: {
+            /**
+             * @description Always `workflow.started`.
+             * @constant
+             */
+            type: "workflow.started";
+            /**
+             * Format: date-time
+             * @description When the event happened.
+             */
+            timestamp: string;
+            /** @description The prediction or execution that the event is about. */
+            data: components["schemas"]["WebhookStarted"];
+        };
+        /** @description The body of the event `workflow.completed`. */
+        WebhookWorkflowCompleted: {
+            /**
+             * @description Always `workflow.completed`.
+             * @constant
+             */
+            type: "workflow.completed";
+            /**
+             * Format: date-time
+             * @description When the event happened.
+             */
+            timestamp: string;
+            /** @description The prediction or execution that the event is about. */
+            data: components["schemas"]["Execution"];
+        };
+        /** @description The body of the event `workflow.failed`. */
+        WebhookWorkflowFailed: {
+            /**
+             * @description Always `workflow.failed`.
+             * @constant
+             */
+            type: "workflow.failed";
+            /**
+             * Format: date-time
+             * @description When the event happened.
+             */
+            timestamp: string;
+            /** @description The prediction or execution that the event is about. */
+            data: components["schemas"]["Execution"];
+        };
+        /** @description The body of the event `endpoint.test`. */
+        WebhookEndpointTest: {
+            /**
+             * @description Always `endpoint.test`.
+             * @constant
+             */
+            type: "endpoint.test";
+            /**
+             * Format: date-time
+             * @description When the event happened.
+             */
+            timestamp: string;
+            /** @description The prediction or execution that the event is about. */
+            data: components["schemas"]["WebhookTest"];
         };
         /**
          * @description A prediction to create.
@@ -2586,30 +3841,145 @@ export interface components {
          *     }
          */
         NewWorkflow: {
+            /** @description The name of the workflow, from which its slug is derived. */
             name: string & unknown;
+            /** @description The description of the workflow. */
             description?: string | null;
             /** @description The slugs of the workflow's categories. */
             categories?: string[] | null;
+            /** @description Tags to filter by, at most three. */
             tags?: (string & unknown)[] | null;
+            /** @description Whether the workflow is locked. A locked workflow can run, but not be changed. */
             locked?: boolean | null;
+            /** @description A mark for clients. The service does not use it. */
             production?: boolean | null;
+            /** @description What the workflow does. */
             definition: components["schemas"]["WorkflowDefinition"];
         };
-        /** @description What a workflow does. `domain::definition` compiles it and reports all of its problems. */
+        /**
+         * @description What a workflow does. A value with a reference such as `{{inputs.name}}` is resolved when its
+         *     step starts.
+         */
         WorkflowDefinition: {
             /** @description The steps. A step starts as soon as all the steps it refers to have ended. */
-            steps: {
-                [key: string]: unknown;
-            }[];
+            steps: components["schemas"]["WorkflowStep"][];
             /** @description The JSON Schema of the inputs. */
-            input_schema?: {
-                [key: string]: unknown;
-            } | null;
+            input_schema?: components["schemas"]["JsonObject"] | null;
             /** @description `output_mapping`, and any other data that belongs to the definition. */
-            metadata?: {
-                [key: string]: unknown;
-            } | null;
+            metadata?: components["schemas"]["JsonObject"] | null;
+            /** @description A mark for clients. The service does not use it. */
             version?: string | null;
+        };
+        /** @description One step, by its `type`. */
+        WorkflowStep: components["schemas"]["WorkflowStepModel"] | components["schemas"]["WorkflowStepHttp"] | components["schemas"]["WorkflowStepParallel"] | components["schemas"]["WorkflowStepChoice"] | components["schemas"]["WorkflowStepMap"] | components["schemas"]["WorkflowStepWait"] | components["schemas"]["WorkflowStepPass"] | components["schemas"]["WorkflowStepWorkflow"];
+        /** @description The model that runs if that of the step fails. */
+        WorkflowModelFallback: {
+            /** @description False: the fallback is not used. */
+            enabled?: boolean | null;
+            /** @description The slug of the model. */
+            model?: string | null;
+            /** @description Accepted and ignored. */
+            version?: unknown;
+            /** @description The inputs of the model. */
+            params?: components["schemas"]["JsonObject"] | null;
+        };
+        /** @description The credentials of a request. */
+        WorkflowAuth: components["schemas"]["WorkflowAuthBasic"] | components["schemas"]["WorkflowAuthBearer"] | components["schemas"]["WorkflowAuthApiKey"];
+        /** @description The request that is sent if that of the step fails. */
+        WorkflowHttpFallback: {
+            /**
+             * @description The method, in any letter case; by default GET.
+             * @example POST
+             */
+            method?: string | null;
+            /** @description The URL. References cannot change its host or the number of its path segments. */
+            url: string;
+            /** @description The header fields. */
+            headers?: components["schemas"]["WorkflowHeaders"] | null;
+            /** @description The query parameters. */
+            query_params?: components["schemas"]["WorkflowQueryParams"] | null;
+            /** @description JSON, or a string that is sent unchanged. */
+            body?: unknown;
+            /** @description False: the fallback is not used. */
+            enabled?: boolean | null;
+        };
+        /** @description Header fields. */
+        WorkflowHeaders: {
+            [key: string]: string | number | boolean;
+        };
+        /** @description Query parameters. */
+        WorkflowQueryParams: {
+            [key: string]: (string | number | boolean) | (string | number | boolean)[];
+        };
+        /** @description A condition. */
+        WorkflowCondition: components["schemas"]["WorkflowConditionAnd"] | components["schemas"]["WorkflowConditionOr"] | components["schemas"]["WorkflowConditionNot"] | components["schemas"]["WorkflowConditionComparison"] | components["schemas"]["WorkflowConditionPresence"];
+        /** @description Holds if all of its conditions hold. */
+        WorkflowConditionAnd: {
+            /** @description The conditions. */
+            and: components["schemas"]["WorkflowCondition"][];
+        };
+        /** @description Holds if one of its conditions holds. */
+        WorkflowConditionOr: {
+            /** @description The conditions. */
+            or: components["schemas"]["WorkflowCondition"][];
+        };
+        /** @description Holds if its condition does not hold. */
+        WorkflowConditionNot: {
+            /** @description The condition. */
+            not: components["schemas"]["WorkflowCondition"];
+        };
+        /** @description Compares two values. */
+        WorkflowConditionComparison: {
+            /** @description The value: `{{step.output}}` or `$.step.output`. */
+            expression: string;
+            /**
+             * @description The comparison.
+             * @enum {string}
+             */
+            operator: "equals" | "not_equals" | "greater_than" | "less_than" | "greater_than_or_equal" | "less_than_or_equal" | "contains" | "matches" | "string_matches" | "in" | "not_in";
+            /** @description What the value of the expression is compared with. */
+            value: unknown;
+        };
+        /** @description Tests whether a value is there. */
+        WorkflowConditionPresence: {
+            /** @description The value: `{{step.output}}` or `$.step.output`. */
+            expression: string;
+            /**
+             * @description The comparison.
+             * @enum {string}
+             */
+            operator: "exists" | "not_exists" | "is_null" | "is_not_null";
+            /** @description Not used. */
+            value?: null;
+        };
+        /** @description A branch. */
+        WorkflowBranch: {
+            /** @description The steps. */
+            steps?: components["schemas"]["WorkflowStep"][] | null;
+        };
+        /** @description The event that a step waits for. */
+        WorkflowEvent: {
+            /** @description The name of the event. */
+            name: string;
+            /** @description The JSON Schema of the event's payload. */
+            schema?: components["schemas"]["JsonObject"] | null;
+            /** @description The time limit. */
+            timeout_seconds?: number | null;
+            /** @description The output on a timeout. */
+            default?: unknown;
+        };
+        /** @description The retries of a step. */
+        WorkflowRetry: {
+            /** @description The number of attempts, with the first one. */
+            max_attempts?: number | null;
+            /** @description The delay before the second attempt. */
+            initial_delay_seconds?: number | null;
+            /** @description By what each further delay is longer. */
+            backoff_multiplier?: number | null;
+            /** @description The longest delay. */
+            max_delay_seconds?: number | null;
+            /** @description The classes of errors that are retried; by default those that may pass. */
+            retry_on?: ("content_moderation" | "execution_timeout" | "invalid_user_input" | "invalid_model_config" | "provider_auth" | "provider_error" | "provider_rate_limit" | "provider_unavailable" | "internal_error" | "unknown")[] | null;
         };
         /**
          * @description Changes to a workflow. Omitted fields keep their value.
@@ -2621,13 +3991,19 @@ export interface components {
          *     }
          */
         WorkflowChange: {
+            /** @description The name of the workflow. The slug does not change. */
             name?: ((string & unknown) | null) & unknown;
+            /** @description The description of the workflow. */
             description?: string | null;
             /** @description The slugs of the workflow's categories. */
             categories?: string[] | null;
+            /** @description Tags to filter by, at most three. */
             tags?: (string & unknown)[] | null;
+            /** @description Whether the workflow is locked. A locked workflow can run, but not be changed. */
             locked?: boolean | null;
+            /** @description A mark for clients. The service does not use it. */
             production?: boolean | null;
+            /** @description `archived` refuses triggers, `active` accepts them again. */
             status?: components["schemas"]["WorkflowStatus"] | null;
         };
         /**
@@ -2661,8 +4037,11 @@ export interface components {
         NewVersion: {
             /** @description The version's ID. If present, it must match the path. */
             version_id?: string | null;
+            /** @description What the workflow does. */
             definition: components["schemas"]["WorkflowDefinition"];
+            /** @description Whether the version is locked. A locked version can run, but not be changed. */
             locked?: boolean | null;
+            /** @description A mark for clients. The service does not use it. */
             production?: boolean | null;
             /** @description Whether other organizations may run this version. If omitted, the setting does not change. */
             allowed_to_share?: boolean | null;
@@ -2678,9 +4057,7 @@ export interface components {
             /** @description A cron expression with 5 fields, or 6 with seconds first, or a nickname such as `@daily`. */
             cron: string;
             /** @description The workflow's inputs, which must match the version's `input_schema`. At most 48 KiB. */
-            inputs?: {
-                [key: string]: unknown;
-            } | null;
+            inputs?: components["schemas"]["JsonObject"] | null;
             /**
              * @description The workflow version to run. Omit or leave empty to run the version that is latest when the
              *     schedule fires.
@@ -2732,9 +4109,7 @@ export interface components {
             /** @description A cron expression with 5 fields, or 6 with seconds first, or a nickname such as `@daily`. */
             cron?: string | null;
             /** @description The workflow's inputs, which must match the version's `input_schema`. At most 48 KiB. */
-            inputs?: {
-                [key: string]: unknown;
-            } | null;
+            inputs?: components["schemas"]["JsonObject"] | null;
             /**
              * @description The workflow version to run. Omit or leave empty to run the version that is latest when the
              *     schedule fires.
@@ -2787,9 +4162,7 @@ export interface components {
             /** @description The version to run. Defaults to the latest. */
             version_id?: string | null;
             /** @description The inputs. Must match the version's `input_schema`. */
-            inputs?: {
-                [key: string]: unknown;
-            } | null;
+            inputs?: components["schemas"]["JsonObject"] | null;
             /** @description The URL to notify when the execution ends. An empty string for none. */
             webhook_url?: string | null;
             /** @description The secret that signs the webhook. */
@@ -2828,9 +4201,7 @@ export interface components {
          */
         VersionTrigger: {
             /** @description The inputs. Must match the version's `input_schema`. */
-            inputs?: {
-                [key: string]: unknown;
-            } | null;
+            inputs?: components["schemas"]["JsonObject"] | null;
             /** @description The URL to notify when the execution ends. An empty string for none. */
             webhook_url?: string | null;
             /** @description The secret that signs the webhook. */
@@ -2870,9 +4241,7 @@ export interface components {
             /** @description The caller's API key, as an alternative to a header. */
             api_key?: string | null;
             /** @description The inputs. Must match the version's `input_schema`. */
-            inputs?: {
-                [key: string]: unknown;
-            } | null;
+            inputs?: components["schemas"]["JsonObject"] | null;
             /** @description The URL to notify when the execution ends. An empty string for none. */
             webhook_url?: string | null;
             /** @description The secret that signs the webhook. */
@@ -2880,6 +4249,7 @@ export interface components {
         };
         /** @description A bulk job to start. */
         BulkJobRequest: {
+            /** @description What to do with each execution. */
             action: components["schemas"]["BulkJobAction"];
             /** @description Which executions to process. Omitted fields match all. */
             filter?: components["schemas"]["BulkJobFilter"];
@@ -2891,13 +4261,21 @@ export interface components {
         };
         /** @description A filter, with the same fields and values as the filters of the history. */
         BulkJobFilter: {
+            /** @description Only executions of this model. */
             model?: string | null;
             /** @description A comma-separated list of statuses. */
             status?: string | null;
+            /** @description Only executions of this type, such as `workflow`. */
             type?: string | null;
-            /** Format: uuid */
+            /**
+             * Format: uuid
+             * @description Only executions of this workflow.
+             */
             workflow_id?: string | null;
-            /** Format: uuid */
+            /**
+             * Format: uuid
+             * @description Only steps of this execution.
+             */
             workflow_execution_id?: string | null;
             /** @description A comma-separated list of error classifications. */
             error_classification?: string | null;
@@ -2943,9 +4321,11 @@ export interface components {
         ChatCompletionRequest: {
             /** @description The slug of a local chat model, or a model ID exactly as the upstream lists it. */
             model: string & unknown;
+            /** @description The conversation, oldest message first. */
             messages: components["schemas"]["ChatMessage"][];
             /** @description Whether to stream the answer as server-sent events. */
             stream?: boolean | null;
+            /** @description Options for a streamed answer. */
             stream_options?: components["schemas"]["ChatStreamOptions"] | null;
             /**
              * Format: uint64
@@ -2962,15 +4342,30 @@ export interface components {
              * @description The maximum number of tokens per answer. -1 means limited only by the context length.
              */
             max_completion_tokens?: number | null;
-            /** Format: double */
+            /**
+             * Format: double
+             * @description The sampling temperature. Higher values make the answer more random.
+             */
             temperature?: number | null;
-            /** Format: double */
+            /**
+             * Format: double
+             * @description Sample only from the most likely tokens whose probabilities add up to this value.
+             */
             top_p?: number | null;
-            /** Format: double */
+            /**
+             * Format: double
+             * @description Positive values make tokens less likely that already occur in the text.
+             */
             presence_penalty?: number | null;
-            /** Format: double */
+            /**
+             * Format: double
+             * @description Positive values make tokens less likely the more often they occur in the text.
+             */
             frequency_penalty?: number | null;
-            /** Format: uint64 */
+            /**
+             * Format: uint64
+             * @description The number of most likely tokens to report at each position.
+             */
             top_logprobs?: number | null;
             /** @description Where the model stops: a string, or up to 64 of them. */
             stop?: components["schemas"]["OneTextOrSeveral"] | null;
@@ -2988,9 +4383,7 @@ export interface components {
             content?: components["schemas"]["ChatMessageContent"] | null;
         };
         /** @description The content of a message, as text or as a list of parts. */
-        ChatMessageContent: string | {
-            [key: string]: unknown;
-        }[];
+        ChatMessageContent: string | components["schemas"]["JsonObject"][];
         /** @description Options for a streamed answer. */
         ChatStreamOptions: {
             /** @description Whether the stream ends with a usage event, which includes the cost. */
@@ -3011,8 +4404,12 @@ export interface components {
         EmbeddingsRequest: {
             /** @description The slug of a local embedding model, or a model ID exactly as the upstream lists it. */
             model: string & unknown;
+            /** @description The text or texts to embed. */
             input: components["schemas"]["EmbeddingsInput"];
-            /** Format: uint32 */
+            /**
+             * Format: uint32
+             * @description The number of dimensions of each embedding, if the model supports a choice.
+             */
             dimensions?: number | null;
             /** @description The fallback chain to use for a local model. Defaults to the first enabled chain by name. */
             fallback_selector?: string | null;
@@ -3060,14 +4457,14 @@ export interface components {
             };
         };
         /** @description The state that questions are about: text or JSON. */
-        DecisionsState: string | {
-            [key: string]: unknown;
-        } | unknown[];
+        DecisionsState: string | components["schemas"]["JsonObject"] | unknown[];
         /** @description A question. */
         DecisionsQuestion: components["schemas"]["DecisionsQuestionOul"] | components["schemas"]["DecisionsQuestionNoul"] | components["schemas"]["DecisionsQuestionChoice"] | components["schemas"]["DecisionsQuestionScore"];
         /** @description Descriptions of what makes the answer yes and what makes it no. */
         DecisionsSides: {
+            /** @description What makes the answer yes. */
             true?: string | null;
+            /** @description What makes the answer no. */
             false?: string | null;
         };
         /**
@@ -3103,6 +4500,7 @@ export interface components {
          *     }
          */
         NewTestDelivery: {
+            /** @description The URL to send the sample delivery to. */
             url: string;
             /** @description The secret that signs the delivery. */
             webhook_secret?: string | null;
@@ -3118,17 +4516,26 @@ export interface components {
          *     }
          */
         NewWebhookEndpoint: {
+            /** @description The URL that receives the events. */
             url: string;
             /** @description A name, unique within the organization. An empty string for none. */
             name?: string | null;
             /** @description The events to receive. Omit or leave empty for all. */
-            events?: ("prediction.started" | "prediction.completed" | "prediction.failed" | "workflow.started" | "workflow.completed" | "workflow.failed")[] | null;
+            events?: components["schemas"]["WebhookSubscription"][] | null;
+            /** @description Only events of predictions of these models. Omit or leave empty for all. */
             models?: string[] | null;
+            /** @description Only events of executions of these workflows. Omit or leave empty for all. */
             workflow_ids?: string[] | null;
             /** @description The signature scheme. Defaults to `v1`. It cannot be changed later. */
             signature?: components["schemas"]["WebhookSignature"] | null;
+            /** @description Whether the endpoint receives no events. */
             disabled?: boolean | null;
         };
+        /**
+         * @description An event that a webhook endpoint can subscribe to.
+         * @enum {string}
+         */
+        WebhookSubscription: "prediction.started" | "prediction.completed" | "prediction.failed" | "workflow.started" | "workflow.completed" | "workflow.failed";
         /**
          * @description Changes to a webhook endpoint. Omitted fields keep their value. The URL is required for a new
          *     endpoint.
@@ -3141,15 +4548,19 @@ export interface components {
          *     }
          */
         WebhookEndpointChange: {
+            /** @description The URL that receives the events. */
             url?: string | null;
             /** @description A name, unique within the organization. An empty string for none. */
             name?: string | null;
             /** @description The events to receive. Omit or leave empty for all. */
-            events?: ("prediction.started" | "prediction.completed" | "prediction.failed" | "workflow.started" | "workflow.completed" | "workflow.failed")[] | null;
+            events?: components["schemas"]["WebhookSubscription"][] | null;
+            /** @description Only events of predictions of these models. Omit or leave empty for all. */
             models?: string[] | null;
+            /** @description Only events of executions of these workflows. Omit or leave empty for all. */
             workflow_ids?: string[] | null;
             /** @description The signature scheme. Defaults to `v1`. It cannot be changed later. */
             signature?: components["schemas"]["WebhookSignature"] | null;
+            /** @description Whether the endpoint receives no events. */
             disabled?: boolean | null;
         };
         /**
@@ -3175,6 +4586,7 @@ export interface components {
         NewUpload: {
             /** @description The content type, such as `image/png`. */
             content_type: string;
+            /** @description The name of the file. */
             filename?: string | null;
             /**
              * Format: uint64
@@ -3223,9 +4635,7 @@ export interface components {
             /** @description The model's version, as in a prediction. */
             version: string;
             /** @description The model's input, which must match its request schema. At most 48 KiB. */
-            input?: {
-                [key: string]: unknown;
-            } | null;
+            input?: components["schemas"]["JsonObject"] | null;
             /** @description The fallback chain to use; an empty string for none. */
             fallback_selector?: string | null;
             /** @description An IANA time zone name. Defaults to UTC. */
@@ -3282,15 +4692,11 @@ export interface components {
             /** @description The model's version, as in a prediction. Only for the schedule of a model. */
             version?: string | null;
             /** @description The model's input, which must match its request schema. At most 48 KiB. */
-            input?: {
-                [key: string]: unknown;
-            } | null;
+            input?: components["schemas"]["JsonObject"] | null;
             /** @description The fallback chain to use; an empty string for none. */
             fallback_selector?: string | null;
             /** @description The workflow's inputs, which must match the version's `input_schema`. At most 48 KiB. */
-            inputs?: {
-                [key: string]: unknown;
-            } | null;
+            inputs?: components["schemas"]["JsonObject"] | null;
             /**
              * @description The workflow version to run. Omit or leave empty to run the version that is latest when the
              *     schedule fires.
@@ -3336,10 +4742,68 @@ export interface components {
             /** @description The value: 1 to 32768 bytes of text without NUL. It is never returned. */
             value: string;
         };
+        /** @description `status`: the prediction or the execution was created. */
+        CreatedEvent: {
+            /**
+             * @description The first status: `created` for a prediction, `queued` for an execution.
+             * @enum {string}
+             */
+            status: "created" | "queued";
+            /**
+             * Format: date-time
+             * @description When it was created.
+             */
+            at: string;
+        };
+        /** @description `status`: an attempt has started. */
+        AttemptEvent: {
+            /**
+             * @description Always `processing`.
+             * @constant
+             */
+            status: "processing";
+            /** @description The model that runs. */
+            model: string;
+            /**
+             * Format: uint32
+             * @description The number of the attempt, starting at 1.
+             */
+            attempt: number;
+            /**
+             * Format: date-time
+             * @description When the attempt started.
+             */
+            at: string;
+        };
+        /** @description `log`: a line of the model's log output. */
+        LogEvent: {
+            /** @description The line. */
+            text: string;
+            /**
+             * Format: uint32
+             * @description The attempt that wrote it. Absent for lines of earlier attempts.
+             */
+            attempt?: number | null;
+        };
+        /** @description `output`: a part of the output, as the model produces it. */
+        OutputEvent: {
+            /** @description The part. */
+            part: unknown;
+            /**
+             * Format: uint32
+             * @description The attempt that produced it.
+             */
+            attempt?: number | null;
+        };
+        /**
+         * @description `reset`: the client's last event is from another stream, or events have been dropped. The
+         *     stream restarts from the beginning.
+         */
+        ResetEvent: Record<string, never>;
         /** @description Its turn in the workflow's lane. */
         WaitingForLane: {
             /**
-             * @description discriminator enum property added by openapi-typescript
+             * @description Always `lane`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             reason: "lane";
@@ -3358,11 +4822,13 @@ export interface components {
         /** @description A slot of a model, which other organizations may hold. */
         WaitingForModel: {
             /**
-             * @description discriminator enum property added by openapi-typescript
+             * @description Always `model`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             reason: "model";
+            /** @description The step that waits. */
             step_id: string;
+            /** @description The slug of the model. */
             model: string;
             /**
              * Format: uint
@@ -3378,89 +4844,169 @@ export interface components {
         /** @description The end of a `wait` step. */
         WaitingForTimer: {
             /**
-             * @description discriminator enum property added by openapi-typescript
+             * @description Always `timer`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             reason: "timer";
+            /** @description The step that waits. */
             step_id: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the wait ends.
+             */
             until: string;
         };
         /** @description An event, sent with an API key or through `resume_url`. */
         WaitingForEvent: {
             /**
-             * @description discriminator enum property added by openapi-typescript
+             * @description Always `event`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             reason: "event";
+            /** @description The step that waits. */
             step_id: string;
+            /** @description The name of the event. */
             event: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the step times out.
+             */
             until: string;
+            /** @description A URL with a form that sends the event. It needs no API key. */
             resume_url: string;
         };
         /** @description The next attempt of a step. */
         WaitingForRetry: {
             /**
-             * @description discriminator enum property added by openapi-typescript
+             * @description Always `retry`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             reason: "retry";
+            /** @description The step that is retried. */
             step_id: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the next attempt starts.
+             */
             at: string;
-            /** Format: uint32 */
+            /**
+             * Format: uint32
+             * @description The number of the next attempt, starting at 1.
+             */
             attempt: number;
         };
         /** @description A running step. */
         WaitingForStep: {
             /**
-             * @description discriminator enum property added by openapi-typescript
+             * @description Always `step`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             reason: "step";
+            /** @description The running step. */
             step_id: string;
-            /** Format: uint32 */
+            /**
+             * Format: uint32
+             * @description The number of the running attempt, starting at 1.
+             */
             attempt: number;
         };
         /** @description The execution that a `workflow` step has started. */
         WaitingForWorkflow: {
             /**
-             * @description discriminator enum property added by openapi-typescript
+             * @description Always `workflow`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             reason: "workflow";
+            /** @description The step that waits. */
             step_id: string;
-            /** Format: uuid */
+            /**
+             * Format: uuid
+             * @description The execution that the step has started.
+             */
             execution_id: string;
         };
         /** @description A resume, after a person or a step with `on_exhausted` paused the execution. */
         WaitingForPaused: {
             /**
-             * @description discriminator enum property added by openapi-typescript
+             * @description Always `paused`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             reason: "paused";
+            /** @description The API key, the member or the step that paused the execution. */
             by: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the execution was paused.
+             */
             since: string;
         };
         /** @description The next retry after an internal error of the service. */
         WaitingForService: {
             /**
-             * @description discriminator enum property added by openapi-typescript
+             * @description Always `service`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             reason: "service";
+            /** @description The kind of internal error. */
             cause: string;
-            /** Format: uint32 */
+            /**
+             * Format: uint32
+             * @description The number of consecutive internal errors.
+             */
             failures: number;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the service retries.
+             */
             at: string;
         };
+        /** @description `status`: the workflow execution has started. */
+        StatusEvent: {
+            /**
+             * @description The status of the execution.
+             * @enum {string}
+             */
+            status: "queued" | "running";
+            /**
+             * Format: date-time
+             * @description When the execution started.
+             */
+            at: string;
+        };
+        /** @description `wait`: a step waits for a time or an event. */
+        WaitEvent: {
+            /** @description The ID of the step. */
+            step_id: string;
+            /** @description The item's index in each enclosing `map`, outermost first. */
+            items?: number[];
+            /**
+             * Format: date-time
+             * @description When the wait ends, or the step times out.
+             */
+            until: string;
+        };
+        /** @description `pause`: the execution was paused. */
+        PauseEvent: {
+            /** @description The API key, the member or the step that paused the execution. */
+            by: string;
+            /**
+             * Format: date-time
+             * @description When the execution was paused.
+             */
+            at: string;
+        };
+        /** @description `resume`: the execution was resumed. */
+        ResumeEvent: {
+            /**
+             * Format: date-time
+             * @description When the execution was resumed.
+             */
+            at: string;
+        };
+        /** @description The answer to a yes-or-no question. */
         DecisionsAnswerOul: {
             /**
-             * @description discriminator enum property added by openapi-typescript
+             * @description Always `oul`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             type: "oul";
@@ -3470,9 +5016,10 @@ export interface components {
              */
             oul: number;
         };
+        /** @description The answer to a question of the type `noul`. */
         DecisionsAnswerNoul: {
             /**
-             * @description discriminator enum property added by openapi-typescript
+             * @description Always `noul`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             type: "noul";
@@ -3482,9 +5029,10 @@ export interface components {
              */
             noul: number;
         };
+        /** @description The answer to a choice. */
         DecisionsAnswerChoice: {
             /**
-             * @description discriminator enum property added by openapi-typescript
+             * @description Always `choice`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             type: "choice";
@@ -3500,9 +5048,10 @@ export interface components {
                 [key: string]: number;
             };
         };
+        /** @description The answer to a rating. */
         DecisionsAnswerScore: {
             /**
-             * @description discriminator enum property added by openapi-typescript
+             * @description Always `score`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             type: "score";
@@ -3525,34 +5074,328 @@ export interface components {
                 [key: string]: string;
             };
         };
+        /** @description Runs a model of the catalog. */
+        WorkflowStepModel: {
+            /**
+             * @description Always `model`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "model";
+            /** @description The name of the step in references. Required, unless `id` is set. */
+            step_id?: string | null;
+            /** @description The same as `step_id`. */
+            id?: string | null;
+            /** @description A name for people. */
+            name?: string | null;
+            /** @description Steps that must end before this one starts, besides those it refers to. */
+            depends_on?: string[] | null;
+            /** @description True: the workflow continues if the step fails. */
+            continue_on_error?: boolean | null;
+            /** @description The time limit. */
+            timeout_seconds?: number | null;
+            /** @description The retries after errors. */
+            retry?: components["schemas"]["WorkflowRetry"] | null;
+            /**
+             * @description What happens after the last attempt; by default the step fails.
+             * @enum {string|null}
+             */
+            on_exhausted?: "fail" | "pause" | null;
+            /** @description The slug of the model. */
+            model: string;
+            /** @description Accepted and ignored. */
+            version?: unknown;
+            /** @description The inputs of the model. */
+            params?: components["schemas"]["JsonObject"] | null;
+            /** @description What runs if the step fails. */
+            fallback?: components["schemas"]["WorkflowModelFallback"] | null;
+        };
+        /** @description Sends an HTTP request. */
+        WorkflowStepHttp: {
+            /**
+             * @description Always `http`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "http";
+            /** @description The name of the step in references. Required, unless `id` is set. */
+            step_id?: string | null;
+            /** @description The same as `step_id`. */
+            id?: string | null;
+            /** @description A name for people. */
+            name?: string | null;
+            /** @description Steps that must end before this one starts, besides those it refers to. */
+            depends_on?: string[] | null;
+            /** @description True: the workflow continues if the step fails. */
+            continue_on_error?: boolean | null;
+            /** @description The time limit. */
+            timeout_seconds?: number | null;
+            /** @description The retries after errors. */
+            retry?: components["schemas"]["WorkflowRetry"] | null;
+            /**
+             * @description What happens after the last attempt; by default the step fails.
+             * @enum {string|null}
+             */
+            on_exhausted?: "fail" | "pause" | null;
+            /**
+             * @description The method, in any letter case; by default GET.
+             * @example POST
+             */
+            method?: string | null;
+            /** @description The URL. References cannot change its host or the number of its path segments. */
+            url: string;
+            /** @description The header fields. */
+            headers?: components["schemas"]["WorkflowHeaders"] | null;
+            /** @description The query parameters. */
+            query_params?: components["schemas"]["WorkflowQueryParams"] | null;
+            /** @description JSON, or a string that is sent unchanged. */
+            body?: unknown;
+            /** @description The same as `timeout_seconds`. */
+            timeout?: number | null;
+            /** @description The credentials. */
+            auth?: components["schemas"]["WorkflowAuth"] | null;
+            /** @description Which responses fail the step. */
+            fail_when?: "connection_error" | "non_2xx" | number[] | null;
+            /** @description What runs if the step fails. */
+            fallback?: components["schemas"]["WorkflowHttpFallback"] | null;
+        };
+        /** @description Runs branches at the same time. */
+        WorkflowStepParallel: {
+            /**
+             * @description Always `parallel`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "parallel";
+            /** @description The name of the step in references. Required, unless `id` is set. */
+            step_id?: string | null;
+            /** @description The same as `step_id`. */
+            id?: string | null;
+            /** @description A name for people. */
+            name?: string | null;
+            /** @description Steps that must end before this one starts, besides those it refers to. */
+            depends_on?: string[] | null;
+            /** @description True: the workflow continues if the step fails. */
+            continue_on_error?: boolean | null;
+            /** @description The time limit. */
+            timeout_seconds?: number | null;
+            /** @description The branches, which run at the same time. */
+            branches: {
+                /** @description A name for people. */
+                name?: string | null;
+                /** @description The steps. */
+                steps: components["schemas"]["WorkflowStep"][];
+            }[];
+        };
+        /** @description Runs one of two branches. */
+        WorkflowStepChoice: {
+            /**
+             * @description Always `choice`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "choice";
+            /** @description The name of the step in references. Required, unless `id` is set. */
+            step_id?: string | null;
+            /** @description The same as `step_id`. */
+            id?: string | null;
+            /** @description A name for people. */
+            name?: string | null;
+            /** @description Steps that must end before this one starts, besides those it refers to. */
+            depends_on?: string[] | null;
+            /** @description True: the workflow continues if the step fails. */
+            continue_on_error?: boolean | null;
+            /** @description The time limit. */
+            timeout_seconds?: number | null;
+            /** @description The condition that chooses the branch. */
+            condition: components["schemas"]["WorkflowCondition"];
+            /** @description The branch that runs if the condition holds. */
+            condition_met_branch: components["schemas"]["WorkflowBranch"];
+            /** @description The branch that runs if the condition does not hold. */
+            default_branch?: components["schemas"]["WorkflowBranch"] | null;
+        };
+        /** @description Runs steps for each item of an array. */
+        WorkflowStepMap: {
+            /**
+             * @description Always `map`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "map";
+            /** @description The name of the step in references. Required, unless `id` is set. */
+            step_id?: string | null;
+            /** @description The same as `step_id`. */
+            id?: string | null;
+            /** @description A name for people. */
+            name?: string | null;
+            /** @description Steps that must end before this one starts, besides those it refers to. */
+            depends_on?: string[] | null;
+            /** @description True: the workflow continues if the step fails. */
+            continue_on_error?: boolean | null;
+            /** @description The time limit. */
+            timeout_seconds?: number | null;
+            /** @description An array, or a reference to one. */
+            items: unknown[] | string;
+            /** @description The name of the item in references; by default `item`. */
+            item_name?: string | null;
+            /** @description The number of items that run at the same time. */
+            max_concurrency?: number | null;
+            /** @description The output of each item. */
+            output?: unknown;
+            /** @description The steps. */
+            steps: components["schemas"]["WorkflowStep"][];
+        };
+        /** @description Waits for a time or an event. Needs exactly one of seconds, until and event. */
+        WorkflowStepWait: {
+            /**
+             * @description Always `wait`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "wait";
+            /** @description The name of the step in references. Required, unless `id` is set. */
+            step_id?: string | null;
+            /** @description The same as `step_id`. */
+            id?: string | null;
+            /** @description A name for people. */
+            name?: string | null;
+            /** @description Steps that must end before this one starts, besides those it refers to. */
+            depends_on?: string[] | null;
+            /** @description True: the workflow continues if the step fails. */
+            continue_on_error?: boolean | null;
+            /** @description The time limit. */
+            timeout_seconds?: number | null;
+            /** @description The time to wait, or a reference to it. */
+            seconds?: number | string | null;
+            /** @description An RFC 3339 time, or a reference to one. */
+            until?: string | null;
+            /** @description The event to wait for. */
+            event?: components["schemas"]["WorkflowEvent"] | null;
+        };
+        /** @description Computes a value. */
+        WorkflowStepPass: {
+            /**
+             * @description Always `pass`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "pass";
+            /** @description The name of the step in references. Required, unless `id` is set. */
+            step_id?: string | null;
+            /** @description The same as `step_id`. */
+            id?: string | null;
+            /** @description A name for people. */
+            name?: string | null;
+            /** @description Steps that must end before this one starts, besides those it refers to. */
+            depends_on?: string[] | null;
+            /** @description True: the workflow continues if the step fails. */
+            continue_on_error?: boolean | null;
+            /** @description The time limit. */
+            timeout_seconds?: number | null;
+            /** @description The value, with references resolved. */
+            result?: unknown;
+        };
+        /** @description Runs another workflow. */
+        WorkflowStepWorkflow: {
+            /**
+             * @description Always `workflow`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "workflow";
+            /** @description The name of the step in references. Required, unless `id` is set. */
+            step_id?: string | null;
+            /** @description The same as `step_id`. */
+            id?: string | null;
+            /** @description A name for people. */
+            name?: string | null;
+            /** @description Steps that must end before this one starts, besides those it refers to. */
+            depends_on?: string[] | null;
+            /** @description True: the workflow continues if the step fails. */
+            continue_on_error?: boolean | null;
+            /** @description The time limit. */
+            timeout_seconds?: number | null;
+            /** @description The retries after errors. */
+            retry?: components["schemas"]["WorkflowRetry"] | null;
+            /**
+             * @description What happens after the last attempt; by default the step fails.
+             * @enum {string|null}
+             */
+            on_exhausted?: "fail" | "pause" | null;
+            /** @description The ID or the slug of the workflow. */
+            workflow: string;
+            /** @description The version; by default the latest one. */
+            version_id?: string | null;
+            /** @description The inputs of the workflow. */
+            inputs?: components["schemas"]["JsonObject"] | null;
+            /** @description False: the step ends when the workflow has started. */
+            wait?: boolean | null;
+        };
+        /** @description Basic authentication. */
+        WorkflowAuthBasic: {
+            /**
+             * @description Always `basic`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "basic";
+            /** @description The user name. */
+            username: string;
+            /** @description The password. */
+            password: string;
+        };
+        /** @description A bearer token. */
+        WorkflowAuthBearer: {
+            /**
+             * @description Always `bearer`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "bearer";
+            /** @description The token. */
+            token: string;
+        };
+        /** @description A key in a header or in the query. */
+        WorkflowAuthApiKey: {
+            /**
+             * @description Always `api_key`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "api_key";
+            /** @description The key. */
+            value: string;
+            /** @description The name of the header or of the query parameter. */
+            name?: string | null;
+            /**
+             * @description Where the key is sent; by default in a header.
+             * @enum {string|null}
+             */
+            in?: "header" | "query" | null;
+        };
         /** @description A yes-or-no question. The answer is the probability of yes. */
         DecisionsQuestionOul: {
             /**
-             * @description discriminator enum property added by openapi-typescript
+             * @description Always `oul`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             type: "oul";
+            /** @description The question, in words that the model understands. */
             instructions: string;
+            /** @description What makes the answer yes, and what makes it no. */
             criteria?: components["schemas"]["DecisionsSides"] | null;
         };
-        /** @description An alias of `oul`. */
+        /** @description An alias of `oul`, whose answer has the type `noul`. */
         DecisionsQuestionNoul: {
             /**
-             * @description discriminator enum property added by openapi-typescript
+             * @description Always `noul`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             type: "noul";
+            /** @description The question, in words that the model understands. */
             instructions: string;
+            /** @description What makes the answer yes, and what makes it no. */
             criteria?: components["schemas"]["DecisionsSides"] | null;
         };
         /** @description A choice between 2 to 26 options, each with a description or null. */
         DecisionsQuestionChoice: {
             /**
-             * @description discriminator enum property added by openapi-typescript
+             * @description Always `choice`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             type: "choice";
+            /** @description The question, in words that the model understands. */
             instructions: string;
+            /** @description The options by name, each with guidance or null. */
             criteria: {
                 [key: string]: string | null;
             };
@@ -3560,12 +5403,18 @@ export interface components {
         /** @description A rating on a scale. Each level has a description, lowest level first. */
         DecisionsQuestionScore: {
             /**
-             * @description discriminator enum property added by openapi-typescript
+             * @description Always `score`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             type: "score";
+            /** @description The question, in words that the model understands. */
             instructions: string;
+            /** @description The levels, lowest first. */
             criteria: string[];
+        };
+        /** @description An object with arbitrary fields. */
+        JsonObject: {
+            [key: string]: unknown;
         };
     };
     responses: never;
@@ -3646,6 +5495,31 @@ export interface operations {
         requestBody?: never;
         responses: {
             /** @description The OpenAPI 3.1 document */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        [key: string]: unknown;
+                    };
+                };
+            };
+        };
+    };
+    get_schema: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The kind of file, with `.json` */
+                schema: "workflow.json" | "manifest.json" | "config.json" | "apply.json";
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The JSON Schema */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -3868,7 +5742,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "text/event-stream": unknown;
+                    "text/event-stream": components["schemas"]["PredictionEvent"];
                 };
             };
             /** @description The client has already received `end` */
@@ -4611,7 +6485,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "text/event-stream": unknown;
+                    "text/event-stream": components["schemas"]["ExecutionEvent"];
                 };
             };
             /** @description The client has already received `end` */
@@ -4894,7 +6768,7 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ModelAnswer"];
-                    "text/event-stream": unknown;
+                    "text/event-stream": components["schemas"]["ChatStreamEvent"];
                 };
             };
         };
@@ -5720,6 +7594,553 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["Balance"];
                 };
+            };
+        };
+    };
+    on_prediction_ended: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same for all attempts of a delivery */
+                "X-Webhook-Delivery-Id"?: string;
+                /** @description Unix seconds of this attempt. With a secret only */
+                "X-Webhook-Timestamp"?: string;
+                /** @description `sha256=` and the hexadecimal HMAC-SHA256 of `<timestamp>.<body>`. With a secret only */
+                "X-Webhook-Signature"?: string;
+                /** @description The secret itself, unless `webhooks.send_plain_secret` is false */
+                "X-Webhook-Secret"?: string;
+                /** @description `true` for a redelivery, otherwise absent */
+                "X-Webhook-Redelivery"?: string;
+                /** @description The ID of the delivery. With a secret only */
+                "webhook-id"?: string;
+                /** @description Unix seconds of this attempt. With a secret only */
+                "webhook-timestamp"?: string;
+                /** @description `v1,` and the base64 HMAC-SHA256 of `<id>.<timestamp>.<body>` or, for an endpoint with the signature `v1a`, `v1a,` and the base64 Ed25519 signature. With a secret only */
+                "webhook-signature"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PredictionWebhook"];
+            };
+        };
+        responses: {
+            /** @description The delivery has failed and is not repeated */
+            410: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The next attempt is made not before `Retry-After` */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The next attempt is made not before `Retry-After` */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The delivery is complete */
+            "2XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The next attempt is made as scheduled */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    on_execution_ended: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same for all attempts of a delivery */
+                "X-Webhook-Delivery-Id"?: string;
+                /** @description Unix seconds of this attempt. With a secret only */
+                "X-Webhook-Timestamp"?: string;
+                /** @description `sha256=` and the hexadecimal HMAC-SHA256 of `<timestamp>.<body>`. With a secret only */
+                "X-Webhook-Signature"?: string;
+                /** @description The secret itself, unless `webhooks.send_plain_secret` is false */
+                "X-Webhook-Secret"?: string;
+                /** @description `true` for a redelivery, otherwise absent */
+                "X-Webhook-Redelivery"?: string;
+                /** @description The ID of the delivery. With a secret only */
+                "webhook-id"?: string;
+                /** @description Unix seconds of this attempt. With a secret only */
+                "webhook-timestamp"?: string;
+                /** @description `v1,` and the base64 HMAC-SHA256 of `<id>.<timestamp>.<body>` or, for an endpoint with the signature `v1a`, `v1a,` and the base64 Ed25519 signature. With a secret only */
+                "webhook-signature"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Execution"];
+            };
+        };
+        responses: {
+            /** @description The delivery has failed and is not repeated */
+            410: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The next attempt is made not before `Retry-After` */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The next attempt is made not before `Retry-After` */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The delivery is complete */
+            "2XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The next attempt is made as scheduled */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    on_prediction_started: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same for all attempts of a delivery */
+                "X-Webhook-Delivery-Id"?: string;
+                /** @description The ID of the delivery. With a secret only */
+                "webhook-id"?: string;
+                /** @description Unix seconds of this attempt. With a secret only */
+                "webhook-timestamp"?: string;
+                /** @description `v1,` and the base64 HMAC-SHA256 of `<id>.<timestamp>.<body>` or, for an endpoint with the signature `v1a`, `v1a,` and the base64 Ed25519 signature. With a secret only */
+                "webhook-signature"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["WebhookPredictionStarted"];
+            };
+        };
+        responses: {
+            /** @description The delivery has failed and is not repeated */
+            410: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The next attempt is made not before `Retry-After` */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The next attempt is made not before `Retry-After` */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The delivery is complete */
+            "2XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The next attempt is made as scheduled */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    on_prediction_completed: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same for all attempts of a delivery */
+                "X-Webhook-Delivery-Id"?: string;
+                /** @description The ID of the delivery. With a secret only */
+                "webhook-id"?: string;
+                /** @description Unix seconds of this attempt. With a secret only */
+                "webhook-timestamp"?: string;
+                /** @description `v1,` and the base64 HMAC-SHA256 of `<id>.<timestamp>.<body>` or, for an endpoint with the signature `v1a`, `v1a,` and the base64 Ed25519 signature. With a secret only */
+                "webhook-signature"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["WebhookPredictionCompleted"];
+            };
+        };
+        responses: {
+            /** @description The delivery has failed and is not repeated */
+            410: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The next attempt is made not before `Retry-After` */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The next attempt is made not before `Retry-After` */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The delivery is complete */
+            "2XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The next attempt is made as scheduled */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    on_prediction_failed: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same for all attempts of a delivery */
+                "X-Webhook-Delivery-Id"?: string;
+                /** @description The ID of the delivery. With a secret only */
+                "webhook-id"?: string;
+                /** @description Unix seconds of this attempt. With a secret only */
+                "webhook-timestamp"?: string;
+                /** @description `v1,` and the base64 HMAC-SHA256 of `<id>.<timestamp>.<body>` or, for an endpoint with the signature `v1a`, `v1a,` and the base64 Ed25519 signature. With a secret only */
+                "webhook-signature"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["WebhookPredictionFailed"];
+            };
+        };
+        responses: {
+            /** @description The delivery has failed and is not repeated */
+            410: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The next attempt is made not before `Retry-After` */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The next attempt is made not before `Retry-After` */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The delivery is complete */
+            "2XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The next attempt is made as scheduled */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    on_workflow_started: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same for all attempts of a delivery */
+                "X-Webhook-Delivery-Id"?: string;
+                /** @description The ID of the delivery. With a secret only */
+                "webhook-id"?: string;
+                /** @description Unix seconds of this attempt. With a secret only */
+                "webhook-timestamp"?: string;
+                /** @description `v1,` and the base64 HMAC-SHA256 of `<id>.<timestamp>.<body>` or, for an endpoint with the signature `v1a`, `v1a,` and the base64 Ed25519 signature. With a secret only */
+                "webhook-signature"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["WebhookWorkflowStarted"];
+            };
+        };
+        responses: {
+            /** @description The delivery has failed and is not repeated */
+            410: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The next attempt is made not before `Retry-After` */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The next attempt is made not before `Retry-After` */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The delivery is complete */
+            "2XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The next attempt is made as scheduled */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    on_workflow_completed: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same for all attempts of a delivery */
+                "X-Webhook-Delivery-Id"?: string;
+                /** @description The ID of the delivery. With a secret only */
+                "webhook-id"?: string;
+                /** @description Unix seconds of this attempt. With a secret only */
+                "webhook-timestamp"?: string;
+                /** @description `v1,` and the base64 HMAC-SHA256 of `<id>.<timestamp>.<body>` or, for an endpoint with the signature `v1a`, `v1a,` and the base64 Ed25519 signature. With a secret only */
+                "webhook-signature"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["WebhookWorkflowCompleted"];
+            };
+        };
+        responses: {
+            /** @description The delivery has failed and is not repeated */
+            410: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The next attempt is made not before `Retry-After` */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The next attempt is made not before `Retry-After` */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The delivery is complete */
+            "2XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The next attempt is made as scheduled */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    on_workflow_failed: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same for all attempts of a delivery */
+                "X-Webhook-Delivery-Id"?: string;
+                /** @description The ID of the delivery. With a secret only */
+                "webhook-id"?: string;
+                /** @description Unix seconds of this attempt. With a secret only */
+                "webhook-timestamp"?: string;
+                /** @description `v1,` and the base64 HMAC-SHA256 of `<id>.<timestamp>.<body>` or, for an endpoint with the signature `v1a`, `v1a,` and the base64 Ed25519 signature. With a secret only */
+                "webhook-signature"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["WebhookWorkflowFailed"];
+            };
+        };
+        responses: {
+            /** @description The delivery has failed and is not repeated */
+            410: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The next attempt is made not before `Retry-After` */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The next attempt is made not before `Retry-After` */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The delivery is complete */
+            "2XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The next attempt is made as scheduled */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    on_endpoint_test: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same for all attempts of a delivery */
+                "X-Webhook-Delivery-Id"?: string;
+                /** @description The ID of the delivery. With a secret only */
+                "webhook-id"?: string;
+                /** @description Unix seconds of this attempt. With a secret only */
+                "webhook-timestamp"?: string;
+                /** @description `v1,` and the base64 HMAC-SHA256 of `<id>.<timestamp>.<body>` or, for an endpoint with the signature `v1a`, `v1a,` and the base64 Ed25519 signature. With a secret only */
+                "webhook-signature"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["WebhookEndpointTest"];
+            };
+        };
+        responses: {
+            /** @description The delivery has failed and is not repeated */
+            410: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The next attempt is made not before `Retry-After` */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The next attempt is made not before `Retry-After` */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The delivery is complete */
+            "2XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The next attempt is made as scheduled */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
         };
     };

@@ -8,9 +8,22 @@ from typing_extensions import NotRequired, TypeAlias, TypedDict
 
 
 class IndexLinks(TypedDict):
+    """
+    The URLs of a host's general routes.
+    """
+
     health: str
+    """
+    The URL of `GET /health`.
+    """
     ready: str
+    """
+    The URL of `GET /ready`.
+    """
     openapi: str
+    """
+    The URL of `GET /openapi.json`.
+    """
 
 
 class Health(TypedDict):
@@ -18,11 +31,14 @@ class Health(TypedDict):
     The process is running.
     """
 
-    status: str
+    status: Literal["healthy"]
     """
-    `healthy`
+    Always `healthy`.
     """
     version: str
+    """
+    The version of the program.
+    """
 
 
 class Ready(TypedDict):
@@ -30,11 +46,14 @@ class Ready(TypedDict):
     The service accepts work.
     """
 
-    status: str
+    status: Literal["ready"]
     """
-    `ready`
+    Always `ready`.
     """
     version: str
+    """
+    The version of the program.
+    """
     paused: NotRequired[Optional[bool]]
     """
     Set while the work of a restored backup waits for `orrery resume`.
@@ -46,6 +65,9 @@ class Ready(TypedDict):
 
 
 OutputType: TypeAlias = Literal["string", "array", "object", "number", "boolean", "image", "audio", "video", "file"]
+"""
+The type of a model's output. For `image`, `audio`, `video` and `file`, the output is the URL of a file, or an array of URLs.
+"""
 
 
 CostType: TypeAlias = Literal["fixed", "usage_based"]
@@ -72,9 +94,21 @@ class RouterModelPricing(TypedDict):
     """
 
     per_answer: Optional[float]
+    """
+    The price of an answer.
+    """
     per_second: Optional[float]
+    """
+    The price of a second of run time.
+    """
     per_million_input_tokens: Optional[float]
+    """
+    The price of a million tokens of the prompt.
+    """
     per_million_output_tokens: Optional[float]
+    """
+    The price of a million tokens of the answer.
+    """
 
 
 class PredictionAccepted(TypedDict):
@@ -83,11 +117,20 @@ class PredictionAccepted(TypedDict):
     """
 
     status: Literal["success", "cancelled"]
+    """
+    `success` for a prediction that was created, `cancelled` for one that was cancelled.
+    """
     message: str
+    """
+    A message for people.
+    """
     predictionID: str
+    """
+    The ID of the prediction.
+    """
     warnings: NotRequired[list[str]]
     """
-    A warning for each unknown field of the request. Absent if there are none
+    A warning for each unknown field of the request. Absent if there are none.
     """
 
 
@@ -97,9 +140,21 @@ class PredictionEnded(TypedDict):
     """
 
     status: Literal["success", "failed", "cancelled"]
+    """
+    How the prediction ended.
+    """
     message: str
+    """
+    A message for people.
+    """
     predictionID: str
+    """
+    The ID of the prediction.
+    """
     output: Any
+    """
+    The output. Null if there is none.
+    """
     output_error: NotRequired[Optional[str]]
     """
     Why the output is missing or damaged on disk.
@@ -110,14 +165,20 @@ class PredictionEnded(TypedDict):
     """
     warnings: NotRequired[list[str]]
     """
-    A warning for each unknown field of the request. Absent if there are none
+    A warning for each unknown field of the request. Absent if there are none.
     """
 
 
 PredictionStatus: TypeAlias = Literal["created", "processing", "success", "error", "cancelled"]
+"""
+The status of a prediction.
+"""
 
 
 ErrorClassification: TypeAlias = Literal["content_moderation", "execution_timeout", "invalid_user_input", "invalid_model_config", "provider_auth", "provider_error", "provider_rate_limit", "provider_unavailable", "internal_error", "unknown"]
+"""
+The class of an error: who or what caused it.
+"""
 
 
 class PredictionMetrics(TypedDict):
@@ -134,6 +195,9 @@ class PredictionMetrics(TypedDict):
     Seconds from the creation to the first attempt.
     """
     cost: float
+    """
+    The cost so far, in US dollars.
+    """
 
 
 class PredictionUrls(TypedDict):
@@ -142,13 +206,31 @@ class PredictionUrls(TypedDict):
     """
 
     get: str
+    """
+    The URL of this prediction.
+    """
     cancel: str
+    """
+    The URL to cancel this prediction with a POST.
+    """
 
 
 AttemptStatus: TypeAlias = Literal["processing", "success", "error", "cancelled"]
+"""
+The status of an attempt.
+"""
+
+
+StepStatus: TypeAlias = Literal["queued", "running", "completed", "failed", "cancelled", "skipped"]
+"""
+The status of a step. The last four are final.
+"""
 
 
 WorkflowStatus: TypeAlias = Literal["active", "archived", "deleted"]
+"""
+The status of a workflow. An archived workflow cannot be triggered.
+"""
 
 
 class WorkflowVersion(TypedDict):
@@ -157,19 +239,34 @@ class WorkflowVersion(TypedDict):
     """
 
     version_id: str
+    """
+    The ID of the version, unique within the workflow.
+    """
     slug: str
     """
     The workflow's slug.
     """
     locked: bool
+    """
+    Whether the version is locked. A locked version can run, but not be changed.
+    """
     production: bool
+    """
+    A mark for clients. The service does not use it.
+    """
     allowed_to_share: bool
     """
     Whether other organizations may run this version. Shared versions are unlisted, but not
     private.
     """
     trigger_count: int
+    """
+    How often the version was triggered.
+    """
     status: WorkflowStatus
+    """
+    The status of the version.
+    """
     created_at: NotRequired[Optional[str]]
     """
     Absent in the response to a create.
@@ -184,7 +281,7 @@ class WorkflowVersion(TypedDict):
     """
     warnings: NotRequired[list[str]]
     """
-    A warning for each unknown field of the request. Absent if there are none
+    A warning for each unknown field of the request. Absent if there are none.
     """
 
 
@@ -194,7 +291,13 @@ class WorkflowVersionList(TypedDict):
     """
 
     versions: list[WorkflowVersion]
+    """
+    The versions, oldest first.
+    """
     total_count: int
+    """
+    The number of versions.
+    """
 
 
 SummaryStatus: TypeAlias = Literal["running", "completed", "failed", "cancelled"]
@@ -203,7 +306,16 @@ The status of an execution in a list. Waiting executions count as running.
 """
 
 
+WaitsFor: TypeAlias = Literal["event", "paused"]
+"""
+What a workflow execution needs to continue: an event (`event`) or a resume (`paused`).
+"""
+
+
 ScheduleOverlap: TypeAlias = Literal["skip", "queue", "cancel_other", "allow"]
+"""
+What happens if the previous run has not ended when a schedule fires: the firing is skipped, waits for its end, cancels it, or runs beside it.
+"""
 
 
 class ScheduleRun(TypedDict):
@@ -216,11 +328,17 @@ class ScheduleRun(TypedDict):
     The scheduled time, without jitter.
     """
     at: str
-    execution_id: Optional[str]
-    status: str
     """
-    The status of the execution, or `skipped` because of the overlap rule, `missed` because it
-    was too late, or `refused` because it could not start.
+    When the firing was processed.
+    """
+    execution_id: Optional[str]
+    """
+    The execution that the firing started. Null if it started none.
+    """
+    status: Literal["created", "processing", "success", "error", "cancelled", "queued", "running", "completed", "failed", "deleted", "skipped", "missed", "refused"]
+    """
+    The status of the execution or `deleted`, or `skipped` because of the overlap rule, `missed`
+    because it was too late, or `refused` because it could not start.
     """
     error: NotRequired[Optional[str]]
     """
@@ -229,6 +347,9 @@ class ScheduleRun(TypedDict):
 
 
 ExecutionStatus: TypeAlias = Literal["queued", "running", "completed", "failed", "cancelled"]
+"""
+The status of a workflow execution.
+"""
 
 
 class BulkRefused(TypedDict):
@@ -237,7 +358,13 @@ class BulkRefused(TypedDict):
     """
 
     status: ExecutionStatus
+    """
+    Always `failed`.
+    """
     message: str
+    """
+    Why the input is invalid.
+    """
 
 
 class BulkJobAccepted(TypedDict):
@@ -246,22 +373,31 @@ class BulkJobAccepted(TypedDict):
     """
 
     job_id: str
+    """
+    The ID of the job.
+    """
     warnings: NotRequired[list[str]]
     """
-    A warning for each unknown field of the request. Absent if there are none
+    A warning for each unknown field of the request. Absent if there are none.
     """
 
 
 BulkJobAction: TypeAlias = Literal["cancel", "redrive", "pause", "resume", "delete"]
+"""
+What a bulk job does with each execution.
+"""
 
 
 BulkJobStatus: TypeAlias = Literal["running", "completed", "cancelled"]
+"""
+The status of a bulk job.
+"""
 
 
 ExecutionSource: TypeAlias = Literal["api", "dashboard", "agent", "schedule", "workflow"]
-
-
-StepStatus: TypeAlias = Literal["queued", "running", "completed", "failed", "cancelled", "skipped"]
+"""
+What started an execution: an API key, a member in the dashboard, the agent, a schedule, or a step of a workflow.
+"""
 
 
 class StepAttempt(TypedDict):
@@ -270,18 +406,39 @@ class StepAttempt(TypedDict):
     """
 
     number: int
+    """
+    The number of the attempt, starting at 1.
+    """
     model: NotRequired[str]
     """
     The model that ran. Absent for an HTTP request.
     """
     status: AttemptStatus
+    """
+    The status of the attempt.
+    """
     error: Optional[str]
+    """
+    Why the attempt failed.
+    """
     error_classification: Optional[ErrorClassification]
+    """
+    The class of the error.
+    """
     started_at: str
+    """
+    When the attempt started.
+    """
     completed_at: Optional[str]
+    """
+    When the attempt ended. Null until then.
+    """
 
 
 EventSource: TypeAlias = Literal["api", "link", "default"]
+"""
+Who sent an event: a client with an API key, a person with the step's link, or nobody, so that the default applied.
+"""
 
 
 class ExecutionMetrics(TypedDict):
@@ -290,8 +447,17 @@ class ExecutionMetrics(TypedDict):
     """
 
     cost: float
+    """
+    The cost so far, in US dollars.
+    """
     queue_time: Optional[float]
+    """
+    Seconds from the creation to the start. Null until the start.
+    """
     run_time: Optional[float]
+    """
+    Seconds from the start to the end. Null until the end.
+    """
 
 
 class ExecutionCancelled(TypedDict):
@@ -300,7 +466,13 @@ class ExecutionCancelled(TypedDict):
     """
 
     execution_id: str
+    """
+    The ID of the execution.
+    """
     status: ExecutionStatus
+    """
+    Always `cancelled`.
+    """
 
 
 class EventAccepted(TypedDict):
@@ -309,11 +481,20 @@ class EventAccepted(TypedDict):
     """
 
     execution_id: str
+    """
+    The execution that received the event.
+    """
     event: str
+    """
+    The name of the event.
+    """
     accepted: bool
+    """
+    Always true.
+    """
     warnings: NotRequired[list[str]]
     """
-    A warning for each unknown field of the request. Absent if there are none
+    A warning for each unknown field of the request. Absent if there are none.
     """
 
 
@@ -323,8 +504,17 @@ class ExecutionPause(TypedDict):
     """
 
     execution_id: str
+    """
+    The ID of the execution.
+    """
     status: ExecutionStatus
+    """
+    The status of the execution, which a pause does not change.
+    """
     paused: bool
+    """
+    Whether the execution is paused.
+    """
 
 
 class Category(TypedDict):
@@ -333,11 +523,29 @@ class Category(TypedDict):
     """
 
     slug: str
+    """
+    The slug of the category, to use in `categories`.
+    """
     label: str
+    """
+    The name of the category.
+    """
     description: str
+    """
+    What belongs to the category.
+    """
     is_default: bool
+    """
+    Always true: every organization has the same categories.
+    """
     created_at: str
+    """
+    When the category was created.
+    """
     updated_at: str
+    """
+    When the category was last changed.
+    """
 
 
 HistoryRowType: TypeAlias = Literal["prediction", "workflow", "chat", "decision", "agent"]
@@ -363,7 +571,7 @@ class HistoryDecision(TypedDict):
     A decisions request.
     """
 
-    method: str
+    method: Literal["logprobs", "votes"]
     """
     `logprobs`, or `votes` if at least one question was answered by sampling.
     """
@@ -372,12 +580,21 @@ class HistoryDecision(TypedDict):
     Whether the upstream handled the request, rather than a local model.
     """
     questions: int
+    """
+    The number of questions.
+    """
     calls: int
     """
     The number of answers that the model gave.
     """
     input_tokens: int
+    """
+    Tokens that the model read.
+    """
     output_tokens: int
+    """
+    Tokens that the model wrote.
+    """
     tokens_estimated: bool
     """
     Whether the token counts are estimated because the model did not report them.
@@ -394,11 +611,17 @@ class HistoryExchange(TypedDict):
     """
 
     session_id: str
+    """
+    The session that the exchange belongs to.
+    """
     input_tokens: int
     """
     Prompt tokens of the agent's model.
     """
     output_tokens: int
+    """
+    Tokens that the agent's model wrote.
+    """
     tokens_estimated: bool
     """
     Whether the token counts are estimated because the model did not report them.
@@ -411,11 +634,65 @@ class ModelAnswerUsage(TypedDict):
     """
 
     prompt_tokens: Optional[int]
+    """
+    Tokens of the prompt.
+    """
     total_tokens: Optional[int]
+    """
+    Tokens of the prompt and the answer.
+    """
     cost: float
     """
     The cost in US dollars. 0 if the model has no price.
     """
+
+
+class ChatChunkUsage(TypedDict):
+    """
+    Tokens used by a streamed answer. Models may add other fields.
+    """
+
+    prompt_tokens: NotRequired[Optional[int]]
+    """
+    Tokens of the prompt.
+    """
+    total_tokens: NotRequired[Optional[int]]
+    """
+    Tokens of the prompt and the answer.
+    """
+    cost: NotRequired[Optional[float]]
+    """
+    The cost in US dollars. Only in the usage event.
+    """
+
+
+class OpenAiErrorBody(TypedDict):
+    """
+    The details of an error.
+    """
+
+    message: str
+    """
+    A message for people.
+    """
+    type: str
+    """
+    The kind of error, which depends on the status.
+    """
+    param: Optional[str]
+    """
+    The request field that is invalid.
+    """
+    code: Optional[str]
+    """
+    A specific error code for programs.
+    """
+
+
+StreamEnd: TypeAlias = Literal["[DONE]"]
+"""
+The text that ends a stream.
+"""
 
 
 class RouterUpstream(TypedDict):
@@ -443,7 +720,13 @@ class DecisionsUsage(TypedDict):
     """
 
     input_tokens: int
+    """
+    Tokens that the model read.
+    """
     output_tokens: int
+    """
+    Tokens that the model wrote.
+    """
     cost: float
     """
     The cost in US dollars. 0 if the model has no price.
@@ -451,6 +734,9 @@ class DecisionsUsage(TypedDict):
 
 
 WebhookEvent: TypeAlias = Literal["prediction.started", "prediction.completed", "prediction.failed", "workflow.started", "workflow.completed", "workflow.failed", "endpoint.test"]
+"""
+An event that webhook endpoints are notified of. `started` means accepted.
+"""
 
 
 DeliveryStatus: TypeAlias = Literal["pending", "delivering", "delivered", "failed"]
@@ -471,7 +757,13 @@ class Redelivered(TypedDict):
     """
 
     delivery_id: str
+    """
+    The ID of the delivery, which does not change.
+    """
     status: DeliveryStatus
+    """
+    The status of the delivery.
+    """
 
 
 class Replayed(TypedDict):
@@ -480,9 +772,12 @@ class Replayed(TypedDict):
     """
 
     count: int
+    """
+    The number of deliveries that are sent again.
+    """
     warnings: NotRequired[list[str]]
     """
-    A warning for each unknown field of the request. Absent if there are none
+    A warning for each unknown field of the request. Absent if there are none.
     """
 
 
@@ -492,7 +787,13 @@ class TestDelivery(TypedDict):
     """
 
     url: str
+    """
+    The URL that the sample was sent to.
+    """
     status: DeliveryAttemptStatus
+    """
+    Whether the receiver accepted the sample.
+    """
     status_code: Optional[int]
     """
     The HTTP status that the receiver returned.
@@ -506,6 +807,9 @@ class TestDelivery(TypedDict):
     Why the delivery failed.
     """
     duration_ms: Optional[int]
+    """
+    How long the attempt took, in milliseconds.
+    """
     request: str
     """
     The payload as it was sent.
@@ -516,14 +820,20 @@ class TestDelivery(TypedDict):
     """
     warnings: NotRequired[list[str]]
     """
-    A warning for each unknown field of the request. Absent if there are none
+    A warning for each unknown field of the request. Absent if there are none.
     """
 
 
 WebhookSignature: TypeAlias = Literal["v1", "v1a"]
+"""
+`v1` signs with HMAC-SHA256 and a shared secret, `v1a` with Ed25519 and a key pair.
+"""
 
 
 WebhookDisabledReason: TypeAlias = Literal["request", "failures"]
+"""
+Why an endpoint is disabled: on request, or because its deliveries kept failing.
+"""
 
 
 class WebhookEndpoint(TypedDict):
@@ -532,8 +842,17 @@ class WebhookEndpoint(TypedDict):
     """
 
     id: str
+    """
+    The ID of the endpoint.
+    """
     name: Optional[str]
+    """
+    The name of the endpoint. Null if it has none.
+    """
     url: str
+    """
+    The URL that receives the events.
+    """
     events: list[WebhookEvent]
     """
     The events that the endpoint receives. Empty for all.
@@ -547,13 +866,25 @@ class WebhookEndpoint(TypedDict):
     The workflows whose executions the endpoint receives events for. Empty for all.
     """
     signature: WebhookSignature
+    """
+    The signature scheme.
+    """
     public_key: NotRequired[Optional[str]]
     """
     The public key that verifies `v1a` signatures.
     """
     disabled: bool
+    """
+    Whether the endpoint receives no events.
+    """
     disabled_at: Optional[str]
+    """
+    When the endpoint was disabled. Null if it is enabled.
+    """
     disabled_reason: Optional[WebhookDisabledReason]
+    """
+    Why the endpoint was disabled. Null if it is enabled.
+    """
     failing_since: Optional[str]
     """
     When the first attempt failed since the last success. Null if the latest attempt succeeded.
@@ -563,10 +894,16 @@ class WebhookEndpoint(TypedDict):
     Until when the previous secret also signs.
     """
     created_at: str
+    """
+    When the endpoint was created.
+    """
     updated_at: str
+    """
+    When the endpoint was last changed.
+    """
     warnings: NotRequired[list[str]]
     """
-    A warning for each unknown field of the request. Absent if there are none
+    A warning for each unknown field of the request. Absent if there are none.
     """
 
 
@@ -579,6 +916,9 @@ UploadHeaders = TypedDict(
 
 
 FileSource: TypeAlias = Literal["upload", "output"]
+"""
+Whether a file was uploaded, or is the output of a model.
+"""
 
 
 FileStatus: TypeAlias = Literal["ready", "pending"]
@@ -604,7 +944,13 @@ class FileUsage(TypedDict):
     """
 
     count: int
+    """
+    The number of files.
+    """
     bytes: int
+    """
+    The total size of the files, in bytes.
+    """
 
 
 class Secret(TypedDict):
@@ -613,14 +959,20 @@ class Secret(TypedDict):
     """
 
     name: str
+    """
+    The name of the secret.
+    """
     created_at: str
+    """
+    When the secret was created.
+    """
     updated_at: str
     """
     When the value was last set.
     """
     warnings: NotRequired[list[str]]
     """
-    A warning for each unknown field of the request. Absent if there are none
+    A warning for each unknown field of the request. Absent if there are none.
     """
 
 
@@ -650,6 +1002,99 @@ class Balance(TypedDict):
     """
 
 
+class PredictionWebhook(TypedDict):
+    """
+    The body of a prediction's webhook (`docs/spec/predictions.md`, "Webhook body").
+    """
+
+    execution_id: str
+    """
+    The ID of the prediction.
+    """
+    exec_id: str
+    """
+    The same as `execution_id`.
+    """
+    flow_id: Optional[str]
+    """
+    Always null, because a prediction belongs to no workflow.
+    """
+    status: ExecutionStatus
+    """
+    Whether the prediction completed or failed.
+    """
+    output: Any
+    """
+    The output. Null if the prediction failed.
+    """
+    error: str
+    """
+    The name of the error. Empty if there is none.
+    """
+    error_cause: Optional[str]
+    """
+    The cause of the error. Null if there is none.
+    """
+    started_at: str
+    """
+    When the prediction started.
+    """
+    metrics: PredictionMetrics
+    """
+    Cost and durations.
+    """
+    test: NotRequired[Optional[bool]]
+    """
+    Set in test deliveries.
+    """
+
+
+class WebhookStarted(TypedDict):
+    """
+    The data of an event for an accepted execution.
+    """
+
+    execution_id: str
+    """
+    The ID of the prediction or execution.
+    """
+    model: NotRequired[Optional[str]]
+    """
+    The model. Absent for workflows.
+    """
+    workflow_id: NotRequired[Optional[str]]
+    """
+    The workflow. Absent for predictions.
+    """
+    version_id: NotRequired[Optional[str]]
+    """
+    The version of the workflow. Absent for predictions.
+    """
+    status: Literal["created", "queued"]
+    """
+    The first status of a prediction (`created`) or an execution (`queued`).
+    """
+    source: ExecutionSource
+    """
+    What started it.
+    """
+    created_at: str
+    """
+    When it was created.
+    """
+
+
+class WebhookTest(TypedDict):
+    """
+    The data of a test event.
+    """
+
+    message: str
+    """
+    A message for people.
+    """
+
+
 class Error(TypedDict):
     """
     An error.
@@ -669,26 +1114,98 @@ class Error(TypedDict):
     """
 
 
-class OpenAiErrorBody(TypedDict):
+class WebhookPredictionStarted(TypedDict):
     """
-    The details of an error.
+    The body of the event `prediction.started`.
     """
 
-    message: str
+    type: Literal["prediction.started"]
     """
-    A message for people.
+    Always `prediction.started`.
     """
-    type: str
+    timestamp: str
     """
-    The kind of error, which depends on the status.
+    When the event happened.
     """
-    param: Optional[str]
+    data: WebhookStarted
     """
-    The request field that is invalid.
+    The prediction or execution that the event is about.
     """
-    code: Optional[str]
+
+
+class WebhookPredictionCompleted(TypedDict):
     """
-    A specific error code for programs.
+    The body of the event `prediction.completed`.
+    """
+
+    type: Literal["prediction.completed"]
+    """
+    Always `prediction.completed`.
+    """
+    timestamp: str
+    """
+    When the event happened.
+    """
+    data: PredictionWebhook
+    """
+    The prediction or execution that the event is about.
+    """
+
+
+class WebhookPredictionFailed(TypedDict):
+    """
+    The body of the event `prediction.failed`.
+    """
+
+    type: Literal["prediction.failed"]
+    """
+    Always `prediction.failed`.
+    """
+    timestamp: str
+    """
+    When the event happened.
+    """
+    data: PredictionWebhook
+    """
+    The prediction or execution that the event is about.
+    """
+
+
+class WebhookWorkflowStarted(TypedDict):
+    """
+    The body of the event `workflow.started`.
+    """
+
+    type: Literal["workflow.started"]
+    """
+    Always `workflow.started`.
+    """
+    timestamp: str
+    """
+    When the event happened.
+    """
+    data: WebhookStarted
+    """
+    The prediction or execution that the event is about.
+    """
+
+
+class WebhookEndpointTest(TypedDict):
+    """
+    The body of the event `endpoint.test`.
+    """
+
+    type: Literal["endpoint.test"]
+    """
+    Always `endpoint.test`.
+    """
+    timestamp: str
+    """
+    When the event happened.
+    """
+    data: WebhookTest
+    """
+    The prediction or execution that the event is about.
     """
 
 
@@ -724,32 +1241,95 @@ class NewPrediction(TypedDict):
 
 
 Name: TypeAlias = str
+"""
+The name of the workflow, from which its slug is derived.
+"""
 
 
 Tag: TypeAlias = str
 
 
-class WorkflowDefinition(TypedDict):
+WorkflowHeaders: TypeAlias = dict[str, Union[str, float, bool]]
+"""
+Header fields.
+"""
+
+
+WorkflowQueryParams: TypeAlias = dict[str, Union[str, float, bool, list[Union[str, float, bool]]]]
+"""
+Query parameters.
+"""
+
+
+class WorkflowConditionComparison(TypedDict, closed=True):
     """
-    What a workflow does. `domain::definition` compiles it and reports all of its problems.
+    Compares two values.
     """
 
-    steps: list[dict[str, Any]]
+    expression: str
     """
-    The steps. A step starts as soon as all the steps it refers to have ended.
+    The value: `{{step.output}}` or `$.step.output`.
     """
-    input_schema: NotRequired[Optional[dict[str, Any]]]
+    operator: Literal["equals", "not_equals", "greater_than", "less_than", "greater_than_or_equal", "less_than_or_equal", "contains", "matches", "string_matches", "in", "not_in"]
     """
-    The JSON Schema of the inputs.
+    The comparison.
     """
-    metadata: NotRequired[Optional[dict[str, Any]]]
+    value: Any
     """
-    `output_mapping`, and any other data that belongs to the definition.
+    What the value of the expression is compared with.
     """
-    version: NotRequired[Optional[str]]
+
+
+class WorkflowConditionPresence(TypedDict, closed=True):
+    """
+    Tests whether a value is there.
+    """
+
+    expression: str
+    """
+    The value: `{{step.output}}` or `$.step.output`.
+    """
+    operator: Literal["exists", "not_exists", "is_null", "is_not_null"]
+    """
+    The comparison.
+    """
+    value: NotRequired[None]
+    """
+    Not used.
+    """
+
+
+class WorkflowRetry(TypedDict, closed=True):
+    """
+    The retries of a step.
+    """
+
+    max_attempts: NotRequired[Optional[int]]
+    """
+    The number of attempts, with the first one.
+    """
+    initial_delay_seconds: NotRequired[Optional[float]]
+    """
+    The delay before the second attempt.
+    """
+    backoff_multiplier: NotRequired[Optional[float]]
+    """
+    By what each further delay is longer.
+    """
+    max_delay_seconds: NotRequired[Optional[float]]
+    """
+    The longest delay.
+    """
+    retry_on: NotRequired[Optional[list[Literal["content_moderation", "execution_timeout", "invalid_user_input", "invalid_model_config", "provider_auth", "provider_error", "provider_rate_limit", "provider_unavailable", "internal_error", "unknown"]]]]
+    """
+    The classes of errors that are retried; by default those that may pass.
+    """
 
 
 Name1: TypeAlias = Any
+"""
+The name of the workflow. The slug does not change.
+"""
 
 
 class WorkflowChange(TypedDict):
@@ -758,32 +1338,1924 @@ class WorkflowChange(TypedDict):
     """
 
     name: NotRequired[Name1]
+    """
+    The name of the workflow. The slug does not change.
+    """
     description: NotRequired[Optional[str]]
+    """
+    The description of the workflow.
+    """
     categories: NotRequired[Optional[list[str]]]
     """
     The slugs of the workflow's categories.
     """
     tags: NotRequired[Optional[list[Tag]]]
-    locked: NotRequired[Optional[bool]]
-    production: NotRequired[Optional[bool]]
-    status: NotRequired[Optional[WorkflowStatus]]
-
-
-class NewVersion(TypedDict):
     """
-    A version to create or update. The base host takes the version's ID from the path.
+    Tags to filter by, at most three.
+    """
+    locked: NotRequired[Optional[bool]]
+    """
+    Whether the workflow is locked. A locked workflow can run, but not be changed.
+    """
+    production: NotRequired[Optional[bool]]
+    """
+    A mark for clients. The service does not use it.
+    """
+    status: NotRequired[Optional[WorkflowStatus]]
+    """
+    `archived` refuses triggers, `active` accepts them again.
+    """
+
+
+class BulkTrigger(TypedDict):
+    """
+    A bulk trigger of a workflow. An invalid entry fails without affecting the others.
     """
 
     version_id: NotRequired[Optional[str]]
     """
-    The version's ID. If present, it must match the path.
+    The version to run. Defaults to the latest.
     """
-    definition: WorkflowDefinition
-    locked: NotRequired[Optional[bool]]
-    production: NotRequired[Optional[bool]]
-    allowed_to_share: NotRequired[Optional[bool]]
+    inputs: list[Any]
     """
-    Whether other organizations may run this version. If omitted, the setting does not change.
+    The inputs, one entry for each execution. Each must match the version's `input_schema`.
+    """
+    webhook_url: NotRequired[Optional[str]]
+    """
+    The URL to notify when each execution ends. An empty string for none.
+    """
+    webhook_secret: NotRequired[Optional[str]]
+    """
+    The secret that signs the webhooks.
+    """
+
+
+class BulkVersionTrigger(TypedDict):
+    """
+    A bulk trigger of the version in the path.
+    """
+
+    inputs: list[Any]
+    """
+    The inputs, one entry for each execution. Each must match the version's `input_schema`.
+    """
+    webhook_url: NotRequired[Optional[str]]
+    """
+    The URL to notify when each execution ends. An empty string for none.
+    """
+    webhook_secret: NotRequired[Optional[str]]
+    """
+    The secret that signs the webhooks.
+    """
+
+
+BulkJobFilter = TypedDict(
+    "BulkJobFilter",
+    {
+        "model": NotRequired[Optional[str]],
+        "status": NotRequired[Optional[str]],
+        "type": NotRequired[Optional[str]],
+        "workflow_id": NotRequired[Optional[str]],
+        "workflow_execution_id": NotRequired[Optional[str]],
+        "error_classification": NotRequired[Optional[str]],
+        "from": NotRequired[Optional[str]],
+        "to": NotRequired[Optional[str]],
+    },
+    closed=True,
+)
+
+
+class EventToSend(TypedDict, closed=True):
+    """
+    An event for a waiting step.
+    """
+
+    payload: Any
+    """
+    The output of the step. Must match the event's `schema`, if it has one.
+    """
+
+
+Model1: TypeAlias = str
+"""
+The slug of a local chat model, or a model ID exactly as the upstream lists it.
+"""
+
+
+class ChatStreamOptions(TypedDict):
+    """
+    Options for a streamed answer.
+    """
+
+    include_usage: NotRequired[Optional[bool]]
+    """
+    Whether the stream ends with a usage event, which includes the cost.
+    """
+
+
+OneTextOrSeveral: TypeAlias = Union[str, list[str]]
+"""
+One string, or several.
+"""
+
+
+Model2: TypeAlias = str
+"""
+The slug of a local embedding model, or a model ID exactly as the upstream lists it.
+"""
+
+
+EmbeddingsInputItem: TypeAlias = int
+
+
+EmbeddingsInput: TypeAlias = Union[
+    str,
+    list[str],
+    list[EmbeddingsInputItem],
+    list[list[int]],
+]
+"""
+The input to embed: a string, up to 2048 strings, or arrays of tokens.
+"""
+
+
+Model3: TypeAlias = str
+"""
+A configured alias, the slug of a local chat model, or a model ID of the upstream.
+"""
+
+
+Questions: TypeAlias = str
+
+
+class DecisionsSides(TypedDict, closed=True):
+    """
+    Descriptions of what makes the answer yes and what makes it no.
+    """
+
+    true: NotRequired[Optional[str]]
+    """
+    What makes the answer yes.
+    """
+    false: NotRequired[Optional[str]]
+    """
+    What makes the answer no.
+    """
+
+
+ReplayStatus: TypeAlias = Literal["failed"]
+"""
+The status of deliveries that can be replayed.
+"""
+
+
+class NewTestDelivery(TypedDict):
+    """
+    A webhook URL to test.
+    """
+
+    url: str
+    """
+    The URL to send the sample delivery to.
+    """
+    webhook_secret: NotRequired[Optional[str]]
+    """
+    The secret that signs the delivery.
+    """
+
+
+Model4: TypeAlias = str
+
+
+WebhookSubscription: TypeAlias = Literal["prediction.started", "prediction.completed", "prediction.failed", "workflow.started", "workflow.completed", "workflow.failed"]
+"""
+An event that a webhook endpoint can subscribe to.
+"""
+
+
+class WebhookEndpointChange(TypedDict, closed=True):
+    """
+    Changes to a webhook endpoint. Omitted fields keep their value. The URL is required for a new
+    endpoint.
+    """
+
+    url: NotRequired[Optional[str]]
+    """
+    The URL that receives the events.
+    """
+    name: NotRequired[Optional[str]]
+    """
+    A name, unique within the organization. An empty string for none.
+    """
+    events: NotRequired[Optional[list[WebhookSubscription]]]
+    """
+    The events to receive. Omit or leave empty for all.
+    """
+    models: NotRequired[Optional[list[Model4]]]
+    """
+    Only events of predictions of these models. Omit or leave empty for all.
+    """
+    workflow_ids: NotRequired[Optional[list[str]]]
+    """
+    Only events of executions of these workflows. Omit or leave empty for all.
+    """
+    signature: NotRequired[Optional[WebhookSignature]]
+    """
+    The signature scheme. Defaults to `v1`. It cannot be changed later.
+    """
+    disabled: NotRequired[Optional[bool]]
+    """
+    Whether the endpoint receives no events.
+    """
+
+
+class RotateWebhookEndpoint(TypedDict, closed=True):
+    """
+    A rotation of the secret.
+    """
+
+    grace_seconds: NotRequired[Optional[int]]
+    """
+    How long the previous secret also signs, in seconds. Defaults to 86400.
+    """
+
+
+class NewUpload(TypedDict):
+    """
+    A presigned upload to create.
+    """
+
+    content_type: str
+    """
+    The content type, such as `image/png`.
+    """
+    filename: NotRequired[Optional[str]]
+    """
+    The name of the file.
+    """
+    size: NotRequired[Optional[int]]
+    """
+    The size in bytes. An upload of any other size is rejected.
+    """
+    sha256: NotRequired[Optional[str]]
+    """
+    The SHA-256 hash, as 64 hexadecimal digits. An upload with any other hash is rejected.
+    """
+    file_type: NotRequired[Optional[str]]
+    """
+    Accepted and ignored.
+    """
+    expires_in_seconds: NotRequired[Optional[int]]
+    """
+    How long the file is kept.
+    """
+
+
+class FileForm(TypedDict):
+    """
+    A form with a file.
+    """
+
+    file: bytes
+    """
+    The content, with a content type and a filename.
+    """
+    expires_in_seconds: NotRequired[Optional[int]]
+    """
+    How long the file is kept.
+    """
+
+
+class SecretValue(TypedDict, closed=True):
+    """
+    A secret value to store.
+    """
+
+    value: str
+    """
+    The value: 1 to 32768 bytes of text without NUL. It is never returned.
+    """
+
+
+class CreatedEvent(TypedDict):
+    """
+    `status`: the prediction or the execution was created.
+    """
+
+    status: Literal["created", "queued"]
+    """
+    The first status: `created` for a prediction, `queued` for an execution.
+    """
+    at: str
+    """
+    When it was created.
+    """
+
+
+class AttemptEvent(TypedDict):
+    """
+    `status`: an attempt has started.
+    """
+
+    status: Literal["processing"]
+    """
+    Always `processing`.
+    """
+    model: str
+    """
+    The model that runs.
+    """
+    attempt: int
+    """
+    The number of the attempt, starting at 1.
+    """
+    at: str
+    """
+    When the attempt started.
+    """
+
+
+class LogEvent(TypedDict):
+    """
+    `log`: a line of the model's log output.
+    """
+
+    text: str
+    """
+    The line.
+    """
+    attempt: NotRequired[Optional[int]]
+    """
+    The attempt that wrote it. Absent for lines of earlier attempts.
+    """
+
+
+class OutputEvent(TypedDict):
+    """
+    `output`: a part of the output, as the model produces it.
+    """
+
+    part: Any
+    """
+    The part.
+    """
+    attempt: NotRequired[Optional[int]]
+    """
+    The attempt that produced it.
+    """
+
+
+class ResetEvent(TypedDict, closed=True):
+    """
+    `reset`: the client's last event is from another stream, or events have been dropped. The
+    stream restarts from the beginning.
+    """
+
+
+class WaitingForLane(TypedDict):
+    """
+    Its turn in the workflow's lane.
+    """
+
+    reason: Literal["lane"]
+    """
+    Always `lane`.
+    """
+    position: NotRequired[Optional[int]]
+    """
+    The position in the lane, starting at 1. Absent beyond the part of the lane that is held
+    in memory.
+    """
+    running: int
+    """
+    The organization's running executions of the workflow.
+    """
+
+
+class WaitingForModel(TypedDict):
+    """
+    A slot of a model, which other organizations may hold.
+    """
+
+    reason: Literal["model"]
+    """
+    Always `model`.
+    """
+    step_id: str
+    """
+    The step that waits.
+    """
+    model: str
+    """
+    The slug of the model.
+    """
+    running: int
+    """
+    The organization's running calls of the model.
+    """
+    queued: int
+    """
+    The organization's queued calls of the model, as far as they are held in memory.
+    """
+
+
+class WaitingForTimer(TypedDict):
+    """
+    The end of a `wait` step.
+    """
+
+    reason: Literal["timer"]
+    """
+    Always `timer`.
+    """
+    step_id: str
+    """
+    The step that waits.
+    """
+    until: str
+    """
+    When the wait ends.
+    """
+
+
+class WaitingForEvent(TypedDict):
+    """
+    An event, sent with an API key or through `resume_url`.
+    """
+
+    reason: Literal["event"]
+    """
+    Always `event`.
+    """
+    step_id: str
+    """
+    The step that waits.
+    """
+    event: str
+    """
+    The name of the event.
+    """
+    until: str
+    """
+    When the step times out.
+    """
+    resume_url: str
+    """
+    A URL with a form that sends the event. It needs no API key.
+    """
+
+
+class WaitingForRetry(TypedDict):
+    """
+    The next attempt of a step.
+    """
+
+    reason: Literal["retry"]
+    """
+    Always `retry`.
+    """
+    step_id: str
+    """
+    The step that is retried.
+    """
+    at: str
+    """
+    When the next attempt starts.
+    """
+    attempt: int
+    """
+    The number of the next attempt, starting at 1.
+    """
+
+
+class WaitingForStep(TypedDict):
+    """
+    A running step.
+    """
+
+    reason: Literal["step"]
+    """
+    Always `step`.
+    """
+    step_id: str
+    """
+    The running step.
+    """
+    attempt: int
+    """
+    The number of the running attempt, starting at 1.
+    """
+
+
+class WaitingForWorkflow(TypedDict):
+    """
+    The execution that a `workflow` step has started.
+    """
+
+    reason: Literal["workflow"]
+    """
+    Always `workflow`.
+    """
+    step_id: str
+    """
+    The step that waits.
+    """
+    execution_id: str
+    """
+    The execution that the step has started.
+    """
+
+
+class WaitingForPaused(TypedDict):
+    """
+    A resume, after a person or a step with `on_exhausted` paused the execution.
+    """
+
+    reason: Literal["paused"]
+    """
+    Always `paused`.
+    """
+    by: str
+    """
+    The API key, the member or the step that paused the execution.
+    """
+    since: str
+    """
+    When the execution was paused.
+    """
+
+
+class WaitingForService(TypedDict):
+    """
+    The next retry after an internal error of the service.
+    """
+
+    reason: Literal["service"]
+    """
+    Always `service`.
+    """
+    cause: str
+    """
+    The kind of internal error.
+    """
+    failures: int
+    """
+    The number of consecutive internal errors.
+    """
+    at: str
+    """
+    When the service retries.
+    """
+
+
+class StatusEvent(TypedDict):
+    """
+    `status`: the workflow execution has started.
+    """
+
+    status: Literal["queued", "running"]
+    """
+    The status of the execution.
+    """
+    at: str
+    """
+    When the execution started.
+    """
+
+
+class WaitEvent(TypedDict):
+    """
+    `wait`: a step waits for a time or an event.
+    """
+
+    step_id: str
+    """
+    The ID of the step.
+    """
+    items: NotRequired[list[int]]
+    """
+    The item's index in each enclosing `map`, outermost first.
+    """
+    until: str
+    """
+    When the wait ends, or the step times out.
+    """
+
+
+class PauseEvent(TypedDict):
+    """
+    `pause`: the execution was paused.
+    """
+
+    by: str
+    """
+    The API key, the member or the step that paused the execution.
+    """
+    at: str
+    """
+    When the execution was paused.
+    """
+
+
+class ResumeEvent(TypedDict):
+    """
+    `resume`: the execution was resumed.
+    """
+
+    at: str
+    """
+    When the execution was resumed.
+    """
+
+
+class DecisionsAnswerOul(TypedDict):
+    """
+    The answer to a yes-or-no question.
+    """
+
+    type: Literal["oul"]
+    """
+    Always `oul`.
+    """
+    oul: float
+    """
+    The probability of yes.
+    """
+
+
+class DecisionsAnswerNoul(TypedDict):
+    """
+    The answer to a question of the type `noul`.
+    """
+
+    type: Literal["noul"]
+    """
+    Always `noul`.
+    """
+    noul: float
+    """
+    The probability of yes.
+    """
+
+
+class DecisionsAnswerChoice(TypedDict):
+    """
+    The answer to a choice.
+    """
+
+    type: Literal["choice"]
+    """
+    Always `choice`.
+    """
+    choice: str
+    """
+    The most likely option.
+    """
+    confidence: float
+    """
+    The probability of the most likely option.
+    """
+    probabilities: dict[str, float]
+    """
+    The probability of each option. They add up to 1.
+    """
+
+
+class DecisionsAnswerScore(TypedDict):
+    """
+    The answer to a rating.
+    """
+
+    type: Literal["score"]
+    """
+    Always `score`.
+    """
+    score: float
+    """
+    The expected level, counted from 0.
+    """
+    confidence: float
+    """
+    The probability of the most likely level.
+    """
+    probabilities: dict[str, float]
+    """
+    The probability of each level. They add up to 1.
+    """
+    legend: dict[str, str]
+    """
+    The description of each level.
+    """
+
+
+class WorkflowStepPass(TypedDict, closed=True):
+    """
+    Computes a value.
+    """
+
+    type: Literal["pass"]
+    """
+    Always `pass`.
+    """
+    step_id: NotRequired[Optional[str]]
+    """
+    The name of the step in references. Required, unless `id` is set.
+    """
+    id: NotRequired[Optional[str]]
+    """
+    The same as `step_id`.
+    """
+    name: NotRequired[Optional[str]]
+    """
+    A name for people.
+    """
+    depends_on: NotRequired[Optional[list[str]]]
+    """
+    Steps that must end before this one starts, besides those it refers to.
+    """
+    continue_on_error: NotRequired[Optional[bool]]
+    """
+    True: the workflow continues if the step fails.
+    """
+    timeout_seconds: NotRequired[Optional[float]]
+    """
+    The time limit.
+    """
+    result: NotRequired[Any]
+    """
+    The value, with references resolved.
+    """
+
+
+class WorkflowAuthBasic(TypedDict, closed=True):
+    """
+    Basic authentication.
+    """
+
+    type: Literal["basic"]
+    """
+    Always `basic`.
+    """
+    username: str
+    """
+    The user name.
+    """
+    password: str
+    """
+    The password.
+    """
+
+
+class WorkflowAuthBearer(TypedDict, closed=True):
+    """
+    A bearer token.
+    """
+
+    type: Literal["bearer"]
+    """
+    Always `bearer`.
+    """
+    token: str
+    """
+    The token.
+    """
+
+
+WorkflowAuthApiKey = TypedDict(
+    "WorkflowAuthApiKey",
+    {
+        "type": Literal["api_key"],
+        "value": str,
+        "name": NotRequired[Optional[str]],
+        "in": NotRequired[Optional[Literal["header", "query"]]],
+    },
+    closed=True,
+)
+
+
+class DecisionsQuestionOul(TypedDict, closed=True):
+    """
+    A yes-or-no question. The answer is the probability of yes.
+    """
+
+    type: Literal["oul"]
+    """
+    Always `oul`.
+    """
+    instructions: str
+    """
+    The question, in words that the model understands.
+    """
+    criteria: NotRequired[Optional[DecisionsSides]]
+    """
+    What makes the answer yes, and what makes it no.
+    """
+
+
+class DecisionsQuestionNoul(TypedDict, closed=True):
+    """
+    An alias of `oul`, whose answer has the type `noul`.
+    """
+
+    type: Literal["noul"]
+    """
+    Always `noul`.
+    """
+    instructions: str
+    """
+    The question, in words that the model understands.
+    """
+    criteria: NotRequired[Optional[DecisionsSides]]
+    """
+    What makes the answer yes, and what makes it no.
+    """
+
+
+Criteria: TypeAlias = str
+
+
+class DecisionsQuestionChoice(TypedDict, closed=True):
+    """
+    A choice between 2 to 26 options, each with a description or null.
+    """
+
+    type: Literal["choice"]
+    """
+    Always `choice`.
+    """
+    instructions: str
+    """
+    The question, in words that the model understands.
+    """
+    criteria: dict[Criteria, Optional[str]]
+    """
+    The options by name, each with guidance or null.
+    """
+
+
+Criterion: TypeAlias = str
+
+
+class DecisionsQuestionScore(TypedDict, closed=True):
+    """
+    A rating on a scale. Each level has a description, lowest level first.
+    """
+
+    type: Literal["score"]
+    """
+    Always `score`.
+    """
+    instructions: str
+    """
+    The question, in words that the model understands.
+    """
+    criteria: list[Criterion]
+    """
+    The levels, lowest first.
+    """
+
+
+class JsonObject(TypedDict):
+    """
+    An object with arbitrary fields.
+    """
+
+
+class Index(TypedDict):
+    """
+    Information about the host.
+    """
+
+    name: Literal["orrery"]
+    """
+    Always `orrery`.
+    """
+    version: str
+    """
+    The version of the program.
+    """
+    role: Literal["base", "workflows", "flows", "agent", "dashboard"]
+    """
+    The role of the host.
+    """
+    links: IndexLinks
+    """
+    The URLs of the host's general routes.
+    """
+
+
+class ModelCost(TypedDict):
+    """
+    The cost of a run.
+    """
+
+    currency: Literal["USD"]
+    """
+    Always `USD`.
+    """
+    type: CostType
+    """
+    Whether the price is fixed.
+    """
+    amount: Optional[float]
+    """
+    The price in US dollars. Null unless the price is fixed.
+    """
+    unit: Optional[str]
+    """
+    Always `execution`. Null unless the price is fixed.
+    """
+    estimate: str
+    """
+    The estimate as text for display.
+    """
+    description: str
+    """
+    A note about the estimate.
+    """
+
+
+class RouterModel(TypedDict):
+    """
+    A model that can be called.
+    """
+
+    id: str
+    """
+    The value to use for `model` in requests.
+    """
+    object: Literal["model"]
+    """
+    Always `model`.
+    """
+    created: int
+    """
+    When the model was created, in Unix seconds. 0 if unknown.
+    """
+    owned_by: str
+    """
+    The owner of the model, as its source names it.
+    """
+    source: RouterModelSource
+    """
+    Where the model runs.
+    """
+    kind: Optional[RouterModelKind]
+    """
+    What the model is for. Null if the upstream does not say.
+    """
+    context_length: NotRequired[Optional[int]]
+    """
+    The maximum number of tokens in a prompt and its answer. Absent if unknown.
+    """
+    status: Literal["ok", "failing"]
+    """
+    Either `ok`, or `failing` while the model does not respond.
+    """
+    pricing: Optional[RouterModelPricing]
+    """
+    The price. Null if calls are free.
+    """
+
+
+class PredictionAttempt(TypedDict):
+    """
+    An attempt of a prediction.
+    """
+
+    model: str
+    """
+    The model that ran.
+    """
+    status: AttemptStatus
+    """
+    The status of the attempt.
+    """
+    error: Optional[str]
+    """
+    Why the attempt failed.
+    """
+    error_classification: Optional[ErrorClassification]
+    """
+    The class of the error.
+    """
+    started_at: str
+    """
+    When the attempt started.
+    """
+    completed_at: Optional[str]
+    """
+    When the attempt ended. Null until then.
+    """
+
+
+class StepEvent(TypedDict):
+    """
+    `step`: a step, or an attempt of a step, has started or ended.
+    """
+
+    step_id: str
+    """
+    The ID of the step.
+    """
+    items: NotRequired[list[int]]
+    """
+    The item's index in each enclosing `map`, outermost first.
+    """
+    status: StepStatus
+    """
+    The status of the step.
+    """
+    attempt: NotRequired[Optional[int]]
+    """
+    The number of the attempt, starting at 1.
+    """
+    execution_id: NotRequired[Optional[str]]
+    """
+    The execution that a `workflow` step has started.
+    """
+    at: str
+    """
+    When it happened.
+    """
+    until: NotRequired[Optional[str]]
+    """
+    When the next attempt starts, or when the step times out.
+    """
+    output: NotRequired[Any]
+    """
+    The output of a completed step.
+    """
+    omitted: NotRequired[Optional[bool]]
+    """
+    Set if the output is too large for an event.
+    """
+    error: NotRequired[Optional[str]]
+    """
+    The name of the error.
+    """
+    error_cause: NotRequired[Optional[str]]
+    """
+    The cause of the error.
+    """
+
+
+class Workflow(TypedDict):
+    """
+    A workflow with its versions.
+    """
+
+    workflow_id: str
+    """
+    The ID of the workflow.
+    """
+    slug: str
+    """
+    The slug, which can replace the ID in paths.
+    """
+    name: str
+    """
+    The name of the workflow.
+    """
+    description: str
+    """
+    The description of the workflow.
+    """
+    categories: list[str]
+    """
+    The slugs of the workflow's categories.
+    """
+    tags: list[str]
+    """
+    The tags of the workflow.
+    """
+    locked: bool
+    """
+    Whether the workflow is locked. A locked workflow can run, but not be changed.
+    """
+    production: bool
+    """
+    A mark for clients. The service does not use it.
+    """
+    latest_version_id: str
+    """
+    The version that runs if a trigger names none.
+    """
+    status: WorkflowStatus
+    """
+    The status of the workflow.
+    """
+    trigger_count: int
+    """
+    How often the workflow was triggered.
+    """
+    created_at: str
+    """
+    When the workflow was created.
+    """
+    updated_at: str
+    """
+    When the workflow was last changed.
+    """
+    versions: list[WorkflowVersion]
+    """
+    The versions, oldest first.
+    """
+    warnings: NotRequired[list[str]]
+    """
+    A warning for each unknown field of the request. Absent if there are none.
+    """
+
+
+class WorkflowList(TypedDict):
+    """
+    A page of workflows.
+    """
+
+    workflows: list[Workflow]
+    """
+    The workflows of the page.
+    """
+    offset: int
+    """
+    The `offset` for the next page: the requested offset plus the length of this page.
+    """
+    total_count: int
+    """
+    The number of matching workflows.
+    """
+
+
+class ExecutionSummary(TypedDict):
+    """
+    An execution, as lists show it.
+    """
+
+    execution_id: str
+    """
+    The ID of the execution.
+    """
+    flow_id: str
+    """
+    The workflow's ID.
+    """
+    flow_name: str
+    """
+    The workflow's name.
+    """
+    version_id: str
+    """
+    The version of the workflow that runs.
+    """
+    status: SummaryStatus
+    """
+    The status of the execution.
+    """
+    waiting_for: NotRequired[Optional[WaitsFor]]
+    """
+    What the execution needs to continue: an event (`event`) or a resume (`paused`).
+    """
+    started_at: str
+    """
+    When the execution started. Until then, when it was created.
+    """
+    ended_at: Optional[str]
+    """
+    When the execution ended. Null until then.
+    """
+    created_at: str
+    """
+    When the execution was created.
+    """
+    updated_at: str
+    """
+    When the execution last started or ended.
+    """
+
+
+class Schedule(TypedDict):
+    """
+    A schedule.
+    """
+
+    schedule_id: str
+    """
+    The ID of the schedule.
+    """
+    name: Optional[str]
+    """
+    The display name. Null if there is none.
+    """
+    workflow_id: NotRequired[Optional[str]]
+    """
+    The workflow. Only for workflow schedules.
+    """
+    version_id: Optional[str]
+    """
+    The workflow version that runs. Null for the latest. Only for workflow schedules.
+    """
+    model: NotRequired[Optional[str]]
+    """
+    The model's slug. Only for model schedules.
+    """
+    version: NotRequired[Optional[str]]
+    """
+    The model's version, as in a prediction. Only for model schedules.
+    """
+    fallback_selector: NotRequired[Optional[str]]
+    """
+    The fallback chain that is used. Only for model schedules.
+    """
+    cron: str
+    """
+    The cron expression.
+    """
+    timezone: str
+    """
+    The IANA time zone in which the cron expression applies.
+    """
+    inputs: Any
+    """
+    The inputs of the workflow, or the input of the model.
+    """
+    overlap: ScheduleOverlap
+    """
+    What happens if the previous run has not ended when the schedule fires.
+    """
+    catch_up_seconds: int
+    """
+    How late a firing may run, in seconds.
+    """
+    jitter_seconds: int
+    """
+    The maximum random delay of each firing, in seconds.
+    """
+    paused: bool
+    """
+    Whether the schedule is paused. A paused schedule does not fire.
+    """
+    starts_at: Optional[str]
+    """
+    The time before which the schedule does not fire. Null for no limit.
+    """
+    ends_at: Optional[str]
+    """
+    The time after which the schedule does not fire. Null for no limit.
+    """
+    webhook_url: Optional[str]
+    """
+    The URL that is notified when each run ends. Null for none.
+    """
+    next_runs: list[str]
+    """
+    The next ten firings, without jitter. Empty while the schedule is paused.
+    """
+    waiting: int
+    """
+    The number of firings that wait for the previous run to end.
+    """
+    last_run: Optional[ScheduleRun]
+    """
+    The outcome of the last firing. Null if the schedule has not fired.
+    """
+    created_at: str
+    """
+    When the schedule was created.
+    """
+    updated_at: str
+    """
+    When the schedule was last changed.
+    """
+    warnings: NotRequired[list[str]]
+    """
+    A warning for each unknown field of the request. Absent if there are none.
+    """
+
+
+class Schedules(TypedDict):
+    """
+    A page of schedules.
+    """
+
+    schedules: list[Schedule]
+    """
+    The schedules, oldest first.
+    """
+    total_count: int
+    """
+    The number of schedules.
+    """
+    offset: int
+    """
+    The requested offset.
+    """
+    limit: int
+    """
+    The requested page size.
+    """
+
+
+class ExecutionAccepted(TypedDict):
+    """
+    An accepted execution.
+    """
+
+    execution_id: str
+    """
+    The ID of the execution.
+    """
+    status: ExecutionStatus
+    """
+    Always `queued`.
+    """
+    started_at: str
+    """
+    When the execution was accepted.
+    """
+    redriven_from: NotRequired[Optional[str]]
+    """
+    The failed execution whose completed steps this execution reuses.
+    """
+    warnings: NotRequired[list[str]]
+    """
+    A warning for each unknown field of the request. Absent if there are none.
+    """
+
+
+BulkEntry: TypeAlias = Union[ExecutionAccepted, BulkRefused]
+"""
+The result for one input.
+"""
+
+
+class BulkJob(TypedDict):
+    """
+    A bulk job and its progress.
+    """
+
+    job_id: str
+    """
+    The ID of the job.
+    """
+    action: BulkJobAction
+    """
+    What the job does with each execution.
+    """
+    status: BulkJobStatus
+    """
+    Whether the job is running.
+    """
+    total: Optional[int]
+    """
+    The number of executions to process. Null until they have been counted.
+    """
+    done: int
+    """
+    The number of executions that were processed.
+    """
+    failed: int
+    """
+    The number of executions on which the action failed, such as a cancel of one that has ended.
+    """
+    started_at: str
+    """
+    When the job was started.
+    """
+    completed_at: Optional[str]
+    """
+    When the job ended. Null while it is running.
+    """
+
+
+class StepMetadata(TypedDict):
+    """
+    More information about a step.
+    """
+
+    model: NotRequired[Optional[str]]
+    """
+    The model that ran.
+    """
+    prediction_id: NotRequired[Optional[str]]
+    """
+    The prediction that ran this step, once it has ended.
+    """
+    execution_id: NotRequired[Optional[str]]
+    """
+    The execution that a `workflow` step has started.
+    """
+    elapsed_seconds: NotRequired[Optional[float]]
+    """
+    Seconds from the start to the end of the step.
+    """
+    status_code: NotRequired[Optional[int]]
+    """
+    The HTTP status of the response to the step's request.
+    """
+    event_source: NotRequired[Optional[EventSource]]
+    """
+    Who sent the event that the step waited for.
+    """
+    fallback_used: NotRequired[Optional[bool]]
+    """
+    True if the step's fallback ran.
+    """
+    primary_error: NotRequired[Optional[str]]
+    """
+    Why the step itself failed, if a fallback was used.
+    """
+    logs: NotRequired[Optional[str]]
+    """
+    Log output of the step's model.
+    """
+    omitted: NotRequired[Optional[bool]]
+    """
+    Set if the input or output is omitted because it is too large.
+    """
+
+
+WaitingFor: TypeAlias = Union[
+    WaitingForLane,
+    WaitingForModel,
+    WaitingForTimer,
+    WaitingForEvent,
+    WaitingForRetry,
+    WaitingForStep,
+    WaitingForWorkflow,
+    WaitingForPaused,
+    WaitingForService,
+]
+"""
+Something that an unfinished execution waits for.
+"""
+
+
+class CategoryList(TypedDict):
+    """
+    All categories.
+    """
+
+    categories: list[Category]
+    """
+    The categories.
+    """
+
+
+class HistoryChatCall(TypedDict):
+    """
+    A call of the chat router.
+    """
+
+    operation: HistoryChatOperation
+    """
+    What was called.
+    """
+    upstream: bool
+    """
+    Whether the upstream handled the call, rather than a local model.
+    """
+    stream: bool
+    """
+    Whether the answer was streamed.
+    """
+    input_tokens: int
+    """
+    Tokens of the prompt.
+    """
+    output_tokens: int
+    """
+    Tokens of the answer.
+    """
+    tokens_estimated: bool
+    """
+    Whether the token counts are estimated because the model did not report them.
+    """
+    priced: bool
+    """
+    Whether the model has a price. Without one, the call is free.
+    """
+    first_byte_time: Optional[float]
+    """
+    Seconds from the request to the first byte of the answer.
+    """
+
+
+class ModelAnswer(TypedDict):
+    """
+    The model's answer in OpenAI's format, with the cost in `usage`.
+    """
+
+    usage: ModelAnswerUsage
+    """
+    Tokens used by the answer, and their cost.
+    """
+
+
+class ChatChunkChoice(TypedDict):
+    """
+    The next part of a choice. Models may add other fields.
+    """
+
+    index: NotRequired[Optional[int]]
+    """
+    The number of the choice, starting at 0.
+    """
+    delta: NotRequired[Optional[JsonObject]]
+    """
+    The new parts of the message, such as `role`, `content` and `tool_calls`.
+    """
+    finish_reason: NotRequired[Optional[str]]
+    """
+    Why the choice has ended, such as `stop` or `length`. Null until then.
+    """
+
+
+class OpenAiError(TypedDict):
+    """
+    An error in OpenAI's format.
+    """
+
+    error: OpenAiErrorBody
+    """
+    The details of the error.
+    """
+
+
+class RouterModelCatalog(TypedDict):
+    """
+    All models that can be called.
+    """
+
+    object: Literal["list"]
+    """
+    Always `list`.
+    """
+    data: list[RouterModel]
+    """
+    Local models by slug, then the models of the upstream.
+    """
+    upstream: Optional[RouterUpstream]
+    """
+    The status of the upstream's model list. Null if there is no upstream.
+    """
+
+
+DecisionsAnswer: TypeAlias = Union[
+    DecisionsAnswerOul,
+    DecisionsAnswerNoul,
+    DecisionsAnswerChoice,
+    DecisionsAnswerScore,
+]
+"""
+An answer, with the same type as its question.
+"""
+
+
+class DeliveryAttempt(TypedDict):
+    """
+    A delivery attempt.
+    """
+
+    number: int
+    """
+    The number of the attempt, starting at 1.
+    """
+    status: DeliveryAttemptStatus
+    """
+    The outcome of the attempt.
+    """
+    status_code: Optional[int]
+    """
+    The HTTP status that the receiver returned.
+    """
+    response: Optional[str]
+    """
+    The first 4 KiB of the receiver's response.
+    """
+    error_message: Optional[str]
+    """
+    Why the attempt failed.
+    """
+    duration_ms: Optional[int]
+    """
+    How long the attempt took, in milliseconds. Null while it is in flight.
+    """
+    redelivery: bool
+    """
+    Whether a redelivery triggered this attempt.
+    """
+    created_at: Optional[str]
+    """
+    When the attempt was made. Null while it is in flight.
+    """
+
+
+class WebhookEndpointWithSecret(TypedDict):
+    """
+    A webhook endpoint with a new secret. No other responses contain the secret.
+    """
+
+    id: str
+    """
+    The ID of the endpoint.
+    """
+    name: Optional[str]
+    """
+    The name of the endpoint. Null if it has none.
+    """
+    url: str
+    """
+    The URL that receives the events.
+    """
+    events: list[WebhookEvent]
+    """
+    The events that the endpoint receives. Empty for all.
+    """
+    models: list[str]
+    """
+    The models whose predictions the endpoint receives events for. Empty for all.
+    """
+    workflow_ids: list[str]
+    """
+    The workflows whose executions the endpoint receives events for. Empty for all.
+    """
+    signature: WebhookSignature
+    """
+    The signature scheme.
+    """
+    public_key: NotRequired[Optional[str]]
+    """
+    The public key that verifies `v1a` signatures.
+    """
+    disabled: bool
+    """
+    Whether the endpoint receives no events.
+    """
+    disabled_at: Optional[str]
+    """
+    When the endpoint was disabled. Null if it is enabled.
+    """
+    disabled_reason: Optional[WebhookDisabledReason]
+    """
+    Why the endpoint was disabled. Null if it is enabled.
+    """
+    failing_since: Optional[str]
+    """
+    When the first attempt failed since the last success. Null if the latest attempt succeeded.
+    """
+    previous_secret_until: Optional[str]
+    """
+    Until when the previous secret also signs.
+    """
+    created_at: str
+    """
+    When the endpoint was created.
+    """
+    updated_at: str
+    """
+    When the endpoint was last changed.
+    """
+    secret: NotRequired[Optional[str]]
+    """
+    The signing secret: `whsec_` and base64. Absent for `v1a` signatures, whose private key
+    never leaves the service.
+    """
+    warnings: NotRequired[list[str]]
+    """
+    A warning for each unknown field of the request. Absent if there are none.
+    """
+
+
+class WebhookEndpointList(TypedDict):
+    """
+    The webhook endpoints of an organization.
+    """
+
+    webhook_endpoints: list[WebhookEndpoint]
+    """
+    The endpoints, oldest first.
+    """
+
+
+class UploadAnnounced(TypedDict):
+    """
+    A presigned upload.
+    """
+
+    id: str
+    """
+    The ID of the upload, and later of the file.
+    """
+    presigned_url: str
+    """
+    The URL to upload the content to with `PUT`. It needs no API key.
+    """
+    public_url: str
+    """
+    The URL of the content after the upload. It needs no API key.
+    """
+    expires_at: str
+    """
+    When the upload URL expires.
+    """
+    required_headers: UploadHeaders
+    """
+    The headers that the upload must have.
+    """
+    warnings: NotRequired[list[str]]
+    """
+    A warning for each unknown field of the request. Absent if there are none.
+    """
+
+
+class File(TypedDict):
+    """
+    A file, or a pending presigned upload.
+    """
+
+    id: str
+    """
+    The ID of the file.
+    """
+    filename: Optional[str]
+    """
+    The name that the file was uploaded with.
+    """
+    content_type: str
+    """
+    The content type.
+    """
+    size: Optional[int]
+    """
+    The size in bytes.
+    """
+    sha256: Optional[str]
+    """
+    The SHA-256 hash, as 64 hexadecimal digits.
+    """
+    source: FileSource
+    """
+    Whether the file was uploaded or produced by a model.
+    """
+    execution_id: NotRequired[Optional[str]]
+    """
+    The execution that produced this file as an output.
+    """
+    created_at: str
+    """
+    When the file or the upload was created.
+    """
+    expires_at: str
+    """
+    When the file is deleted. For a pending upload, when the upload URL expires.
+    """
+    url: str
+    """
+    A URL for the content that needs no API key.
+    """
+    status: FileStatus
+    """
+    Whether the content has been uploaded.
+    """
+
+
+class FileList(TypedDict):
+    """
+    A page of files, newest first.
+    """
+
+    files: list[File]
+    """
+    The files, newest first.
+    """
+    has_more: bool
+    """
+    Whether there is another page.
+    """
+    next_cursor: Optional[str]
+    """
+    The `cursor` for the next page.
+    """
+
+
+class Secrets(TypedDict):
+    """
+    The named secrets of an organization.
+    """
+
+    secrets: list[Secret]
+    """
+    The secrets, sorted by name.
+    """
+
+
+class Limits(TypedDict):
+    """
+    An organization's limits and their usage.
+    """
+
+    requests_per_second: Limit
+    """
+    Requests per second, over all keys of the organization.
+    """
+    running: Limit
+    """
+    Running executions.
+    """
+    queued: Limit
+    """
+    Unfinished executions that are not running.
+    """
+    storage_bytes: Limit
+    """
+    Total size of files in bytes.
+    """
+
+
+class WorkflowModelFallback(TypedDict, closed=True):
+    """
+    The model that runs if that of the step fails.
+    """
+
+    enabled: NotRequired[Optional[bool]]
+    """
+    False: the fallback is not used.
+    """
+    model: NotRequired[Optional[str]]
+    """
+    The slug of the model.
+    """
+    version: NotRequired[Any]
+    """
+    Accepted and ignored.
+    """
+    params: NotRequired[Optional[JsonObject]]
+    """
+    The inputs of the model.
+    """
+
+
+WorkflowAuth: TypeAlias = Union[
+    WorkflowAuthBasic,
+    WorkflowAuthBearer,
+    WorkflowAuthApiKey,
+]
+"""
+The credentials of a request.
+"""
+
+
+class WorkflowHttpFallback(TypedDict, closed=True):
+    """
+    The request that is sent if that of the step fails.
+    """
+
+    method: NotRequired[Optional[str]]
+    """
+    The method, in any letter case; by default GET.
+    """
+    url: str
+    """
+    The URL. References cannot change its host or the number of its path segments.
+    """
+    headers: NotRequired[Optional[WorkflowHeaders]]
+    """
+    The header fields.
+    """
+    query_params: NotRequired[Optional[WorkflowQueryParams]]
+    """
+    The query parameters.
+    """
+    body: NotRequired[Any]
+    """
+    JSON, or a string that is sent unchanged.
+    """
+    enabled: NotRequired[Optional[bool]]
+    """
+    False: the fallback is not used.
+    """
+
+
+class WorkflowEvent(TypedDict, closed=True):
+    """
+    The event that a step waits for.
+    """
+
+    name: str
+    """
+    The name of the event.
+    """
+    schema: NotRequired[Optional[JsonObject]]
+    """
+    The JSON Schema of the event's payload.
+    """
+    timeout_seconds: NotRequired[Optional[float]]
+    """
+    The time limit.
+    """
+    default: NotRequired[Any]
+    """
+    The output on a timeout.
     """
 
 
@@ -796,7 +3268,7 @@ class NewWorkflowSchedule(TypedDict, closed=True):
     """
     A cron expression with 5 fields, or 6 with seconds first, or a nickname such as `@daily`.
     """
-    inputs: NotRequired[Optional[dict[str, Any]]]
+    inputs: NotRequired[Optional[JsonObject]]
     """
     The workflow's inputs, which must match the version's `input_schema`. At most 48 KiB.
     """
@@ -859,7 +3331,7 @@ class WorkflowSchedule(TypedDict, closed=True):
     """
     A cron expression with 5 fields, or 6 with seconds first, or a nickname such as `@daily`.
     """
-    inputs: NotRequired[Optional[dict[str, Any]]]
+    inputs: NotRequired[Optional[JsonObject]]
     """
     The workflow's inputs, which must match the version's `input_schema`. At most 48 KiB.
     """
@@ -922,7 +3394,7 @@ class Trigger(TypedDict):
     """
     The version to run. Defaults to the latest.
     """
-    inputs: NotRequired[Optional[dict[str, Any]]]
+    inputs: NotRequired[Optional[JsonObject]]
     """
     The inputs. Must match the version's `input_schema`.
     """
@@ -933,29 +3405,6 @@ class Trigger(TypedDict):
     webhook_secret: NotRequired[Optional[str]]
     """
     The secret that signs the webhook.
-    """
-
-
-class BulkTrigger(TypedDict):
-    """
-    A bulk trigger of a workflow. An invalid entry fails without affecting the others.
-    """
-
-    version_id: NotRequired[Optional[str]]
-    """
-    The version to run. Defaults to the latest.
-    """
-    inputs: list[Any]
-    """
-    The inputs, one entry for each execution. Each must match the version's `input_schema`.
-    """
-    webhook_url: NotRequired[Optional[str]]
-    """
-    The URL to notify when each execution ends. An empty string for none.
-    """
-    webhook_secret: NotRequired[Optional[str]]
-    """
-    The secret that signs the webhooks.
     """
 
 
@@ -964,7 +3413,7 @@ class VersionTrigger(TypedDict):
     A trigger of the version in the path.
     """
 
-    inputs: NotRequired[Optional[dict[str, Any]]]
+    inputs: NotRequired[Optional[JsonObject]]
     """
     The inputs. Must match the version's `input_schema`.
     """
@@ -975,25 +3424,6 @@ class VersionTrigger(TypedDict):
     webhook_secret: NotRequired[Optional[str]]
     """
     The secret that signs the webhook.
-    """
-
-
-class BulkVersionTrigger(TypedDict):
-    """
-    A bulk trigger of the version in the path.
-    """
-
-    inputs: list[Any]
-    """
-    The inputs, one entry for each execution. Each must match the version's `input_schema`.
-    """
-    webhook_url: NotRequired[Optional[str]]
-    """
-    The URL to notify when each execution ends. An empty string for none.
-    """
-    webhook_secret: NotRequired[Optional[str]]
-    """
-    The secret that signs the webhooks.
     """
 
 
@@ -1006,7 +3436,7 @@ class PublicTrigger(TypedDict):
     """
     The caller's API key, as an alternative to a header.
     """
-    inputs: NotRequired[Optional[dict[str, Any]]]
+    inputs: NotRequired[Optional[JsonObject]]
     """
     The inputs. Must match the version's `input_schema`.
     """
@@ -1020,125 +3450,79 @@ class PublicTrigger(TypedDict):
     """
 
 
-BulkJobFilter = TypedDict(
-    "BulkJobFilter",
-    {
-        "model": NotRequired[Optional[str]],
-        "status": NotRequired[Optional[str]],
-        "type": NotRequired[Optional[str]],
-        "workflow_id": NotRequired[Optional[str]],
-        "workflow_execution_id": NotRequired[Optional[str]],
-        "error_classification": NotRequired[Optional[str]],
-        "from": NotRequired[Optional[str]],
-        "to": NotRequired[Optional[str]],
-    },
-    closed=True,
-)
-
-
-class EventToSend(TypedDict, closed=True):
+class BulkJobRequest(TypedDict, closed=True):
     """
-    An event for a waiting step.
+    A bulk job to start.
     """
 
-    payload: Any
+    action: BulkJobAction
     """
-    The output of the step. Must match the event's `schema`, if it has one.
+    What to do with each execution.
+    """
+    filter: NotRequired[BulkJobFilter]
+    """
+    Which executions to process. Omitted fields match all.
+    """
+    limit: NotRequired[Optional[int]]
+    """
+    The maximum number of executions, newest first. Defaults to 100000.
     """
 
 
-Model1: TypeAlias = str
-"""
-The slug of a local chat model, or a model ID exactly as the upstream lists it.
-"""
-
-
-ChatMessageContent: TypeAlias = Union[str, list[dict[str, Any]]]
+ChatMessageContent: TypeAlias = Union[str, list[JsonObject]]
 """
 The content of a message, as text or as a list of parts.
 """
 
 
-class ChatStreamOptions(TypedDict):
+class EmbeddingsRequest(TypedDict):
     """
-    Options for a streamed answer.
-    """
-
-    include_usage: NotRequired[Optional[bool]]
-    """
-    Whether the stream ends with a usage event, which includes the cost.
+    Embeddings to create. Fields that are not listed here are passed to the model unchanged.
     """
 
-
-OneTextOrSeveral: TypeAlias = Union[str, list[str]]
-"""
-One string, or several.
-"""
-
-
-Model2: TypeAlias = str
-"""
-The slug of a local embedding model, or a model ID exactly as the upstream lists it.
-"""
-
-
-EmbeddingsInputItem: TypeAlias = int
-
-
-EmbeddingsInput: TypeAlias = Union[
-    str,
-    list[str],
-    list[EmbeddingsInputItem],
-    list[list[int]],
-]
-"""
-The input to embed: a string, up to 2048 strings, or arrays of tokens.
-"""
+    model: Model2
+    """
+    The slug of a local embedding model, or a model ID exactly as the upstream lists it.
+    """
+    input: EmbeddingsInput
+    """
+    The text or texts to embed.
+    """
+    dimensions: NotRequired[Optional[int]]
+    """
+    The number of dimensions of each embedding, if the model supports a choice.
+    """
+    fallback_selector: NotRequired[Optional[str]]
+    """
+    The fallback chain to use for a local model. Defaults to the first enabled chain by name.
+    """
 
 
-Model3: TypeAlias = str
-"""
-A configured alias, the slug of a local chat model, or a model ID of the upstream.
-"""
-
-
-Questions: TypeAlias = str
-
-
-DecisionsState: TypeAlias = Union[str, dict[str, Any], list[Any]]
+DecisionsState: TypeAlias = Union[str, JsonObject, list[Any]]
 """
 The state that questions are about: text or JSON.
 """
 
 
-class DecisionsSides(TypedDict, closed=True):
-    """
-    Descriptions of what makes the answer yes and what makes it no.
-    """
-
-    true: NotRequired[Optional[str]]
-    false: NotRequired[Optional[str]]
-
-
-ReplayStatus: TypeAlias = Literal["failed"]
+DecisionsQuestion: TypeAlias = Union[
+    DecisionsQuestionOul,
+    DecisionsQuestionNoul,
+    DecisionsQuestionChoice,
+    DecisionsQuestionScore,
+]
 """
-The status of deliveries that can be replayed.
+A question.
 """
 
 
-class NewTestDelivery(TypedDict):
-    """
-    A webhook URL to test.
-    """
-
-    url: str
-    webhook_secret: NotRequired[Optional[str]]
-    """
-    The secret that signs the delivery.
-    """
-
-
-Model4: TypeAlias = str
+Replay = TypedDict(
+    "Replay",
+    {
+        "from": str,
+        "to": str,
+        "status": NotRequired[Optional[ReplayStatus]],
+    },
+)
 
 
 class NewWebhookEndpoint(TypedDict, closed=True):
@@ -1147,98 +3531,32 @@ class NewWebhookEndpoint(TypedDict, closed=True):
     """
 
     url: str
+    """
+    The URL that receives the events.
+    """
     name: NotRequired[Optional[str]]
     """
     A name, unique within the organization. An empty string for none.
     """
-    events: NotRequired[Optional[list[Literal["prediction.started", "prediction.completed", "prediction.failed", "workflow.started", "workflow.completed", "workflow.failed"]]]]
+    events: NotRequired[Optional[list[WebhookSubscription]]]
     """
     The events to receive. Omit or leave empty for all.
     """
     models: NotRequired[Optional[list[Model4]]]
+    """
+    Only events of predictions of these models. Omit or leave empty for all.
+    """
     workflow_ids: NotRequired[Optional[list[str]]]
+    """
+    Only events of executions of these workflows. Omit or leave empty for all.
+    """
     signature: NotRequired[Optional[WebhookSignature]]
     """
     The signature scheme. Defaults to `v1`. It cannot be changed later.
     """
     disabled: NotRequired[Optional[bool]]
-
-
-class WebhookEndpointChange(TypedDict, closed=True):
     """
-    Changes to a webhook endpoint. Omitted fields keep their value. The URL is required for a new
-    endpoint.
-    """
-
-    url: NotRequired[Optional[str]]
-    name: NotRequired[Optional[str]]
-    """
-    A name, unique within the organization. An empty string for none.
-    """
-    events: NotRequired[Optional[list[Literal["prediction.started", "prediction.completed", "prediction.failed", "workflow.started", "workflow.completed", "workflow.failed"]]]]
-    """
-    The events to receive. Omit or leave empty for all.
-    """
-    models: NotRequired[Optional[list[Model4]]]
-    workflow_ids: NotRequired[Optional[list[str]]]
-    signature: NotRequired[Optional[WebhookSignature]]
-    """
-    The signature scheme. Defaults to `v1`. It cannot be changed later.
-    """
-    disabled: NotRequired[Optional[bool]]
-
-
-class RotateWebhookEndpoint(TypedDict, closed=True):
-    """
-    A rotation of the secret.
-    """
-
-    grace_seconds: NotRequired[Optional[int]]
-    """
-    How long the previous secret also signs, in seconds. Defaults to 86400.
-    """
-
-
-class NewUpload(TypedDict):
-    """
-    A presigned upload to create.
-    """
-
-    content_type: str
-    """
-    The content type, such as `image/png`.
-    """
-    filename: NotRequired[Optional[str]]
-    size: NotRequired[Optional[int]]
-    """
-    The size in bytes. An upload of any other size is rejected.
-    """
-    sha256: NotRequired[Optional[str]]
-    """
-    The SHA-256 hash, as 64 hexadecimal digits. An upload with any other hash is rejected.
-    """
-    file_type: NotRequired[Optional[str]]
-    """
-    Accepted and ignored.
-    """
-    expires_in_seconds: NotRequired[Optional[int]]
-    """
-    How long the file is kept.
-    """
-
-
-class FileForm(TypedDict):
-    """
-    A form with a file.
-    """
-
-    file: bytes
-    """
-    The content, with a content type and a filename.
-    """
-    expires_in_seconds: NotRequired[Optional[int]]
-    """
-    How long the file is kept.
+    Whether the endpoint receives no events.
     """
 
 
@@ -1259,7 +3577,7 @@ class NewModelSchedule(TypedDict, closed=True):
     """
     The model's version, as in a prediction.
     """
-    input: NotRequired[Optional[dict[str, Any]]]
+    input: NotRequired[Optional[JsonObject]]
     """
     The model's input, which must match its request schema. At most 48 KiB.
     """
@@ -1331,7 +3649,7 @@ class ScheduleChange(TypedDict, closed=True):
     """
     The model's version, as in a prediction. Only for the schedule of a model.
     """
-    input: NotRequired[Optional[dict[str, Any]]]
+    input: NotRequired[Optional[JsonObject]]
     """
     The model's input, which must match its request schema. At most 48 KiB.
     """
@@ -1339,7 +3657,7 @@ class ScheduleChange(TypedDict, closed=True):
     """
     The fallback chain to use; an empty string for none.
     """
-    inputs: NotRequired[Optional[dict[str, Any]]]
+    inputs: NotRequired[Optional[JsonObject]]
     """
     The workflow's inputs, which must match the version's `input_schema`. At most 48 KiB.
     """
@@ -1393,903 +3711,248 @@ class ScheduleChange(TypedDict, closed=True):
     """
 
 
-class SecretValue(TypedDict, closed=True):
+class WorkflowStepModel(TypedDict, closed=True):
     """
-    A secret value to store.
-    """
-
-    value: str
-    """
-    The value: 1 to 32768 bytes of text without NUL. It is never returned.
+    Runs a model of the catalog.
     """
 
-
-class WaitingForLane(TypedDict):
-    """
-    Its turn in the workflow's lane.
-    """
-
-    reason: Literal["lane"]
-    position: NotRequired[Optional[int]]
-    """
-    The position in the lane, starting at 1. Absent beyond the part of the lane that is held
-    in memory.
-    """
-    running: int
-    """
-    The organization's running executions of the workflow.
-    """
-
-
-class WaitingForModel(TypedDict):
-    """
-    A slot of a model, which other organizations may hold.
-    """
-
-    reason: Literal["model"]
-    step_id: str
-    model: str
-    running: int
-    """
-    The organization's running calls of the model.
-    """
-    queued: int
-    """
-    The organization's queued calls of the model, as far as they are held in memory.
-    """
-
-
-class WaitingForTimer(TypedDict):
-    """
-    The end of a `wait` step.
-    """
-
-    reason: Literal["timer"]
-    step_id: str
-    until: str
-
-
-class WaitingForEvent(TypedDict):
-    """
-    An event, sent with an API key or through `resume_url`.
-    """
-
-    reason: Literal["event"]
-    step_id: str
-    event: str
-    until: str
-    resume_url: str
-
-
-class WaitingForRetry(TypedDict):
-    """
-    The next attempt of a step.
-    """
-
-    reason: Literal["retry"]
-    step_id: str
-    at: str
-    attempt: int
-
-
-class WaitingForStep(TypedDict):
-    """
-    A running step.
-    """
-
-    reason: Literal["step"]
-    step_id: str
-    attempt: int
-
-
-class WaitingForWorkflow(TypedDict):
-    """
-    The execution that a `workflow` step has started.
-    """
-
-    reason: Literal["workflow"]
-    step_id: str
-    execution_id: str
-
-
-class WaitingForPaused(TypedDict):
-    """
-    A resume, after a person or a step with `on_exhausted` paused the execution.
-    """
-
-    reason: Literal["paused"]
-    by: str
-    since: str
-
-
-class WaitingForService(TypedDict):
-    """
-    The next retry after an internal error of the service.
-    """
-
-    reason: Literal["service"]
-    cause: str
-    failures: int
-    at: str
-
-
-class DecisionsAnswerOul(TypedDict):
-    type: Literal["oul"]
-    oul: float
-    """
-    The probability of yes.
-    """
-
-
-class DecisionsAnswerNoul(TypedDict):
-    type: Literal["noul"]
-    noul: float
-    """
-    The probability of yes.
-    """
-
-
-class DecisionsAnswerChoice(TypedDict):
-    type: Literal["choice"]
-    choice: str
-    """
-    The most likely option.
-    """
-    confidence: float
-    """
-    The probability of the most likely option.
-    """
-    probabilities: dict[str, float]
-    """
-    The probability of each option. They add up to 1.
-    """
-
-
-class DecisionsAnswerScore(TypedDict):
-    type: Literal["score"]
-    score: float
-    """
-    The expected level, counted from 0.
-    """
-    confidence: float
-    """
-    The probability of the most likely level.
-    """
-    probabilities: dict[str, float]
-    """
-    The probability of each level. They add up to 1.
-    """
-    legend: dict[str, str]
-    """
-    The description of each level.
-    """
-
-
-class DecisionsQuestionOul(TypedDict, closed=True):
-    """
-    A yes-or-no question. The answer is the probability of yes.
-    """
-
-    type: Literal["oul"]
-    instructions: str
-    criteria: NotRequired[Optional[DecisionsSides]]
-
-
-class DecisionsQuestionNoul(TypedDict, closed=True):
-    """
-    An alias of `oul`.
-    """
-
-    type: Literal["noul"]
-    instructions: str
-    criteria: NotRequired[Optional[DecisionsSides]]
-
-
-Criteria: TypeAlias = str
-
-
-class DecisionsQuestionChoice(TypedDict, closed=True):
-    """
-    A choice between 2 to 26 options, each with a description or null.
-    """
-
-    type: Literal["choice"]
-    instructions: str
-    criteria: dict[Criteria, Optional[str]]
-
-
-Criterion: TypeAlias = str
-
-
-class DecisionsQuestionScore(TypedDict, closed=True):
-    """
-    A rating on a scale. Each level has a description, lowest level first.
-    """
-
-    type: Literal["score"]
-    instructions: str
-    criteria: list[Criterion]
-
-
-class Index(TypedDict):
-    """
-    Information about the host.
-    """
-
-    name: str
-    version: str
-    role: str
-    """
-    The host's role.
-    """
-    links: IndexLinks
-
-
-class ModelCost(TypedDict):
-    """
-    The cost of a run.
-    """
-
-    currency: str
-    """
-    Always `USD`.
-    """
-    type: CostType
-    amount: Optional[float]
-    """
-    The price in US dollars. Null unless the price is fixed.
-    """
-    unit: Optional[str]
-    """
-    Always `execution`. Null unless the price is fixed.
-    """
-    estimate: str
-    """
-    The estimate as text for display.
-    """
-    description: str
-
-
-class RouterModel(TypedDict):
-    """
-    A model that can be called.
-    """
-
-    id: str
-    """
-    The value to use for `model` in requests.
-    """
-    object: str
+    type: Literal["model"]
     """
     Always `model`.
     """
-    created: int
+    step_id: NotRequired[Optional[str]]
     """
-    When the model was created, in Unix seconds. 0 if unknown.
+    The name of the step in references. Required, unless `id` is set.
     """
-    owned_by: str
-    source: RouterModelSource
-    kind: Optional[RouterModelKind]
+    id: NotRequired[Optional[str]]
     """
-    What the model is for. Null if the upstream does not say.
+    The same as `step_id`.
     """
-    context_length: NotRequired[Optional[int]]
+    name: NotRequired[Optional[str]]
     """
-    The maximum number of tokens in a prompt and its answer. Absent if unknown.
+    A name for people.
     """
-    status: str
+    depends_on: NotRequired[Optional[list[str]]]
     """
-    Either `ok`, or `failing` while the model does not respond.
+    Steps that must end before this one starts, besides those it refers to.
     """
-    pricing: Optional[RouterModelPricing]
+    continue_on_error: NotRequired[Optional[bool]]
     """
-    The price. Null if calls are free.
+    True: the workflow continues if the step fails.
     """
-
-
-class PredictionAttempt(TypedDict):
+    timeout_seconds: NotRequired[Optional[float]]
     """
-    An attempt of a prediction.
+    The time limit.
     """
-
+    retry: NotRequired[Optional[WorkflowRetry]]
+    """
+    The retries after errors.
+    """
+    on_exhausted: NotRequired[Optional[Literal["fail", "pause"]]]
+    """
+    What happens after the last attempt; by default the step fails.
+    """
     model: str
-    status: AttemptStatus
-    error: Optional[str]
-    error_classification: Optional[ErrorClassification]
-    started_at: str
-    completed_at: Optional[str]
-
-
-class Workflow(TypedDict):
     """
-    A workflow with its versions.
+    The slug of the model.
     """
-
-    workflow_id: str
-    slug: str
+    version: NotRequired[Any]
     """
-    The slug, which can replace the ID in paths.
+    Accepted and ignored.
     """
-    name: str
-    description: str
-    categories: list[str]
+    params: NotRequired[Optional[JsonObject]]
     """
-    The slugs of the workflow's categories.
+    The inputs of the model.
     """
-    tags: list[str]
-    locked: bool
-    production: bool
-    latest_version_id: str
+    fallback: NotRequired[Optional[WorkflowModelFallback]]
     """
-    The version that runs if a trigger names none.
-    """
-    status: WorkflowStatus
-    trigger_count: int
-    created_at: str
-    updated_at: str
-    versions: list[WorkflowVersion]
-    """
-    The versions, oldest first.
-    """
-    warnings: NotRequired[list[str]]
-    """
-    A warning for each unknown field of the request. Absent if there are none
+    What runs if the step fails.
     """
 
 
-class WorkflowList(TypedDict):
+class WorkflowStepHttp(TypedDict, closed=True):
     """
-    A page of workflows.
-    """
-
-    workflows: list[Workflow]
-    offset: int
-    """
-    The `offset` for the next page: the requested offset plus the length of this page.
-    """
-    total_count: int
-
-
-class ExecutionSummary(TypedDict):
-    """
-    An execution, as lists show it.
+    Sends an HTTP request.
     """
 
-    execution_id: str
-    flow_id: str
+    type: Literal["http"]
     """
-    The workflow's ID.
+    Always `http`.
     """
-    flow_name: str
+    step_id: NotRequired[Optional[str]]
     """
-    The workflow's name.
+    The name of the step in references. Required, unless `id` is set.
     """
-    version_id: str
-    status: SummaryStatus
-    waiting_for: NotRequired[Optional[str]]
+    id: NotRequired[Optional[str]]
     """
-    What the execution needs to continue: an event (`event`) or a resume (`paused`).
+    The same as `step_id`.
     """
-    started_at: str
-    ended_at: Optional[str]
-    created_at: str
-    updated_at: str
-
-
-class Schedule(TypedDict):
+    name: NotRequired[Optional[str]]
     """
-    A schedule.
+    A name for people.
     """
-
-    schedule_id: str
-    name: Optional[str]
-    workflow_id: NotRequired[Optional[str]]
+    depends_on: NotRequired[Optional[list[str]]]
     """
-    The workflow. Only for workflow schedules.
+    Steps that must end before this one starts, besides those it refers to.
     """
-    version_id: Optional[str]
+    continue_on_error: NotRequired[Optional[bool]]
     """
-    The workflow version that runs. Null for the latest. Only for workflow schedules.
+    True: the workflow continues if the step fails.
     """
-    model: NotRequired[Optional[str]]
+    timeout_seconds: NotRequired[Optional[float]]
     """
-    The model's slug. Only for model schedules.
+    The time limit.
     """
-    version: NotRequired[Optional[str]]
-    fallback_selector: NotRequired[Optional[str]]
-    cron: str
-    timezone: str
-    inputs: Any
-    overlap: ScheduleOverlap
-    catch_up_seconds: int
-    jitter_seconds: int
-    paused: bool
-    starts_at: Optional[str]
-    ends_at: Optional[str]
-    webhook_url: Optional[str]
-    next_runs: list[str]
+    retry: NotRequired[Optional[WorkflowRetry]]
     """
-    The next ten firings, without jitter. Empty while the schedule is paused.
+    The retries after errors.
     """
-    waiting: int
+    on_exhausted: NotRequired[Optional[Literal["fail", "pause"]]]
     """
-    The number of firings that wait for the previous run to end.
+    What happens after the last attempt; by default the step fails.
     """
-    last_run: Optional[ScheduleRun]
-    created_at: str
-    updated_at: str
-    warnings: NotRequired[list[str]]
+    method: NotRequired[Optional[str]]
     """
-    A warning for each unknown field of the request. Absent if there are none
-    """
-
-
-class Schedules(TypedDict):
-    """
-    A page of schedules.
-    """
-
-    schedules: list[Schedule]
-    """
-    The schedules, oldest first.
-    """
-    total_count: int
-    offset: int
-    limit: int
-
-
-class ExecutionAccepted(TypedDict):
-    """
-    An accepted execution.
-    """
-
-    execution_id: str
-    status: ExecutionStatus
-    started_at: str
-    """
-    When the execution was accepted.
-    """
-    redriven_from: NotRequired[Optional[str]]
-    """
-    The failed execution whose completed steps this execution reuses.
-    """
-    warnings: NotRequired[list[str]]
-    """
-    A warning for each unknown field of the request. Absent if there are none
-    """
-
-
-BulkEntry: TypeAlias = Union[ExecutionAccepted, BulkRefused]
-"""
-The result for one input.
-"""
-
-
-class BulkJob(TypedDict):
-    """
-    A bulk job and its progress.
-    """
-
-    job_id: str
-    action: BulkJobAction
-    status: BulkJobStatus
-    total: Optional[int]
-    """
-    The number of executions to process. Null until they have been counted.
-    """
-    done: int
-    failed: int
-    """
-    The number of executions on which the action failed, such as a cancel of one that has ended.
-    """
-    started_at: str
-    completed_at: Optional[str]
-
-
-class StepMetadata(TypedDict):
-    """
-    More information about a step.
-    """
-
-    model: NotRequired[Optional[str]]
-    """
-    The model that ran.
-    """
-    prediction_id: NotRequired[Optional[str]]
-    """
-    The prediction that ran this step, once it has ended.
-    """
-    execution_id: NotRequired[Optional[str]]
-    """
-    The execution that a `workflow` step has started.
-    """
-    elapsed_seconds: NotRequired[Optional[float]]
-    status_code: NotRequired[Optional[int]]
-    """
-    The HTTP status of the response to the step's request.
-    """
-    event_source: NotRequired[Optional[EventSource]]
-    """
-    Who sent the event that the step waited for.
-    """
-    fallback_used: NotRequired[Optional[bool]]
-    primary_error: NotRequired[Optional[str]]
-    """
-    Why the step itself failed, if a fallback was used.
-    """
-    logs: NotRequired[Optional[str]]
-    omitted: NotRequired[Optional[bool]]
-    """
-    Set if the input or output is omitted because it is too large.
-    """
-
-
-WaitingFor: TypeAlias = Union[
-    WaitingForLane,
-    WaitingForModel,
-    WaitingForTimer,
-    WaitingForEvent,
-    WaitingForRetry,
-    WaitingForStep,
-    WaitingForWorkflow,
-    WaitingForPaused,
-    WaitingForService,
-]
-"""
-Something that an unfinished execution waits for.
-"""
-
-
-class CategoryList(TypedDict):
-    """
-    All categories.
-    """
-
-    categories: list[Category]
-
-
-class HistoryChatCall(TypedDict):
-    """
-    A call of the chat router.
-    """
-
-    operation: HistoryChatOperation
-    upstream: bool
-    """
-    Whether the upstream handled the call, rather than a local model.
-    """
-    stream: bool
-    input_tokens: int
-    output_tokens: int
-    tokens_estimated: bool
-    """
-    Whether the token counts are estimated because the model did not report them.
-    """
-    priced: bool
-    """
-    Whether the model has a price. Without one, the call is free.
-    """
-    first_byte_time: Optional[float]
-    """
-    Seconds from the request to the first byte of the answer.
-    """
-
-
-class ModelAnswer(TypedDict):
-    """
-    The model's answer in OpenAI's format, with the cost in `usage`.
-    """
-
-    usage: ModelAnswerUsage
-
-
-class RouterModelCatalog(TypedDict):
-    """
-    All models that can be called.
-    """
-
-    object: str
-    """
-    Always `list`.
-    """
-    data: list[RouterModel]
-    upstream: Optional[RouterUpstream]
-    """
-    The status of the upstream's model list. Null if there is no upstream.
-    """
-
-
-DecisionsAnswer: TypeAlias = Union[
-    DecisionsAnswerOul,
-    DecisionsAnswerNoul,
-    DecisionsAnswerChoice,
-    DecisionsAnswerScore,
-]
-"""
-An answer, with the same type as its question.
-"""
-
-
-class DeliveryAttempt(TypedDict):
-    """
-    A delivery attempt.
-    """
-
-    number: int
-    """
-    The number of the attempt, starting at 1.
-    """
-    status: DeliveryAttemptStatus
-    status_code: Optional[int]
-    """
-    The HTTP status that the receiver returned.
-    """
-    response: Optional[str]
-    """
-    The first 4 KiB of the receiver's response.
-    """
-    error_message: Optional[str]
-    """
-    Why the attempt failed.
-    """
-    duration_ms: Optional[int]
-    redelivery: bool
-    """
-    Whether a redelivery triggered this attempt.
-    """
-    created_at: Optional[str]
-    """
-    When the attempt was made. Null while it is in flight.
-    """
-
-
-class WebhookEndpointWithSecret(TypedDict):
-    """
-    A webhook endpoint with a new secret. No other responses contain the secret.
-    """
-
-    id: str
-    name: Optional[str]
-    url: str
-    events: list[WebhookEvent]
-    """
-    The events that the endpoint receives. Empty for all.
-    """
-    models: list[str]
-    """
-    The models whose predictions the endpoint receives events for. Empty for all.
-    """
-    workflow_ids: list[str]
-    """
-    The workflows whose executions the endpoint receives events for. Empty for all.
-    """
-    signature: WebhookSignature
-    public_key: NotRequired[Optional[str]]
-    """
-    The public key that verifies `v1a` signatures.
-    """
-    disabled: bool
-    disabled_at: Optional[str]
-    disabled_reason: Optional[WebhookDisabledReason]
-    failing_since: Optional[str]
-    """
-    When the first attempt failed since the last success. Null if the latest attempt succeeded.
-    """
-    previous_secret_until: Optional[str]
-    """
-    Until when the previous secret also signs.
-    """
-    created_at: str
-    updated_at: str
-    secret: NotRequired[Optional[str]]
-    """
-    The signing secret: `whsec_` and base64. Absent for `v1a` signatures, whose private key
-    never leaves the service.
-    """
-    warnings: NotRequired[list[str]]
-    """
-    A warning for each unknown field of the request. Absent if there are none
-    """
-
-
-class WebhookEndpointList(TypedDict):
-    webhook_endpoints: list[WebhookEndpoint]
-    """
-    The endpoints, oldest first.
-    """
-
-
-class UploadAnnounced(TypedDict):
-    """
-    A presigned upload.
-    """
-
-    id: str
-    presigned_url: str
-    """
-    The URL to upload the content to with `PUT`. It needs no API key.
-    """
-    public_url: str
-    """
-    The URL of the content after the upload. It needs no API key.
-    """
-    expires_at: str
-    """
-    When the upload URL expires.
-    """
-    required_headers: UploadHeaders
-    warnings: NotRequired[list[str]]
-    """
-    A warning for each unknown field of the request. Absent if there are none
-    """
-
-
-class File(TypedDict):
-    """
-    A file, or a pending presigned upload.
-    """
-
-    id: str
-    filename: Optional[str]
-    content_type: str
-    size: Optional[int]
-    """
-    The size in bytes.
-    """
-    sha256: Optional[str]
-    """
-    The SHA-256 hash, as 64 hexadecimal digits.
-    """
-    source: FileSource
-    execution_id: NotRequired[Optional[str]]
-    """
-    The execution that produced this file as an output.
-    """
-    created_at: str
-    expires_at: str
-    """
-    When the file is deleted. For a pending upload, when the upload URL expires.
+    The method, in any letter case; by default GET.
     """
     url: str
     """
-    A URL for the content that needs no API key.
+    The URL. References cannot change its host or the number of its path segments.
     """
-    status: FileStatus
-
-
-class FileList(TypedDict):
+    headers: NotRequired[Optional[WorkflowHeaders]]
     """
-    A page of files, newest first.
+    The header fields.
     """
-
-    files: list[File]
-    has_more: bool
-    next_cursor: Optional[str]
+    query_params: NotRequired[Optional[WorkflowQueryParams]]
     """
-    The `cursor` for the next page.
+    The query parameters.
     """
-
-
-class Secrets(TypedDict):
-    secrets: list[Secret]
-
-
-class Limits(TypedDict):
+    body: NotRequired[Any]
     """
-    An organization's limits and their usage.
+    JSON, or a string that is sent unchanged.
     """
-
-    requests_per_second: Limit
+    timeout: NotRequired[Optional[float]]
     """
-    Requests per second, over all keys of the organization.
+    The same as `timeout_seconds`.
     """
-    running: Limit
+    auth: NotRequired[Optional[WorkflowAuth]]
     """
-    Running executions.
+    The credentials.
     """
-    queued: Limit
+    fail_when: NotRequired[Optional[Union[Literal["connection_error"], Literal["non_2xx"], list[int]]]]
     """
-    Unfinished executions that are not running.
+    Which responses fail the step.
     """
-    storage_bytes: Limit
+    fallback: NotRequired[Optional[WorkflowHttpFallback]]
     """
-    Total size of files in bytes.
+    What runs if the step fails.
     """
 
 
-class OpenAiError(TypedDict):
+class WorkflowStepWait(TypedDict, closed=True):
     """
-    An error in OpenAI's format.
-    """
-
-    error: OpenAiErrorBody
-
-
-class NewWorkflow(TypedDict):
-    """
-    A workflow to create. On the base host, the description is optional.
+    Waits for a time or an event. Needs exactly one of seconds, until and event.
     """
 
-    name: Name
-    description: NotRequired[Optional[str]]
-    categories: NotRequired[Optional[list[str]]]
+    type: Literal["wait"]
     """
-    The slugs of the workflow's categories.
+    Always `wait`.
     """
-    tags: NotRequired[Optional[list[Tag]]]
-    locked: NotRequired[Optional[bool]]
-    production: NotRequired[Optional[bool]]
-    definition: WorkflowDefinition
-
-
-class BulkJobRequest(TypedDict, closed=True):
+    step_id: NotRequired[Optional[str]]
     """
-    A bulk job to start.
+    The name of the step in references. Required, unless `id` is set.
     """
-
-    action: BulkJobAction
-    filter: NotRequired[BulkJobFilter]
+    id: NotRequired[Optional[str]]
     """
-    Which executions to process. Omitted fields match all.
+    The same as `step_id`.
     """
-    limit: NotRequired[Optional[int]]
+    name: NotRequired[Optional[str]]
     """
-    The maximum number of executions, newest first. Defaults to 100000.
+    A name for people.
     """
-
-
-class ChatMessage(TypedDict):
+    depends_on: NotRequired[Optional[list[str]]]
     """
-    A message of the conversation.
+    Steps that must end before this one starts, besides those it refers to.
     """
-
-    role: str
+    continue_on_error: NotRequired[Optional[bool]]
     """
-    The author's role: `system`, `user`, `assistant`, `tool`, or another role that the model
-    supports.
+    True: the workflow continues if the step fails.
     """
-    content: NotRequired[Optional[ChatMessageContent]]
+    timeout_seconds: NotRequired[Optional[float]]
     """
-    The content, as text or as a list of parts.
+    The time limit.
+    """
+    seconds: NotRequired[Optional[Union[float, str]]]
+    """
+    The time to wait, or a reference to it.
+    """
+    until: NotRequired[Optional[str]]
+    """
+    An RFC 3339 time, or a reference to one.
+    """
+    event: NotRequired[Optional[WorkflowEvent]]
+    """
+    The event to wait for.
     """
 
 
-class EmbeddingsRequest(TypedDict):
+class WorkflowStepWorkflow(TypedDict, closed=True):
     """
-    Embeddings to create. Fields that are not listed here are passed to the model unchanged.
-    """
-
-    model: Model2
-    """
-    The slug of a local embedding model, or a model ID exactly as the upstream lists it.
-    """
-    input: EmbeddingsInput
-    dimensions: NotRequired[Optional[int]]
-    fallback_selector: NotRequired[Optional[str]]
-    """
-    The fallback chain to use for a local model. Defaults to the first enabled chain by name.
+    Runs another workflow.
     """
 
-
-DecisionsQuestion: TypeAlias = Union[
-    DecisionsQuestionOul,
-    DecisionsQuestionNoul,
-    DecisionsQuestionChoice,
-    DecisionsQuestionScore,
-]
-"""
-A question.
-"""
-
-
-Replay = TypedDict(
-    "Replay",
-    {
-        "from": str,
-        "to": str,
-        "status": NotRequired[Optional[ReplayStatus]],
-    },
-)
+    type: Literal["workflow"]
+    """
+    Always `workflow`.
+    """
+    step_id: NotRequired[Optional[str]]
+    """
+    The name of the step in references. Required, unless `id` is set.
+    """
+    id: NotRequired[Optional[str]]
+    """
+    The same as `step_id`.
+    """
+    name: NotRequired[Optional[str]]
+    """
+    A name for people.
+    """
+    depends_on: NotRequired[Optional[list[str]]]
+    """
+    Steps that must end before this one starts, besides those it refers to.
+    """
+    continue_on_error: NotRequired[Optional[bool]]
+    """
+    True: the workflow continues if the step fails.
+    """
+    timeout_seconds: NotRequired[Optional[float]]
+    """
+    The time limit.
+    """
+    retry: NotRequired[Optional[WorkflowRetry]]
+    """
+    The retries after errors.
+    """
+    on_exhausted: NotRequired[Optional[Literal["fail", "pause"]]]
+    """
+    What happens after the last attempt; by default the step fails.
+    """
+    workflow: str
+    """
+    The ID or the slug of the workflow.
+    """
+    version_id: NotRequired[Optional[str]]
+    """
+    The version; by default the latest one.
+    """
+    inputs: NotRequired[Optional[JsonObject]]
+    """
+    The inputs of the workflow.
+    """
+    wait: NotRequired[Optional[bool]]
+    """
+    False: the step ends when the workflow has started.
+    """
 
 
 class Model(TypedDict):
@@ -2298,12 +3961,21 @@ class Model(TypedDict):
     """
 
     title: str
+    """
+    The title of the model.
+    """
     slug: str
+    """
+    The slug of the model, to use as `model` in predictions.
+    """
     version: str
     """
     Always `0.0.1`. Deprecated.
     """
     output_type: OutputType
+    """
+    The type of the output.
+    """
     request_schema: Any
     """
     The JSON Schema of the model's input.
@@ -2319,7 +3991,7 @@ class RouterModels(TypedDict):
     The models that can be called, in OpenAI's format.
     """
 
-    object: str
+    object: Literal["list"]
     """
     Always `list`.
     """
@@ -2341,11 +4013,17 @@ class Prediction(TypedDict):
     """
 
     id: str
+    """
+    The ID of the prediction.
+    """
     model: str
     """
     The requested model.
     """
     status: PredictionStatus
+    """
+    The status of the prediction.
+    """
     input: Any
     """
     The input, with the defaults of the model's schema filled in. Null if it is hidden.
@@ -2355,6 +4033,9 @@ class Prediction(TypedDict):
     Why the input is missing or damaged on disk.
     """
     output: Any
+    """
+    The output. Null until the prediction has succeeded.
+    """
     output_error: NotRequired[Optional[str]]
     """
     Why the output is missing or damaged on disk.
@@ -2368,15 +4049,46 @@ class Prediction(TypedDict):
     Why the prediction failed.
     """
     error_classification: Optional[ErrorClassification]
+    """
+    The class of the error.
+    """
     metrics: PredictionMetrics
+    """
+    Cost and durations.
+    """
     urls: PredictionUrls
+    """
+    URLs of this prediction.
+    """
     created_at: str
+    """
+    When the prediction was created.
+    """
     started_at: Optional[str]
+    """
+    When the first attempt started. Null until then.
+    """
     completed_at: Optional[str]
+    """
+    When the prediction ended. Null until then.
+    """
     attempts: list[PredictionAttempt]
     """
     The attempts in order, including those of fallback models.
     """
+
+
+PredictionEvent: TypeAlias = Union[
+    CreatedEvent,
+    AttemptEvent,
+    LogEvent,
+    OutputEvent,
+    ResetEvent,
+    Prediction,
+]
+"""
+The data of an event in the stream of a prediction. The schema of each event begins with the event's name; the data of `end` is the whole of a prediction.
+"""
 
 
 class ExecutionList(TypedDict):
@@ -2385,7 +4097,13 @@ class ExecutionList(TypedDict):
     """
 
     executions: list[ExecutionSummary]
+    """
+    The executions, newest first.
+    """
     total_count: int
+    """
+    The number of matching executions.
+    """
     limit: NotRequired[Optional[int]]
     """
     On the base host only.
@@ -2402,13 +4120,16 @@ class BulkAccepted(TypedDict):
     """
 
     bulk_id: str
+    """
+    The ID of the bulk trigger, which selects its executions in lists.
+    """
     executions: list[BulkEntry]
     """
     One result for each input, in the order of the inputs.
     """
     warnings: NotRequired[list[str]]
     """
-    A warning for each unknown field of the request. Absent if there are none
+    A warning for each unknown field of the request. Absent if there are none.
     """
 
 
@@ -2418,13 +4139,25 @@ class ExecutionStep(TypedDict):
     """
 
     step_id: str
+    """
+    The ID of the step in the definition.
+    """
     name: NotRequired[Optional[str]]
-    type: str
+    """
+    The name of the step, if the definition has one.
+    """
+    type: Literal["model", "http", "parallel", "choice", "map", "wait", "pass", "workflow"]
     """
     The type of the step, such as `model` or `http`.
     """
     status: StepStatus
+    """
+    The status of the step.
+    """
     output: Any
+    """
+    The output. Null until the step has completed.
+    """
     output_error: NotRequired[Optional[str]]
     """
     Why the output is missing or damaged on disk.
@@ -2442,9 +4175,21 @@ class ExecutionStep(TypedDict):
     Why the input is missing or damaged on disk.
     """
     started_at: Optional[str]
+    """
+    When the step started. Null until then.
+    """
     completed_at: Optional[str]
+    """
+    When the step ended. Null until then.
+    """
     attempts: list[StepAttempt]
+    """
+    The attempts in order. Empty for steps that make none.
+    """
     metadata: StepMetadata
+    """
+    More information about the step.
+    """
     error: NotRequired[Optional[str]]
     """
     The name of the error.
@@ -2461,7 +4206,13 @@ class HistoryRow(TypedDict):
     """
 
     id: str
+    """
+    The ID of the execution.
+    """
     type: HistoryRowType
+    """
+    What was run.
+    """
     model: Optional[str]
     """
     The model that ran or is running. Null for workflows.
@@ -2471,15 +4222,30 @@ class HistoryRow(TypedDict):
     The requested model.
     """
     workflow_id: Optional[str]
+    """
+    The workflow. Null for rows that belong to none.
+    """
     workflow_name: Optional[str]
+    """
+    The name of the workflow.
+    """
     version_id: Optional[str]
+    """
+    The version of the workflow.
+    """
     workflow_execution_id: Optional[str]
     """
     For a step's prediction, the workflow execution. For a sub-workflow, the parent execution.
     """
     bulk_id: Optional[str]
+    """
+    The bulk trigger that started the execution.
+    """
     status: HistoryRowStatus
-    waiting_for: NotRequired[Optional[str]]
+    """
+    The status. The values depend on the type.
+    """
+    waiting_for: NotRequired[Optional[WaitsFor]]
     """
     What the workflow execution needs to continue: an event (`event`) or a resume (`paused`).
     """
@@ -2492,6 +4258,9 @@ class HistoryRow(TypedDict):
     The cause of the error.
     """
     error_classification: Optional[ErrorClassification]
+    """
+    The class of the error.
+    """
     execution_cost: float
     """
     The cost in US dollars.
@@ -2501,8 +4270,17 @@ class HistoryRow(TypedDict):
     The run time in seconds.
     """
     created_at: str
+    """
+    When the execution was created.
+    """
     started_at: Optional[str]
+    """
+    When the execution started. Null until then.
+    """
     completed_at: Optional[str]
+    """
+    When the execution ended. Null until then.
+    """
     output: Optional[str]
     """
     The output as JSON text. Null if the page has no room for it.
@@ -2516,6 +4294,9 @@ class HistoryRow(TypedDict):
     The API key that started the execution. Null if it was started in the dashboard.
     """
     source: ExecutionSource
+    """
+    What started the execution.
+    """
     schedule_id: NotRequired[Optional[str]]
     """
     The schedule that started the execution.
@@ -2540,11 +4321,35 @@ class HistoryPage(TypedDict):
     """
 
     executions: list[HistoryRow]
+    """
+    The rows, newest first.
+    """
     limit: int
+    """
+    The requested page size.
+    """
     has_more: bool
+    """
+    Whether there is another page.
+    """
     next_cursor: Optional[str]
     """
     The `cursor` for the next page.
+    """
+
+
+class ChatCompletionChunk(TypedDict):
+    """
+    A part of a streamed answer. Models may add other fields.
+    """
+
+    choices: list[ChatChunkChoice]
+    """
+    The next parts of the choices. Empty in the usage event.
+    """
+    usage: NotRequired[Optional[ChatChunkUsage]]
+    """
+    Tokens used by the answer. Only in the usage event, unless the model sends it earlier.
     """
 
 
@@ -2558,6 +4363,9 @@ class Decisions(TypedDict):
     The answers by question name, in the order of the questions.
     """
     usage: DecisionsUsage
+    """
+    Tokens used by the answers, and their cost.
+    """
 
 
 class Delivery(TypedDict):
@@ -2566,7 +4374,17 @@ class Delivery(TypedDict):
     """
 
     delivery_id: str
+    """
+    The ID of the delivery, which stays the same over all attempts.
+    """
     execution_id: str
+    """
+    The execution that the delivery is about.
+    """
+    execution_type: Optional[HistoryRowType]
+    """
+    The type of the execution. Null if the execution is no longer stored.
+    """
     endpoint_id: NotRequired[Optional[str]]
     """
     The webhook endpoint that receives this delivery. Absent if the request named its own
@@ -2577,7 +4395,13 @@ class Delivery(TypedDict):
     The event that the endpoint is notified of.
     """
     url: str
+    """
+    The URL that the delivery is sent to.
+    """
     status: DeliveryStatus
+    """
+    Whether the delivery is waiting, in flight, or has ended.
+    """
     request: Optional[str]
     """
     The payload as it is sent. Null if it is no longer stored, or too large for a list.
@@ -2591,6 +4415,9 @@ class Delivery(TypedDict):
     What started the execution.
     """
     created_at: str
+    """
+    When the delivery was created.
+    """
     next_attempt_at: Optional[str]
     """
     When the next attempt is made. While the receiver's circuit is open, not before its probe.
@@ -2605,45 +4432,19 @@ class Delivery(TypedDict):
     """
 
 
-class ChatCompletionRequest(TypedDict):
+class ChatMessage(TypedDict):
     """
-    A chat completion to create. Fields that are not listed here are passed to the model unchanged.
+    A message of the conversation.
     """
 
-    model: Model1
+    role: str
     """
-    The slug of a local chat model, or a model ID exactly as the upstream lists it.
+    The author's role: `system`, `user`, `assistant`, `tool`, or another role that the model
+    supports.
     """
-    messages: list[ChatMessage]
-    stream: NotRequired[Optional[bool]]
+    content: NotRequired[Optional[ChatMessageContent]]
     """
-    Whether to stream the answer as server-sent events.
-    """
-    stream_options: NotRequired[Optional[ChatStreamOptions]]
-    n: NotRequired[Optional[int]]
-    """
-    The number of answers to generate.
-    """
-    max_tokens: NotRequired[Optional[int]]
-    """
-    The older name of `max_completion_tokens`.
-    """
-    max_completion_tokens: NotRequired[Optional[int]]
-    """
-    The maximum number of tokens per answer. -1 means limited only by the context length.
-    """
-    temperature: NotRequired[Optional[float]]
-    top_p: NotRequired[Optional[float]]
-    presence_penalty: NotRequired[Optional[float]]
-    frequency_penalty: NotRequired[Optional[float]]
-    top_logprobs: NotRequired[Optional[int]]
-    stop: NotRequired[Optional[OneTextOrSeveral]]
-    """
-    Where the model stops: a string, or up to 64 of them.
-    """
-    fallback_selector: NotRequired[Optional[str]]
-    """
-    The fallback chain to use for a local model. Defaults to the first enabled chain by name.
+    The content, as text or as a list of parts.
     """
 
 
@@ -2679,8 +4480,17 @@ class Execution(TypedDict):
     """
 
     execution_id: str
+    """
+    The ID of the execution.
+    """
     workflow_id: str
+    """
+    The workflow.
+    """
     version_id: str
+    """
+    The version of the workflow that runs.
+    """
     bulk_id: NotRequired[Optional[str]]
     """
     The bulk trigger that started this execution.
@@ -2690,7 +4500,13 @@ class Execution(TypedDict):
     The failed execution whose completed steps this execution reuses.
     """
     status: ExecutionStatus
+    """
+    The status of the execution.
+    """
     source: ExecutionSource
+    """
+    What started the execution.
+    """
     schedule_id: NotRequired[Optional[str]]
     """
     The schedule that started this execution.
@@ -2700,12 +4516,21 @@ class Execution(TypedDict):
     The execution whose step started this execution.
     """
     parent_step_id: NotRequired[Optional[str]]
+    """
+    The step of the parent execution that started this execution.
+    """
     created_at: str
+    """
+    When the execution was created.
+    """
     started_at: str
     """
     When the execution started. Until then, when it was created.
     """
     completed_at: Optional[str]
+    """
+    When the execution ended. Null until then.
+    """
     inputs: Any
     """
     The inputs, with the defaults of the workflow's schema filled in.
@@ -2719,6 +4544,9 @@ class Execution(TypedDict):
     The steps by ID, in the order of the definition.
     """
     output: Any
+    """
+    The output. Null until the execution has completed.
+    """
     output_error: NotRequired[Optional[str]]
     """
     Why the output is missing or damaged on disk.
@@ -2732,11 +4560,32 @@ class Execution(TypedDict):
     The cause of the error.
     """
     error_classification: Optional[ErrorClassification]
+    """
+    The class of the error.
+    """
     metrics: ExecutionMetrics
+    """
+    Cost and durations.
+    """
     waiting_for: NotRequired[Optional[list[WaitingFor]]]
     """
     What the execution waits for. Absent after it has ended.
     """
+
+
+ExecutionEvent: TypeAlias = Union[
+    CreatedEvent,
+    StatusEvent,
+    StepEvent,
+    WaitEvent,
+    PauseEvent,
+    ResumeEvent,
+    ResetEvent,
+    Execution,
+]
+"""
+The data of an event in the stream of a workflow execution. The schema of each event begins with the event's name; the data of `end` is the whole of a workflow execution.
+"""
 
 
 class HistoryPageByOffset(TypedDict):
@@ -2745,6 +4594,9 @@ class HistoryPageByOffset(TypedDict):
     """
 
     executions: list[HistoryRow]
+    """
+    The rows, newest first.
+    """
     total_count: int
     """
     The number of matching rows, up to 1000.
@@ -2754,7 +4606,21 @@ class HistoryPageByOffset(TypedDict):
     Whether there are more rows than were counted.
     """
     offset: int
+    """
+    The requested offset.
+    """
     limit: int
+    """
+    The requested page size.
+    """
+
+
+ChatStreamEvent: TypeAlias = Union[ChatCompletionChunk, OpenAiError, StreamEnd]
+"""
+The data of an event of a streamed answer. The model's chunks are forwarded byte for byte, with
+the cost in `usage`. `[DONE]` is the last event; a stream that breaks ends with an error
+instead.
+"""
 
 
 class DeliveryList(TypedDict):
@@ -2763,6 +4629,426 @@ class DeliveryList(TypedDict):
     """
 
     webhooks: list[Delivery]
+    """
+    The deliveries, newest first.
+    """
     limit: int
+    """
+    The requested page size.
+    """
     offset: int
+    """
+    The requested offset.
+    """
     total_count: int
+    """
+    The number of matching deliveries.
+    """
+
+
+class WebhookWorkflowCompleted(TypedDict):
+    """
+    The body of the event `workflow.completed`.
+    """
+
+    type: Literal["workflow.completed"]
+    """
+    Always `workflow.completed`.
+    """
+    timestamp: str
+    """
+    When the event happened.
+    """
+    data: Execution
+    """
+    The prediction or execution that the event is about.
+    """
+
+
+class WebhookWorkflowFailed(TypedDict):
+    """
+    The body of the event `workflow.failed`.
+    """
+
+    type: Literal["workflow.failed"]
+    """
+    Always `workflow.failed`.
+    """
+    timestamp: str
+    """
+    When the event happened.
+    """
+    data: Execution
+    """
+    The prediction or execution that the event is about.
+    """
+
+
+class ChatCompletionRequest(TypedDict):
+    """
+    A chat completion to create. Fields that are not listed here are passed to the model unchanged.
+    """
+
+    model: Model1
+    """
+    The slug of a local chat model, or a model ID exactly as the upstream lists it.
+    """
+    messages: list[ChatMessage]
+    """
+    The conversation, oldest message first.
+    """
+    stream: NotRequired[Optional[bool]]
+    """
+    Whether to stream the answer as server-sent events.
+    """
+    stream_options: NotRequired[Optional[ChatStreamOptions]]
+    """
+    Options for a streamed answer.
+    """
+    n: NotRequired[Optional[int]]
+    """
+    The number of answers to generate.
+    """
+    max_tokens: NotRequired[Optional[int]]
+    """
+    The older name of `max_completion_tokens`.
+    """
+    max_completion_tokens: NotRequired[Optional[int]]
+    """
+    The maximum number of tokens per answer. -1 means limited only by the context length.
+    """
+    temperature: NotRequired[Optional[float]]
+    """
+    The sampling temperature. Higher values make the answer more random.
+    """
+    top_p: NotRequired[Optional[float]]
+    """
+    Sample only from the most likely tokens whose probabilities add up to this value.
+    """
+    presence_penalty: NotRequired[Optional[float]]
+    """
+    Positive values make tokens less likely that already occur in the text.
+    """
+    frequency_penalty: NotRequired[Optional[float]]
+    """
+    Positive values make tokens less likely the more often they occur in the text.
+    """
+    top_logprobs: NotRequired[Optional[int]]
+    """
+    The number of most likely tokens to report at each position.
+    """
+    stop: NotRequired[Optional[OneTextOrSeveral]]
+    """
+    Where the model stops: a string, or up to 64 of them.
+    """
+    fallback_selector: NotRequired[Optional[str]]
+    """
+    The fallback chain to use for a local model. Defaults to the first enabled chain by name.
+    """
+
+
+class NewWorkflow(TypedDict):
+    """
+    A workflow to create. On the base host, the description is optional.
+    """
+
+    name: Name
+    """
+    The name of the workflow, from which its slug is derived.
+    """
+    description: NotRequired[Optional[str]]
+    """
+    The description of the workflow.
+    """
+    categories: NotRequired[Optional[list[str]]]
+    """
+    The slugs of the workflow's categories.
+    """
+    tags: NotRequired[Optional[list[Tag]]]
+    """
+    Tags to filter by, at most three.
+    """
+    locked: NotRequired[Optional[bool]]
+    """
+    Whether the workflow is locked. A locked workflow can run, but not be changed.
+    """
+    production: NotRequired[Optional[bool]]
+    """
+    A mark for clients. The service does not use it.
+    """
+    definition: WorkflowDefinition
+    """
+    What the workflow does.
+    """
+
+
+class WorkflowDefinition(TypedDict, closed=True):
+    """
+    What a workflow does. A value with a reference such as `{{inputs.name}}` is resolved when its
+    step starts.
+    """
+
+    steps: list[WorkflowStep]
+    """
+    The steps. A step starts as soon as all the steps it refers to have ended.
+    """
+    input_schema: NotRequired[Optional[JsonObject]]
+    """
+    The JSON Schema of the inputs.
+    """
+    metadata: NotRequired[Optional[JsonObject]]
+    """
+    `output_mapping`, and any other data that belongs to the definition.
+    """
+    version: NotRequired[Optional[str]]
+    """
+    A mark for clients. The service does not use it.
+    """
+
+
+WorkflowStep: TypeAlias = Union[
+    WorkflowStepModel,
+    WorkflowStepHttp,
+    "WorkflowStepParallel",
+    "WorkflowStepChoice",
+    "WorkflowStepMap",
+    WorkflowStepWait,
+    WorkflowStepPass,
+    WorkflowStepWorkflow,
+]
+"""
+One step, by its `type`.
+"""
+
+
+WorkflowCondition: TypeAlias = Union[
+    "WorkflowConditionAnd",
+    "WorkflowConditionOr",
+    "WorkflowConditionNot",
+    WorkflowConditionComparison,
+    WorkflowConditionPresence,
+]
+"""
+A condition.
+"""
+
+
+WorkflowConditionAnd = TypedDict(
+    "WorkflowConditionAnd",
+    {
+        "and": list[WorkflowCondition]
+    },
+    closed=True,
+)
+
+
+WorkflowConditionOr = TypedDict(
+    "WorkflowConditionOr",
+    {
+        "or": list[WorkflowCondition]
+    },
+    closed=True,
+)
+
+
+WorkflowConditionNot = TypedDict(
+    "WorkflowConditionNot",
+    {
+        "not": WorkflowCondition
+    },
+    closed=True,
+)
+
+
+class WorkflowBranch(TypedDict, closed=True):
+    """
+    A branch.
+    """
+
+    steps: NotRequired[Optional[list[WorkflowStep]]]
+    """
+    The steps.
+    """
+
+
+class NewVersion(TypedDict):
+    """
+    A version to create or update. The base host takes the version's ID from the path.
+    """
+
+    version_id: NotRequired[Optional[str]]
+    """
+    The version's ID. If present, it must match the path.
+    """
+    definition: WorkflowDefinition
+    """
+    What the workflow does.
+    """
+    locked: NotRequired[Optional[bool]]
+    """
+    Whether the version is locked. A locked version can run, but not be changed.
+    """
+    production: NotRequired[Optional[bool]]
+    """
+    A mark for clients. The service does not use it.
+    """
+    allowed_to_share: NotRequired[Optional[bool]]
+    """
+    Whether other organizations may run this version. If omitted, the setting does not change.
+    """
+
+
+class Branch(TypedDict, closed=True):
+    """
+    A branch.
+    """
+
+    name: NotRequired[Optional[str]]
+    """
+    A name for people.
+    """
+    steps: list[WorkflowStep]
+    """
+    The steps.
+    """
+
+
+class WorkflowStepParallel(TypedDict, closed=True):
+    """
+    Runs branches at the same time.
+    """
+
+    type: Literal["parallel"]
+    """
+    Always `parallel`.
+    """
+    step_id: NotRequired[Optional[str]]
+    """
+    The name of the step in references. Required, unless `id` is set.
+    """
+    id: NotRequired[Optional[str]]
+    """
+    The same as `step_id`.
+    """
+    name: NotRequired[Optional[str]]
+    """
+    A name for people.
+    """
+    depends_on: NotRequired[Optional[list[str]]]
+    """
+    Steps that must end before this one starts, besides those it refers to.
+    """
+    continue_on_error: NotRequired[Optional[bool]]
+    """
+    True: the workflow continues if the step fails.
+    """
+    timeout_seconds: NotRequired[Optional[float]]
+    """
+    The time limit.
+    """
+    branches: list[Branch]
+    """
+    The branches, which run at the same time.
+    """
+
+
+class WorkflowStepChoice(TypedDict, closed=True):
+    """
+    Runs one of two branches.
+    """
+
+    type: Literal["choice"]
+    """
+    Always `choice`.
+    """
+    step_id: NotRequired[Optional[str]]
+    """
+    The name of the step in references. Required, unless `id` is set.
+    """
+    id: NotRequired[Optional[str]]
+    """
+    The same as `step_id`.
+    """
+    name: NotRequired[Optional[str]]
+    """
+    A name for people.
+    """
+    depends_on: NotRequired[Optional[list[str]]]
+    """
+    Steps that must end before this one starts, besides those it refers to.
+    """
+    continue_on_error: NotRequired[Optional[bool]]
+    """
+    True: the workflow continues if the step fails.
+    """
+    timeout_seconds: NotRequired[Optional[float]]
+    """
+    The time limit.
+    """
+    condition: WorkflowCondition
+    """
+    The condition that chooses the branch.
+    """
+    condition_met_branch: WorkflowBranch
+    """
+    The branch that runs if the condition holds.
+    """
+    default_branch: NotRequired[Optional[WorkflowBranch]]
+    """
+    The branch that runs if the condition does not hold.
+    """
+
+
+class WorkflowStepMap(TypedDict, closed=True):
+    """
+    Runs steps for each item of an array.
+    """
+
+    type: Literal["map"]
+    """
+    Always `map`.
+    """
+    step_id: NotRequired[Optional[str]]
+    """
+    The name of the step in references. Required, unless `id` is set.
+    """
+    id: NotRequired[Optional[str]]
+    """
+    The same as `step_id`.
+    """
+    name: NotRequired[Optional[str]]
+    """
+    A name for people.
+    """
+    depends_on: NotRequired[Optional[list[str]]]
+    """
+    Steps that must end before this one starts, besides those it refers to.
+    """
+    continue_on_error: NotRequired[Optional[bool]]
+    """
+    True: the workflow continues if the step fails.
+    """
+    timeout_seconds: NotRequired[Optional[float]]
+    """
+    The time limit.
+    """
+    items: Union[list[Any], str]
+    """
+    An array, or a reference to one.
+    """
+    item_name: NotRequired[Optional[str]]
+    """
+    The name of the item in references; by default `item`.
+    """
+    max_concurrency: NotRequired[Optional[int]]
+    """
+    The number of items that run at the same time.
+    """
+    output: NotRequired[Any]
+    """
+    The output of each item.
+    """
+    steps: list[WorkflowStep]
+    """
+    The steps.
+    """
