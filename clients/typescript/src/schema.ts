@@ -3916,17 +3916,17 @@ export interface components {
         /** @description Holds if all of its conditions hold. */
         WorkflowConditionAnd: {
             /** @description The conditions. */
-            and: components["schemas"]["WorkflowCondition"][];
+            and: components["schemas"]["JsonObject"][];
         };
         /** @description Holds if one of its conditions holds. */
         WorkflowConditionOr: {
             /** @description The conditions. */
-            or: components["schemas"]["WorkflowCondition"][];
+            or: components["schemas"]["JsonObject"][];
         };
         /** @description Holds if its condition does not hold. */
         WorkflowConditionNot: {
             /** @description The condition. */
-            not: components["schemas"]["WorkflowCondition"];
+            not: components["schemas"]["JsonObject"];
         };
         /** @description Compares two values. */
         WorkflowConditionComparison: {
@@ -3949,13 +3949,11 @@ export interface components {
              * @enum {string}
              */
             operator: "exists" | "not_exists" | "is_null" | "is_not_null";
-            /** @description Not used. */
-            value?: null;
         };
         /** @description A branch. */
         WorkflowBranch: {
             /** @description The steps. */
-            steps?: components["schemas"]["WorkflowStep"][] | null;
+            steps?: components["schemas"]["JsonObject"][] | null;
         };
         /** @description The event that a step waits for. */
         WorkflowEvent: {
@@ -5181,7 +5179,7 @@ export interface components {
                 /** @description A name for people. */
                 name?: string | null;
                 /** @description The steps. */
-                steps: components["schemas"]["WorkflowStep"][];
+                steps: components["schemas"]["JsonObject"][];
             }[];
         };
         /** @description Runs one of two branches. */
@@ -5238,7 +5236,7 @@ export interface components {
             /** @description The output of each item. */
             output?: unknown;
             /** @description The steps. */
-            steps: components["schemas"]["WorkflowStep"][];
+            steps: components["schemas"]["JsonObject"][];
         };
         /** @description Waits for a time or an event. Needs exactly one of seconds, until and event. */
         WorkflowStepWait: {

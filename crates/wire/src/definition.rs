@@ -335,7 +335,7 @@ fn choice(generator: &mut SchemaGenerator) -> Value {
 
 fn map(generator: &mut SchemaGenerator) -> Value {
     json!({
-        "items": {"type": ["array", "string"]},
+        "items": {"anyOf": [{"type": "array", "items": {}}, {"type": "string"}]},
         "item_name": {"type": ["string", "null"], "pattern": NAME},
         "max_concurrency": nullable(json!({"type": "integer", "minimum": 1, "maximum": 1000})),
         "output": {},

@@ -1293,10 +1293,6 @@ class WorkflowConditionPresence(TypedDict, closed=True):
     """
     The comparison.
     """
-    value: NotRequired[None]
-    """
-    Not used.
-    """
 
 
 class WorkflowRetry(TypedDict, closed=True):
@@ -3236,6 +3232,44 @@ class WorkflowHttpFallback(TypedDict, closed=True):
     """
 
 
+WorkflowConditionAnd = TypedDict(
+    "WorkflowConditionAnd",
+    {
+        "and": list[JsonObject]
+    },
+    closed=True,
+)
+
+
+WorkflowConditionOr = TypedDict(
+    "WorkflowConditionOr",
+    {
+        "or": list[JsonObject]
+    },
+    closed=True,
+)
+
+
+WorkflowConditionNot = TypedDict(
+    "WorkflowConditionNot",
+    {
+        "not": JsonObject
+    },
+    closed=True,
+)
+
+
+class WorkflowBranch(TypedDict, closed=True):
+    """
+    A branch.
+    """
+
+    steps: NotRequired[Optional[list[JsonObject]]]
+    """
+    The steps.
+    """
+
+
 class WorkflowEvent(TypedDict, closed=True):
     """
     The event that a step waits for.
@@ -3849,6 +3883,115 @@ class WorkflowStepHttp(TypedDict, closed=True):
     """
 
 
+class Branch(TypedDict, closed=True):
+    """
+    A branch.
+    """
+
+    name: NotRequired[Optional[str]]
+    """
+    A name for people.
+    """
+    steps: list[JsonObject]
+    """
+    The steps.
+    """
+
+
+class WorkflowStepParallel(TypedDict, closed=True):
+    """
+    Runs branches at the same time.
+    """
+
+    type: Literal["parallel"]
+    """
+    Always `parallel`.
+    """
+    step_id: NotRequired[Optional[str]]
+    """
+    The name of the step in references. Required, unless `id` is set.
+    """
+    id: NotRequired[Optional[str]]
+    """
+    The same as `step_id`.
+    """
+    name: NotRequired[Optional[str]]
+    """
+    A name for people.
+    """
+    depends_on: NotRequired[Optional[list[str]]]
+    """
+    Steps that must end before this one starts, besides those it refers to.
+    """
+    continue_on_error: NotRequired[Optional[bool]]
+    """
+    True: the workflow continues if the step fails.
+    """
+    timeout_seconds: NotRequired[Optional[float]]
+    """
+    The time limit.
+    """
+    branches: list[Branch]
+    """
+    The branches, which run at the same time.
+    """
+
+
+class WorkflowStepMap(TypedDict, closed=True):
+    """
+    Runs steps for each item of an array.
+    """
+
+    type: Literal["map"]
+    """
+    Always `map`.
+    """
+    step_id: NotRequired[Optional[str]]
+    """
+    The name of the step in references. Required, unless `id` is set.
+    """
+    id: NotRequired[Optional[str]]
+    """
+    The same as `step_id`.
+    """
+    name: NotRequired[Optional[str]]
+    """
+    A name for people.
+    """
+    depends_on: NotRequired[Optional[list[str]]]
+    """
+    Steps that must end before this one starts, besides those it refers to.
+    """
+    continue_on_error: NotRequired[Optional[bool]]
+    """
+    True: the workflow continues if the step fails.
+    """
+    timeout_seconds: NotRequired[Optional[float]]
+    """
+    The time limit.
+    """
+    items: Union[list[Any], str]
+    """
+    An array, or a reference to one.
+    """
+    item_name: NotRequired[Optional[str]]
+    """
+    The name of the item in references; by default `item`.
+    """
+    max_concurrency: NotRequired[Optional[int]]
+    """
+    The number of items that run at the same time.
+    """
+    output: NotRequired[Any]
+    """
+    The output of each item.
+    """
+    steps: list[JsonObject]
+    """
+    The steps.
+    """
+
+
 class WorkflowStepWait(TypedDict, closed=True):
     """
     Waits for a time or an event. Needs exactly one of seconds, until and event.
@@ -4432,6 +4575,18 @@ class Delivery(TypedDict):
     """
 
 
+WorkflowCondition: TypeAlias = Union[
+    WorkflowConditionAnd,
+    WorkflowConditionOr,
+    WorkflowConditionNot,
+    WorkflowConditionComparison,
+    WorkflowConditionPresence,
+]
+"""
+A condition.
+"""
+
+
 class ChatMessage(TypedDict):
     """
     A message of the conversation.
@@ -4464,6 +4619,53 @@ class DecisionsRequest(TypedDict, closed=True):
     questions: dict[Questions, DecisionsQuestion]
     """
     The questions by name, up to 256. A name has up to 256 characters.
+    """
+
+
+class WorkflowStepChoice(TypedDict, closed=True):
+    """
+    Runs one of two branches.
+    """
+
+    type: Literal["choice"]
+    """
+    Always `choice`.
+    """
+    step_id: NotRequired[Optional[str]]
+    """
+    The name of the step in references. Required, unless `id` is set.
+    """
+    id: NotRequired[Optional[str]]
+    """
+    The same as `step_id`.
+    """
+    name: NotRequired[Optional[str]]
+    """
+    A name for people.
+    """
+    depends_on: NotRequired[Optional[list[str]]]
+    """
+    Steps that must end before this one starts, besides those it refers to.
+    """
+    continue_on_error: NotRequired[Optional[bool]]
+    """
+    True: the workflow continues if the step fails.
+    """
+    timeout_seconds: NotRequired[Optional[float]]
+    """
+    The time limit.
+    """
+    condition: WorkflowCondition
+    """
+    The condition that chooses the branch.
+    """
+    condition_met_branch: WorkflowBranch
+    """
+    The branch that runs if the condition holds.
+    """
+    default_branch: NotRequired[Optional[WorkflowBranch]]
+    """
+    The branch that runs if the condition does not hold.
     """
 
 
@@ -4684,6 +4886,21 @@ class WebhookWorkflowFailed(TypedDict):
     """
 
 
+WorkflowStep: TypeAlias = Union[
+    WorkflowStepModel,
+    WorkflowStepHttp,
+    WorkflowStepParallel,
+    WorkflowStepChoice,
+    WorkflowStepMap,
+    WorkflowStepWait,
+    WorkflowStepPass,
+    WorkflowStepWorkflow,
+]
+"""
+One step, by its `type`.
+"""
+
+
 class ChatCompletionRequest(TypedDict):
     """
     A chat completion to create. Fields that are not listed here are passed to the model unchanged.
@@ -4747,6 +4964,57 @@ class ChatCompletionRequest(TypedDict):
     """
 
 
+class WorkflowDefinition(TypedDict, closed=True):
+    """
+    What a workflow does. A value with a reference such as `{{inputs.name}}` is resolved when its
+    step starts.
+    """
+
+    steps: list[WorkflowStep]
+    """
+    The steps. A step starts as soon as all the steps it refers to have ended.
+    """
+    input_schema: NotRequired[Optional[JsonObject]]
+    """
+    The JSON Schema of the inputs.
+    """
+    metadata: NotRequired[Optional[JsonObject]]
+    """
+    `output_mapping`, and any other data that belongs to the definition.
+    """
+    version: NotRequired[Optional[str]]
+    """
+    A mark for clients. The service does not use it.
+    """
+
+
+class NewVersion(TypedDict):
+    """
+    A version to create or update. The base host takes the version's ID from the path.
+    """
+
+    version_id: NotRequired[Optional[str]]
+    """
+    The version's ID. If present, it must match the path.
+    """
+    definition: WorkflowDefinition
+    """
+    What the workflow does.
+    """
+    locked: NotRequired[Optional[bool]]
+    """
+    Whether the version is locked. A locked version can run, but not be changed.
+    """
+    production: NotRequired[Optional[bool]]
+    """
+    A mark for clients. The service does not use it.
+    """
+    allowed_to_share: NotRequired[Optional[bool]]
+    """
+    Whether other organizations may run this version. If omitted, the setting does not change.
+    """
+
+
 class NewWorkflow(TypedDict):
     """
     A workflow to create. On the base host, the description is optional.
@@ -4779,276 +5047,4 @@ class NewWorkflow(TypedDict):
     definition: WorkflowDefinition
     """
     What the workflow does.
-    """
-
-
-class WorkflowDefinition(TypedDict, closed=True):
-    """
-    What a workflow does. A value with a reference such as `{{inputs.name}}` is resolved when its
-    step starts.
-    """
-
-    steps: list[WorkflowStep]
-    """
-    The steps. A step starts as soon as all the steps it refers to have ended.
-    """
-    input_schema: NotRequired[Optional[JsonObject]]
-    """
-    The JSON Schema of the inputs.
-    """
-    metadata: NotRequired[Optional[JsonObject]]
-    """
-    `output_mapping`, and any other data that belongs to the definition.
-    """
-    version: NotRequired[Optional[str]]
-    """
-    A mark for clients. The service does not use it.
-    """
-
-
-WorkflowStep: TypeAlias = Union[
-    WorkflowStepModel,
-    WorkflowStepHttp,
-    "WorkflowStepParallel",
-    "WorkflowStepChoice",
-    "WorkflowStepMap",
-    WorkflowStepWait,
-    WorkflowStepPass,
-    WorkflowStepWorkflow,
-]
-"""
-One step, by its `type`.
-"""
-
-
-WorkflowCondition: TypeAlias = Union[
-    "WorkflowConditionAnd",
-    "WorkflowConditionOr",
-    "WorkflowConditionNot",
-    WorkflowConditionComparison,
-    WorkflowConditionPresence,
-]
-"""
-A condition.
-"""
-
-
-WorkflowConditionAnd = TypedDict(
-    "WorkflowConditionAnd",
-    {
-        "and": list[WorkflowCondition]
-    },
-    closed=True,
-)
-
-
-WorkflowConditionOr = TypedDict(
-    "WorkflowConditionOr",
-    {
-        "or": list[WorkflowCondition]
-    },
-    closed=True,
-)
-
-
-WorkflowConditionNot = TypedDict(
-    "WorkflowConditionNot",
-    {
-        "not": WorkflowCondition
-    },
-    closed=True,
-)
-
-
-class WorkflowBranch(TypedDict, closed=True):
-    """
-    A branch.
-    """
-
-    steps: NotRequired[Optional[list[WorkflowStep]]]
-    """
-    The steps.
-    """
-
-
-class NewVersion(TypedDict):
-    """
-    A version to create or update. The base host takes the version's ID from the path.
-    """
-
-    version_id: NotRequired[Optional[str]]
-    """
-    The version's ID. If present, it must match the path.
-    """
-    definition: WorkflowDefinition
-    """
-    What the workflow does.
-    """
-    locked: NotRequired[Optional[bool]]
-    """
-    Whether the version is locked. A locked version can run, but not be changed.
-    """
-    production: NotRequired[Optional[bool]]
-    """
-    A mark for clients. The service does not use it.
-    """
-    allowed_to_share: NotRequired[Optional[bool]]
-    """
-    Whether other organizations may run this version. If omitted, the setting does not change.
-    """
-
-
-class Branch(TypedDict, closed=True):
-    """
-    A branch.
-    """
-
-    name: NotRequired[Optional[str]]
-    """
-    A name for people.
-    """
-    steps: list[WorkflowStep]
-    """
-    The steps.
-    """
-
-
-class WorkflowStepParallel(TypedDict, closed=True):
-    """
-    Runs branches at the same time.
-    """
-
-    type: Literal["parallel"]
-    """
-    Always `parallel`.
-    """
-    step_id: NotRequired[Optional[str]]
-    """
-    The name of the step in references. Required, unless `id` is set.
-    """
-    id: NotRequired[Optional[str]]
-    """
-    The same as `step_id`.
-    """
-    name: NotRequired[Optional[str]]
-    """
-    A name for people.
-    """
-    depends_on: NotRequired[Optional[list[str]]]
-    """
-    Steps that must end before this one starts, besides those it refers to.
-    """
-    continue_on_error: NotRequired[Optional[bool]]
-    """
-    True: the workflow continues if the step fails.
-    """
-    timeout_seconds: NotRequired[Optional[float]]
-    """
-    The time limit.
-    """
-    branches: list[Branch]
-    """
-    The branches, which run at the same time.
-    """
-
-
-class WorkflowStepChoice(TypedDict, closed=True):
-    """
-    Runs one of two branches.
-    """
-
-    type: Literal["choice"]
-    """
-    Always `choice`.
-    """
-    step_id: NotRequired[Optional[str]]
-    """
-    The name of the step in references. Required, unless `id` is set.
-    """
-    id: NotRequired[Optional[str]]
-    """
-    The same as `step_id`.
-    """
-    name: NotRequired[Optional[str]]
-    """
-    A name for people.
-    """
-    depends_on: NotRequired[Optional[list[str]]]
-    """
-    Steps that must end before this one starts, besides those it refers to.
-    """
-    continue_on_error: NotRequired[Optional[bool]]
-    """
-    True: the workflow continues if the step fails.
-    """
-    timeout_seconds: NotRequired[Optional[float]]
-    """
-    The time limit.
-    """
-    condition: WorkflowCondition
-    """
-    The condition that chooses the branch.
-    """
-    condition_met_branch: WorkflowBranch
-    """
-    The branch that runs if the condition holds.
-    """
-    default_branch: NotRequired[Optional[WorkflowBranch]]
-    """
-    The branch that runs if the condition does not hold.
-    """
-
-
-class WorkflowStepMap(TypedDict, closed=True):
-    """
-    Runs steps for each item of an array.
-    """
-
-    type: Literal["map"]
-    """
-    Always `map`.
-    """
-    step_id: NotRequired[Optional[str]]
-    """
-    The name of the step in references. Required, unless `id` is set.
-    """
-    id: NotRequired[Optional[str]]
-    """
-    The same as `step_id`.
-    """
-    name: NotRequired[Optional[str]]
-    """
-    A name for people.
-    """
-    depends_on: NotRequired[Optional[list[str]]]
-    """
-    Steps that must end before this one starts, besides those it refers to.
-    """
-    continue_on_error: NotRequired[Optional[bool]]
-    """
-    True: the workflow continues if the step fails.
-    """
-    timeout_seconds: NotRequired[Optional[float]]
-    """
-    The time limit.
-    """
-    items: Union[list[Any], str]
-    """
-    An array, or a reference to one.
-    """
-    item_name: NotRequired[Optional[str]]
-    """
-    The name of the item in references; by default `item`.
-    """
-    max_concurrency: NotRequired[Optional[int]]
-    """
-    The number of items that run at the same time.
-    """
-    output: NotRequired[Any]
-    """
-    The output of each item.
-    """
-    steps: list[WorkflowStep]
-    """
-    The steps.
     """

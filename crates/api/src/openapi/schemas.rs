@@ -86,6 +86,15 @@ impl Schemas {
         schemas.extend(self.read.take_definitions(true));
         name_variants(&mut schemas);
         schemas.values_mut().for_each(name_objects);
+        for (name, schema) in &mut schemas {
+            open_recursion(name, schema);
+            // A field that may only be null: openapi-fetch gives it a type without values.
+            if name == "WorkflowConditionPresence"
+                && let Some(Value::Object(fields)) = schema.pointer_mut("/properties")
+            {
+                fields.shift_remove("value");
+            }
+        }
         schemas.insert(
             "JsonObject".to_owned(),
             json!({
@@ -98,6 +107,29 @@ impl Schemas {
         operations.for_each(|one| collect_used(one, &schemas, &mut used));
         schemas.retain(|name, _| used.contains(name));
         schemas
+    }
+}
+
+/// Replaces the steps inside steps, and the conditions inside conditions, by arbitrary objects:
+/// client generators fail on types that contain themselves. `/schemas/workflow.json`, for editors,
+/// describes all levels.
+fn open_recursion(name: &str, value: &mut Value) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(|item| open_recursion(name, item)),
+        Value::Object(fields) => {
+            let reference = fields.get("$ref").and_then(Value::as_str);
+            let target = reference.and_then(|place| place.strip_prefix(SCHEMAS));
+            let is_recursive = match target {
+                Some("WorkflowStep") => name != "WorkflowDefinition",
+                Some("WorkflowCondition") => name.starts_with("WorkflowCondition"),
+                _ => false,
+            };
+            if is_recursive {
+                fields.insert("$ref".to_owned(), OBJECT.into());
+            }
+            fields.values_mut().for_each(|field| open_recursion(name, field));
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
 
