@@ -1728,7 +1728,7 @@ export interface components {
              * @description When the model was created, in Unix seconds. 0 if unknown.
              */
             created: number;
-            /** @description The owner of the model, as its source names it. */
+            /** @description The owner of the model, as reported by its source. */
             owned_by: string;
             /** @description Where the model runs. */
             source: components["schemas"]["RouterModelSource"];
@@ -3937,7 +3937,7 @@ export interface components {
              * @enum {string}
              */
             operator: "equals" | "not_equals" | "greater_than" | "less_than" | "greater_than_or_equal" | "less_than_or_equal" | "contains" | "matches" | "string_matches" | "in" | "not_in";
-            /** @description What the value of the expression is compared with. */
+            /** @description The value to compare the expression with. */
             value: unknown;
         };
         /** @description Tests whether a value is there. */
@@ -3968,15 +3968,15 @@ export interface components {
         };
         /** @description The retries of a step. */
         WorkflowRetry: {
-            /** @description The number of attempts, with the first one. */
+            /** @description The maximum number of attempts, including the first. */
             max_attempts?: number | null;
             /** @description The delay before the second attempt. */
             initial_delay_seconds?: number | null;
-            /** @description By what each further delay is longer. */
+            /** @description The factor by which each further delay grows. */
             backoff_multiplier?: number | null;
             /** @description The longest delay. */
             max_delay_seconds?: number | null;
-            /** @description The classes of errors that are retried; by default those that may pass. */
+            /** @description The classes of errors that are retried; by default the transient ones. */
             retry_on?: ("content_moderation" | "execution_timeout" | "invalid_user_input" | "invalid_model_config" | "provider_auth" | "provider_error" | "provider_rate_limit" | "provider_unavailable" | "internal_error" | "unknown")[] | null;
         };
         /**
@@ -5104,7 +5104,7 @@ export interface components {
             version?: unknown;
             /** @description The inputs of the model. */
             params?: components["schemas"]["JsonObject"] | null;
-            /** @description What runs if the step fails. */
+            /** @description The replacement that runs if the step fails. */
             fallback?: components["schemas"]["WorkflowModelFallback"] | null;
         };
         /** @description Sends an HTTP request. */
@@ -5150,9 +5150,9 @@ export interface components {
             timeout?: number | null;
             /** @description The credentials. */
             auth?: components["schemas"]["WorkflowAuth"] | null;
-            /** @description Which responses fail the step. */
+            /** @description The responses that fail the step. */
             fail_when?: "connection_error" | "non_2xx" | number[] | null;
-            /** @description What runs if the step fails. */
+            /** @description The replacement that runs if the step fails. */
             fallback?: components["schemas"]["WorkflowHttpFallback"] | null;
         };
         /** @description Runs branches at the same time. */

@@ -37,7 +37,7 @@ const POLICY: HeaderValue = HeaderValue::from_static(
 );
 /// The page of all screens.
 pub const PAGE: &str = "index.html";
-/// What stands for the path below which the dashboard is served, in the page.
+/// The placeholder in the page for the path below which the dashboard is served.
 const PLACE: &str = "{place}";
 /// Maximum length of a request header. A longer header is ignored.
 const HEADER_MAX: usize = 4096;

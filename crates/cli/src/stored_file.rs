@@ -36,7 +36,7 @@ pub(super) enum Command {
     },
     /// Show one file, as JSON, with a link to its contents
     Show(Known),
-    /// Upload a file and print a link to its contents, for inputs of models
+    /// Upload a file and print its URL, which models accept as input
     Upload {
         #[arg(value_name = "FILE")]
         file: PathBuf,

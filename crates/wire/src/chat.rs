@@ -259,7 +259,7 @@ pub struct Model<'a> {
     pub object: &'static str,
     /// When the model was created, in Unix seconds. 0 if unknown.
     pub created: i64,
-    /// The owner of the model, as its source names it.
+    /// The owner of the model, as reported by its source.
     pub owned_by: &'a str,
     /// Where the model runs.
     pub source: ModelSource,

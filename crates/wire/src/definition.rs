@@ -92,7 +92,7 @@ schemas! {
         object_of("Compares two values.", &["expression", "operator", "value"], json!({
             "expression": {"type": "string"},
             "operator": {"type": "string", "enum": tests},
-            "value": {"description": "What the value of the expression is compared with."},
+            "value": {"description": "The value to compare the expression with."},
         }))
     };
     /// Tests whether a value is there.
@@ -133,14 +133,14 @@ schemas! {
             })),
         ]})
     };
-    /// What replaces a model that fails.
+    /// The replacement for a model that fails.
     ModelFallback, "WorkflowModelFallback", |_| {
         object_of("The model that runs if that of the step fails.", &[], json!({
             "enabled": flag(), "model": nullable(json!({"type": "string"})), "version": {},
             "params": object(),
         }))
     };
-    /// What replaces a request that fails.
+    /// The replacement for a request that fails.
     HttpFallback, "WorkflowHttpFallback", |generator| {
         let fields = merged(request(generator), json!({"enabled": flag()}));
         object_of("The request that is sent if that of the step fails.", &["url"], fields)
@@ -174,18 +174,18 @@ schemas! {
 /// The types of header fields and query parameters.
 const SCALAR: [&str; 3] = ["string", "number", "boolean"];
 
-/// What fields mean that are not described where they are. Most are in several objects.
+/// Descriptions of fields, by name. Most fields are in several objects.
 const MEANINGS: &[(&str, &str)] = &[
     ("and", "The conditions."),
     ("or", "The conditions."),
     ("not", "The condition."),
     ("expression", "The value: `{{step.output}}` or `$.step.output`."),
     ("operator", "The comparison."),
-    ("max_attempts", "The number of attempts, with the first one."),
+    ("max_attempts", "The maximum number of attempts, including the first."),
     ("initial_delay_seconds", "The delay before the second attempt."),
-    ("backoff_multiplier", "By what each further delay is longer."),
+    ("backoff_multiplier", "The factor by which each further delay grows."),
     ("max_delay_seconds", "The longest delay."),
-    ("retry_on", "The classes of errors that are retried; by default those that may pass."),
+    ("retry_on", "The classes of errors that are retried; by default the transient ones."),
     ("type", "The type."),
     ("username", "The user name."),
     ("password", "The password."),
@@ -195,7 +195,7 @@ const MEANINGS: &[(&str, &str)] = &[
     ("model", "The slug of the model."),
     ("version", "Accepted and ignored."),
     ("params", "The inputs of the model."),
-    ("fallback", "What runs if the step fails."),
+    ("fallback", "The replacement that runs if the step fails."),
     ("steps", "The steps."),
     ("schema", "The JSON Schema of the event's payload."),
     ("timeout_seconds", "The time limit."),
@@ -206,7 +206,7 @@ const MEANINGS: &[(&str, &str)] = &[
     ("body", "JSON, or a string that is sent unchanged."),
     ("timeout", "The same as `timeout_seconds`."),
     ("auth", "The credentials."),
-    ("fail_when", "Which responses fail the step."),
+    ("fail_when", "The responses that fail the step."),
     ("branches", "The branches, which run at the same time."),
     ("condition", "The condition that chooses the branch."),
     ("condition_met_branch", "The branch that runs if the condition holds."),

@@ -18,6 +18,9 @@ use super::shown::Shown;
 use super::{Service, signal, until, within};
 use orrery_api::Role;
 
+/// The console's lines about a service that does not answer.
+pub(crate) const CONNECTION_LOST: [&str; 4] =
+    ["ERR_CONNECTION_REFUSED", "ERR_EMPTY_RESPONSE", "ERR_INCOMPLETE", "ERR_CONNECTION_RESET"];
 const NEEDED: &str = "Debian's packages chromium and chromium-driver are installed: tests/run";
 
 /// Maximum number of attempts to start chromedriver: it picks a port for IPv4 that may be taken for

@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use orrery_app::Running;
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 
@@ -25,13 +26,13 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// Starts the proxy of this name in front of `service`; `None` for the service's own port.
+    /// Starts the proxy of this name in front of a service's one port, if it has one; `None` for
+    /// the port itself.
     ///
     /// The program is searched in `target/proxies`, where `tests/one-port` puts it.
-    pub(crate) async fn start(name: &str, service: SocketAddr) -> Option<Self> {
-        if name == NONE {
-            return None;
-        }
+    pub(crate) async fn in_front(name: Option<&str>, running: &Running) -> Option<Self> {
+        let name = name.filter(|name| *name != NONE)?;
+        let service = running.one_port?;
         let top = Path::new(env!("CARGO_MANIFEST_DIR"));
         let folder = tempfile::tempdir().unwrap();
         let at = folder.path().join("config");

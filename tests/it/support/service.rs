@@ -151,10 +151,7 @@ impl Service {
         let other = accounts.create_organization("other").await.unwrap();
         let (_, other_key) = accounts.create_key(other.id, "test", "test", None).await.unwrap();
         let connections = Client::builder(TokioExecutor::new()).build_http();
-        let proxy = match (through.as_deref(), running.one_port) {
-            (Some(name), Some(front)) => Proxy::start(name, front).await,
-            _ => None,
-        };
+        let proxy = Proxy::in_front(through.as_deref(), &running).await;
         Self { folder, config, running, key, other_key, organization, connections, proxy, runtime }
     }
 
@@ -172,10 +169,8 @@ impl Service {
         let runtime = Own::new();
         let running = runtime.start(&self.config).await;
         let connections = Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();
-        let proxy = match (self.proxy, running.one_port) {
-            (Some(proxy), Some(front)) => Proxy::start(proxy.name(), front).await,
-            _ => None,
-        };
+        let name = self.proxy.as_ref().map(Proxy::name);
+        let proxy = Proxy::in_front(name, &running).await;
         Self { running, connections, proxy, runtime, ..self }
     }
 

@@ -1276,7 +1276,7 @@ class WorkflowConditionComparison(TypedDict, closed=True):
     """
     value: Any
     """
-    What the value of the expression is compared with.
+    The value to compare the expression with.
     """
 
 
@@ -1302,7 +1302,7 @@ class WorkflowRetry(TypedDict, closed=True):
 
     max_attempts: NotRequired[Optional[int]]
     """
-    The number of attempts, with the first one.
+    The maximum number of attempts, including the first.
     """
     initial_delay_seconds: NotRequired[Optional[float]]
     """
@@ -1310,7 +1310,7 @@ class WorkflowRetry(TypedDict, closed=True):
     """
     backoff_multiplier: NotRequired[Optional[float]]
     """
-    By what each further delay is longer.
+    The factor by which each further delay grows.
     """
     max_delay_seconds: NotRequired[Optional[float]]
     """
@@ -1318,7 +1318,7 @@ class WorkflowRetry(TypedDict, closed=True):
     """
     retry_on: NotRequired[Optional[list[Literal["content_moderation", "execution_timeout", "invalid_user_input", "invalid_model_config", "provider_auth", "provider_error", "provider_rate_limit", "provider_unavailable", "internal_error", "unknown"]]]]
     """
-    The classes of errors that are retried; by default those that may pass.
+    The classes of errors that are retried; by default the transient ones.
     """
 
 
@@ -2290,7 +2290,7 @@ class RouterModel(TypedDict):
     """
     owned_by: str
     """
-    The owner of the model, as its source names it.
+    The owner of the model, as reported by its source.
     """
     source: RouterModelSource
     """
@@ -3800,7 +3800,7 @@ class WorkflowStepModel(TypedDict, closed=True):
     """
     fallback: NotRequired[Optional[WorkflowModelFallback]]
     """
-    What runs if the step fails.
+    The replacement that runs if the step fails.
     """
 
 
@@ -3875,11 +3875,11 @@ class WorkflowStepHttp(TypedDict, closed=True):
     """
     fail_when: NotRequired[Optional[Union[Literal["connection_error"], Literal["non_2xx"], list[int]]]]
     """
-    Which responses fail the step.
+    The responses that fail the step.
     """
     fallback: NotRequired[Optional[WorkflowHttpFallback]]
     """
-    What runs if the step fails.
+    The replacement that runs if the step fails.
     """
 
 

@@ -89,10 +89,8 @@ impl Schemas {
         for (name, schema) in &mut schemas {
             open_recursion(name, schema);
             // A field that may only be null: openapi-fetch gives it a type without values.
-            if name == "WorkflowConditionPresence"
-                && let Some(Value::Object(fields)) = schema.pointer_mut("/properties")
-            {
-                fields.shift_remove("value");
+            if let Some(Value::Object(fields)) = schema.pointer_mut("/properties") {
+                fields.retain(|_, field| field["type"] != "null");
             }
         }
         schemas.insert(
