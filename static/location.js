@@ -44,7 +44,8 @@ const SCROLL_WAIT_MS = 5000;
 const SCROLL_HOLD_MS = 300;
 const SCROLL_REST_MS = 150;
 
-// Scrolls to `top` as soon as the page is tall enough, unless the person scrolls first.
+// Scrolls to `top`, or as far as the page reaches while it grows, unless the person scrolls first. Long tables grow when
+// they are scrolled into view: the height of rows outside the viewport is an estimate.
 function scrollBack(top) {
   const abort = new AbortController();
   restoring = abort;
@@ -53,21 +54,21 @@ function scrollBack(top) {
     addEventListener(name, () => abort.abort(), { signal: abort.signal, passive: true });
   const begun = performance.now();
   let reached = null;
-  let height = null;
+  let last = { height: null, goal: null };
   const look = (now) => {
     if (abort.signal.aborted) return;
-    const current = document.documentElement.scrollHeight;
-    const isAway = Math.abs(scrollY - top) > 1;
+    const height = document.documentElement.scrollHeight;
+    const goal = Math.min(top, height - innerHeight);
+    const isAway = Math.abs(scrollY - goal) > 1;
     // A page of the same height that has moved was moved by the person, for example with the scroll bar.
-    if (isAway && current === height) {
+    if (isAway && height === last.height && goal === last.goal) {
       abort.abort();
       return;
     }
-    if (current - innerHeight >= top) {
-      if (isAway) scrollTo(0, top);
-      if (isAway || reached === null) reached = now;
-      height = current;
-    }
+    if (isAway) scrollTo(0, goal);
+    if (goal < top) reached = null;
+    else if (isAway || reached === null) reached = now;
+    last = { height, goal };
     if (now - begun > SCROLL_WAIT_MS || (reached !== null && now - reached > SCROLL_HOLD_MS)) abort.abort();
     else requestAnimationFrame(look);
   };
