@@ -133,6 +133,7 @@ fn first_setting_keeps_data_keys_and_ports() {
     assert_eq!(place.shown("agent.model"), ("llama".into(), "file".to_owned()));
     assert_eq!(place.shown("data_dir"), (data.clone(), "default".to_owned()));
     assert_eq!(place.shown("hosts.base.listen"), ("127.0.0.1:8080".into(), "default".to_owned()));
+    assert_eq!(place.shown("compat.optional_version"), (true.into(), "default".to_owned()));
     drop(service);
     let service = place.start_with_flags(&[]);
     assert!(place.accepts(&key));
@@ -144,6 +145,8 @@ fn first_setting_keeps_data_keys_and_ports() {
         fs::read_to_string(place.file()).unwrap()
     };
     assert!(text.contains(&format!("listen = \"{}:8080\"", place.address)), "{text}");
+    assert!(text.contains("\noptional_version = true\n"), "{text}");
+    assert!(text.contains("\ndisk_reserve = \"2GiB\"\n"), "{text}");
     assert!(place.fail(&["config", "init"]).contains("`orrery config set KEY VALUE`"));
     place.set_own();
     let changed = fs::read_to_string(place.file()).unwrap();
@@ -188,7 +191,9 @@ fn production_file_is_valid_and_sends_no_plain_secret() {
     assert!(text.contains("\nsend_plain_secret = false\n"), "{text}");
     assert!(text.contains("data_dir = \"/var/lib/orrery\""), "{text}");
     let config = orrery_config::Config::load(Path::new(&place.folder.path().join("box.toml")));
-    assert!(!config.unwrap().webhooks.send_plain_secret);
+    let config = config.unwrap();
+    assert!(!config.webhooks.send_plain_secret && !config.compat.optional_version);
+    assert_eq!(config.limits.disk_reserve, None, "it grows with the disk");
 }
 
 #[test]

@@ -19,6 +19,9 @@ const EXAMPLE_TITLE: &str = "# Orrery's configuration: every key with its defaul
 const TITLE: &str = "# Orrery's configuration: every key with the value that held when `orrery config init` wrote \
                      this\n# file. A key that is removed has its default again.\n";
 
+/// The key of the disk space that new work leaves free. The example has no value for it.
+const DISK_RESERVE: &str = "limits.disk_reserve";
+
 /// Where a value comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -101,6 +104,9 @@ pub fn file(config: &Config, folder: &Path, settings: &[Setting]) -> Result<Stri
         let written = toml::Value::try_from(&value).map_err(|error| error.to_string())?;
         text = edit::set(&text, &Setting::new(&key, &written.to_string())?)?;
     }
+    if let Some(size) = disk_reserve(config) {
+        text = edit::set(&text, &Setting::new(DISK_RESERVE, &size)?)?;
+    }
     settings.iter().try_fold(text, |text, setting| edit::set(&text, setting))
 }
 
@@ -167,12 +173,21 @@ fn of_service(config: &Config) -> Vec<(String, Json)> {
         ("audit.folder".to_owned(), path(&config.audit.folder)),
         ("metrics.listen".to_owned(), listen(&config.metrics.listen)),
         ("egress.allow".to_owned(), config.egress.allow.iter().map(ToString::to_string).collect()),
+        ("compat.optional_version".to_owned(), json!(config.compat.optional_version)),
+        (DISK_RESERVE.to_owned(), json!(disk_reserve(config))),
     ];
     for (name, host) in config.hosts.named() {
         rows.push((format!("hosts.{name}.listen"), listen(&host.listen)));
         rows.push((format!("hosts.{name}.public_url"), json!(host.public_url)));
     }
     rows
+}
+
+/// Returns the disk reserve as it is written in files; `None`: it depends on the disk.
+fn disk_reserve(config: &Config) -> Option<String> {
+    const GIB: u64 = 1 << 30;
+    let bytes = config.limits.disk_reserve?;
+    Some(if bytes % GIB == 0 { format!("{}GiB", bytes / GIB) } else { bytes.to_string() })
 }
 
 fn parsed(text: &str) -> DeTable<'_> {

@@ -57,6 +57,8 @@ pub(super) struct Defaults {
     first_port: u16,
     metrics_port: u16,
     allow: &'static [&'static str],
+    disk_reserve: Option<u64>,
+    optional_version: bool,
     /// The machine's host name, for links to a host that listens on all addresses.
     pub(super) machine: String,
 }
@@ -72,6 +74,9 @@ impl Defaults {
             first_port: 8080,
             metrics_port: METRICS_PORT,
             allow: &["127.0.0.0/8", "::1/128"],
+            // The machine is a person's own, whose disk may be nearly full.
+            disk_reserve: Some(2 * GIB),
+            optional_version: true,
             machine: machine_name(),
         }
     }
@@ -99,6 +104,8 @@ impl Defaults {
             first_port: 8443,
             metrics_port: METRICS_PORT,
             allow: &[],
+            disk_reserve: None,
+            optional_version: false,
             machine: machine_name(),
         }
     }
@@ -145,7 +152,7 @@ fn everything(root: &mut Section<'_>, folder: &Path, defaults: &Defaults) -> Con
     Config {
         hosts,
         tls,
-        limits: root.section("limits", limits),
+        limits: root.section("limits", |section| limits(section, defaults)),
         engine: root.section("engine", engine),
         retention: root.section("retention", retention),
         webhooks: root.section("webhooks", webhooks),
@@ -167,7 +174,7 @@ fn everything(root: &mut Section<'_>, folder: &Path, defaults: &Defaults) -> Con
             keep: section.get("keep", 10, whole(1..=1000)),
         }),
         compat: root.section("compat", |section| Compat {
-            optional_version: section.get("optional_version", false, flag),
+            optional_version: section.get("optional_version", defaults.optional_version, flag),
         }),
         cors: root.section("cors", |section| Cors {
             allow_origins: section.get("allow_origins", Vec::new(), list(origin)),
@@ -353,7 +360,8 @@ fn tls(section: &mut Section<'_>, folder: &Path) -> Tls {
     Tls { mode, names }
 }
 
-fn limits(section: &mut Section<'_>) -> Limits {
+fn limits(section: &mut Section<'_>, defaults: &Defaults) -> Limits {
+    let disk_reserve = section.optional("disk_reserve", size(MIB..=64 * TIB));
     let body_bytes = section.get("body_bytes", 8 * 1024 * 1024, memory_size(KIB..=GIB));
     let time = || duration(MILLISECOND..=HOUR);
     Limits {
@@ -372,7 +380,7 @@ fn limits(section: &mut Section<'_>) -> Limits {
         write_timeout: section.get("write_timeout", 30 * SECOND, time()),
         keep_alive: section.get("keep_alive", 75 * SECOND, time()),
         connections: section.get("connections", 10_000, whole(1..=1_000_000)),
-        disk_reserve: section.optional("disk_reserve", size(MIB..=64 * TIB)),
+        disk_reserve: disk_reserve.or(defaults.disk_reserve),
         connections_per_address: section.get("connections_per_address", 1000, whole(1..=1_000_000)),
         rate: section.section("rate", rate),
         tokens_per_day: section.optional("tokens_per_day", whole(1..=TOKENS_PER_DAY_MAX)),
