@@ -37,23 +37,41 @@ const TILES = 60;
 
 export function List() {
   const name = place.value.query.get("q") ?? "";
-  const [most, setMost] = useState(TILES);
-  useEffect(() => setMost(TILES), [name]);
-  const models = useLoad((signal) => ask("GET", `${API}/models?limit=500&name=${encodeURIComponent(name)}`, undefined, { signal }), [name]);
+  const models = useLoad(
+    async (signal) => {
+      const of = (group) => ask("GET", `${API}/models?limit=500&group=${group}&name=${encodeURIComponent(name)}`, undefined, { signal });
+      const [own, utilities] = await Promise.all([of("models"), of("utilities")]);
+      return { own, utilities };
+    },
+    [name],
+  );
   return html`<${Page} title="Models" intro="Everything that this machine can run. Open a model to try it with a form.">
     <div class="filters"><${Field} label="Search">${(field) => html`<input ...${field} type="search" value=${name} onInput=${(event) => setQuery({ q: event.currentTarget.value })} />`}</${Field}></div>
-    <${Loaded} of=${models} empty=${(all) =>
-      all.length
-        ? null
-        : html`<${Empty} icon="box" title=${name ? "No model has this name" : "No models yet"}>
-      <p>${name ? "Try a part of the name." : "Models are files in the models folder of this machine. The person who runs it adds them."}</p></${Empty}>`}>${(
-      all,
-    ) => html`
-      <div class="cards">${all.slice(0, most).map(
-        (model) => html`<${Link} key=${model.slug} to=${`/app/models/${model.slug}`} class="tile"><h2><${Text}>${model.title}</${Text}></h2>
+    <${Loaded} of=${models}>${({ own, utilities }) => {
+      if (name && !own.length && !utilities.length)
+        return html`<${Empty} icon="box" title="No model has this name"><p>Try a part of the name.</p></${Empty}>`;
+      return html`${
+        own.length || name
+          ? html`<${Tiles} key=${name} all=${own} />`
+          : html`<${Empty} icon="box" title="No models of your own yet">
+      <p>Models are files in the models folder of this machine. The person who runs it adds them.</p></${Empty}>`
+      }
+      ${
+        utilities.length
+          ? html`<section><h2>Utilities</h2><p class="quiet">Small tools for texts, JSON and images that every installation has.</p>
+      <${Tiles} key=${name} all=${utilities} /></section>`
+          : null
+      }`;
+    }}</${Loaded}></${Page}>`;
+}
+
+function Tiles({ all }) {
+  const [most, setMost] = useState(TILES);
+  return html`<div class="cards">${all.slice(0, most).map(
+    (model) => html`<${Link} key=${model.slug} to=${`/app/models/${model.slug}`} class="tile"><h3><${Text}>${model.title}</${Text}></h3>
         <p class="mono">${model.slug}</p><p>${OUTPUTS[model.output_type] ?? model.output_type}${model.cost ? html` · ${model.cost.estimate}` : null}</p></${Link}>`,
-      )}</div>
-      ${all.length > most ? html`<div class="actions"><${Button} icon="chevron-down" onClick=${() => setMost(most + TILES)}>Show more of ${count(all.length)}</${Button}></div>` : null}`}</${Loaded}></${Page}>`;
+  )}</div>
+    ${all.length > most ? html`<div class="actions"><${Button} icon="chevron-down" onClick=${() => setMost(most + TILES)}>Show more of ${count(all.length)}</${Button}></div>` : null}`;
 }
 
 const OUTPUTS = {

@@ -32,7 +32,8 @@ async fn model_list_is_an_array_with_total_in_header() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     service.manifest(&provider.manifest("Vendor/Caption", "/echo", "title = 'What is SHOWN'"));
-    let total = builtin::ALL.len() + 1;
+    service.manifest(&provider.manifest("zoom", "/echo", ""));
+    let total = builtin::ALL.len() + 2;
     let answer = open(&service, "/v1/models").await;
     let all = answer.expect(200);
     assert_eq!(all.as_array().unwrap().len(), total);
@@ -42,9 +43,14 @@ async fn model_list_is_an_array_with_total_in_header() {
         ("name=is%20shown", vec!["Vendor/Caption"], 1),
         ("name=nobody", vec![], 0),
         ("limit=1", vec!["Vendor/Caption"], total),
-        ("limit=2&offset=1", vec!["html-to-text", "image-qr"], total),
+        // The built-in models come last.
+        ("limit=3", vec!["Vendor/Caption", "zoom", "html-to-text"], total),
+        ("limit=2&offset=2", vec!["html-to-text", "image-qr"], total),
         ("offset=1000", vec![], total),
         ("limit=500&name=image-", vec!["image-qr", "image-resize"], 2),
+        ("group=models", vec!["Vendor/Caption", "zoom"], 2),
+        ("group=utilities&limit=1", vec!["html-to-text"], total - 2),
+        ("group=models&name=image-", vec![], 0),
     ] {
         let answer = open(&service, &format!("/v1/models?{query}")).await;
         let page = answer.expect(200);
@@ -62,6 +68,8 @@ async fn model_list_out_of_range_page_names_the_range() {
         let answer = open(&service, &format!("/v1/models?limit={limit}")).await;
         answer.expect_error(400, "limit must be a whole number from 1 to 500");
     }
+    let answer = open(&service, "/v1/models?group=toys").await;
+    answer.expect_error(400, "group must be one of models, utilities");
     for offset in ["-1", "x", ""] {
         let answer = open(&service, &format!("/v1/models?offset={offset}")).await;
         answer.expect_error(400, "offset must be a whole number from 0 to 4294967295");

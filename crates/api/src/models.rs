@@ -28,6 +28,10 @@ const FORMAT: Param = Param::new(
      for a key in `Authorization: Bearer`, else to `catalog`",
 );
 
+/// The groups of the catalog's list.
+const MODELS: &str = "models";
+const UTILITIES: &str = "utilities";
+
 /// Returns whether the request asks for OpenAI's format.
 fn is_open_ai(context: &Context) -> Result<bool, crate::Error> {
     let is_open_ai = match context.request.query.get("format") {
@@ -49,12 +53,20 @@ pub(crate) const LIST: Doc = Doc {
     query: &[
         FORMAT,
         Param::new("name", Kind::Text, "A part of the slug or the title, case-insensitive"),
+        Param::new(
+            "group",
+            Kind::OneOf(|| vec![MODELS, UTILITIES]),
+            "`utilities` for the built-in tools for texts, JSON and images, `models` for all others. Defaults to both",
+        ),
         Param::limit(LIMIT_MAX, LIMIT_DEFAULT),
         OFFSET,
     ],
     responses: &[ResponseDoc {
         headers: &[TOTAL],
-        ..ResponseDoc::json::<List<'static>>(200, "The models, sorted by slug")
+        ..ResponseDoc::json::<List<'static>>(
+            200,
+            "The models, then the utilities, each sorted by slug",
+        )
     }],
     description: "Returns the models of the catalog as a bare array, a page at a time; \
                   `X-Total-Count` is the number of matches. Needs no key. With a key in \
@@ -74,9 +86,18 @@ pub(crate) async fn list(context: Context) -> Result<Response, crate::Error> {
     let limit = usize::try_from(query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)?)?;
     let offset = usize::try_from(query.number("offset", 0..=u64::from(u32::MAX), 0)?)?;
     let name = query.get("name").unwrap_or_default().to_lowercase();
+    let wants_utilities = match query.get("group") {
+        None => None,
+        Some(group @ (MODELS | UTILITIES)) => Some(group == UTILITIES),
+        Some(_) => {
+            let message = format!("group must be one of {MODELS}, {UTILITIES}");
+            return Err(crate::Error::bad_request(message));
+        }
+    };
     let matches = |model: &Arc<catalog::Model>| {
-        model.slug.as_str().to_lowercase().contains(&name)
-            || model.title.to_lowercase().contains(&name)
+        wants_utilities.is_none_or(|wanted| model.is_utility() == wanted)
+            && (model.slug.as_str().to_lowercase().contains(&name)
+                || model.title.to_lowercase().contains(&name))
     };
     let found: Vec<_> = context.services.catalog.list().into_iter().filter(matches).collect();
     let page: Vec<_> =

@@ -115,7 +115,7 @@ pub(crate) fn builtin_model(builtin: &'static Builtin, context: &BuiltinContext)
         timeout: BUILTIN_TIMEOUT,
         retry: Policy::once(),
         runner: context.runner(builtin),
-        runner_type: "builtin",
+        runner_type: builtin::TYPE.name,
         interface: None,
         detail: OnceLock::new(),
     })

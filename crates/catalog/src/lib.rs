@@ -70,6 +70,12 @@ pub struct Model {
 }
 
 impl Model {
+    /// Returns whether the model is one of the program's own tools for texts, JSON and images.
+    #[must_use]
+    pub fn is_utility(&self) -> bool {
+        self.runner_type == builtin::TYPE.name
+    }
+
     /// Validates the input of a request and fills in the schema's defaults.
     ///
     /// # Errors
@@ -232,10 +238,12 @@ impl Catalog {
         format!("there is no model {slug}{}", hint.unwrap_or_default())
     }
 
-    /// Returns all models, sorted by slug.
+    /// Returns all models: first those of the box, then the utilities, each sorted by slug.
     #[must_use]
     pub fn list(&self) -> Vec<Arc<Model>> {
-        self.shared.models.load().values().cloned().collect()
+        let mut all: Vec<_> = self.shared.models.load().values().cloned().collect();
+        all.sort_by_key(|model| model.is_utility());
+        all
     }
 
     /// Returns the number of models.
