@@ -9,8 +9,9 @@ use std::borrow::Cow;
 use serde_json::{Map, Value};
 
 use super::json_pointer::JsonPointer;
+use super::json_size::json_bytes;
 use super::reference::{Error, ErrorKind, Field, Reference, Root, Scope, Segment};
-use super::template::{Missing, RESOLVED_BYTES_MAX, Template, check_names, json_bytes};
+use super::template::{Missing, RESOLVED_BYTES_MAX, Template, check_names};
 use super::url_template::{self, UrlTemplate};
 
 /// The root of every reference.

@@ -33,6 +33,7 @@ pub mod invalid_request;
 pub mod json_fault;
 pub mod json_object;
 pub mod json_pointer;
+pub mod json_size;
 pub mod lane;
 pub mod legacy;
 pub mod logs;

@@ -9,11 +9,11 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::io;
 
 use serde_json::{Map, Value};
 
 use super::json_pointer::{JsonPointer, brief, unescaped};
+use super::json_size::{BRACKETS, Budget, COMMA, QUOTES, QUOTES_COLON_COMMA, Size};
 use super::reference::{Error, ErrorKind, Reference, Scope};
 
 /// Maximum bytes of JSON of a resolved step input: 8 MiB, so that a few references to large outputs
@@ -182,13 +182,10 @@ impl Template {
         self.evaluate(scope, Missing::Refuse, limit_bytes)
     }
 
-    /// The approximate bytes of JSON of the resolved value, counted up to `most`. Strings count
-    /// without their escapes, so that counting long strings is cheap.
+    /// The approximate size of the resolved value, counted up to `most` bytes of JSON.
     #[must_use]
-    pub fn bytes(&self, scope: &dyn Scope, most: usize) -> usize {
-        let mut budget = Budget { left: most, limit: most };
-        let counted = self.0.count(scope, &mut budget);
-        counted.map_or(most, |()| most.saturating_sub(budget.left))
+    pub fn size(&self, scope: &dyn Scope, most: usize) -> Size {
+        Size::counted(most, |budget| self.0.count(scope, budget))
     }
 
     /// [`Template::resolve`], with a choice of how to treat references to missing values.
@@ -201,7 +198,7 @@ impl Template {
         missing: Missing,
         limit_bytes: usize,
     ) -> Result<Value, Error> {
-        let budget = Budget { left: limit_bytes, limit: limit_bytes };
+        let budget = Budget::new(limit_bytes);
         Resolver { scope, missing, budget }.fill(&self.0, &JsonPointer::Root, DEPTH_MAX)
     }
 }
@@ -308,24 +305,32 @@ impl Node {
     /// Counts the bytes of the resolved value. Returns `None` if the budget is exhausted.
     fn count(&self, scope: &dyn Scope, budget: &mut Budget) -> Option<()> {
         let of = |reference: &Reference, budget: &mut Budget| match reference.look_up(scope) {
-            Some(value) => count_value(&value, budget),
+            Some(value) => budget.count(&value),
             None => Some(()),
         };
         match self {
-            Self::Constant(value) => count_value(value, budget),
+            Self::Constant(value) => budget.count(value),
             Self::Reference(reference) => of(reference, budget),
-            Self::Text(parts) => parts.iter().try_for_each(|part| match part {
-                Part::Literal(literal) => budget.spend(literal.len()),
-                Part::Reference(reference) => of(reference, budget),
+            Self::Text(parts) => budget.count_as_text(|budget| {
+                parts.iter().try_for_each(|part| match part {
+                    Part::Literal(literal) => budget.spend(literal.len()),
+                    Part::Reference(reference) => of(reference, budget),
+                })
             }),
-            Self::Array(items) => items.iter().try_for_each(|item| {
-                budget.spend(COMMA)?;
-                item.count(scope, budget)
-            }),
-            Self::Object(fields) => fields.iter().try_for_each(|(name, node)| {
-                budget.spend(name.len().saturating_add(QUOTES_COLON_COMMA))?;
-                node.count(scope, budget)
-            }),
+            Self::Array(items) => {
+                budget.open()?;
+                items.iter().try_for_each(|item| {
+                    budget.spend(COMMA)?;
+                    item.count(scope, budget)
+                })
+            }
+            Self::Object(fields) => {
+                budget.open()?;
+                fields.iter().try_for_each(|(name, node)| {
+                    budget.count_field(name)?;
+                    node.count(scope, budget)
+                })
+            }
         }
     }
 
@@ -392,12 +397,6 @@ fn parse_text(text: &str, place: &JsonPointer<'_>) -> Result<Node, Error> {
 }
 
 // --- resolution ---
-
-/// Bytes that JSON syntax adds to values.
-const BRACKETS: usize = 2;
-const COMMA: usize = 1;
-const QUOTES: usize = 2;
-const QUOTES_COLON_COMMA: usize = 4;
 
 struct Resolver<'s> {
     scope: &'s dyn Scope,
@@ -512,68 +511,6 @@ impl<'s> Resolver<'s> {
             .spend(bytes)
             .ok_or_else(|| Error::new(place, "the value", ErrorKind::TooLarge(self.budget.limit)))
     }
-}
-
-/// Counts a value as JSON, with strings unescaped. Returns `None` if the budget is exhausted.
-fn count_value(value: &Value, budget: &mut Budget) -> Option<()> {
-    match value {
-        Value::Null | Value::Bool(_) | Value::Number(_) => {
-            serde_json::to_writer(budget, value).ok()
-        }
-        Value::String(text) => budget.spend(text.len().saturating_add(QUOTES)),
-        Value::Array(items) => {
-            budget.spend(BRACKETS)?;
-            items.iter().try_for_each(|item| {
-                budget.spend(COMMA)?;
-                count_value(item, budget)
-            })
-        }
-        Value::Object(fields) => {
-            budget.spend(BRACKETS)?;
-            fields.iter().try_for_each(|(name, value)| {
-                budget.spend(name.len().saturating_add(QUOTES_COLON_COMMA))?;
-                count_value(value, budget)
-            })
-        }
-    }
-}
-
-/// A byte budget. As a writer, it only counts the bytes written.
-struct Budget {
-    left: usize,
-    limit: usize,
-}
-
-impl Budget {
-    fn spend(&mut self, bytes: usize) -> Option<()> {
-        self.left = self.left.checked_sub(bytes)?;
-        Some(())
-    }
-}
-
-impl io::Write for Budget {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.spend(bytes.len()).ok_or(io::ErrorKind::FileTooLarge)?;
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// The bytes of the JSON text of `value`.
-pub(super) fn json_bytes(value: &Value) -> usize {
-    let mut budget = Budget { left: usize::MAX, limit: usize::MAX };
-    match serde_json::to_writer(&mut budget, value) {
-        Ok(()) => budget.limit.saturating_sub(budget.left),
-        Err(_spent) => usize::MAX,
-    }
-}
-
-/// Whether the JSON text of `value` has at most `limit` bytes; stops counting at the limit.
-pub(super) fn fits_in(value: &Value, limit: usize) -> bool {
-    serde_json::to_writer(Budget { left: limit, limit }, value).is_ok()
 }
 
 fn nests_within(value: &Value, levels: usize) -> bool {

@@ -307,16 +307,17 @@ proptest! {
     }
 
     #[test]
-    fn template_bytes_are_counted_before_it_is_resolved(times in 0_usize..40, most in 0_usize..2000) {
+    fn template_size_is_counted_before_it_is_resolved(times in 0_usize..40, most in 0_usize..2000) {
         let written = json!([{"k": "{{inputs.a}} ".repeat(times)}, "{{draw.output}}", 7]);
         let template = Template::parse(&written).unwrap();
-        let bytes = template.bytes(&middle(), most);
+        let Size { text: bytes, memory } = template.size(&middle(), most);
         prop_assert!(bytes <= most);
         if let Ok(value) = template.resolve(&middle(), usize::MAX) {
             let text = value.to_string();
             // Brackets and quotation marks are not counted.
             let exact = text.len() - text.matches('\\').count();
             prop_assert!(bytes + 16 >= exact.min(most), "{} for {}", bytes, text);
+            prop_assert!(bytes == most || memory + 64 >= Size::of(&value).memory);
         }
     }
 }

@@ -12,9 +12,10 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 use url::Url;
 
 use super::json_pointer::JsonPointer;
+use super::json_size::fits_in;
 use super::mask::MASKED;
 use super::reference::{self, ErrorKind, Reference, Scope};
-use super::template::{Part, Template, fits_in};
+use super::template::{Part, Template};
 
 /// All characters except the unreserved ones.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');

@@ -2,7 +2,8 @@
 //!
 //! jemalloc, the binary's allocator, returns a free page ten seconds after its last use, but checks
 //! its pages only during allocations. A service that is idle after a burst of large documents would
-//! therefore keep hundreds of megabytes; [`keep_small`] returns them.
+//! therefore keep hundreds of megabytes, and one that builds many of them, more than a gigabyte;
+//! [`keep_small`] returns them.
 //!
 //! One of the four places that use `unsafe`: it calls two C functions that have no safe wrapper.
 
@@ -23,13 +24,17 @@ const PURGE_ALL: &std::ffi::CStr = c"arena.4096.purge";
 const KIB: usize = 1024;
 const MIB: usize = 1024 * KIB;
 /// How often to check memory use.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// The number of checks between two trims. A trim costs CPU time, since the pages are needed again.
+const LOOKS: u32 = 10;
 /// How far resident memory must exceed its value at startup for a trim to be worthwhile.
 const WORTH: usize = 64 * MIB;
+/// The same for a trim at each check.
+const PRESSING: usize = 128 * MIB;
 /// A trim that returns less than this is considered useless.
 const OF_USE: usize = 8 * MIB;
-/// The maximum number of checks between two trims after a useless trim: a minute.
-const LOOKS_MAX: u32 = 12;
+/// How many times as long the next trim may have to wait after useless ones: a minute in all.
+const BACKOFF_MAX: u32 = 12;
 
 /// Returns all pages without allocated bytes to the operating system: those of jemalloc, and those
 /// of the C library's allocator, which linked C libraries use.
@@ -122,25 +127,28 @@ pub fn keep_small(tasks: &Tasks) {
 #[derive(Debug)]
 struct Rhythm {
     at_start: usize,
-    looks_to_next: u32,
-    looks_between: u32,
+    /// Checks since the last trim.
+    looks: u32,
+    backoff: u32,
 }
 
 impl Rhythm {
     const fn new(at_start: usize) -> Self {
-        Self { at_start, looks_to_next: 0, looks_between: 1 }
+        Self { at_start, looks: LOOKS, backoff: 1 }
     }
 
     fn is_due(&mut self, resident: usize) -> bool {
-        self.looks_to_next = self.looks_to_next.saturating_sub(1);
-        self.looks_to_next == 0 && resident >= self.at_start.saturating_add(WORTH)
+        self.looks = self.looks.saturating_add(1);
+        let above = resident.saturating_sub(self.at_start);
+        let between = if above >= PRESSING { 1 } else { LOOKS };
+        above >= WORTH && self.looks >= between.saturating_mul(self.backoff)
     }
 
     fn trimmed(&mut self, before: usize, after: usize) {
         let was_of_use = before.saturating_sub(after) >= OF_USE;
-        let doubled = self.looks_between.saturating_mul(2).min(LOOKS_MAX);
-        self.looks_between = if was_of_use { 1 } else { doubled };
-        self.looks_to_next = self.looks_between;
+        let doubled = self.backoff.saturating_mul(2).min(BACKOFF_MAX);
+        self.backoff = if was_of_use { 1 } else { doubled };
+        self.looks = 0;
     }
 }
 
@@ -183,5 +191,7 @@ mod tests {
         assert_eq!((1..).find(|_| rhythm.is_due(high)), Some(12));
         rhythm.trimmed(high, low + WORTH);
         assert!(rhythm.is_due(high));
+        rhythm.trimmed(high, low);
+        assert_eq!((1..).find(|_| rhythm.is_due(low + WORTH)), Some(LOOKS));
     }
 }

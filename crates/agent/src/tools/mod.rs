@@ -19,6 +19,7 @@ use super::servers::Called;
 use super::service::Inner;
 use orrery_domain::agent::{Begun, Behavior, Exchange, Task, ToolEnd, ToolResult, ToolTask};
 use orrery_domain::ids::{ExecutionId, OrganizationId};
+use orrery_domain::json_size::Size;
 use orrery_domain::money::Usd;
 use orrery_engine::{self as engine, ExchangeRun};
 use orrery_http::request::count_values;
@@ -283,7 +284,8 @@ impl Use<'_> {
     /// rejection.
     async fn arguments(&self) -> Result<(Map<String, Value>, Option<Turn>), Outcome> {
         let text = self.task.call.arguments.as_str();
-        let room = self.inner.engine.room_to_make(self.organization(), text.len()).await;
+        let size = Size::bound(text.len(), count_values(text.as_bytes()));
+        let room = self.inner.engine.room_to_make(self.organization(), size).await;
         parse_arguments(text).map(|arguments| (arguments, room)).map_err(Outcome::refused)
     }
 

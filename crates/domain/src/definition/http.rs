@@ -13,6 +13,7 @@ use url::Url;
 use super::fields::Fields;
 use crate::json_object::whole_number;
 use crate::json_pointer::{JsonPointer, brief};
+use crate::json_size::Size;
 use crate::reference::{Reference, Scope};
 use crate::template::{Template, check_name};
 use crate::url_template::{self, UrlTemplate};
@@ -196,10 +197,10 @@ impl Request {
     /// The size of the resolved request without credentials. Counting stops at `most` bytes per
     /// part.
     #[must_use]
-    pub fn bytes(&self, scope: &dyn Scope, most: usize) -> usize {
+    pub fn size(&self, scope: &dyn Scope, most: usize) -> Size {
         let fields = self.headers.iter().chain(&self.query).map(|(_, value)| value);
         let parts = std::iter::once(&self.url).chain(fields).chain(&self.body);
-        parts.map(|part| part.bytes(scope, most)).fold(0, usize::saturating_add)
+        parts.map(|part| part.size(scope, most)).fold(Size::default(), Size::plus)
     }
 
     pub(super) fn visit<'r>(

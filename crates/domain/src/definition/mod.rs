@@ -32,7 +32,7 @@ use self::order::order;
 use self::scope::{Checker, Inputs};
 use self::steps::{Draft, Reader};
 use super::json_pointer::JsonPointer;
-use super::template::fits_in;
+use super::json_size::fits_in;
 
 pub use self::http::{
     Auth, FailWhen, Http, KeyPlace, Method, Request, TIMEOUT_DEFAULT as HTTP_TIMEOUT_DEFAULT,

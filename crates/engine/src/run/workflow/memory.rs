@@ -26,6 +26,7 @@ use crate::scheduler::lanes::Parking;
 use crate::{Engine, Inner};
 use orrery_domain::definition::{Kind, Plan};
 use orrery_domain::ids::OrganizationId;
+use orrery_domain::json_size::Size;
 use orrery_domain::machine::workflow::ITEMS_MAX;
 use orrery_domain::payload::Payload;
 use orrery_http::request::count_values;
@@ -37,10 +38,11 @@ const BASE_BYTES: usize = 16 * 1024;
 const MAP_BYTES: usize = 1024 * 1024;
 /// Resolved values up to this size are not counted.
 const SMALL: usize = 1024;
-/// Memory per byte of a resolved value.
-const BYTES_PER_RESOLVED: usize = 4;
-/// Memory per byte of the inputs' JSON text.
-const BYTES_PER_INPUT: usize = 8;
+/// How often the JSON text of a resolved value is in memory: while it grows, and while it is stored
+/// or sent.
+const TEXTS_OF_RESOLVED: usize = 3;
+/// How often the JSON text of the inputs is in memory.
+const TEXTS_OF_INPUT: usize = 2;
 /// Bytes of large inputs per estimated map item.
 const INPUT_PER_ITEM: usize = 4;
 /// Memory of one item in addition to its value and its steps.
@@ -89,7 +91,7 @@ impl Memory {
     /// Counts the items of a map that opens, and takes memory beyond the estimate without waiting.
     pub(super) fn open_map(&mut self, items: &[Value], steps: usize) {
         let held: usize =
-            items.iter().map(|item| state_of(steps).saturating_add(held_by(item))).sum();
+            items.iter().map(|item| state_of(steps).saturating_add(Size::of(item).memory)).sum();
         self.turn.force(held.saturating_sub(self.for_items));
         self.for_items = self.for_items.saturating_sub(held);
     }
@@ -124,7 +126,7 @@ fn estimate(plan: Option<&Plan>, input: usize, values: usize) -> Estimate {
         let each = if branches { BRANCH_STEP_BYTES } else { STEP_BYTES };
         plan.steps().count().saturating_mul(each)
     });
-    Estimate { inputs: input.saturating_mul(BYTES_PER_INPUT), steps, items }
+    Estimate { inputs: memory_of(Size::bound(input, values), TEXTS_OF_INPUT), steps, items }
 }
 
 /// Counts the steps that run for each item of a map.
@@ -188,37 +190,29 @@ impl Inner {
 }
 
 impl Engine {
-    /// Waits for a share of memory for a value that is built from `bytes` of text and stored at
-    /// once. The holder of the share waits only for the disk.
-    pub async fn room_to_make(&self, organization: OrganizationId, bytes: usize) -> Option<Turn> {
-        OptionFuture::from(room(&self.inner.memory.resolving, organization, bytes)).await
+    /// Waits for a share of memory for a value that is built and stored at once. The holder of the
+    /// share waits only for the disk.
+    pub async fn room_to_make(&self, organization: OrganizationId, size: Size) -> Option<Turn> {
+        OptionFuture::from(room(&self.inner.memory.resolving, organization, size)).await
     }
 }
 
-/// Waits for a share of a budget for a resolved value of `bytes`. Returns `None` if the value is
-/// too small to count.
+/// Waits for a share of a budget for a resolved value. Returns `None` if the value is too small to
+/// count.
 pub(super) fn room(
     turns: &Arc<Turns>,
     organization: OrganizationId,
-    bytes: usize,
+    size: Size,
 ) -> Option<impl Future<Output = Turn> + Send + use<>> {
     let turns = Arc::clone(turns);
-    let amount = bytes.saturating_mul(BYTES_PER_RESOLVED);
-    (bytes > SMALL)
+    let amount = memory_of(size, TEXTS_OF_RESOLVED);
+    (size.text > SMALL)
         .then_some(async move { turns::on_behalf_of(organization, turns.take(amount)).await })
 }
 
-fn held_by(value: &Value) -> usize {
-    let within = match value {
-        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
-        Value::String(text) => text.len(),
-        Value::Array(items) => items.iter().map(held_by).sum(),
-        Value::Object(fields) => {
-            let fields = fields.iter();
-            fields.map(|(name, value)| 64 + name.len() + held_by(value)).sum()
-        }
-    };
-    within.saturating_add(size_of::<Value>())
+/// Returns the memory of a value that is also held `texts` times as text.
+const fn memory_of(size: Size, texts: usize) -> usize {
+    size.memory.saturating_add(size.text.saturating_mul(texts))
 }
 
 #[cfg(test)]
@@ -272,7 +266,7 @@ mod tests {
     async fn memory_of_what_an_agent_makes_up_is_waited_for() {
         let [greedy, other]: [OrganizationId; 2] = [new_id(), new_id()];
         let turns = Turns::new(1 << 20);
-        let ask = |who| OptionFuture::from(room(&turns, who, 64 << 10));
+        let ask = |who| OptionFuture::from(room(&turns, who, Size::bound(64 << 10, 1)));
         let mut held = Vec::new();
         while let Some(Some(turn)) = ask(greedy).now_or_never() {
             held.push(turn);
@@ -281,7 +275,12 @@ mod tests {
         assert!(ask(other).now_or_never().flatten().is_some(), "others go on");
         held.clear();
         assert!(ask(greedy).now_or_never().flatten().is_some());
-        assert!(OptionFuture::from(room(&turns, greedy, SMALL)).now_or_never().flatten().is_none());
+        assert!(
+            OptionFuture::from(room(&turns, greedy, Size::bound(SMALL, 1)))
+                .now_or_never()
+                .flatten()
+                .is_none()
+        );
     }
 
     #[tokio::test]

@@ -17,6 +17,7 @@ use crate::rows::SentEvent;
 use orrery_domain::classify::ErrorClass;
 use orrery_domain::definition::{Block, Choice, Kind, MapStep, Output, Parallel, Wait, WaitError};
 use orrery_domain::execution::{Execution, Fault};
+use orrery_domain::json_size::Size;
 use orrery_domain::machine::workflow::{Event, ITEMS_MAX, StepProgress};
 use orrery_domain::payload::Payload;
 use orrery_domain::reference;
@@ -152,7 +153,7 @@ impl Actor {
         instance: &Instance,
     ) -> Result<Event, Fault> {
         // Holds memory until the items are counted as part of the open map.
-        let _room = self.room_to_resolve(map.items.bytes(view, RESOLVED_BYTES_MAX)).await;
+        let _room = self.room_to_resolve(map.items.size(view, RESOLVED_BYTES_MAX)).await;
         let items = map.items.resolve(view, RESOLVED_BYTES_MAX);
         let Value::Array(items) = items.map_err(|error| unresolved(&error))? else {
             return Err(type_error("items must resolve to an array"));
@@ -168,8 +169,8 @@ impl Actor {
 
     /// Resolves a template into a payload.
     async fn resolve(&mut self, template: &Template, view: &View) -> StepResult<Payload> {
-        let bytes = template.bytes(view, RESOLVED_BYTES_MAX);
-        let _room = self.room_to_resolve(bytes).await;
+        let size = template.size(view, RESOLVED_BYTES_MAX);
+        let _room = self.room_to_resolve(size).await;
         self.slice.end().await;
         let value = match template.resolve(view, RESOLVED_BYTES_MAX) {
             Ok(value) => value,
@@ -181,9 +182,9 @@ impl Actor {
     /// Acquires memory for a value that is built and stored right away.
     fn room_to_resolve(
         &self,
-        bytes: usize,
+        size: Size,
     ) -> OptionFuture<impl Future<Output = Turn> + Send + use<>> {
-        memory::room(&self.inner.memory.resolving, self.organization, bytes).into()
+        memory::room(&self.inner.memory.resolving, self.organization, size).into()
     }
 
     /// Stores a value as a payload, in a file if it is large.
@@ -261,7 +262,7 @@ impl Actor {
             return Ok(Err(type_error(format!("the outputs of its steps exceed {limit} bytes"))));
         }
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        let _room = self.room_to_resolve(bytes).await;
+        let _room = self.room_to_resolve(Size::bound(bytes, 0)).await;
         let mut text = String::from("[");
         for (number, output) in outputs.iter().enumerate() {
             if number > 0 {

@@ -357,14 +357,15 @@ impl Actor {
 
     /// Returns a future that waits for the memory share of a call's input, if it needs one.
     fn room_for(&self, kind: &Kind, is_fallback: bool, view: &dyn Scope) -> Option<Taking> {
-        let bytes = match kind {
-            Kind::Model(model) => params_of(model, is_fallback).1.bytes(view, RESOLVED_BYTES_MAX),
-            Kind::Http(http) => request_of(http, is_fallback).bytes(view, RESOLVED_BYTES_MAX),
-            Kind::Workflow(child) => child.inputs.bytes(view, RESOLVED_BYTES_MAX),
-            Kind::Parallel(_) | Kind::Choice(_) | Kind::Map(_) | Kind::Wait(_) | Kind::Pass(_) => 0,
+        let size = match kind {
+            Kind::Model(model) => params_of(model, is_fallback).1.size(view, RESOLVED_BYTES_MAX),
+            Kind::Http(http) => request_of(http, is_fallback).size(view, RESOLVED_BYTES_MAX),
+            Kind::Workflow(child) => child.inputs.size(view, RESOLVED_BYTES_MAX),
+            Kind::Parallel(_) | Kind::Choice(_) | Kind::Map(_) | Kind::Wait(_) | Kind::Pass(_) => {
+                return None;
+            }
         };
-        let bytes = bytes.min(RESOLVED_BYTES_MAX);
-        let taking = memory::room(&self.inner.memory.calls, self.organization, bytes)?;
+        let taking = memory::room(&self.inner.memory.calls, self.organization, size)?;
         Some(Box::pin(taking))
     }
 }
