@@ -74,7 +74,7 @@ export function JsonEditor({ label, hint, value, onValue, onValid, readonly = fa
       isThere = false;
     };
   }, []);
-  // Counts external changes of the value: only these are copied into the editor.
+  // Counts external changes to the value: only these are copied into the editor.
   const [round, setRound] = useState(0);
   const wrote = useForeign(value, (foreign) => {
     setText(format(foreign));

@@ -5,7 +5,8 @@
 const LONG = 10;
 const LONG_MS = 2000;
 
-// The axis of spans `{from, to}` in milliseconds: `at(time)` in percent, and the shortened gaps.
+// Returns the axis for spans `{from, to}` in milliseconds: `at(time)` is a position in percent, and `gaps` are the idle
+// gaps that the axis shortens.
 export function axisOf(spans, from, to) {
   const end = Math.max(to, from + 1);
   const sorted = spans.filter((span) => span.to >= span.from).sort((a, b) => a.from - b.from);

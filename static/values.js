@@ -4,7 +4,7 @@
 import { html, useEffect, useRef } from "./vendor/preact.js";
 import { Button } from "./core.js";
 
-// Distinguishes an external change of `value` from one made here: typed text reaches `value` a few keys later.
+// Distinguishes an external change to `value` from one made here: typed text reaches `value` a few keys later.
 // Returns a function that records values written here.
 export function useForeign(value, onForeign) {
   const own = useRef([value]);

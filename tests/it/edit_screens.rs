@@ -80,7 +80,7 @@ async fn edit_screens_restore_what_a_select_has_replaced() {
         .await;
     browser.run(&format!("{retry}.click()")).await;
     gives(&browser, DRAFT, Value::Null).await;
-    // Ctrl+Z undoes the change of a select or a box that has the focus, but leaves typed text to
+    // Ctrl+Z undoes the change to a select or a box that has the focus, but leaves typed text to
     // the text field.
     steps_through(&browser, "Kind", &[(DOWN, "basic"), (UNDO, "bearer")]).await;
     browser.run(&format!("{retry}.focus(); {retry}.click()")).await;

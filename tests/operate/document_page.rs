@@ -30,7 +30,7 @@ const DOWNLOADED: &str = "Downloads/Qwen2.5-3B-Instruct-Q4_K_M.gguf";
 
 /// Time limit of a document's script.
 const PAGE_SECONDS: &str = "240";
-/// A `curl` that fails on an error of the service, unless the document shows an error.
+/// A wrapper of `curl` that fails on HTTP errors, unless the document shows one on purpose.
 const CURL: &str = "#!/bin/sh\n[ -n \"${ERRORS_ARE_SHOWN:-}\" ] || set -- --fail-with-body \"$@\"\n\
     PATH=${PATH#*:}\nexec curl \"$@\"\n";
 

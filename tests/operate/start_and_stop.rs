@@ -1,5 +1,5 @@
-//! Starting while another service is running or a port is in use; stopping, which is immediate if
-//! nothing is running and otherwise logs a message.
+//! Starts while another service is running or a port is in use. Stops: at once if nothing is
+//! running; otherwise the service logs what it waits for.
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener};

@@ -99,12 +99,18 @@ fn paths(text: &str) -> Vec<&str> {
     of_here.filter(|path| !path.contains(|c: char| "<>*{} …\n".contains(c))).collect()
 }
 
-/// The invalid references of the file at `path`.
+/// Whether a line is a marker of a merge that was not finished.
+fn is_conflict(line: &str) -> bool {
+    ["<<<<<<< ", ">>>>>>> "].iter().any(|marker| line.starts_with(marker))
+}
+
+/// The invalid references of the file at `path`, and its markers of unfinished merges.
 fn faults(root: &Path, path: &str, text: &str) -> Vec<String> {
     let mut faults = Vec::new();
     let read = |path: &str| fs::read_to_string(root.join(path));
     let is_document = path.ends_with(".md");
     let mut to_spec = 0;
+    faults.extend(text.lines().filter(|line| is_conflict(line)).map(str::to_owned));
     for Reference { path, headings: named } in references(text) {
         to_spec += usize::from(path.starts_with("docs/spec/"));
         let Ok(document) = read(&path) else {
@@ -249,6 +255,7 @@ fn docs_check_finds_broken_references() {
         ("docs/b.md", "[a](spec/hosts.md#whats-next) [b](#b)\n# b\n", 1),
         ("docs/spec/hosts.md", "[a](#whats-next) [b](../api.md#api)", 0),
         ("docs/b.md", "[a](none.md) [b](spec/hosts.md#none)", 2),
+        ("docs/b.md", "<<<<<<< HEAD\na\n=======\nb\n>>>>>>> 1234567 (Add b)\n", 2),
         ("docs/b.md", "`docs/spec/hosts.md`, `docs/none.rs`, `docs/<name>.rs`, `src/*.rs`", 1),
     ] {
         let found = faults(folder.path(), path, text);

@@ -202,8 +202,8 @@ pub(crate) async fn memory(context: Context) -> Result<Response, crate::Error> {
 pub(crate) const CLEAR: Doc = Doc {
     query: SESSION_QUERY,
     responses: &[ResponseDoc::json::<Cleared<'static>>(200, "The session's memory is deleted")],
-    description: "Deletes the exchanges and the summary of the session. An exchange that began \
-                  earlier is not stored. Repeating the request returns 200 with `cleared: false`.",
+    description: "Deletes the exchanges and the summary of the session. An exchange that is in \
+                  progress meanwhile is not stored. Repeating the request returns 200 with `cleared: false`.",
     ..Doc::new("sessions", "clear_memory", "Delete the memory of a session")
 };
 

@@ -57,8 +57,8 @@ impl Site {
                 None => false,
             };
         if !is_known {
-            let message = "this is not the dashboard's name: open it by the address in \
-                           `hosts.dashboard.public_url`, or set that to the name you use";
+            let message = "the dashboard is not served under this host name: open the address in \
+                           `hosts.dashboard.public_url`, or set that key to the name you use";
             return Err(crate::Error::status(StatusCode::MISDIRECTED_REQUEST, message));
         }
         // If a reverse proxy terminates TLS, the public URL has the scheme `https`.

@@ -124,7 +124,8 @@ pub(crate) async fn invite(mut context: Context) -> Result<Response, crate::Erro
 
 pub(crate) const INVITATIONS: Doc = Doc {
     responses: &[ResponseDoc::json::<Invitations>(200, "The open invitations, oldest first")],
-    description: "Returns the open invitations without their links, oldest first. For the Owner.",
+    description: "Returns the open invitations without their links, oldest first. Only the Owner can \
+                  call this.",
     ..Doc::new("links", "list_invitations", "List open invitations")
 };
 
@@ -140,7 +141,7 @@ pub(crate) const WITHDRAW: Doc = Doc {
         ResponseDoc::empty(204, "The invitation is revoked"),
         ResponseDoc::error(404, "Invitation not found"),
     ],
-    description: "Revokes an open invitation; its link stops working. For the Owner.",
+    description: "Revokes an open invitation; its link stops working. Only the Owner can call this.",
     ..Doc::new("links", "delete_invitation", "Revoke an invitation")
 };
 

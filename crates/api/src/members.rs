@@ -31,9 +31,9 @@ pub(crate) async fn list(context: Context) -> Result<Response, crate::Error> {
 pub(crate) const CHANGE: Doc = Doc {
     request: Some(RequestDoc::json::<MemberChange>()),
     responses: &[ResponseDoc::json::<Member>(200, "The updated member"), MISSING, OWNER],
-    description: "Grants or revokes the permission to create and delete API keys. For the Owner, \
-                  whose own record cannot be changed (409). Keys that the member created are not \
-                  affected.",
+    description: "Grants or revokes the permission to create and delete API keys. Keys that the \
+                  member created are not affected. Only the Owner can call this; the Owner's own \
+                  record cannot be changed (409).",
     ..Doc::new("members", "update_member", "Grant or revoke the permission 'Can manage API keys'")
 };
 
@@ -53,8 +53,8 @@ pub(crate) const REMOVE: Doc = Doc {
         OWNER,
     ],
     description: "Removes the member and ends the member's sessions. Keys that the member created \
-                  keep working, because they belong to the organization. For the Owner, who cannot \
-                  be removed (409).",
+                  keep working, because they belong to the organization. Only the Owner can call \
+                  this; the Owner cannot be removed (409).",
     ..Doc::new("members", "delete_member", "Remove a member")
 };
 
@@ -85,7 +85,7 @@ pub(crate) const RESET: Doc = Doc {
         MISSING,
     ],
     description: "Creates a link with which the member sets a new password, and returns its `url` \
-                  once. It works once, for 24 hours. For the Owner.",
+                  once. It works once, for 24 hours. Only the Owner can call this.",
     ..Doc::new("members", "reset_member", "Create a link with which a member sets a new password")
 };
 

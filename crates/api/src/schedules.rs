@@ -37,7 +37,7 @@ const NO_WORKFLOW: ResponseDoc = ResponseDoc::error(404, "Workflow not found");
 const NO_SCHEDULE: ResponseDoc = ResponseDoc::error(404, "Schedule not found");
 const SEVERAL: ResponseDoc = ResponseDoc::error(
     409,
-    "Several schedules have this name, it starts another workflow or model, or there are too many",
+    "Several schedules have this name, the one with this name starts another workflow or model, or there are too many",
 );
 const TOO_MANY: ResponseDoc = ResponseDoc::error(409, "There are too many schedules");
 

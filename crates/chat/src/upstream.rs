@@ -49,7 +49,7 @@ pub(crate) struct Opened {
 /// A request to send.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asked<'r> {
-    /// The path on a local process.
+    /// The path of the request's URL if a local process serves the model.
     pub path: &'static str,
     pub body: &'r Bytes,
     pub is_stream: bool,

@@ -300,8 +300,9 @@ fn http_date(text: &str) -> Option<Timestamp> {
     Some(Timestamp::from_micros(micros))
 }
 
-/// The receiver of a URL: scheme, host and port, such as `https://example.com:443`. All URLs that
-/// are not absolute http(s) URLs share one receiver, to which every attempt fails.
+/// The origin of a URL (scheme, host and port), which identifies a receiver, such as
+/// `https://example.com:443`. All URLs that are not absolute http(s) URLs share one receiver, to
+/// which every attempt fails.
 #[must_use]
 pub fn receiver(url: &str) -> String {
     Url::parse(url)

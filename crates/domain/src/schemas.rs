@@ -94,8 +94,8 @@ enumerations! {
     "BulkJobStatus": bulk::Status [Running, Completed, Cancelled]
         = "The status of a bulk job.";
     "ScheduleOverlap": Overlap [Skip, Queue, CancelOther, Allow]
-        = "What happens if the previous run has not ended when a schedule fires: the firing is \
-         skipped, waits for its end, cancels it, or runs beside it.";
+        = "What to do if a schedule fires while its previous run is unfinished: skip the new run, \
+         queue it until the previous one ends, cancel the previous one, or run both.";
     "WebhookEvent": webhook_endpoint::Event [
         PredictionStarted, PredictionCompleted, PredictionFailed, WorkflowStarted, WorkflowCompleted,
         WorkflowFailed, EndpointTest

@@ -1,6 +1,6 @@
 //! Billing: a ledger for each organization, and the balance, which is the sum of its entries.
 //!
-//! An entry and its change of the balance are one commit. The store's writer increments the balance
+//! An entry and its change to the balance are one commit. The store's writer increments the balance
 //! as a counter, so concurrent charges are never lost. A charge is part of the commit of the
 //! completion that causes it, so it happens exactly once.
 

@@ -355,7 +355,7 @@ mod tests {
     }
     const FILE: &str = "/v1/files/0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e/content";
 
-    /// Returns the links of one service before and after a change of `public_url`.
+    /// Returns the links of one service before and after a change to `public_url`.
     fn moved(clock: &Clock, folder: &std::path::Path) -> (SignedUrls, SignedUrls) {
         let at = |base: &str| SignedUrls { base: base.to_owned(), ..urls(clock, folder) };
         (at("http://old:8080/below"), at("https://new.lan"))

@@ -303,8 +303,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(40))]
 
-        /// Compares the results, page by page and with few seeks per page, with intersections of
-        /// sets.
+        /// Reads the results page by page, each with few seeks, and compares them with
+        /// intersections of sets.
         #[test]
         fn index_intersection_finds_exactly_the_common_ids(
             indexes in prop::collection::vec(prop::collection::btree_set(any::<u8>(), 0..60), 4),

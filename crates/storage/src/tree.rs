@@ -20,9 +20,9 @@ use super::pack;
 use orrery_domain::ids::{Id, RequestId};
 use orrery_runtime::new_id;
 
-/// The segment size of the engine's log: a leaf of 32 rows of 64 KiB fits into a quarter of it.
+/// The segment size of sled's log: a leaf of 32 rows of 64 KiB fits into a quarter of a segment.
 ///
-/// The engine's default is 512 KiB (`benches/store.rs`, `benches/README.md`, "store"). With values
+/// Sled's default is 512 KiB (`benches/store.rs`, `benches/README.md`, "store"). With values
 /// of 32 KiB, that default puts pages of the tree into separate files that are never synced (150
 /// files for 48 MiB), which rules it out. 8 MiB costs some 14 MiB more memory once a store has been
 /// filled, none while the store is empty, and 1.2 to 1.5 times the disk space.

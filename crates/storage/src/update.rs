@@ -1,4 +1,4 @@
-//! Changes of single records under optimistic concurrency control.
+//! Changes to single records under optimistic concurrency control.
 
 use super::commit::{Commit, Expect};
 use super::error::Error;

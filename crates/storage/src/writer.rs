@@ -128,7 +128,7 @@ impl Held {
     }
 }
 
-/// The changes of one commit, in the order of its writes.
+/// The changes to one commit, in the order of its writes.
 type Changes = Vec<(Key, Option<Vec<u8>>)>;
 
 impl Writer {

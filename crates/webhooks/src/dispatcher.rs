@@ -85,7 +85,7 @@ pub(super) enum Health {
     Unknown,
 }
 
-/// A change of a receiver's circuit that must be stored.
+/// A change to a receiver's circuit that must be stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum CircuitChange {
     Opened(EndpointName, Circuit),
@@ -376,7 +376,7 @@ impl Dispatcher {
         self.reopening.first().map(|(until, _)| *until)
     }
 
-    /// Returns the changes of circuits since the last call, in order.
+    /// Returns the changes to circuits since the last call, in order.
     pub(super) fn take_changes(&mut self) -> Vec<CircuitChange> {
         std::mem::take(&mut self.changes)
     }

@@ -80,10 +80,10 @@ schemas! {
         let parts = conditions(generator);
         object_of("Holds if one of its conditions holds.", &["or"], json!({"or": parts}))
     };
-    /// Holds if its condition does not hold.
+    /// Holds if the condition inside does not hold.
     Not, "WorkflowConditionNot", |generator| {
         let part = generator.subschema_for::<Condition>();
-        object_of("Holds if its condition does not hold.", &["not"], json!({"not": part}))
+        object_of("Holds if the condition inside does not hold.", &["not"], json!({"not": part}))
     };
     /// Compares a value with another one.
     Comparison, "WorkflowConditionComparison", |_| {

@@ -121,7 +121,7 @@ fn schema_has_exactly_the_fields_that_the_compiler_reads() {
     assert_eq!(seen, 8, "types of steps");
 }
 
-/// Changes each value of `place` in turn, at any depth, and calls `see` with the whole.
+/// Calls `see` with copies of `whole` in which one value, at `pointer` or nested in it, is changed.
 fn each_change(whole: &Value, pointer: &str, see: &mut dyn FnMut(&Value, &str)) {
     let strange = [
         json!({"no_such_field": []}),

@@ -33,7 +33,7 @@ pub struct Endpoint {
     /// The public key that verifies `v1a` signatures.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub public_key: Option<String>,
-    /// Whether the endpoint receives no events.
+    /// Whether the endpoint is disabled: it receives no events.
     pub disabled: bool,
     /// When the endpoint was disabled. Null if it is enabled.
     pub disabled_at: Option<Time>,
@@ -139,7 +139,7 @@ pub struct EndpointFields {
     pub workflow_ids: Option<Vec<WorkflowId>>,
     /// The signature scheme. Defaults to `v1`. It cannot be changed later.
     pub signature: Option<Scheme>,
-    /// Whether the endpoint receives no events.
+    /// Whether the endpoint is disabled: it receives no events.
     pub disabled: Option<bool>,
 }
 

@@ -1,4 +1,4 @@
-//! The audit log's entries about changes of workflows. They are derived from the record before and
+//! The audit log's entries about changes to workflows. They are derived from the record before and
 //! after the change, so that every caller gets the same entries.
 
 use orrery_domain::workflow::{Status, Version, Workflow};
@@ -54,7 +54,7 @@ pub(crate) fn between(before: &Workflow, after: &Workflow) -> Vec<Act> {
     acts
 }
 
-/// Describes the change of a version; `None` if it is unchanged.
+/// Describes the change to a version; `None` if it is unchanged.
 fn version_change(before: Option<&Version>, after: &Version) -> Option<&'static str> {
     let shared = |version: &Version| version.allowed_to_share;
     match before {

@@ -209,7 +209,7 @@ impl Connection {
         !self.service.peer().is_transport_closed() && now.duration_since(self.opened_at) < ttl
     }
 
-    /// If the server has announced a change of its tools, returns the handle for listing them
+    /// If the server has announced a change to its tools, returns the handle for listing them
     /// again; at most once per `period`.
     pub(super) fn changed(&mut self, now: Instant, period: Duration) -> Option<Line> {
         if now < self.next_listing || !self.reports.take_tools_changed() {

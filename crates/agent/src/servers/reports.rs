@@ -1,4 +1,4 @@
-//! Handles notifications from a server: the progress of calls, and changes of the server's tools.
+//! Handles notifications from a server: the progress of calls, and changes to the server's tools.
 //! Only the latest progress of each call is retained; progress of an unknown call is dropped.
 
 use std::collections::HashMap;

@@ -206,8 +206,8 @@ impl<'c> Checker<'c> {
         let path = format_args!("{}/event/name", draft.place);
         if way.iter().rev().skip(1).any(|stop| self.map_item(stop.at).is_some()) {
             let message = format!(
-                "step '{id}': a step inside a map cannot wait for an event: its name would mean one \
-                 for each item"
+                "step '{id}': a step inside a map cannot wait for an event, because all \
+                 items would share the event's name"
             );
             self.problems.add(path, message);
         } else if let Some(other) = self.events.insert(&event.name, id) {

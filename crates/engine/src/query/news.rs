@@ -69,7 +69,7 @@ impl Engine {
     }
 }
 
-/// Publishes changes of executions to the clients that follow them.
+/// Publishes changes to executions to the clients that follow them.
 pub(crate) struct News {
     clock: Clock,
     files: Files,

@@ -66,7 +66,7 @@ pub enum Error {
     #[error("the certificate in {} cannot be served: {reason}", path.display())]
     Certificate { path: PathBuf, reason: String },
     #[error(
-        "the private key in {} cannot be used: {reason}; supported are RSA with at least 2048 \
+        "the private key in {} cannot be used: {reason}; supported keys are RSA with at least 2048 \
          bits, ECDSA on P-256 or P-384, and Ed25519",
         path.display()
     )]

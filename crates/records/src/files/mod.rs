@@ -48,7 +48,8 @@ const READ_AGAIN: [Duration; 4] = [
 pub struct Options {
     /// Maximum size of a file, in bytes.
     pub max_bytes: u64,
-    /// Maximum total size of an organization's files, in bytes; larger uploads are rejected.
+    /// Maximum total size of an organization's files, in bytes. An upload that would exceed it is
+    /// rejected.
     pub quota_bytes: Option<u64>,
     /// Default retention of a file.
     pub retention: Duration,

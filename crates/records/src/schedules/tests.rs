@@ -260,7 +260,7 @@ async fn log_after_clock_was_set_back(to: &str) -> String {
     let _guard = tracing::subscriber::set_default(subscriber.finish());
     let mut clock_at = None;
     schedules.look(&mut clock_at).await;
-    assert_eq!(log.text(), "", "a start is not a change of the clock");
+    assert_eq!(log.text(), "", "a start does not change the clock");
     clock.advance(Duration::from_secs(5));
     clock.set(moment(to));
     schedules.look(&mut clock_at).await;

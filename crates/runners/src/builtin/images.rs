@@ -204,7 +204,7 @@ pub(super) fn format_named(name: &str) -> Option<ImageFormat> {
 /// Encodes the image as a `data:` URI.
 pub(super) fn encode(image: &DynamicImage, format: ImageFormat) -> Result<String, Failure> {
     let mut bytes = Cursor::new(Vec::new());
-    // PNG supports every pixel type; the other formats support these, and JPEG has no transparency.
+    // PNG supports every pixel type. The others need 8 bits per channel, and JPEG has no transparency.
     let plain = match (format, image.color().has_alpha()) {
         (ImageFormat::Png, _) => None,
         (ImageFormat::Jpeg, true) => Some(DynamicImage::from(on_white(image))),

@@ -53,7 +53,7 @@ impl Builder<'_, '_> {
         let listed = members.len() as u64;
         let may_be_more = most.is_some_and(|most| listed > most || further.is_some());
         if self.is_strict && (least > required || may_be_more) {
-            let why = "minProperties and maxProperties cannot be enforced beside properties";
+            let why = "minProperties and maxProperties cannot be enforced together with properties";
             return Err(Error::new(place, why));
         }
         let first = self.chain(&members, further);

@@ -47,7 +47,8 @@ impl Builder<'_, '_> {
         };
         let format = of_format(schema.get("format").and_then(Value::as_str).unwrap_or_default());
         if self.is_strict && pattern.is_some() && format.is_some() {
-            let why = "format cannot be enforced beside pattern: omit one of them, or omit strict";
+            let why =
+                "format and pattern cannot be enforced together: omit one of them, or omit strict";
             return Err(Error::new(place, why));
         }
         if let Some(pattern) = pattern.or(format) {
@@ -119,7 +120,8 @@ impl Builder<'_, '_> {
         }
         let is_short = longest.is_some_and(|longest| longest <= most.unwrap_or(u64::MAX));
         if self.is_strict && !(shortest >= least && (most.is_none() || is_short)) {
-            let why = "minLength and maxLength cannot be enforced beside this pattern or format";
+            let why =
+                "minLength and maxLength cannot be enforced together with this pattern or format";
             return Err(Error::new(place, why));
         }
         Ok(pattern)
