@@ -72,7 +72,12 @@ async fn organization_over_queue_limit_gets_429_and_creates_nothing() {
     let flow = service.workflow(json!([{"step_id": "w", "type": "wait", "seconds": 3600}])).await;
     // An execution that waits for a time is unfinished but not running.
     let waiting = service.trigger(&flow, json!({})).await;
-    until("its wait", async || (service.load().await == (1, 2)).then_some(())).await;
+    // It is queued before it runs, so the load alone does not show that it waits.
+    until("its wait", async || {
+        let waits = &service.execution(&waiting).await["waiting_for"][0];
+        (waits["reason"] == "timer" && service.load().await == (1, 2)).then_some(())
+    })
+    .await;
     let message = "this organization is limited to 2 queued executions and has 2";
     let body = json!({"model": "held", "version": "1", "input": {}});
     let refused = service.post("/v1/prediction", &body).send().await;

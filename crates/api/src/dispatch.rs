@@ -233,6 +233,9 @@ impl Host {
             }
             Ok(Outcome::NotFound) => {
                 let (method, path) = (request.method(), request.uri().path());
+                if let Some(error) = elsewhere::without_version(self.role, method, path) {
+                    return (None, Ok(error.into_open_ai_response()));
+                }
                 return (None, Err(elsewhere::not_found(self.role, method, path, &self.services)));
             }
             Err(error) => return (None, Err(error.into())),

@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 use hyper::Method;
 use serde::Serialize;
 
+use super::doc::ErrorForm;
 use super::{ROUTES, Role, Services};
 use orrery_domain::spelling;
 use orrery_http::router::{Outcome, Router};
@@ -17,6 +18,13 @@ const NAMED: [Role; 4] = [Role::Base, Role::Workflows, Role::Flows, Role::Agent]
 const HINTED_MAX: usize = 200;
 /// Paths up to this length are not checked for misspellings.
 const SHORT_MAX: usize = 8;
+
+/// Requests of similar APIs, and how to do the same here.
+const OF_OTHER_APIS: [(Method, &str, &str); 1] = [(
+    Method::GET,
+    "/v1/predictions",
+    "GET /v1/prediction/{id} returns one prediction, GET /v2/executions?type=prediction lists them",
+)];
 
 /// The routers of the named hosts, whose values are the patterns of the routes.
 static ROUTERS: LazyLock<Vec<(Role, Router<&'static str>)>> = LazyLock::new(|| {
@@ -55,9 +63,33 @@ pub(crate) fn not_found(
         Some(host) => {
             error.with_details(Elsewhere { host: host.as_str(), url: services.url_of(host) })
         }
-        None if is_public => error.with_near(nearby(role, method, path)),
+        None if is_public => match of_other_api(role, method, path) {
+            Some(hint) => error.with_hint(hint),
+            None => error.with_near(nearby(role, method, path)),
+        },
         None => error,
     }
+}
+
+/// Returns how to do here what a request of a similar API asks for.
+fn of_other_api(role: Role, method: &Method, path: &str) -> Option<&'static str> {
+    let path = path.trim_end_matches('/');
+    let is_it = |(other, asked, _): &&(Method, &str, &str)| other == method && *asked == path;
+    OF_OTHER_APIS.iter().find(is_it).filter(|_| role == Role::Base).map(|(_, _, hint)| *hint)
+}
+
+/// Returns the error for a client of OpenAI's API whose base URL lacks `/v1`.
+pub(crate) fn without_version(role: Role, method: &Method, path: &str) -> Option<crate::Error> {
+    let (_, router) = ROUTERS.iter().find(|(one, _)| *one == role)?;
+    let versioned = format!("/v1{path}");
+    let Ok(Outcome::Found { value, .. }) = router.find(method, &versioned) else { return None };
+    let is_open_ai = |route: &&super::Route| {
+        let has_its_errors = route.doc.errors == ErrorForm::OpenAi || route.path == "/v1/models";
+        route.path == *value && has_its_errors
+    };
+    ROUTES.iter().filter(|route| route.hosts.contains(&role)).find(is_open_ai)?;
+    let message = format!("{path} is {versioned} here: the base URL of a client ends with /v1");
+    Some(crate::Error::not_found(message))
 }
 
 /// Returns a similar path of this host: without doubled slashes, with the right prefix, with
@@ -153,6 +185,27 @@ fn serving(role: Role, method: &Method, path: &str) -> Option<Role> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn request_below_a_base_url_without_version_is_explained() {
+        for (method, path, is_explained) in [
+            (Method::POST, "/chat/completions", true),
+            (Method::POST, "/embeddings", true),
+            (Method::GET, "/models", true),
+            (Method::GET, "/chat/completions", false),
+            (Method::GET, "/prediction/7", false),
+            (Method::GET, "/nothing", false),
+        ] {
+            let error = without_version(Role::Base, &method, path);
+            let message = error.map(|error| error.message.clone());
+            let expected =
+                format!("{path} is /v1{path} here: the base URL of a client ends with /v1");
+            assert_eq!(message, is_explained.then_some(expected), "{method} {path}");
+        }
+        assert!(without_version(Role::Workflows, &Method::POST, "/chat/completions").is_none());
+        assert!(of_other_api(Role::Base, &Method::GET, "/v1/predictions/").is_some());
+        assert!(of_other_api(Role::Base, &Method::POST, "/v1/predictions").is_none());
+    }
 
     #[test]
     fn misspelled_path_of_this_host_is_suggested() {

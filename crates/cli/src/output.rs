@@ -166,7 +166,7 @@ pub(super) fn on_a_terminal() -> bool {
 }
 
 /// Returns the width of the terminal on standard output; `None` for a pipe or a file.
-fn screen_width() -> Option<u16> {
+pub(super) fn screen_width() -> Option<u16> {
     let size = on_a_terminal().then(terminal::size)?;
     size.ok().map(|(width, _height)| width).filter(|width| *width > 0)
 }

@@ -75,6 +75,10 @@ struct Unknown {
 
 /// Maximum number of suggested locations of a key.
 const PLACES_MAX: usize = 3;
+/// Keys with which other services set their address, and what sets it here.
+const ADDRESSES: [&str; 5] = ["port", "host", "address", "bind", "listen"];
+const ADDRESS_HINT: &str = "each host has its own address, such as `hosts.base.listen = \"127.0.0.1:8080\"`; \
+                            `hosts.one_port` serves all on one";
 
 impl<'t> Reader<'t> {
     pub fn new(text: &'t str) -> Self {
@@ -180,16 +184,17 @@ impl Reader<'_> {
                 (false, outer) => format!("`{name}` belongs below `[{outer}]`, above `[{table}]`"),
             });
         }
-        if let Some(near) = near {
-            return Some(format!("did you mean `{near}`?"));
-        }
-        let names = names.as_ref()?;
         let has_name = |path: &&&str| path.rsplit_once('.').is_some_and(|(_, last)| last == name);
         let places: Vec<String> =
             all.iter().filter(has_name).map(|path| format!("`{path}`")).collect();
-        Some(match places.len() {
-            1..=PLACES_MAX => format!("did you mean {}?", places.join(" or ")),
-            _ => format!("the keys here are {}", names.join(", ")),
+        let is_address = table.is_empty() && ADDRESSES.contains(&name.as_str());
+        Some(match (places.len(), near) {
+            _ if is_address && names.is_some() => ADDRESS_HINT.to_owned(),
+            (1..=PLACES_MAX, _) if names.is_some() => {
+                format!("did you mean {}?", places.join(" or "))
+            }
+            (_, Some(near)) => format!("did you mean `{near}`?"),
+            (_, None) => format!("the keys here are {}", names.as_ref()?.join(", ")),
         })
     }
 }

@@ -134,7 +134,8 @@ fn config_key_in_wrong_table_gets_hint() {
         ("[backup]\nlevel = 'info'", "did you mean `log.level`?"),
         ("upstream_url = 'http://x/v1'", "did you mean `router.upstream_url`?"),
         ("[router]\napi_key = 'x'", "the keys here are upstream_url"),
-        ("port = 8080", "the keys here are data_dir"),
+        ("port = 8080", "`hosts.base.listen = \"127.0.0.1:8080\"`"),
+        ("model = 'llama'", "did you mean `agent.model`?"),
         ("[hosts.api]\nlisten = '127.0.0.1:1'", "the keys here are one_port, base, workflows"),
     ] {
         let message = errors(text);

@@ -16,12 +16,11 @@ const TOML: &str = "this looks like TOML; send JSON, such as {\"name\": \"value\
 const QUOTES: &str = "texts and names are in double quotes in JSON";
 const COMMENT: &str = "JSON has no comments";
 /// The start of a first line in other notations. The first match applies.
-const STARTS: [(&str, &str); 11] = [
+const STARTS: [(&str, &str); 10] = [
     ("--- ", YAML),
     ("- ", YAML),
     ("%YAML", YAML),
     ("%TAG", YAML),
-    ("#", COMMENT),
     ("//", COMMENT),
     ("/*", COMMENT),
     ("<", "this looks like XML or HTML; send JSON, such as {\"name\": \"value\"}"),
@@ -30,7 +29,7 @@ const STARTS: [(&str, &str); 11] = [
     ("--", "this looks like multipart form data; send JSON"),
 ];
 /// Number of bytes at the start that are checked for another notation.
-const START_BYTES: usize = 200;
+const START_BYTES: usize = 2000;
 
 /// What a parser reports, and how to correct it.
 struct Fault {
@@ -100,13 +99,23 @@ fn foreign(text: &[u8], error: &serde_json::Error) -> Option<String> {
     Some(format!("{word} is not a JSON value; {hint}"))
 }
 
-/// Returns a hint if the first line looks like another notation.
+/// Returns a hint if the first line looks like another notation. If it is a comment, the first line
+/// after the comments decides.
 fn notation(text: &[u8], error: &serde_json::Error) -> Option<&'static str> {
     if error.line() > 1 {
         return None;
     }
     let start = text.get(..START_BYTES.min(text.len()))?;
-    let line = start.split(|byte| matches!(byte, b'\n' | b'\r')).next()?.trim_ascii_start();
+    let mut lines = start.split(|byte| matches!(byte, b'\n' | b'\r')).map(<[u8]>::trim_ascii_start);
+    let first = lines.next()?;
+    if !first.starts_with(b"#") {
+        return notation_of(first);
+    }
+    let next = lines.find(|line| !line.is_empty() && !line.starts_with(b"#"));
+    next.and_then(notation_of).or(Some(COMMENT))
+}
+
+fn notation_of(line: &[u8]) -> Option<&'static str> {
     let starts = |(start, _): &&(&str, _)| line.starts_with(start.as_bytes());
     if line.trim_ascii_end() == b"---" {
         return Some(YAML);
@@ -159,7 +168,10 @@ mod tests {
             ("- name: mood", "looks like YAML"),
             ("%YAML 1.2\n---\nname: mood", "looks like YAML"),
             ("name = \"mood\"", "looks like TOML"),
-            ("# a remark\nname: mood", "JSON has no comments"),
+            ("# a remark\n\n# another\nname: mood", "looks like YAML"),
+            ("# a remark\nname = \"mood\"", "looks like TOML"),
+            ("# a remark\n{}", "JSON has no comments"),
+            ("# a remark", "JSON has no comments"),
             ("// a remark\n{}", "JSON has no comments"),
             ("<html>", "looks like XML or HTML"),
             ("@body.json", "`curl -d @FILE` sends its contents"),

@@ -156,11 +156,16 @@ impl Error {
         self
     }
 
-    /// Adds a suggestion, unless there are details already.
+    /// Adds a suggestion: as the details, or to a list of violations. Other details remain as they
+    /// are.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
-        if self.more.details.is_none() {
-            self = self.with_details(wire::error::Hint { hint: hint.into() });
+        match &mut self.more.details {
+            None => return self.with_details(wire::error::Hint { hint: hint.into() }),
+            Some(Value::Array(violations)) => {
+                violations.push(serde_json::json!({"path": "", "message": hint.into()}));
+            }
+            Some(_) => {}
         }
         self
     }

@@ -13,6 +13,8 @@ use orrery_domain::spelling;
 
 /// Maximum number of unknown names listed in one response.
 const NAMED_MAX: usize = 10;
+/// The fields that contain the input of a workflow or a model.
+const INPUTS: [&str; 2] = ["inputs", "input"];
 /// Size limit for the check, in bytes. Larger bodies are checked only for strict requests.
 const LOOKED_AT_MAX: usize = 256 * 1024;
 
@@ -57,8 +59,7 @@ impl FieldCheck {
         }
         let known: Vec<&str> = self.known.iter().map(String::as_str).collect();
         let named = unknown.iter().take(NAMED_MAX);
-        let sentences: Vec<String> =
-            named.map(|name| spelling::unknown("field", name, name, &known)).collect();
+        let sentences: Vec<String> = named.map(|name| sentence_of(name, &known)).collect();
         if self.is_strict {
             return Err(Error::bad_request(sentences.join("; ")));
         }
@@ -75,6 +76,17 @@ impl FieldCheck {
     #[must_use]
     pub fn found(&self) -> Vec<String> {
         self.found.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Returns the sentence about an unknown name. Inputs of a workflow or model are often sent beside
+/// the object that should contain them.
+fn sentence_of(name: &str, known: &[&str]) -> String {
+    let sentence = spelling::unknown("field", name, name, known);
+    let is_near = spelling::nearest(name, known).is_some();
+    match INPUTS.into_iter().find(|inputs| known.contains(inputs)).filter(|_| !is_near) {
+        Some(inputs) => format!("{sentence}; the fields of the input belong inside {inputs}"),
+        None => sentence,
     }
 }
 
@@ -140,7 +152,8 @@ mod tests {
             lax.found(),
             [
                 "unknown field webhook: did you mean webhook_url?",
-                "unknown field zzz: known are model, input, webhook_url",
+                "unknown field zzz: known are model, input, webhook_url; the fields of the input belong \
+                 inside input",
             ]
         );
         let error = check(true).look(body).unwrap_err();

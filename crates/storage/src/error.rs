@@ -107,7 +107,14 @@ impl Error {
 
     /// Creates the error for a failed operation on a file or folder.
     pub(super) fn folder(path: &Path, error: &io::Error) -> Self {
-        Self::Folder { path: path.to_path_buf(), reason: error.to_string() }
+        let reason = if error.kind() == io::ErrorKind::ReadOnlyFilesystem {
+            "its file system is read-only: mount it writable (Linux makes it read-only after an \
+             error of the disk, which `dmesg` shows), or choose another data_dir"
+                .to_owned()
+        } else {
+            error.to_string()
+        };
+        Self::Folder { path: path.to_path_buf(), reason }
     }
 
     /// The error for a folder that is missing, or is an empty mount point, although the store needs

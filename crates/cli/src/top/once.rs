@@ -36,9 +36,10 @@ pub(super) async fn run(every: Duration, output: &Output, config: &Config) -> an
         return output::json(&figures);
     }
     let in_colour = output::in_colour(&std::io::stdout());
-    let table = output::table(&WHOLE, whole(&figures), in_colour, None)
+    let width = output::screen_width();
+    let table = output::table(&WHOLE, whole(&figures), in_colour, width)
         + "\n"
-        + &output::table(&LANES, lanes(&figures), in_colour, None);
+        + &output::table(&LANES, lanes(&figures), in_colour, width);
     output::raw(table.as_bytes())
 }
 

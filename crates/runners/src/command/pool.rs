@@ -269,7 +269,7 @@ impl Drop for WorkerLease {
             return;
         }
         let pool = Arc::clone(&self.pool);
-        if !worker.is_proven {
+        if !worker.has_written {
             pool.lock().hint = Some(HINT_SILENT);
         }
         self.pool.guard.tasks.spawn(async move {

@@ -81,7 +81,12 @@ pub(super) fn parse(
     }
     if !is_of_job {
         let shown = super::excerpt(line);
-        return Err(format!("returned a result for an id that it was not sent: {shown}"));
+        return Err(match (id, fields.get("id")) {
+            (Some(_), None) => format!(
+                "returned a result without the \"id\" of its job, which each line must repeat: {shown}"
+            ),
+            _ => format!("returned a result for an id that it was not sent: {shown}"),
+        });
     }
     if let Some(part) = fields.remove("part") {
         return Ok(Some(Said::Part(part)));
@@ -174,7 +179,7 @@ mod tests {
             ("loading…", "wrote a line that is not valid JSON: loading…"),
             ("[1]", "wrote a line that is not an object: [1]"),
             (r#"{"id":"b","output":1}"#, "returned a result for an id that it was not sent"),
-            (r#"{"output":1}"#, "returned a result for an id that it was not sent"),
+            (r#"{"output":1}"#, "returned a result without the \"id\" of its job"),
             (r#"{"id":"a"}"#, "wrote a line without output, error, part or log"),
         ] {
             assert!(of(line).unwrap_err().starts_with(says), "{line}");

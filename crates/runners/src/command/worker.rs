@@ -23,6 +23,8 @@ pub(super) struct Worker {
     process: Process,
     stdout: BufReader<ChildStdout>,
     pub started: Instant,
+    /// Whether the worker has written at least one line.
+    pub has_written: bool,
     /// Whether the worker has responded at least once.
     pub is_proven: bool,
 }
@@ -54,7 +56,8 @@ impl Worker {
         };
         let (process, stdout) = Process::start(guard, &program, tail)?;
         let stdout = BufReader::new(stdout);
-        Ok(Self { process, stdout, started: runtime::monotonic_now(), is_proven: false })
+        let started = runtime::monotonic_now();
+        Ok(Self { process, stdout, started, has_written: false, is_proven: false })
     }
 
     /// Returns the exit status if the worker has exited.
@@ -86,6 +89,7 @@ impl Worker {
         let line = protocol::job(job, folder);
         let stdin = &mut self.process.stdin;
         let stdout = &mut self.stdout;
+        let has_written = &mut self.has_written;
         let writing = async {
             let pipe = stdin.as_mut().ok_or(Error::Ended)?;
             pipe.write_all(line.as_bytes()).await.map_err(|_broken_pipe| Error::Ended)?;
@@ -97,6 +101,7 @@ impl Worker {
         let reading = async {
             loop {
                 let line = read_line(stdout).await?;
+                *has_written = true;
                 match protocol::parse(&line, Some(id), cost_report).map_err(Error::Nonsense)? {
                     None | Some(Said::Ready) => {}
                     Some(Said::Log(text)) => job.progress.log(&text),
