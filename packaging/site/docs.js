@@ -76,7 +76,8 @@ async function search() {
   try {
     const { words, found } = find(await sections(), asked);
     if (query.value !== asked) return;
-    const count = found.length === 0 ? "No section contains all of these words." : `${found.length} section${found.length === 1 ? "" : "s"}`;
+    const count =
+      found.length === 0 ? "No section contains all of these words." : `${found.length} section${found.length === 1 ? "" : "s"}`;
     const list = element("ol", "", ...found.slice(0, RESULTS_MAX).map((one) => row(one, words)));
     results.replaceChildren(element("p", "count", count), list);
     window.scrollTo(0, 0);
@@ -114,6 +115,13 @@ document.addEventListener("keydown", (event) => {
     search();
   }
 });
+// What is wider than the page scrolls in its own box, also from the keyboard.
+new ResizeObserver(() => {
+  for (const box of /** @type {NodeListOf<HTMLElement>} */ (article.querySelectorAll("pre, .table-wrapper"))) {
+    if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
+    else box.removeAttribute("tabindex");
+  }
+}).observe(article);
 // The current page is visible in the table of contents, which scrolls on its own.
 const current = document.querySelector("#contents [aria-current]");
 if (current instanceof HTMLElement) byId("contents").scrollTop = current.offsetTop - 200;

@@ -63,7 +63,7 @@ mod included {
     }
 
     #[tokio::test]
-    #[ignore = "needs Chromium: run tests/run"]
+    #[ignore = "needs Chromium, and axe-core from npm: run tests/site"]
     async fn documentation_is_read_and_searched_in_a_browser() {
         let service = Service::start().await;
         let browser = Chromium::start().await;
@@ -80,6 +80,7 @@ mod included {
                 browser.looks(width, is_dark).await;
                 let page = path.trim_matches('/').replace(['/', '.'], "-");
                 browser.picture(&format!("{page}-{look}")).await;
+                browser.is_accessible(path).await;
                 let overflow = "return document.documentElement.scrollWidth > document.documentElement.clientWidth";
                 assert_eq!(browser.run(overflow).await, false, "{path} at {width} pixels");
             }

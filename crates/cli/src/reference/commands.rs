@@ -14,8 +14,10 @@ pub(super) fn page() -> String {
     let mut page = Page::new("Command reference", "the grammar of the command line");
     page.text(
         "`orrery COMMAND --help` prints the same, and `orrery man FOLDER` writes it as manual \
-         pages. All commands accept `--config FILE`, and commands that print a table accept \
-         `--json`, before or after the command.",
+         pages. Without `--config FILE`, a command uses the service in the current folder, or else \
+         the installed service (`/etc/orrery/config.toml`), and prints which one it uses. Only \
+         `serve` creates a new store. All commands accept `--config`, and commands that print a \
+         table accept `--json`, before or after the command.",
     );
     for (heading, names) in GROUPS {
         let rows = names.iter().filter_map(|name| root.find_subcommand(name)).map(|command| {
