@@ -92,7 +92,7 @@ fn found(path: &str, asked: &HeaderMap) -> Option<Response> {
     };
     let tag = static_files::tag(&file.metadata.sha256_hash(), "");
     static_files::answer(asked, &tag, content_type, |is_compressed| {
-        let packed = Bytes::from(file.data.into_owned());
+        let packed = static_files::content(file.data);
         if is_compressed { Some(packed) } else { plain(&packed) }
     })
 }

@@ -77,11 +77,8 @@ pub fn asset(path: &str, place: &'static str, asked: &HeaderMap) -> Option<Respo
     let place = if path == PAGE { place } else { "" };
     let tag = tag(&file.metadata.sha256_hash(), place);
     answer(asked, &tag, content_type(path), |is_compressed| {
-        let bytes = match file.data {
-            _ if path == PAGE => page_below(place, &file.data).into(),
-            Cow::Borrowed(bytes) => Bytes::from_static(bytes),
-            Cow::Owned(bytes) => bytes.into(),
-        };
+        let is_page = path == PAGE;
+        let bytes = if is_page { page_below(place, &file.data).into() } else { content(file.data) };
         if is_compressed { compressed(path, place, &bytes) } else { Some(bytes) }
     })
 }
@@ -116,6 +113,14 @@ pub(crate) fn answer(
     // A weak tag, because the same file may be sent with or without compression.
     headers.insert(ETAG, HeaderValue::try_from(format!("W/{tag}")).ok()?);
     Some(answer)
+}
+
+/// Returns the content of an embedded file, without a copy.
+pub(crate) fn content(data: Cow<'static, [u8]>) -> Bytes {
+    match data {
+        Cow::Borrowed(bytes) => Bytes::from_static(bytes),
+        Cow::Owned(bytes) => bytes.into(),
+    }
 }
 
 /// Returns the page for a dashboard below `place`.
