@@ -38,6 +38,11 @@ async fn documentation_is_served_without_session() {
 mod included {
     use super::*;
     use crate::support::chromium::Chromium;
+    use crate::support::until;
+
+    /// Whether the page's script has made each box that scrolls focusable.
+    const FOCUSABLE: &str = "return [...document.querySelectorAll('pre, .table-wrapper')] \
+        .every((box) => box.scrollWidth <= box.clientWidth || box.tabIndex === 0)";
 
     #[tokio::test]
     async fn documentation_files_are_compressed_and_revalidated() {
@@ -80,6 +85,10 @@ mod included {
                 browser.looks(width, is_dark).await;
                 let page = path.trim_matches('/').replace(['/', '.'], "-");
                 browser.picture(&format!("{page}-{look}")).await;
+                until("boxes that scroll are focusable", async || {
+                    (browser.run(FOCUSABLE).await == true).then_some(())
+                })
+                .await;
                 browser.is_accessible(path).await;
                 let overflow = "return document.documentElement.scrollWidth > document.documentElement.clientWidth";
                 assert_eq!(browser.run(overflow).await, false, "{path} at {width} pixels");
