@@ -3,6 +3,7 @@
 
 import { html } from "../vendor/preact.js";
 import { Button, Icon, Link, Loaded, Page, Status, Text, ask, count, duration, useChanges, useLoad } from "../core.js";
+import { BASE } from "../location.js";
 import { Rows } from "../rows.js";
 
 export function List() {
@@ -15,7 +16,7 @@ export function List() {
   useChanges(["status", "webhooks"], all);
   return html`<${Page} title="Health" wide=${true} intro="How the service on this machine is doing." actions=${html`<${Button} icon="refresh-cw" busy=${all.loading} onClick=${all.reload}>Refresh</${Button}>`}>
     <${Loaded} of=${all}>${({ status, own, models, findings }) => html`
-      <dl class="facts"><div><dt>Service</dt><dd>${status.ready ? html`<span class="status good">Ready</span>` : html`<span class="status waiting">Starting</span>`}</dd></div><div><dt>Version</dt><dd>${status.version}</dd></div><div><dt>Up for</dt><dd>${duration(status.uptime_seconds)}</dd></div>
+      <dl class="facts"><div><dt>Service</dt><dd>${status.ready ? html`<span class="status good">Ready</span>` : html`<span class="status waiting">Starting</span>`}</dd></div><div><dt>Version</dt><dd>${status.version} (<a href=${`${BASE}/docs/`}>documentation</a>)</dd></div><div><dt>Up for</dt><dd>${duration(status.uptime_seconds)}</dd></div>
         <div><dt>Running</dt><dd>${count(own.running)}</dd></div><div><dt>In the queue</dt><dd>${own.waiting_is_capped ? "up to " : ""}${count(own.queued)}</dd></div><div><dt>Webhooks to send</dt><dd>${count(own.webhooks_pending)}</dd></div></dl>
       <section><h2>Findings</h2><div class="card scroll"><table><thead><tr><th scope="col">What</th><th scope="col">Found</th></tr></thead>
       <tbody>${findings.map(

@@ -39,6 +39,7 @@ mod decisions;
 mod decisions_local;
 mod deliveries;
 mod detail_screens;
+mod documentation;
 mod edit_screens;
 mod endpoints;
 mod erasure;

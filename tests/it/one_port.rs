@@ -83,6 +83,18 @@ async fn one_port_may_be_an_address_of_the_base_host() {
 }
 
 #[tokio::test]
+async fn documentation_is_below_the_dashboard_on_one_port() {
+    let service = service().await;
+    let front = service.running.one_port.unwrap();
+    let entered = get(front, "/dashboard/docs", HTML).await;
+    assert!(entered.contains("\r\nlocation: docs/\r\n"), "{entered}");
+    let below = get(front, "/dashboard/docs/", HTML).await;
+    let own = get(service.address(Role::Dashboard), "/docs/", HTML).await;
+    let page = |answer: &str| answer.split_once("\r\n\r\n").unwrap().1.to_owned();
+    assert!(page(&own).contains("<title>") && page(&own) == page(&below), "{own}\n{below}");
+}
+
+#[tokio::test]
 async fn browser_at_root_of_one_port_is_sent_to_dashboard() {
     let service = service().await;
     let front = service.running.one_port.unwrap();

@@ -86,7 +86,9 @@ async fn route_wrong_method_gets_405_with_allow() {
 #[tokio::test]
 async fn route_trailing_slash_is_ignored_without_redirect() {
     let service = Service::start().await;
-    for (role, route) in rows().filter(|(_, route)| route.path != "/") {
+    // The pages below `/docs` link to each other relative to that folder.
+    let is_exempt = |path: &str| path == "/" || path == "/docs";
+    for (role, route) in rows().filter(|(_, route)| !is_exempt(route.path)) {
         let path = path_of(route);
         let ask = |path: &str| service.ask(role, route.method.clone(), path).send();
         let plain = ask(&path).await;

@@ -35,6 +35,6 @@ export default [
   { ignores: ["static/vendor/", "target/"] },
   js.configs.recommended,
   { rules, linterOptions: { reportUnusedDisableDirectives: "error" } },
-  { files: ["static/**/*.js"], languageOptions: { globals: globals.browser } },
+  { files: ["static/**/*.js", "packaging/site/*.js"], languageOptions: { globals: globals.browser } },
   { files: ["tests/**/*.mjs", "tests/**/*.js"], languageOptions: { globals: globals.node } },
 ];

@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::document_blocks::{self as blocks, Block, Mark};
 use crate::document_page::{Page, Places};
 
-const DOCUMENTS: [&str; 32] = [
+const DOCUMENTS: [&str; 31] = [
     "README.md",
     "docs/README.md",
     "docs/administration.md",
@@ -24,7 +24,6 @@ const DOCUMENTS: [&str; 32] = [
     "docs/backup.md",
     "docs/chat.md",
     "docs/clients.md",
-    "docs/commands.md",
     "docs/dashboard.md",
     "docs/decisions.md",
     "docs/durability.md",

@@ -189,6 +189,29 @@ fn docs_say_which_blocks_need_a_clone() {
     }
 }
 
+/// Returns the pages that a page links to.
+fn linked(root: &Path, page: &Path) -> BTreeSet<PathBuf> {
+    let text = fs::read_to_string(page).unwrap();
+    let files = links(&text).into_iter().filter_map(|link| link.split('#').next());
+    let pages = files.filter(|file| file.ends_with(".md"));
+    let path = |file: &str| page.parent().unwrap().join(file).canonicalize().unwrap();
+    pages.map(path).filter(|path| path.starts_with(root.join("docs"))).collect()
+}
+
+#[test]
+fn contents_lead_to_every_page() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).canonicalize().unwrap();
+    let contents = root.join("docs/README.md");
+    let mut found = linked(&root, &contents);
+    for folder in found.clone().iter().filter(|page| page.ends_with("README.md")) {
+        found.extend(linked(&root, folder));
+    }
+    found.insert(contents);
+    let all: BTreeSet<PathBuf> = files_below(&root.join("docs"), &["md"]).into_iter().collect();
+    let missing: Vec<_> = all.difference(&found).collect();
+    assert!(missing.is_empty(), "docs/README.md, the table of contents, lacks {missing:?}");
+}
+
 #[test]
 fn glossary_describes_yes_or_no_questions_as_decisions_do() {
     let read = |page: &str| {

@@ -1,5 +1,5 @@
-//! Checks the dashboard's scripts: no code or markup is created from text, no other origin is used,
-//! and vendored files match `static/vendor/README.md`.
+//! Checks the scripts of the dashboard and of the documentation: no code or markup is created from
+//! text, no other origin is used, and vendored files match `static/vendor/README.md`.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -41,13 +41,13 @@ fn faults(text: &str) -> Vec<String> {
 
 #[test]
 fn pages_contain_no_code_from_text_and_nothing_from_outside() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("static").canonicalize().unwrap();
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = workspace.join("static").canonicalize().unwrap();
     let mut found = Vec::new();
     let mut scripts = 0;
-    for path in files_below(&root, &["js", "html", "css"]) {
-        if path.starts_with(root.join("vendor")) {
-            continue;
-        }
+    let mut files = files_below(&root, &["js", "html", "css"]);
+    files.extend(files_below(&workspace.join("packaging/site"), &["js", "hbs", "css"]));
+    for path in files.into_iter().filter(|path| !path.starts_with(root.join("vendor"))) {
         scripts += 1;
         let name = path.display();
         let text = fs::read_to_string(&path).unwrap();

@@ -3,7 +3,8 @@
 //! `dispatch` finds the route of a request, checks key and rate, calls the handler, and turns the
 //! result into one response, one log line and one metric. A handler parses the request, calls one
 //! function of a crate below, and builds the response. Its requests and responses are `wire` types,
-//! never stored types. [`static_files`] serves the embedded dashboard.
+//! never stored types. [`static_files`] serves the embedded dashboard, and
+//! `documentation` the site of the documentation.
 //!
 //! Handlers keep no state: they use the handles in [`Services`], which `app` creates. Errors of the
 //! crates below become HTTP in `error_mapping` only.
@@ -34,6 +35,7 @@ mod decisions;
 mod dispatch;
 pub mod doc;
 mod doctor;
+mod documentation;
 mod elsewhere;
 mod error;
 mod error_mapping;
@@ -411,6 +413,8 @@ pub const ROUTES: &[Route] = &[
     route!(&[Dashboard], GET, "/events", Member, Bare, Free, changes::follow, changes::FOLLOW),
     route!(&[Dashboard], GET, "/status.json", Public, Bare, Free, dashboard::status, dashboard::STATUS),
     route!(&[Dashboard], GET, "/static/{*file}", Public, Bare, Free, dashboard::asset, dashboard::ASSET),
+    route!(&[Dashboard], GET, "/docs", Public, Bare, Free, documentation::page, documentation::PAGE),
+    route!(&[Dashboard], GET, "/docs/{*file}", Public, Bare, Free, documentation::file, documentation::FILE),
     route!(&[Dashboard], GET, "/session", Public, Bare, Free, sessions::get, sessions::GET),
     route!(&[Dashboard], POST, "/session", Public, Small, Free, sessions::create, sessions::CREATE),
     route!(&[Dashboard], DELETE, "/session", Member, Bare, Free, sessions::delete, sessions::DELETE),

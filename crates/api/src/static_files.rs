@@ -73,25 +73,34 @@ pub fn protect(headers: &mut HeaderMap) {
 #[must_use]
 pub fn asset(path: &str, place: &'static str, asked: &HeaderMap) -> Option<Response> {
     let file = Files::get(path)?;
+    // Only the page contains paths from the root; all other files refer to each other.
+    let place = if path == PAGE { place } else { "" };
+    let tag = tag(&file.metadata.sha256_hash(), place);
+    answer(asked, &tag, content_type(path), |is_compressed| {
+        let is_page = path == PAGE;
+        let bytes = if is_page { page_below(place, &file.data).into() } else { content(file.data) };
+        if is_compressed { compressed(path, place, &bytes) } else { Some(bytes) }
+    })
+}
+
+/// Returns a file with its entity tag, or a 304 if the request's headers name this tag. `body`
+/// makes the content, compressed with gzip or not.
+pub(crate) fn answer(
+    asked: &HeaderMap,
+    tag: &str,
+    content_type: &'static str,
+    body: impl FnOnce(bool) -> Option<Bytes>,
+) -> Option<Response> {
     let header = |name: HeaderName| {
         let text = asked.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
         if text.len() <= HEADER_MAX { text } else { "" }
     };
-    // Only the page contains paths from the root; all other files refer to each other.
-    let place = if path == PAGE { place } else { "" };
-    let tag = tag(&file.metadata.sha256_hash(), place);
-    let is_compressed = accepts_gzip(header(ACCEPT_ENCODING));
-    let mut answer = if matches(header(IF_NONE_MATCH), &tag) {
+    let mut answer = if matches(header(IF_NONE_MATCH), tag) {
         response::empty(StatusCode::NOT_MODIFIED)
     } else {
-        let bytes = match file.data {
-            _ if path == PAGE => page_below(place, &file.data).into(),
-            Cow::Borrowed(bytes) => Bytes::from_static(bytes),
-            Cow::Owned(bytes) => bytes.into(),
-        };
-        let bytes = if is_compressed { compressed(path, place, &bytes)? } else { bytes };
-        let content_type = HeaderValue::from_static(content_type(path));
-        let mut answer = response::with_type(StatusCode::OK, content_type, bytes);
+        let is_compressed = accepts_gzip(header(ACCEPT_ENCODING));
+        let content_type = HeaderValue::from_static(content_type);
+        let mut answer = response::with_type(StatusCode::OK, content_type, body(is_compressed)?);
         if is_compressed {
             answer.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         }
@@ -104,6 +113,14 @@ pub fn asset(path: &str, place: &'static str, asked: &HeaderMap) -> Option<Respo
     // A weak tag, because the same file may be sent with or without compression.
     headers.insert(ETAG, HeaderValue::try_from(format!("W/{tag}")).ok()?);
     Some(answer)
+}
+
+/// Returns the content of an embedded file, without a copy.
+pub(crate) fn content(data: Cow<'static, [u8]>) -> Bytes {
+    match data {
+        Cow::Borrowed(bytes) => Bytes::from_static(bytes),
+        Cow::Owned(bytes) => bytes.into(),
+    }
 }
 
 /// Returns the page for a dashboard below `place`.
@@ -136,7 +153,7 @@ fn compressed(path: &str, place: &'static str, bytes: &Bytes) -> Option<Bytes> {
 
 /// Returns half of the SHA-256 of the contents in quoted hexadecimal, after the place of the page,
 /// as a strong `ETag` (RFC 9110, section 8.8.3).
-fn tag(hash: &[u8; 32], place: &str) -> String {
+pub(crate) fn tag(hash: &[u8; 32], place: &str) -> String {
     format!("\"{place}{}\"", hex(hash.iter().take(16)))
 }
 
@@ -148,8 +165,10 @@ fn matches(known: &str, tag: &str) -> bool {
     })
 }
 
-fn content_type(path: &str) -> &'static str {
+pub(crate) fn content_type(path: &str) -> &'static str {
     match path.rsplit_once('.').map(|(_, ending)| ending) {
+        Some("png") => "image/png",
+        Some("json") => "application/json",
         Some("html") => "text/html; charset=utf-8",
         Some("css") => "text/css; charset=utf-8",
         Some("js") => "text/javascript; charset=utf-8",

@@ -42,6 +42,8 @@ mod output;
 mod owner;
 mod parse;
 mod place;
+#[cfg(test)]
+mod reference;
 mod rehearse;
 mod reload;
 mod salvage;

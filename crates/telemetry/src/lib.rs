@@ -151,7 +151,8 @@ fn recorder() -> Result<PrometheusBuilder, metrics_exporter_prometheus::BuildErr
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &WORK_SECONDS)
 }
 
-fn describe() {
+/// Describes the metrics of the service to the recorder. Counters without labels start at 0.
+pub fn describe() {
     describe_counters();
     describe_gauges();
     describe_histograms();

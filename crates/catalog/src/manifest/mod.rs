@@ -4,6 +4,8 @@
 //! column, and for an unknown key, the closest valid key of its table is suggested. Secrets are
 //! read from `${file:…}` and `${env:…}` and never appear in messages.
 
+mod meanings;
+
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -225,6 +227,7 @@ pub fn published_schema() -> Value {
         properties.insert("runner".to_owned(), variants("runner", &runners));
         properties.insert("cost".to_owned(), variants("cost", &["fixed", "usage_based"]));
     }
+    meanings::describe(&mut schema);
     schema
 }
 

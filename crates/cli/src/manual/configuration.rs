@@ -36,12 +36,24 @@ fn line(text: &str) -> Line<'_> {
     }
 }
 
-/// Adds the whole example: comments as text, keys as the terms of a list.
-pub(super) fn sections(roff: &mut Roff) {
-    roff.control("SH", ["DESCRIPTION"]);
+/// A part of the example.
+#[derive(Debug)]
+pub(crate) enum Block {
+    Section(&'static str),
+    Text(Vec<&'static str>),
+    /// Keys that share one comment, each with whether it is off.
+    Keys {
+        keys: Vec<(&'static str, bool)>,
+        comment: Vec<&'static str>,
+    },
+}
+
+/// Returns the whole example in parts.
+pub(crate) fn blocks() -> Vec<Block> {
+    let mut blocks = Vec::new();
     let mut comment: Vec<&str> = Vec::new();
-    let mut terms: Vec<Vec<Inline>> = Vec::new();
-    let (mut has_keys, mut is_off) = (false, false);
+    let mut keys: Vec<(&str, bool)> = Vec::new();
+    let mut is_off = false;
     for text in EXAMPLE.lines().chain([""]) {
         let found = line(text);
         // A comment before a key does not explain the keys after it that are off.
@@ -54,21 +66,44 @@ pub(super) fn sections(roff: &mut Roff) {
         if found != Line::More {
             is_off = matches!(found, Line::Off(_));
         }
-        if !terms.is_empty() && !continues {
-            entry(roff, std::mem::take(&mut terms), &std::mem::take(&mut comment));
+        if !keys.is_empty() && !continues {
+            let (keys, comment) = (std::mem::take(&mut keys), std::mem::take(&mut comment));
+            blocks.push(Block::Keys { keys, comment });
         }
         match found {
             Line::Comment(text) => comment.push(text),
-            Line::Key(key) => terms.push(vec![bold(key)]),
-            Line::Off(key) => terms.push(vec![bold(key), roman(" (off unless it is set)")]),
+            Line::Key(key) => keys.push((key, false)),
+            Line::Off(key) => keys.push((key, true)),
             Line::More => {}
-            Line::Blank => paragraph(roff, &std::mem::take(&mut comment)),
+            Line::Blank => blocks.push(Block::Text(std::mem::take(&mut comment))),
             Line::Section(name) => {
+                blocks.push(Block::Section(name));
+                blocks.push(Block::Text(std::mem::take(&mut comment)));
+            }
+        }
+    }
+    blocks
+}
+
+/// Adds the whole example: comments as text, keys as the terms of a list.
+pub(super) fn sections(roff: &mut Roff) {
+    roff.control("SH", ["DESCRIPTION"]);
+    let mut has_keys = false;
+    for block in blocks() {
+        match block {
+            Block::Section(name) => {
                 if !std::mem::replace(&mut has_keys, true) {
                     roff.control("SH", ["SECTIONS"]);
                 }
                 roff.control("SS", [name]);
-                paragraph(roff, &std::mem::take(&mut comment));
+            }
+            Block::Text(comment) => paragraph(roff, &comment),
+            Block::Keys { keys, comment } => {
+                let term = |(key, is_off): (&'static str, bool)| {
+                    let note = is_off.then(|| roman(" (off unless it is set)"));
+                    [bold(key)].into_iter().chain(note).collect()
+                };
+                entry(roff, keys.into_iter().map(term).collect(), &comment);
             }
         }
     }

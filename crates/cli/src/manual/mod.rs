@@ -12,7 +12,10 @@ use clap::{Command, CommandFactory as _};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, italic, roman};
 
-use self::pages::{ENVIRONMENT, EXAMPLES, EXIT_STATUS, FAILURES, FILES};
+#[cfg(test)]
+pub(super) use self::configuration::{Block, blocks};
+use self::pages::FILES;
+pub(super) use self::pages::{ENVIRONMENT, EXAMPLES, EXIT_STATUS, FAILURES};
 use super::{Arguments, LONG_VERSION};
 use crate::groups::GROUPS;
 

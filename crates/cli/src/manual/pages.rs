@@ -1,7 +1,7 @@
 //! What the manual pages say beyond the help of the commands.
 
 /// A file or an environment variable.
-pub(super) struct Term {
+pub(crate) struct Term {
     pub path: &'static str,
     pub text: &'static str,
     /// The commands that use it; empty for all.
@@ -46,7 +46,7 @@ pub(super) const FILES: [Term; 6] = [
     ),
 ];
 
-pub(super) const ENVIRONMENT: [Term; 5] = [
+pub(crate) const ENVIRONMENT: [Term; 5] = [
     term("ORRERY_CONFIG", "The configuration file, if --config is not given.", &[]),
     term("NO_COLOR", "If it is not empty, output has no colors.", &[]),
     term(
@@ -67,14 +67,14 @@ pub(super) const ENVIRONMENT: [Term; 5] = [
     ),
 ];
 
-pub(super) const EXIT_STATUS: [(&str, &str); 3] = [
+pub(crate) const EXIT_STATUS: [(&str, &str); 3] = [
     ("0", "Success."),
     ("1", "Failure. Standard error says why."),
     ("2", "The command line is invalid."),
 ];
 
 /// What the exit status 1 means for commands that examine something.
-pub(super) const FAILURES: [(&str, &str); 8] = [
+pub(crate) const FAILURES: [(&str, &str); 8] = [
     ("check", "A problem would prevent a start, or the check failed."),
     ("doctor", "At least one problem was found, or the diagnosis failed."),
     ("verify", "The backup or the store is damaged, or it could not be read."),
@@ -89,7 +89,7 @@ pub(super) const FAILURES: [(&str, &str); 8] = [
 pub(super) const FIRST_DAY: usize = 6;
 
 /// Examples: what they do, and the command. Every top-level command has one.
-pub(super) const EXAMPLES: &[(&str, &str)] = &[
+pub(crate) const EXAMPLES: &[(&str, &str)] = &[
     ("Run the service with its data in the current folder", "orrery serve"),
     (
         "Create an API key that is valid for 90 days",

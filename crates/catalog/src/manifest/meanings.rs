@@ -1,0 +1,90 @@
+//! The meanings of a manifest's keys, for editors and for the reference.
+
+use serde_json::Value;
+
+/// The meaning of each key by its path; a key of several types of runner has one meaning.
+const MEANINGS: &[(&str, &str)] = &[
+    ("slug", "The name of the model in requests."),
+    ("title", "The name that people see; by default the slug."),
+    ("description", "What the model does, for people and for the agent."),
+    ("output_type", "What the model returns. The last four are stored as files."),
+    ("concurrency", "How many runs may be active at once. Others wait in the model's own queue."),
+    ("timeout", "The time limit of one run, such as `120s`."),
+    ("queue_limit", "The length of the queue. Beyond it, new predictions get 429."),
+    ("request_schema", "The JSON Schema of the input; without it, any object is accepted."),
+    ("request_schema_file", "A file with this schema, beside the manifest."),
+    ("cost", "What a run costs. Without it, nothing is charged."),
+    ("cost.type", "`fixed`: a price for each success. `usage_based`: by time or by tokens."),
+    ("cost.amount", "The price of each success, in US dollars."),
+    ("cost.report", "A JSON pointer to a cost in US dollars in the response, which then counts."),
+    ("cost.estimate", "A text about the price, for the catalog."),
+    ("cost.per_second", "The price of a second, in US dollars."),
+    ("cost.per_million_input_tokens", "The price of a million tokens of input, in US dollars."),
+    ("cost.per_million_output_tokens", "The price of a million tokens of output, in US dollars."),
+    ("retry", "Whether and when the service repeats failed predictions."),
+    ("retry.max_attempts", "The number of attempts, including the first."),
+    ("retry.initial_delay_seconds", "The delay before the second attempt."),
+    ("retry.backoff_multiplier", "What each delay is multiplied by to get the next."),
+    ("retry.max_delay_seconds", "The longest delay."),
+    ("retry.retry_on", "The error classes after which another attempt is made."),
+    ("runner", "How the model runs."),
+    ("runner.type", "The type of the runner, which determines the other keys."),
+    ("runner.name", "The built-in model."),
+    ("runner.url", "The address of the server."),
+    ("runner.urls", "The addresses of several servers, in place of `url`."),
+    ("runner.urls[].url", "The address of a server."),
+    ("runner.urls[].weight", "The share of the requests, relative to the other servers."),
+    ("runner.urls[].concurrency", "How many requests the server gets at once."),
+    ("runner.health", "The path at which a server says that it is ready."),
+    ("runner.method", "The HTTP method."),
+    ("runner.headers", "Additional headers; `${file:…}` and `${env:…}` insert secrets."),
+    ("runner.body", "The body, with references to the input; without it, the whole input."),
+    ("runner.output", "A JSON pointer to the output in the response; without it, all of it."),
+    ("runner.command", "The program and its arguments. No shell reads them."),
+    ("runner.mode", "`persistent`: a worker runs job after job. `once`: a process for each job."),
+    ("runner.directory", "The folder in which the program starts; by default the manifest's."),
+    ("runner.env", "Additional environment variables."),
+    ("runner.memory_bytes", "The address space of each process; without it, there is no limit."),
+    ("runner.writable", "The folders that the program may write to, besides its own."),
+    ("runner.model", "The name of the model on the server."),
+    ("runner.kind", "Which part of OpenAI's API the server is called with."),
+    ("runner.key", "The API key of the server; `${file:…}` inserts a secret."),
+    ("runner.file", "The GGUF file."),
+    ("runner.context", "The number of tokens of all prompts and answers together."),
+    ("runner.threads", "The number of threads."),
+    ("runner.parallel", "How many answers are written at once."),
+    ("runner.batch", "How many tokens are computed at once."),
+    ("runner.idle_unload", "How long the model stays in memory without requests."),
+    ("runner.load", "When the model is loaded: with its first request, or at the start."),
+    ("runner.chat_template", "A chat template in place of the one in the GGUF file."),
+    ("runner.version", "The version of the model on the server."),
+];
+
+/// Adds the meanings to the schema of manifests.
+pub(super) fn describe(schema: &mut Value) {
+    of_fields(schema, "");
+}
+
+fn of_fields(schema: &mut Value, prefix: &str) {
+    let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) else {
+        return;
+    };
+    for (name, field) in properties {
+        let path = format!("{prefix}{name}");
+        let meaning = MEANINGS.iter().find(|(known, _)| *known == path);
+        if let (Some((_, text)), Some(field)) = (meaning, field.as_object_mut()) {
+            field.insert("description".to_owned(), (*text).into());
+        }
+        for variant in field.get_mut("oneOf").and_then(Value::as_array_mut).into_iter().flatten() {
+            of_fields(variant, &format!("{path}."));
+        }
+        if let Some(items) = field.get_mut("items") {
+            for variant in
+                items.get_mut("anyOf").and_then(Value::as_array_mut).into_iter().flatten()
+            {
+                of_fields(variant, &format!("{path}[]."));
+            }
+        }
+        of_fields(field, &format!("{path}."));
+    }
+}
