@@ -47,12 +47,13 @@ fn with_json_last(mut words: Vec<OsString>) -> Vec<OsString> {
 
 /// Commands of other programs, and how to do the same with this one. None of them is a misspelling
 /// of a command such as `restore`.
-const ELSEWHERE: [(&str, &str); 4] = [
+const ELSEWHERE: [(&str, &str); 5] = [
     (
         "start",
         "`orrery serve` starts the service in this terminal, `systemctl start orrery` an installed one",
     ),
     ("stop", "`systemctl stop orrery` stops an installed service, Ctrl+C one in a terminal"),
+    ("logs", "`journalctl --unit orrery` shows the log of an installed service"),
     ("restart", "`systemctl restart orrery` restarts an installed service"),
     ("status", "`orrery service status` shows an installed service, `orrery doctor` its problems"),
 ];

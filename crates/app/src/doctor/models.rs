@@ -39,6 +39,13 @@ pub(super) fn findings(folder: &Path) -> Vec<Finding> {
     let detail = format!("{}: {good} of {} manifests are valid", folder.display(), files.len());
     let verdict = if good == files.len() { Verdict::Good } else { Verdict::Fault };
     findings.insert(0, Finding::new("models", verdict, detail));
+    for file in files_with(folder, &["yaml", "yml"]).unwrap_or_default() {
+        let detail = format!("{} is not read: manifests are TOML files", file.display());
+        let toml = file.with_extension("toml");
+        findings.push(
+            Finding::warning("models", detail).mended_by(format!("write {}", toml.display())),
+        );
+    }
     findings
 }
 
@@ -110,6 +117,17 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(findings(&folder.path().join("models.d"))[0].verdict, Verdict::Good);
         assert!(findings(folder.path())[0].detail.contains("0 of 0"));
+    }
+
+    #[test]
+    fn check_warns_of_manifest_in_yaml() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("caption.yaml"), "slug: caption\n").unwrap();
+        let found = findings(folder.path());
+        let [_, warning] = &found[..] else { panic!("{found:?}") };
+        assert_eq!(warning.verdict, Verdict::Warning);
+        let said = "caption.yaml is not read: manifests are TOML files";
+        assert!(warning.detail.ends_with(said), "{}", warning.detail);
     }
 
     #[test]
