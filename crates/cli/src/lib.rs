@@ -13,6 +13,7 @@ pub mod load;
 
 mod admin;
 mod agent;
+mod alert;
 mod apply;
 mod audit;
 mod backup;
@@ -106,6 +107,9 @@ enum Command {
     Config(settings::Command),
     /// Diagnose machine, data, backups and work of the service, and suggest a fix for each problem
     Doctor(Shape),
+    /// Alerts: messages to the operator about problems that `orrery doctor` finds
+    #[command(subcommand)]
+    Alerts(alert::Command),
     Top(top::Top),
     Bench(bench::Bench),
     /// API keys
@@ -252,6 +256,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             let file = place::file_or_found(file);
             return block_on(doctor::run(file.as_deref(), &Output::new(shape.json)));
         }
+        Command::Alerts(command) => return block_on(alert::run(command, &of_service(file)?)),
         Command::Top(asked) => until_stopped(top::run(asked, &of_service(file)?))?,
         Command::Bench(asked) => until_stopped(bench::run(asked))?,
         Command::Key(command) => block_on(key::run(command, &of_service(file)?))?,
@@ -386,6 +391,7 @@ mod tests {
         "orrery config show --json",
         "orrery config set agent.model llama",
         "orrery doctor --json",
+        "orrery alerts test --json",
         "orrery top",
         "orrery top --every 0.5",
         "orrery top --once --json",
@@ -533,6 +539,7 @@ mod tests {
             "orrery schedule create --cron @daily --workflow w --model m --version 1",
             "orrery schedule create --cron @daily --model m",
             "orrery file show 17",
+            "orrery alerts",
             "orrery org rename o",
             "orrery member remove",
             "orrery chain show n --name n",
