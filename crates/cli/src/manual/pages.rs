@@ -76,7 +76,7 @@ pub(super) const EXIT_STATUS: [(&str, &str); 3] = [
 /// What the exit status 1 means for commands that examine something.
 pub(super) const FAILURES: [(&str, &str); 9] = [
     ("check", "A problem would prevent a start, or the check failed."),
-    ("doctor", "At least one problem was found, or the diagnosis failed."),
+    ("doctor", "At least one problem was found (with --quiet: an error), or the diagnosis failed."),
     ("alerts test", "The message was not delivered, or no receiver is configured."),
     ("verify", "The backup or the store is damaged, or it could not be read."),
     ("salvage", "Not everything could be read."),
