@@ -434,6 +434,7 @@ mod tests {
         "orrery schedule delete n",
         "orrery endpoint list --org o --json",
         "orrery endpoint create --url http://a/b --events workflow.failed,workflow.completed",
+        "orrery endpoint create --url http://a/b --send-plain-secret",
         "orrery endpoint test n --json",
         "orrery endpoint rotate n",
         "orrery file list --limit 5 --json",
