@@ -338,6 +338,24 @@ mod tests {
     }
 
     #[test]
+    fn unit_of_the_check_has_the_restrictions_of_the_service() {
+        let restricts = |line: &&str| {
+            let of = ["Protect", "Private", "Restrict", "SystemCall", "LimitNOFILE=", "UMask="];
+            let whole = ["NoNewPrivileges=yes", "LockPersonality=yes", "CapabilityBoundingSet="];
+            of.iter().any(|start| line.starts_with(start)) || whole.contains(line)
+        };
+        let missing: Vec<&str> = UNIT
+            .lines()
+            .filter(restricts)
+            .filter(|line| !DOCTOR_UNIT.lines().any(|other| other == *line))
+            .collect();
+        assert_eq!(missing, [""; 0]);
+        let start = DOCTOR_UNIT.lines().find_map(|line| line.strip_prefix("ExecStart=/"));
+        let words = start.unwrap().split(' ').map(std::ffi::OsString::from);
+        assert!(crate::parse::understood(words).is_ok(), "{start:?}");
+    }
+
+    #[test]
     fn status_of_no_service_is_an_error() {
         let output = |code, out: &str, err: &str| std::process::Output {
             status: std::process::ExitStatus::from_raw(code),
