@@ -22,7 +22,7 @@
 //! chat        backup
 //! catalog     workflows
 //! engine
-//! runners     webhooks
+//! runners     webhooks    alerts
 //! records     guard       telemetry
 //! storage     http        config
 //! wire        runtime
@@ -42,6 +42,7 @@
 //! | `guard` | the process between the service and the worker of a `command` model; the sandbox of built-in models |
 //! | `records` | the repositories of an organization: accounts, members, billing, secrets, schedules, files, chains, the audit log |
 //! | `webhooks` | the durable outbox: at-least-once delivery of completions |
+//! | `alerts` | tells the operator of the doctor's findings |
 //! | `runners` | running models: built-in, programs, and inference servers |
 //! | `engine` | accepts and runs executions; each completes exactly once. Traces of completed executions |
 //! | `workflows` | stored definitions and their versions, compiled at run time |

@@ -12,6 +12,7 @@ mod agent;
 mod agent_memory;
 mod agent_servers;
 mod agreement;
+mod alerts;
 mod answers;
 mod audit;
 mod backups;

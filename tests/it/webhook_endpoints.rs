@@ -240,3 +240,39 @@ async fn endpoint_with_invalid_fields_is_rejected() {
     let fixed = ask(&service, Method::PUT, &one, json!({"signature": "v1"})).await;
     fixed.expect_error(400, "signature cannot be changed; make another endpoint");
 }
+
+#[tokio::test]
+async fn endpoint_sends_its_secret_only_on_request() {
+    // The default of the service is for the webhooks of requests.
+    let service = Service::start().await;
+    let mut receiver = Receiver::start().await;
+    let body = json!({"url": receiver.url()});
+    let made = service.post("/v1/webhook-endpoints", &body).send().await.expect(201);
+    assert_eq!(made["send_plain_secret"], false);
+    let path = format!("/v1/webhook-endpoints/{}", made["id"].as_str().unwrap());
+    for (given, expected) in [
+        (json!({}), None),
+        (json!({"send_plain_secret": true}), made["secret"].as_str()),
+        (json!({"disabled": false}), made["secret"].as_str()),
+        (json!({"send_plain_secret": false}), None),
+    ] {
+        let change = service.ask(Role::Base, Method::PUT, &path).key(&service.key).json(&given);
+        assert_eq!(change.send().await.expect(200)["send_plain_secret"], expected.is_some());
+        let test = service.post(&format!("{path}/test"), &json!({})).send().await.expect(200);
+        let shown = test["headers"].get("X-Webhook-Secret");
+        assert_eq!(shown, expected.map(|_| json!("********")).as_ref(), "{test}");
+        assert_eq!(receiver.next().await.header("x-webhook-secret"), expected, "{given}");
+    }
+    // The secret of the other scheme is a private key.
+    let refused = "send_plain_secret is not possible with the signature v1a";
+    let body = json!({"url": receiver.url(), "signature": "v1a", "send_plain_secret": true});
+    let answer = service.post("/v1/webhook-endpoints", &body).send().await;
+    assert!(answer.expect(400)["error"].as_str().unwrap().starts_with(refused));
+    let body = json!({"url": receiver.url(), "signature": "v1a"});
+    let made = service.post("/v1/webhook-endpoints", &body).send().await.expect(201);
+    let path = format!("/v1/webhook-endpoints/{}", made["id"].as_str().unwrap());
+    let change = json!({"send_plain_secret": true});
+    let answer =
+        service.ask(Role::Base, Method::PUT, &path).key(&service.key).json(&change).send().await;
+    assert!(answer.expect(400)["error"].as_str().unwrap().starts_with(refused));
+}

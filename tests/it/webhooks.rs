@@ -1,6 +1,8 @@
 //! The webhook at the end of a prediction: its body, headers, signatures and retries, and rejected
 //! URLs.
 
+use hyper::Method;
+use orrery_api::Role;
 use orrery_domain::signature;
 use serde_json::{Value, json};
 
@@ -92,6 +94,62 @@ async fn webhook_secret_signs_in_both_formats() {
         let standard = header("webhook-signature");
         assert!(signature::verify_standard(SECRET, id, time, body, standard), "{standard}");
         assert_eq!(hook.header("x-webhook-secret"), plain);
+    }
+}
+
+#[tokio::test]
+async fn webhook_decides_whether_it_carries_its_secret() {
+    let workflow = json!({"steps": [{"id": "a", "type": "pass", "result": 1}]});
+    for (lines, default) in [("", true), ("webhooks.send_plain_secret = false\n", false)] {
+        let service = Service::configured(lines).await;
+        let mut receiver = Receiver::start().await;
+        let workflow = service.workflow_of(workflow.clone()).await;
+        for (given, sends) in [(json!(true), true), (json!(false), false), (Value::Null, default)] {
+            let fields = json!({
+                "webhook_url": receiver.url(),
+                "webhook_secret": SECRET,
+                "webhook_send_plain_secret": given,
+            });
+            let expected = sends.then_some(SECRET);
+            service.trigger(&workflow, fields.clone()).await;
+            assert_eq!(receiver.next().await.header("x-webhook-secret"), expected, "{given}");
+            let mut fields = fields;
+            fields["input"] = json!({"template": "hello"});
+            let id = service.create_with("text-template", fields).await;
+            let hook = receiver.next().await;
+            assert!(hook.header("x-webhook-signature").is_some());
+            assert_eq!(hook.header("x-webhook-secret"), expected, "{given}");
+            let record = service.get(&format!("/v1/webhooks/{id}")).await.expect(200);
+            let shown = record["headers"].get("X-Webhook-Secret");
+            assert_eq!(shown.is_some(), sends, "{record}");
+            let test = json!({
+                "url": receiver.url(), "webhook_secret": SECRET, "webhook_send_plain_secret": given,
+            });
+            service.post("/v1/webhooks/test", &test).send().await.expect(200);
+            assert_eq!(receiver.next().await.header("x-webhook-secret"), expected, "{given}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn schedule_keeps_whether_its_webhooks_carry_the_secret() {
+    let service = Service::start().await;
+    let schedule = json!({
+        "cron": "0 9 * * *", "model": "text-template", "version": "1",
+        "input": {"template": "hello"}, "webhook_url": "http://a.example/",
+        "webhook_secret": SECRET, "webhook_send_plain_secret": false,
+    });
+    let made = service.post("/v1/schedules", &schedule).send().await.expect(201);
+    assert_eq!(made["webhook_send_plain_secret"], false);
+    let path = format!("/v1/schedules/{}", made["schedule_id"].as_str().unwrap());
+    for (change, expected) in [
+        (json!({"webhook_url": "http://b.example/"}), json!(false)),
+        (json!({"webhook_send_plain_secret": null}), Value::Null),
+        (json!({"webhook_send_plain_secret": true}), json!(true)),
+    ] {
+        let change = service.ask(Role::Base, Method::PUT, &path).key(&service.key).json(&change);
+        let changed = change.send().await.expect(200);
+        assert_eq!(changed["webhook_send_plain_secret"], expected);
     }
 }
 

@@ -259,3 +259,20 @@ fn doctor_reports_secret_in_file_readable_by_others() {
     let (_, found, _) = setup.try_run(&["check", "--json"]);
     assert!(!found.contains("other users can read the secret"), "{found}");
 }
+
+#[test]
+fn quiet_doctor_prints_problems_and_fails_only_for_errors() {
+    let folder = tempfile::tempdir().unwrap();
+    let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
+    let _service = setup.start();
+    let (is_good, printed, said) = setup.try_run(&["doctor", "--quiet"]);
+    assert!(is_good, "warnings only: {printed}{said}");
+    assert!(
+        printed.contains("warning: backups: not scheduled: set `backup.every` (fix: "),
+        "{printed}"
+    );
+    assert!(!printed.contains("rows checked"), "{printed}");
+    setup.add_model("broken", "slug = 1\n");
+    let (is_good, printed, _) = setup.try_run(&["doctor", "--quiet"]);
+    assert!(!is_good && printed.starts_with("error: model"), "{printed}");
+}

@@ -41,12 +41,13 @@ pub(crate) async fn form<T: DeserializeOwned + JsonSchema + 'static>(
 pub(crate) fn webhook(
     url: Option<String>,
     secret: Option<String>,
+    send_plain_secret: Option<bool>,
     services: &Services,
 ) -> Result<Option<Webhook>, Error> {
     let Some(url) = webhook_url("webhook_url", url, services)? else { return Ok(None) };
     let secret = secret.filter(|secret| !secret.is_empty());
     let secret = secret.map(|secret| sealed_secret(&secret, services)).transpose()?;
-    Ok(Some(Webhook { url, secret }))
+    Ok(Some(Webhook { url, secret, send_plain_secret }))
 }
 
 /// The warning about a webhook secret without a URL.

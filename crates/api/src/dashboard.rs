@@ -149,6 +149,8 @@ pub(crate) const FINDINGS: Doc = Doc {
 pub(crate) async fn findings(context: Context) -> Result<Response, crate::Error> {
     let found = doctor::findings(&context.services).await?;
     let doctor = &context.services.settings.doctor;
-    let findings = found.into_iter().map(|finding| doctor.for_members(finding)).collect();
+    // Only the operator sees who receives alerts.
+    let found = found.into_iter().filter(|finding| finding.subject != orrery_alerts::SUBJECT);
+    let findings = found.map(|finding| doctor.for_members(finding)).collect();
     Ok(response::json(StatusCode::OK, &Findings { findings }))
 }

@@ -61,7 +61,7 @@ fn running(services: &Services) -> Option<RunningService> {
 ///
 /// # Errors
 /// Returns an error when the organizations cannot be read from the store.
-pub(crate) async fn findings(services: &Services) -> Result<Vec<Finding>, crate::Error> {
+pub async fn findings(services: &Services) -> Result<Vec<Finding>, crate::Error> {
     let doctor = services.settings.doctor.clone();
     let now = services.clock.now();
     let looking = tokio::task::spawn_blocking(move || doctor.findings(now));
@@ -78,6 +78,7 @@ pub(crate) async fn findings(services: &Services) -> Result<Vec<Finding>, crate:
             .mended_by("set egress.deny and egress.allow, then run `orrery reload`"),
         None => Finding::good("egress", "the guard covers all client-supplied URLs"),
     });
+    found.push(services.alerts.finding());
     found.push(names(services.settings.doctor.hosts()).await);
     found.sort_by_key(|finding| std::cmp::Reverse(finding.verdict));
     Ok(found)
@@ -140,13 +141,15 @@ async fn work(services: &Services, now: Timestamp) -> Result<Vec<Finding>, crate
     if services.engine.paused_since().is_some() {
         found.push(
             Finding::warning("work", "paused since a restore")
+                .about("pause")
                 .mended_by("orrery resume, once the machine that the backup came from is off"),
         );
     }
     let retrying = services.engine.retrying();
     if retrying > 0 {
         let detail = format!("{retrying} executions are retrying after an internal error");
-        found.push(Finding::fault("work", detail).mended_by("journalctl -u orrery -p err"));
+        let finding = Finding::fault("work", detail).about("retries");
+        found.push(finding.mended_by("journalctl -u orrery -p err"));
     }
     let unfinished = services.engine.unfinished(None, UNFINISHED_MAX).await?;
     let oldest = unfinished.iter().filter(|one| can_be_stuck(one)).min_by_key(|one| one.created_at);

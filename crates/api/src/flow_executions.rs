@@ -145,7 +145,7 @@ async fn start(
     let BulkTrigger { parameters, webhook_url: url, webhook_secret: secret } =
         read(bytes, together)?;
     body::warn_of_secret_alone(&context.request, url.as_ref(), secret.as_ref());
-    let webhook = body::webhook(url, secret, services)?;
+    let webhook = body::webhook(url, secret, None, services)?;
     let compiled = services.workflows.compiled(version.revision).await?;
     let bulk: Option<BulkId> = (together == Together::Bulk).then(new_id);
     let mut submissions = Vec::new();

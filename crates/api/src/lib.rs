@@ -15,6 +15,7 @@ mod access;
 mod activity;
 mod admin;
 mod agent;
+mod alerts;
 mod answers;
 mod audit;
 mod backup;
@@ -84,7 +85,7 @@ use hyper::Method;
 pub use self::context::Context;
 pub use self::dispatch::Host as HostService;
 use self::doc::Doc;
-pub use self::doctor::words;
+pub use self::doctor::{findings, words};
 pub use self::error::Error;
 pub use self::one_port::OnePort;
 pub use self::openapi::{Documents, of_host as openapi_of};
@@ -502,6 +503,7 @@ pub const ROUTES: &[Route] = &[
     route!(&[Control], GET, "/admin/balance/ledger", Local, Bare, Free, billing::ledger, billing::LEDGER),
     route!(&[Control], GET, "/admin/activity", Local, Bare, Free, activity::show, activity::SHOW),
     route!(&[Control], GET, "/admin/doctor", Local, Bare, Free, doctor::find, doctor::FIND),
+    route!(&[Control], POST, "/admin/alerts/test", Local, Small, Free, alerts::test, alerts::TEST),
     route!(&[Control], GET, "/admin/executions", Local, Bare, Free, operator::list, operator::LIST),
     route!(&[Control], GET, "/admin/executions/{execution}", Local, Bare, Free, operator::get, operator::GET),
     route!(&[Control], POST, "/admin/executions/{execution}/cancel", Local, Body, Free, operator::cancel, operator::CANCEL),

@@ -308,7 +308,12 @@ async fn check(
     new: NewPrediction,
 ) -> Result<Submission, crate::Error> {
     let slug = new.model;
-    let webhook = body::webhook(new.webhook_url, new.webhook_secret, services)?;
+    let webhook = body::webhook(
+        new.webhook_url,
+        new.webhook_secret,
+        new.webhook_send_plain_secret,
+        services,
+    )?;
     let model =
         services.catalog.get(&slug).ok_or_else(|| models::not_found(&services.catalog, &slug))?;
     let input = model.check_input(Value::Object(new.input)).await.map_err(validation_error)?;

@@ -8,7 +8,7 @@ use orrery_domain::schedule::{Overlap, Schedule, Target};
 use orrery_domain::spelling;
 use orrery_domain::time::Timestamp;
 use orrery_http::Request;
-use orrery_wire::schedule::{AnyTarget, Common, ModelRun, WorkflowRun};
+use orrery_wire::schedule::{AnyTarget, Common, ModelRun, Secret, WorkflowRun};
 
 /// Maximum size of an input as JSON, so that it fits in a record of the store.
 const INPUT_BYTES_MAX: usize = 48 * 1024;
@@ -35,6 +35,8 @@ pub(crate) struct Change {
     pub(crate) webhook_url: Option<Option<String>>,
     /// The sealed secret. `Some(None)` removes it, so that deliveries are not signed.
     pub(crate) webhook_secret: Option<Option<String>>,
+    /// `Some(None)` means as the service is configured.
+    pub(crate) webhook_send_plain_secret: Option<Option<bool>>,
     /// An empty string means no name.
     pub(crate) name: Option<String>,
 }
@@ -43,11 +45,11 @@ impl Change {
     /// Reads the fields that all schedules have.
     pub(crate) fn read(
         common: Common,
-        secret: Option<String>,
+        secret: Secret,
         services: &Services,
     ) -> Result<Self, crate::Error> {
         let url = common.webhook_url.map(|url| body::webhook_url("webhook_url", url, services));
-        let sealed = secret.map(|secret| {
+        let sealed = secret.webhook_secret.map(|secret| {
             let secret = Some(secret).filter(|secret| !secret.is_empty());
             secret.map(|secret| body::sealed_secret(&secret, services)).transpose()
         });
@@ -62,6 +64,7 @@ impl Change {
             ends_at: common.ends_at.map(|text| moment("ends_at", &text)).transpose()?,
             webhook_url: url.transpose()?,
             webhook_secret: sealed.transpose()?,
+            webhook_send_plain_secret: secret.webhook_send_plain_secret,
             ..Self::default()
         })
     }
@@ -132,11 +135,15 @@ impl Change {
         put(&mut schedule.starts_at, &self.starts_at);
         put(&mut schedule.ends_at, &self.ends_at);
         if let Some(url) = &self.webhook_url {
-            let secret = schedule.webhook.take().and_then(|held| held.secret);
-            schedule.webhook = url.clone().map(|url| Webhook { url, secret });
+            let held = schedule.webhook.take();
+            schedule.webhook = url.clone().map(|url| match held {
+                Some(held) => Webhook { url, ..held },
+                None => Webhook::unsigned(url),
+            });
         }
         if let Some(webhook) = &mut schedule.webhook {
             put(&mut webhook.secret, &self.webhook_secret);
+            put(&mut webhook.send_plain_secret, &self.webhook_send_plain_secret);
         }
         let some = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
         put(&mut schedule.name, &self.name.as_ref().map(some));

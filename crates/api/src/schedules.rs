@@ -60,7 +60,7 @@ pub(crate) async fn create(mut context: Context) -> Result<Response, crate::Erro
     let bytes = context.request.body().await?;
     let read = || {
         let NewOfWorkflow { cron, run, common, secret } = parse(&bytes)?;
-        let mut change = Change::read(common, secret.webhook_secret, &context.services)?;
+        let mut change = Change::read(common, secret, &context.services)?;
         change.cron = Some(cron);
         change.run_workflow(run)?;
         Ok(change)
@@ -86,7 +86,7 @@ pub(crate) async fn create_of_model(mut context: Context) -> Result<Response, cr
         let mut body = parse_value(&bytes)?;
         let has_version = context.services.settings.fill_version(&mut body);
         let NewOfModel { cron, model, version, run, common, secret } = request::read(body)?;
-        let mut change = Change::read(common, secret.webhook_secret, &context.services)?;
+        let mut change = Change::read(common, secret, &context.services)?;
         change.cron = Some(cron);
         change.model = Some(model);
         change.version = Some(version).filter(|_| has_version);
@@ -272,12 +272,12 @@ pub(crate) async fn change(mut context: Context) -> Result<Response, crate::Erro
     // Only the base host has a path without the workflow, and with schedules of models.
     let change = if context.request.param("workflow").is_empty() {
         let OfAny { target, common, secret } = context.request.json().await?;
-        let mut change = Change::read(common, secret.webhook_secret, &context.services)?;
+        let mut change = Change::read(common, secret, &context.services)?;
         change.run_any(target, matches!(found.target, Target::Model { .. }))?;
         change
     } else {
         let OfWorkflow { cron, run, common, secret } = context.request.json().await?;
-        let mut change = Change::read(common, secret.webhook_secret, &context.services)?;
+        let mut change = Change::read(common, secret, &context.services)?;
         change.cron = cron;
         change.run_workflow(run)?;
         change
@@ -344,7 +344,7 @@ pub(crate) async fn put_named(mut context: Context) -> Result<Response, crate::E
         None => None,
     };
     let services = &context.services;
-    let mut change = Change::read(common, None, services)?;
+    let mut change = Change::read(common, wire::Secret::default(), services)?;
     change.run_any(target, workflow.is_none())?;
     if workflow.is_none() && change.model.is_none() {
         return Err(crate::Error::bad_request("workflow or model is required"));

@@ -12,6 +12,7 @@ use tokio::task::JoinError;
 
 use super::{Documents, Role};
 use orrery_agent::Agent;
+use orrery_alerts::Alerts;
 use orrery_catalog::Catalog;
 use orrery_chat::Chat;
 use orrery_chat::decisions::Decisions;
@@ -272,6 +273,8 @@ pub struct Services {
     pub engine: Engine,
     pub workflows: Workflows,
     pub outbox: Outbox,
+    /// Tells the operator of the doctor's findings.
+    pub alerts: Alerts,
     /// Checks the URLs that clients supply.
     pub egress: egress::Policy,
     /// The memory budget of request and response bodies.

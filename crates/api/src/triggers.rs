@@ -157,9 +157,14 @@ async fn start_one(
         Creation::Replay(answered) => return replayed(context, &answered, None).await,
     };
     refuse_archived(workflow)?;
-    let VersionTrigger { inputs, webhook_url: url, webhook_secret: secret } = run;
+    let VersionTrigger {
+        inputs,
+        webhook_url: url,
+        webhook_secret: secret,
+        webhook_send_plain_secret,
+    } = run;
     body::warn_of_secret_alone(&context.request, url.as_ref(), secret.as_ref());
-    let webhook = body::webhook(url, secret, services)?;
+    let webhook = body::webhook(url, secret, webhook_send_plain_secret, services)?;
     let compiled = services.workflows.compiled(version.revision).await?;
     let inputs = check_inputs(&compiled, Value::Object(inputs.unwrap_or_default())).await?;
     let submission = submission(context, workflow, version, None, &inputs, webhook)?;
@@ -294,9 +299,14 @@ async fn start_bulk(
         }
     };
     refuse_archived(workflow)?;
-    let BulkVersionTrigger { inputs: entries, webhook_url: url, webhook_secret: secret } = runs;
+    let BulkVersionTrigger {
+        inputs: entries,
+        webhook_url: url,
+        webhook_secret: secret,
+        webhook_send_plain_secret,
+    } = runs;
     body::warn_of_secret_alone(&context.request, url.as_ref(), secret.as_ref());
-    let webhook = body::webhook(url, secret, services)?;
+    let webhook = body::webhook(url, secret, webhook_send_plain_secret, services)?;
     let compiled = services.workflows.compiled(version.revision).await?;
     let bulk: BulkId = new_id();
     let now = services.clock.now();

@@ -64,6 +64,7 @@ async fn create_with(context: &Context, change: &Change) -> Result<Response, cra
         workflows: Vec::new(),
         scheme: change.scheme.unwrap_or_default(),
         secret: String::new(),
+        send_plain_secret: false,
         public_key: None,
         replaced: None,
         disabled: None,
@@ -71,6 +72,7 @@ async fn create_with(context: &Context, change: &Change) -> Result<Response, cra
         created_at: now,
         updated_at: now,
     };
+    change.check_scheme(endpoint.scheme)?;
     change.apply(&mut endpoint, now);
     let endpoints = services.outbox.endpoints().by(context.actor());
     let (endpoint, secret) = endpoints.create(endpoint).await?;
@@ -128,6 +130,7 @@ pub(crate) async fn change(mut context: Context) -> Result<Response, crate::Erro
         let message = "signature cannot be changed; make another endpoint";
         return Err(crate::Error::bad_request(message));
     }
+    change.check_scheme(found.scheme)?;
     let now = services.clock.now();
     let endpoints = services.outbox.endpoints().by(context.actor());
     let apply = |endpoint: &mut Endpoint| change.apply(endpoint, now);
@@ -173,6 +176,7 @@ pub(crate) async fn put_named(mut context: Context) -> Result<Response, crate::E
             "signature cannot be changed: delete the endpoint first",
         ));
     }
+    change.check_scheme(found.scheme)?;
     let now = services.clock.now();
     let mut wanted = found.clone();
     change.apply(&mut wanted, now);
@@ -268,11 +272,11 @@ pub(crate) async fn test(context: Context) -> Result<Response, crate::Error> {
     let data = to_raw_value(&data).map_err(crate::Error::internal)?;
     let sample = EventBody { kind: Event::EndpointTest, timestamp: now.into(), data: &data };
     let sample = serde_json::to_string(&sample).map_err(crate::Error::internal)?;
-    let webhook = Webhook { url: endpoint.url.clone(), secret: None };
+    let webhook = Webhook::unsigned(endpoint.url.clone());
     let nothing = Payload::nothing();
     let delivery = Delivery::new(new_id(), endpoint.organization, new_id(), webhook, nothing, now)
         .to(endpoint.id, Event::EndpointTest);
-    let headers = headers_of_endpoint(&delivery.id.to_string());
+    let headers = headers_of_endpoint(&delivery.id.to_string(), endpoint.send_plain_secret);
     let trial = services.outbox.try_out(delivery, sample).await?;
     let body = TestDelivery::new(endpoint.url, &trial.attempt, trial.body, headers);
     Ok(response::json(StatusCode::OK, &body))
@@ -298,6 +302,7 @@ struct Change {
     models: Option<Vec<String>>,
     workflows: Option<Vec<WorkflowId>>,
     scheme: Option<Scheme>,
+    send_plain_secret: Option<bool>,
     disabled: Option<bool>,
 }
 
@@ -307,7 +312,15 @@ impl Change {
         fields: EndpointFields,
         services: &Services,
     ) -> Result<Self, crate::Error> {
-        let EndpointFields { name, events, models, workflow_ids, signature, disabled } = fields;
+        let EndpointFields {
+            name,
+            events,
+            models,
+            workflow_ids,
+            signature,
+            send_plain_secret,
+            disabled,
+        } = fields;
         Ok(Self {
             url: body::webhook_url("url", url, services)?,
             name: name.map(|name| Some(name).filter(|name| !name.is_empty())),
@@ -315,12 +328,26 @@ impl Change {
             models: models.map(body::distinct),
             workflows: workflow_ids.map(distinct),
             scheme: signature,
+            send_plain_secret,
             disabled,
         })
     }
 
+    /// Refuses to send the secret of an endpoint with this scheme, if it is a private key.
+    fn check_scheme(&self, scheme: Scheme) -> Result<(), crate::Error> {
+        if self.send_plain_secret == Some(true) && scheme == Scheme::V1a {
+            return Err(crate::Error::bad_request(
+                "send_plain_secret is not possible with the signature v1a, whose secret is a private \
+                 key: receivers verify the signature with `public_key`",
+            ));
+        }
+        Ok(())
+    }
+
     fn apply(&self, endpoint: &mut Endpoint, now: Timestamp) {
-        let Self { url, name, events, models, workflows, scheme: _, disabled } = self;
+        let Self { url, name, events, models, workflows, scheme: _, send_plain_secret, disabled } =
+            self;
+        endpoint.send_plain_secret = send_plain_secret.unwrap_or(endpoint.send_plain_secret);
         endpoint.url = url.clone().unwrap_or_else(|| std::mem::take(&mut endpoint.url));
         endpoint.name = name.clone().unwrap_or_else(|| endpoint.name.take());
         endpoint.events = events.clone().unwrap_or_else(|| std::mem::take(&mut endpoint.events));

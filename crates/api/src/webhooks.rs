@@ -222,12 +222,13 @@ pub(crate) const TEST: Doc = Doc {
 /// `POST /v1/webhooks/test`: sends a sample delivery and returns the receiver's response.
 pub(crate) async fn test(mut context: Context) -> Result<Response, crate::Error> {
     let organization = context.caller()?.organization;
-    let NewTestDelivery { url, webhook_secret: secret } = context.request.json().await?;
+    let NewTestDelivery { url, webhook_secret: secret, webhook_send_plain_secret } =
+        context.request.json().await?;
     let services = &context.services;
     let url = body::webhook_url("url", Some(url), services)?.unwrap_or_default();
     let secret = secret.filter(|secret| !secret.is_empty());
     let secret = secret.map(|secret| body::sealed_secret(&secret, services)).transpose()?;
-    let webhook = Webhook { url, secret };
+    let webhook = Webhook { url, secret, send_plain_secret: webhook_send_plain_secret };
     let id: ExecutionId = new_id();
     let output = "This is a test delivery: nothing was run.";
     let output = to_raw_value(output).map_err(crate::Error::internal)?;
@@ -385,7 +386,11 @@ async fn record(
         status: wire_status(*standing),
         request,
         headers: match delivery.endpoint {
-            Some(_) => headers_of_endpoint(&delivery.id.to_string()),
+            Some(target) => {
+                let endpoint = services.outbox.endpoints().known(delivery.organization, target.id);
+                let is_plain = endpoint.is_some_and(|endpoint| endpoint.send_plain_secret);
+                headers_of_endpoint(&delivery.id.to_string(), is_plain)
+            }
             None => headers(&delivery.webhook, &delivery.id.to_string(), services),
         },
         execution_type: execution.as_ref().map(|execution| execution.kind().into()),
@@ -406,11 +411,17 @@ fn wire_status(state: DeliveryState) -> DeliveryStatus {
 }
 
 /// Returns the headers of a delivery to an endpoint, masked in the same way.
-pub(crate) fn headers_of_endpoint(id: &str) -> Map<String, Value> {
+pub(crate) fn headers_of_endpoint(id: &str, has_plain_secret: bool) -> Map<String, Value> {
     let made = ["webhook-id", "webhook-timestamp", "webhook-signature"];
     let named = [("Content-Type", "application/json"), ("X-Webhook-Delivery-Id", id)];
     let masked = made.map(|name| (name, MASK));
-    named.into_iter().chain(masked).map(|(name, value)| (name.to_owned(), value.into())).collect()
+    let plain = has_plain_secret.then_some(("X-Webhook-Secret", MASK));
+    named
+        .into_iter()
+        .chain(masked)
+        .chain(plain)
+        .map(|(name, value)| (name.to_owned(), value.into()))
+        .collect()
 }
 
 /// Returns the headers of a delivery by name. Secrets, and values that are computed for each
@@ -428,7 +439,7 @@ fn headers(webhook: &Webhook, id: &str, services: &Services) -> Map<String, Valu
     ];
     if webhook.secret.is_some() {
         headers.extend(signed.map(|name| (name.to_owned(), MASK.into())));
-        if services.outbox.sends_plain_secret() {
+        if services.outbox.sends_plain_secret(webhook) {
             headers.insert("X-Webhook-Secret".to_owned(), MASK.into());
         }
     }

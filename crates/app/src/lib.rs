@@ -9,6 +9,7 @@
 //! upkeep: retention, backups, reloads, the doctor's checks. It contains no rules about models,
 //! executions or money.
 
+mod alerts;
 mod backups;
 mod control;
 mod descriptors;
@@ -81,6 +82,7 @@ use orrery_telemetry as telemetry;
 use orrery_webhooks::Outbox;
 use orrery_workflows::{self as workflows, Workflows};
 
+pub use self::alerts::test_alert;
 pub use self::backups::{UNENCRYPTED, concern as backup_concern, encryption, is_damage};
 pub use self::doctor::{check_manifest, free_bytes, is_in_memory, settled, without_store};
 pub use self::first_start::FirstStart;
@@ -150,6 +152,7 @@ fn open(
         doors,
     };
     Ok(Arc::new(Services {
+        alerts: alerts::open(config, &clock, &hosts),
         agent: Agent::new(dependencies, router::agent_options(config)),
         decisions: router::decisions(config, tasks, &clock, &chat),
         chat,
@@ -493,6 +496,7 @@ async fn attend(running: &Running, config: &Config, started: PayloadId) -> anyho
         config.accept_loss,
     ));
     tasks.spawn(erasure::run(Arc::clone(services), tasks.clone()));
+    tasks.spawn(alerts::run(Arc::clone(services), tasks.clone()));
     tasks.spawn(backups::run(Arc::clone(services), tasks.clone(), config.clone()));
     tasks.spawn(private::keep_closed(config.data_dir.clone(), tasks.clone()));
     Ok(())

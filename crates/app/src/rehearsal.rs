@@ -84,6 +84,7 @@ fn on_copy(config: &Config, data: PathBuf) -> Config {
         decisions: _,
         dashboard: _,
         agent: _,
+        alerts: _,
         audit: _,
         backup: _,
         compat: _,
@@ -111,6 +112,7 @@ fn on_copy(config: &Config, data: PathBuf) -> Config {
     copy.metrics.listen.clear();
     copy.router.upstream_url = None;
     copy.telemetry.otlp_endpoint = None;
+    copy.alerts.url = None;
     copy.agent.mcp_servers.clear();
     copy.audit.folder = data.join("audit");
     copy.backup.folder = data.join("backups");

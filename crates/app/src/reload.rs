@@ -7,7 +7,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use super::{Running, journal, options};
+use super::{Running, alerts, journal, options};
 use orrery_api::{Reloaded, Reloader, Services};
 use orrery_catalog::Report;
 use orrery_config::Config;
@@ -158,6 +158,11 @@ fn apply(services: &Services, now: &mut Config, new: &Config, reloaded: &mut Rel
         now.egress.clone_from(&new.egress);
         applied("egress");
     }
+    if now.alerts != new.alerts {
+        services.alerts.set_options(alerts::options(new));
+        now.alerts.clone_from(&new.alerts);
+        applied("alerts");
+    }
     if now.limits.disk_reserve != new.limits.disk_reserve && new.limits.disk_reserve.is_some() {
         services.store.disk_space().keep(new.limits.disk_reserve);
         now.limits.disk_reserve = new.limits.disk_reserve;
@@ -187,6 +192,7 @@ fn differences(now: &Config, new: &Config) -> Vec<String> {
         ("metrics", now.metrics != new.metrics),
         ("log", now.log != new.log),
         ("telemetry", now.telemetry != new.telemetry),
+        ("alerts", now.alerts != new.alerts),
     ];
     let differ = sections.iter().filter(|(_, is_other)| *is_other);
     differ.map(|(section, _)| (*section).to_owned()).collect()

@@ -12,10 +12,23 @@ use super::check::{self, ports, sign};
 use super::key::understood;
 use super::output::{self, Column, Output};
 use super::owner::Owner;
-use super::service;
+use super::{Shape, service};
 use orrery_config::{Config, Source};
 use orrery_runtime::Clock;
 use orrery_wire::service::{DoctorReport, Finding, Listening, RunningService, Verdict};
+
+/// The variable that systemd sets if standard error or output is connected to the journal.
+const JOURNAL: &str = "JOURNAL_STREAM";
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Doctor {
+    /// Print only problems, one on each line, and exit with 1 only if one is an error. In a unit of
+    /// systemd, the lines have their priority in the journal
+    #[arg(long, conflicts_with = "json")]
+    quiet: bool,
+    #[command(flatten)]
+    shape: Shape,
+}
 
 #[derive(Debug, Serialize)]
 struct Report {
@@ -24,7 +37,16 @@ struct Report {
     findings: Vec<Finding>,
 }
 
-pub(super) async fn run(file: Option<&Path>, output: &Output) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(asked: Doctor, file: Option<&Path>) -> anyhow::Result<ExitCode> {
+    let findings = findings(file).await?;
+    if asked.quiet {
+        return tell(&findings);
+    }
+    show(findings, asked.shape)
+}
+
+/// Returns all findings, worst first.
+async fn findings(file: Option<&Path>) -> anyhow::Result<Vec<Finding>> {
     let (config, mut findings) =
         check::configuration(&Source { file: file.map(Path::to_path_buf), ..Source::default() });
     match of_service(&config).await {
@@ -44,6 +66,33 @@ pub(super) async fn run(file: Option<&Path>, output: &Output) -> anyhow::Result<
         }
     }
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.verdict));
+    Ok(findings)
+}
+
+/// Prints a line for each problem. Fails if one is an error.
+fn tell(findings: &[Finding]) -> anyhow::Result<ExitCode> {
+    let is_in_journal = std::env::var_os(JOURNAL).is_some();
+    for finding in findings.iter().filter(|finding| finding.concern) {
+        output::line(&line(finding, is_in_journal))?;
+    }
+    let has_errors = findings.iter().any(|finding| finding.verdict == Verdict::Fault);
+    Ok(if has_errors { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Returns a problem in one line, which starts with its priority if it is for the journal.
+fn line(finding: &Finding, is_in_journal: bool) -> String {
+    let (priority, severity) = match finding.verdict {
+        Verdict::Fault => ("<3>", "error"),
+        Verdict::Good | Verdict::Warning => ("<4>", "warning"),
+    };
+    let priority = if is_in_journal { priority } else { "" };
+    let fix = finding.mend.as_ref().map(|mend| format!(" (fix: {mend})")).unwrap_or_default();
+    let Finding { subject, detail, .. } = finding;
+    // A finding may quote several lines of a program.
+    format!("{priority}{severity}: {subject}: {detail}{fix}").replace(['\r', '\n'], " ")
+}
+
+fn show(findings: Vec<Finding>, shape: Shape) -> anyhow::Result<ExitCode> {
     let concerns = findings.iter().filter(|finding| finding.concern).count();
     let report = Report { good: concerns == 0, findings };
     let rows = report.findings.iter().map(|finding| {
@@ -53,7 +102,7 @@ pub(super) async fn run(file: Option<&Path>, output: &Output) -> anyhow::Result<
     });
     let columns =
         [Column::Text(""), Column::Text("WHAT"), Column::Text("FOUND"), Column::Text("FIX")];
-    output.show(&report, &columns, rows)?;
+    Output::new(shape.json).show(&report, &columns, rows)?;
     if concerns == 0 {
         return Ok(ExitCode::SUCCESS);
     }
@@ -93,4 +142,18 @@ fn without_store(config: &Config, error: &anyhow::Error) -> anyhow::Result<Vec<F
     };
     found.push(Finding::new("service", verdict, output::chain(error)).mended_by(mend));
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn problem_is_one_line_with_a_priority_in_the_journal() {
+        let fault = Finding::fault("tls", "it has\nexpired").mended_by("renew it");
+        assert_eq!(line(&fault, true), "<3>error: tls: it has expired (fix: renew it)");
+        let warning = Finding::warning("disk", "3 GB are free");
+        assert_eq!(line(&warning, true), "<4>warning: disk: 3 GB are free");
+        assert_eq!(line(&warning, false), "warning: disk: 3 GB are free");
+    }
 }

@@ -67,6 +67,9 @@ pub(super) struct New {
     /// Only executions of these workflows, by id, comma-separated
     #[arg(long, value_name = "ID", value_delimiter = ',')]
     workflows: Vec<String>,
+    /// Also send the secret itself, in X-Webhook-Secret, for receivers that verify no signature
+    #[arg(long)]
+    send_plain_secret: bool,
     #[command(flatten)]
     owner: Owner,
     #[command(flatten)]
@@ -109,6 +112,7 @@ pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()>
                 ("events", list(&new.events)),
                 ("models", list(&new.models)),
                 ("workflow_ids", list(&new.workflows)),
+                ("send_plain_secret", new.send_plain_secret.then(|| json!(true))),
             ]);
             let made = new.owner.of(admin).post(ENDPOINTS.path, &body).await?;
             show_secret(&made, new.shape)

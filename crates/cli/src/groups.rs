@@ -11,7 +11,10 @@ const END: &str = "\u{1b}[0m";
 
 /// The groups: their headings, and their commands in the order of the help.
 pub(super) const GROUPS: [(&str, &[&str]); 5] = [
-    ("Run the service", &["serve", "config", "check", "doctor", "top", "bench", "reload"]),
+    (
+        "Run the service",
+        &["serve", "config", "check", "doctor", "alerts", "top", "bench", "reload"],
+    ),
     ("Manage access", &["org", "key", "owner", "member", "secret", "balance", "audit"]),
     (
         "Work",

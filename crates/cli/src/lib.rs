@@ -13,6 +13,7 @@ pub mod load;
 
 mod admin;
 mod agent;
+mod alert;
 mod apply;
 mod audit;
 mod backup;
@@ -107,7 +108,10 @@ enum Command {
     #[command(subcommand)]
     Config(settings::Command),
     /// Diagnose machine, data, backups and work of the service, and suggest a fix for each problem
-    Doctor(Shape),
+    Doctor(doctor::Doctor),
+    /// Alerts: messages to the operator about problems that `orrery doctor` finds
+    #[command(subcommand)]
+    Alerts(alert::Command),
     Top(top::Top),
     Bench(bench::Bench),
     /// API keys
@@ -250,10 +254,11 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         }
         Command::Check(asked) => return block_on(check::run(asked, file)),
         Command::Config(command) => block_on(settings::run(command, file))?,
-        Command::Doctor(shape) => {
+        Command::Doctor(asked) => {
             let file = place::file_or_found(file);
-            return block_on(doctor::run(file.as_deref(), &Output::new(shape.json)));
+            return block_on(doctor::run(asked, file.as_deref()));
         }
+        Command::Alerts(command) => return block_on(alert::run(command, &of_service(file)?)),
         Command::Top(asked) => until_stopped(top::run(asked, &of_service(file)?))?,
         Command::Bench(asked) => until_stopped(bench::run(asked))?,
         Command::Key(command) => block_on(key::run(command, &of_service(file)?))?,
@@ -388,6 +393,8 @@ mod tests {
         "orrery config show --json",
         "orrery config set agent.model llama",
         "orrery doctor --json",
+        "orrery doctor --quiet",
+        "orrery alerts test --json",
         "orrery top",
         "orrery top --every 0.5",
         "orrery top --once --json",
@@ -429,6 +436,7 @@ mod tests {
         "orrery schedule delete n",
         "orrery endpoint list --org o --json",
         "orrery endpoint create --url http://a/b --events workflow.failed,workflow.completed",
+        "orrery endpoint create --url http://a/b --send-plain-secret",
         "orrery endpoint test n --json",
         "orrery endpoint rotate n",
         "orrery file list --limit 5 --json",
@@ -535,6 +543,8 @@ mod tests {
             "orrery schedule create --cron @daily --workflow w --model m --version 1",
             "orrery schedule create --cron @daily --model m",
             "orrery file show 17",
+            "orrery doctor --quiet --json",
+            "orrery alerts",
             "orrery org rename o",
             "orrery member remove",
             "orrery chain show n --name n",

@@ -9,6 +9,7 @@ use orrery_app::{self as app, FirstStart, Rehearsed, Resealed, Watch};
 use orrery_backup::{Encryption, Source};
 use orrery_config::Config;
 use orrery_domain::time::Timestamp;
+use orrery_wire::operator::AlertTest;
 use orrery_wire::service::Finding;
 
 pub(super) use orrery_app::seal_fault;
@@ -69,6 +70,11 @@ pub(super) fn is_damage(error: &anyhow::Error) -> bool {
 /// start.
 pub(super) fn settled(config: &Config, now: Timestamp) -> Vec<Finding> {
     app::settled(config, now)
+}
+
+/// Sends a test alert without a running service; `None` if the configuration has no receiver.
+pub(super) async fn test_alert(config: &Config) -> Option<AlertTest> {
+    app::test_alert(config).await
 }
 
 /// Returns the findings that do not need the store.

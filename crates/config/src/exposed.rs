@@ -42,6 +42,9 @@ const TOKENS: [&str; 10] =
     ["sk-", "ghp_", "gho_", "github_pat_", "glpat-", "xoxb-", "xoxp-", "hf_", "smk_", "whsec_"];
 /// Exceptions: keys whose value is a file's path.
 const PATHS: [&str; 1] = ["tls.private_key"];
+/// Keys whose value is a secret although no word says so: the path of the URL of a chat's webhook
+/// or of a topic of ntfy is one.
+const URLS: [&str; 1] = ["alerts.url"];
 /// Maximum depth of nested tables.
 const DEPTH_MAX: usize = 16;
 
@@ -148,6 +151,7 @@ fn is_secret(name: &str, path: &str, text: &str) -> bool {
     let is_token = text.len() >= TOKEN_MIN && TOKENS.iter().any(|start| text.starts_with(start));
     // An option is not the value of the one before it.
     (is_named(name) && !text.starts_with('-'))
+        || URLS.contains(&path)
         || is_token
         || in_url()
         || in_option()
@@ -212,6 +216,7 @@ mod tests {
                 "`agent.mcp_servers.headers.Cookie`",
             ),
             ("[runner]\nurls = ['http://me:word@box.lan/']", "`runner.urls`"),
+            ("[alerts]\nurl = 'https://ntfy.sh/topic'", "`alerts.url`"),
             ("[runner]\nenv = { GITHUB_PAT = 'x' }", "`runner.env.GITHUB_PAT`"),
             ("[runner]\nenv = { NOTION_APITOKEN = 'x' }", "`runner.env.NOTION_APITOKEN`"),
             ("[runner]\nenv = { HUB = 'hf_0123456789abcdefghij' }", "`runner.env.HUB`"),

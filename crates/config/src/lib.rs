@@ -14,6 +14,7 @@
 //! secrets never appear in errors or in `Debug`.
 
 mod agent;
+mod alerts;
 pub mod edit;
 pub mod explain;
 pub mod exposed;
@@ -72,6 +73,7 @@ pub struct Config {
     pub metrics: Metrics,
     pub log: Log,
     pub telemetry: Telemetry,
+    pub alerts: Alerts,
     /// The path of this program, which is also started as the guard of models' workers. Not set by
     /// files.
     pub program: PathBuf,
@@ -450,6 +452,39 @@ pub struct Telemetry {
     pub otlp_endpoint: Option<String>,
     /// Headers of each export request.
     pub otlp_headers: Vec<(String, Secret)>,
+}
+
+/// Messages about the doctor's findings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Alerts {
+    /// The receiver; `None`: off.
+    pub url: Option<Secret>,
+    /// The Standard Webhooks secret that signs messages.
+    pub secret: Option<Secret>,
+    pub format: AlertFormat,
+    /// Interval of the checks.
+    pub every: Duration,
+}
+
+/// Format of alerts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AlertFormat {
+    Webhook,
+    Ntfy,
+}
+
+impl AlertFormat {
+    /// All formats.
+    pub const ALL: [Self; 2] = [Self::Webhook, Self::Ntfy];
+
+    /// Returns the format's name in the configuration.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Webhook => "webhook",
+            Self::Ntfy => "ntfy",
+        }
+    }
 }
 
 /// Logging options.

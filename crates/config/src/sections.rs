@@ -12,6 +12,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use super::agent::agent;
+use super::alerts::alerts;
 use super::reader::{Known, Reader, Section};
 use super::router::router;
 use super::values::{
@@ -190,6 +191,7 @@ fn everything(root: &mut Section<'_>, folder: &Path, defaults: &Defaults) -> Con
             access: section.get("access", false, flag),
         }),
         telemetry: root.section("telemetry", |section| telemetry(section, folder)),
+        alerts: root.section("alerts", |section| alerts(section, folder)),
         data_dir,
         models_dir,
         program: PathBuf::from("/proc/self/exe"),

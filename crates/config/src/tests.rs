@@ -227,6 +227,31 @@ fn config_invalid_value_names_expected_form() {
 }
 
 #[test]
+fn config_of_alerts_names_expected_form() {
+    for (text, expected) in [
+        ("alerts.url = \"ntfy.sh/topic\"", "expected an http or https URL such as"),
+        ("alerts.url = \"ftp://a/b\"", "expected an http or https URL such as"),
+        (
+            "alerts = { url = \"http://a\", secret = \"x\" }",
+            "expected \"whsec_\" and the base64 of",
+        ),
+        (
+            "alerts.secret = \"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\"",
+            "`alerts.secret` has no effect without `url`",
+        ),
+        (
+            "alerts = { url = \"http://a\", format = \"ntfy\", \
+             secret = \"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\" }",
+            "`alerts.secret` has no effect with `format = \"ntfy\"`",
+        ),
+        ("alerts.format = \"mail\"", "one of \"webhook\", \"ntfy\", found \"mail\""),
+        ("alerts.every = \"2d\"", "from 1s to 1d"),
+    ] {
+        check_error(text, expected);
+    }
+}
+
+#[test]
 fn config_header_in_two_spellings_is_rejected() {
     for text in [
         "telemetry = { otlp_endpoint = \"http://c\", otlp_headers = { Key = \"c\", key = \"d\" } }",

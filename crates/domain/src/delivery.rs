@@ -27,6 +27,18 @@ pub struct Webhook {
     /// The signing secret, sealed by `storage::Sealer`; never plaintext.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,
+    /// Whether deliveries also carry the secret itself; `None`: as the service is configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub send_plain_secret: Option<bool>,
+}
+
+impl Webhook {
+    /// Creates the webhook of a receiver that checks no signature, or that has an endpoint with a
+    /// secret of its own.
+    #[must_use]
+    pub const fn unsigned(url: String) -> Self {
+        Self { url, secret: None, send_plain_secret: None }
+    }
 }
 
 /// The status of a delivery. `delivering` is not stored: only a running process can have a delivery

@@ -111,6 +111,8 @@ ids! {
     PayloadId,
     /// A session of the agent.
     SessionId,
+    /// An alert to the operator, from the time when it is raised until it is mended.
+    AlertId,
     /// One request, for logs and the `X-Request-Id` header.
     RequestId,
 }

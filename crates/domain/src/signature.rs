@@ -19,6 +19,8 @@ pub const SECRET_BYTES_MAX: usize = 256;
 
 /// Prefix of a Standard Webhooks secret, followed by base64.
 const STANDARD_PREFIX: &str = "whsec_";
+/// The length of a Standard Webhooks key, in bytes.
+const STANDARD_KEY_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
 /// Prefixes of private and public Ed25519 keys of Standard Webhooks, followed by base64.
 const ED25519_SECRET_PREFIX: &str = "whsk_";
 const ED25519_PUBLIC_PREFIX: &str = "whpk_";
@@ -78,6 +80,14 @@ pub fn sign_ed25519(secret: &str, id: &str, timestamp: i64, body: &[u8]) -> Opti
 #[must_use]
 pub fn standard_secret(random: [u8; 32]) -> String {
     format!("{STANDARD_PREFIX}{}", STANDARD.encode(random))
+}
+
+/// Returns whether a string is a Standard Webhooks secret: `whsec_` and the base64 of 24 to 64
+/// bytes.
+#[must_use]
+pub fn is_standard_secret(secret: &str) -> bool {
+    let key = secret.strip_prefix(STANDARD_PREFIX).and_then(|key| STANDARD.decode(key).ok());
+    key.is_some_and(|key| STANDARD_KEY_BYTES.contains(&key.len()))
 }
 
 /// Creates a secret for [`sign_ed25519`] from random bytes.
@@ -172,6 +182,15 @@ mod tests {
     #[test]
     fn signature_secret_prefix_without_base64_is_literal() {
         assert_eq!(standard_key("whsec_not base64!"), b"whsec_not base64!");
+    }
+
+    #[test]
+    fn signature_standard_secret_has_prefix_and_length() {
+        assert!(is_standard_secret(&standard_secret([7; 32])));
+        assert!(is_standard_secret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"));
+        for other in ["", "whsec_", "whsec_c2hvcnQ=", "whsec_not base64!", "secret"] {
+            assert!(!is_standard_secret(other), "{other:?}");
+        }
     }
 
     #[test]

@@ -176,6 +176,10 @@ pub struct Endpoint {
     pub scheme: Scheme,
     /// The sealed signing secret.
     pub secret: String,
+    /// Whether deliveries also carry the secret itself. Only with [`Scheme::V1`]: the secret of the
+    /// other scheme is a private key.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub send_plain_secret: bool,
     /// The public key for verification, if the scheme has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub public_key: Option<String>,
@@ -243,6 +247,7 @@ mod tests {
             workflows: Vec::new(),
             scheme: Scheme::V1,
             secret: "new".to_owned(),
+            send_plain_secret: false,
             public_key: None,
             replaced: None,
             disabled: None,

@@ -289,7 +289,7 @@ pub(crate) fn prediction(number: usize, chain: &[&str], webhook: bool) -> Submis
             chain.iter().map(|model| Candidate::new(*model)).collect(),
         )),
         input: to_raw_value(&json!({"n": number})).unwrap(),
-        webhook: webhook.then_some(Webhook { url, secret: None }),
+        webhook: webhook.then_some(Webhook::unsigned(url)),
         origin: None,
     }
 }

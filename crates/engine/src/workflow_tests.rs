@@ -256,7 +256,7 @@ pub(crate) fn submission(number: usize, case: &Case) -> Submission {
         source: Source::Api,
         work: Doing::Workflow(run(number)),
         input: to_raw_value(&case.inputs).unwrap(),
-        webhook: Some(Webhook { url, secret: None }),
+        webhook: Some(Webhook::unsigned(url)),
         origin: None,
     }
 }

@@ -344,6 +344,9 @@ fn request(
         set_header(headers, "webhook-id", &id)?;
         set_header(headers, "webhook-timestamp", &now.unix_seconds().to_string())?;
         set_header(headers, "webhook-signature", &signatures)?;
+        if let Some(secret) = context.endpoints.plain_secret(&endpoint)? {
+            set_header(headers, "x-webhook-secret", &secret)?;
+        }
     }
     if let Some(sealed) = &delivery.webhook.secret {
         let secret = context.sealer.unseal(sealed).map_err(|error| error.to_string())?;
@@ -354,7 +357,7 @@ fn request(
         set_header(headers, "webhook-timestamp", &seconds.to_string())?;
         let standard = signature::sign_standard(&secret, &id, seconds, &body);
         set_header(headers, "webhook-signature", &standard)?;
-        if context.options.send_plain_secret {
+        if delivery.webhook.send_plain_secret.unwrap_or(context.options.send_plain_secret) {
             set_header(headers, "x-webhook-secret", &secret)?;
         }
     }

@@ -27,7 +27,7 @@ fn item(receiver: &str, number: u64) -> Item {
 }
 
 fn delivery(item: &Item) -> Delivery {
-    let webhook = Webhook { url: "http://a/".to_owned(), secret: None };
+    let webhook = Webhook::unsigned("http://a/".to_owned());
     let body = serde_json::from_value(serde_json::json!({"inline": {}})).unwrap();
     let id = DeliveryId::from([1; 16]);
     Delivery::new(id, item.organization, item.execution, webhook, body, item.due)

@@ -27,6 +27,7 @@ fn endpoint(fixture: &Fixture) -> Endpoint {
         workflows: Vec::new(),
         scheme: Scheme::V1,
         secret: String::new(),
+        send_plain_secret: false,
         public_key: None,
         replaced: None,
         disabled: None,
@@ -37,7 +38,7 @@ fn endpoint(fixture: &Fixture) -> Endpoint {
 }
 
 fn delivery(fixture: &Fixture, endpoint: &Endpoint) -> Delivery {
-    let webhook = Webhook { url: endpoint.url.clone(), secret: None };
+    let webhook = Webhook::unsigned(endpoint.url.clone());
     let body = Payload::Inline(serde_json::from_str("{}").unwrap());
     let now = fixture.clock.now();
     Delivery::new(new_id(), fixture.organization, new_id(), webhook, body, now)

@@ -306,6 +306,18 @@ impl Endpoints {
         Ok(signed?.join(" "))
     }
 
+    /// Returns the secret itself, if the endpoint's deliveries carry it.
+    ///
+    /// # Errors
+    /// A message if the secret cannot be decrypted.
+    pub(super) fn plain_secret(&self, endpoint: &Endpoint) -> Result<Option<String>, String> {
+        // The private key of the other scheme is never sent.
+        if !endpoint.send_plain_secret || endpoint.scheme != Scheme::V1 {
+            return Ok(None);
+        }
+        self.sealer.unseal(&endpoint.secret).map(Some).map_err(|error| error.to_string())
+    }
+
     /// Adds the effect of an attempt on the delivery's endpoint to the commit. Returns whether
     /// there was an effect; if so, the commit is conditional on the endpoint.
     ///

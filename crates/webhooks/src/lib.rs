@@ -66,7 +66,8 @@ pub struct Options {
     pub in_flight_per_receiver: usize,
     /// Minimum time between two redeliveries.
     pub redelivery_cooldown: Duration,
-    /// Whether `X-Webhook-Secret` carries the secret itself in addition to the signature.
+    /// Whether `X-Webhook-Secret` carries the secret itself in addition to the signature, unless the
+    /// webhook says otherwise.
     pub send_plain_secret: bool,
     /// Number of consecutive failures that open a receiver's circuit; at least 1.
     pub circuit_failures: u32,

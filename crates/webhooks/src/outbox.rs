@@ -16,7 +16,7 @@ use super::rows::RowIndex;
 use super::send_loop::SendLoop;
 use super::transport::{Network, Transport};
 use super::{OnAttempt, Options, test_delivery};
-use orrery_domain::delivery::{self, Delivery};
+use orrery_domain::delivery::{self, Delivery, Webhook};
 use orrery_http::client::Client;
 use orrery_http::places::Share;
 use orrery_runtime::{Clock, Tasks};
@@ -130,10 +130,11 @@ impl Outbox {
         self.look.notify_one();
     }
 
-    /// Returns whether deliveries also carry the secret itself.
+    /// Returns whether the deliveries of a webhook also carry its secret.
     #[must_use]
-    pub fn sends_plain_secret(&self) -> bool {
-        self.context.options.send_plain_secret
+    pub fn sends_plain_secret(&self, webhook: &Webhook) -> bool {
+        webhook.secret.is_some()
+            && webhook.send_plain_secret.unwrap_or(self.context.options.send_plain_secret)
     }
 
     /// Returns the outbox's metrics; changes can be awaited.

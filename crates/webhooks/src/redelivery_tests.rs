@@ -12,7 +12,7 @@ use orrery_runtime::new_id;
 use orrery_storage::faults::Point;
 
 fn delivery(fixture: &Fixture) -> Delivery {
-    let webhook = Webhook { url: "http://a.example/".to_owned(), secret: None };
+    let webhook = Webhook::unsigned("http://a.example/".to_owned());
     let body = Payload::Inline(serde_json::from_str("{}").unwrap());
     let now = fixture.clock.now();
     Delivery::new(new_id(), fixture.organization, new_id(), webhook, body, now)

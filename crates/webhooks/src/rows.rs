@@ -414,6 +414,7 @@ mod tests {
             webhook: Webhook {
                 url: "https://example.com/hook".to_owned(),
                 secret: Some("sealed".to_owned()),
+                send_plain_secret: None,
             },
             body: serde_json::from_str(r#"{"inline":{"status":"completed",  "output":1.50}}"#)
                 .unwrap(),

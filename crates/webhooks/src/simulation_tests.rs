@@ -158,7 +158,7 @@ impl Fixture {
 
     fn delivery(&self, url: &str, secret: Option<&str>) -> Delivery {
         let secret = secret.map(|secret| self.sealer.seal(secret).unwrap());
-        let webhook = Webhook { url: url.to_owned(), secret };
+        let webhook = Webhook { url: url.to_owned(), secret, send_plain_secret: None };
         let body = Payload::Inline(serde_json::from_str(BODY).unwrap());
         let now = self.clock.now();
         Delivery::new(new_id(), self.organization, new_id(), webhook, body, now)
@@ -680,7 +680,7 @@ async fn test_deliveries_respect_endpoint_limits() {
     let fixture = Fixture::started(options);
     fixture.script.set("slow.example", Behaviour::Slow);
     let try_out = |host: &str| {
-        let webhook = Webhook { url: format!("http://{host}/"), secret: None };
+        let webhook = Webhook::unsigned(format!("http://{host}/"));
         fixture.outbox.send_test(fixture.organization, webhook, BODY.to_owned())
     };
     let tried = futures_util::future::join_all((0..60).map(|_| try_out("slow.example"))).await;

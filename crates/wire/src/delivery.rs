@@ -255,6 +255,9 @@ pub struct NewTestDelivery {
     /// The secret that signs the delivery.
     #[schemars(length(max = SECRET_BYTES_MAX), transform = pattern::line)]
     pub webhook_secret: Option<String>,
+    /// Whether the delivery also carries the secret itself, in `X-Webhook-Secret`. Defaults to the service's
+    /// `webhooks.send_plain_secret`. Null for the default.
+    pub webhook_send_plain_secret: Option<bool>,
 }
 
 /// The receiver's response to a sample delivery.

@@ -259,6 +259,19 @@ pub struct Reloaded {
     pub needs_restart: Vec<String>,
 }
 
+/// The result of a test of alerts.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct AlertTest {
+    /// The receiver: scheme, host and port of its URL.
+    pub to: String,
+    /// The status of the receiver's answer, if there is one.
+    pub status: Option<u16>,
+    /// The first line of the receiver's answer.
+    pub answer: Option<String>,
+    /// Why the message was not delivered. Null if it was.
+    pub error: Option<String>,
+}
+
 /// A fallback chain.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Chain {

@@ -36,6 +36,9 @@ pub struct NewPrediction {
     /// The secret that signs the webhook.
     #[schemars(length(max = SECRET_BYTES_MAX), transform = pattern::line)]
     pub webhook_secret: Option<String>,
+    /// Whether the webhook also carries the secret itself, in `X-Webhook-Secret`. Defaults to the service's
+    /// `webhooks.send_plain_secret`. Null for the default.
+    pub webhook_send_plain_secret: Option<bool>,
     /// The name of a fallback chain of this model.
     pub fallback_selector: Option<String>,
 }

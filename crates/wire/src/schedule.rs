@@ -163,11 +163,16 @@ pub struct Common {
 }
 
 /// The secret of a schedule's webhooks.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 pub struct Secret {
     /// The secret that signs the webhooks. An empty string for no signature.
     #[schemars(length(max = SECRET_BYTES_MAX), transform = pattern::line)]
     pub webhook_secret: Option<String>,
+    /// Whether the webhooks also carry the secret itself, in `X-Webhook-Secret`. Null for the
+    /// service's `webhooks.send_plain_secret`. If an update changes the URL, it is kept.
+    #[serde(default, deserialize_with = "super::given")]
+    #[schemars(with = "Option<bool>")]
+    pub webhook_send_plain_secret: Option<Option<bool>>,
 }
 
 /// A schedule.
@@ -211,6 +216,8 @@ pub struct Schedule {
     pub ends_at: Option<Time>,
     /// The URL that is notified when each run ends. Null for none.
     pub webhook_url: Option<String>,
+    /// Whether the webhooks also carry their secret. Null for the service's default.
+    pub webhook_send_plain_secret: Option<bool>,
     /// The next ten firings, without jitter. Empty while the schedule is paused.
     pub next_runs: Vec<Time>,
     /// The number of firings that wait for the previous run to end.
@@ -308,6 +315,10 @@ impl Schedule {
             starts_at: schedule.starts_at.map(Time::from),
             ends_at: schedule.ends_at.map(Time::from),
             webhook_url: schedule.webhook.as_ref().map(|webhook| webhook.url.clone()),
+            webhook_send_plain_secret: schedule
+                .webhook
+                .as_ref()
+                .and_then(|webhook| webhook.send_plain_secret),
             next_runs: next_runs.into_iter().map(Time::from).collect(),
             waiting: schedule.waiting.len(),
             last_run: schedule.last.as_ref().map(|last| LastRun::of(last, status)),

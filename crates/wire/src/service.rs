@@ -167,6 +167,10 @@ pub struct Finding {
     /// The command or setting that fixes the problem.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mend: Option<String>,
+    /// Which of several things with this subject the finding is about, such as a file. Not sent;
+    /// alerts recognize a finding by it when the numbers in `detail` have changed.
+    #[serde(skip)]
+    pub about: Option<String>,
 }
 
 impl Finding {
@@ -174,7 +178,8 @@ impl Finding {
     #[must_use]
     pub fn new(subject: &str, verdict: Verdict, detail: impl Into<String>) -> Self {
         let concern = verdict != Verdict::Good;
-        Self { subject: subject.to_owned(), verdict, concern, detail: detail.into(), mend: None }
+        let (subject, detail) = (subject.to_owned(), detail.into());
+        Self { subject, verdict, concern, detail, mend: None, about: None }
     }
 
     /// Returns a finding that needs no action.
@@ -193,6 +198,13 @@ impl Finding {
     #[must_use]
     pub fn fault(subject: &str, detail: impl Into<String>) -> Self {
         Self::new(subject, Verdict::Fault, detail)
+    }
+
+    /// Adds what the finding is about, if there can be several findings with its subject.
+    #[must_use]
+    pub fn about(mut self, about: impl Into<String>) -> Self {
+        self.about = Some(about.into());
+        self
     }
 
     /// Adds the command or setting that fixes the problem.

@@ -33,6 +33,9 @@ pub struct VersionTrigger {
     /// The secret that signs the webhook.
     #[schemars(length(max = SECRET_BYTES_MAX), transform = pattern::line)]
     pub webhook_secret: Option<String>,
+    /// Whether the webhook also carries the secret itself, in `X-Webhook-Secret`. Defaults to the service's
+    /// `webhooks.send_plain_secret`. Null for the default.
+    pub webhook_send_plain_secret: Option<bool>,
 }
 
 /// A trigger of a shared version.
@@ -71,6 +74,9 @@ pub struct BulkVersionTrigger {
     /// The secret that signs the webhooks.
     #[schemars(length(max = SECRET_BYTES_MAX), transform = pattern::line)]
     pub webhook_secret: Option<String>,
+    /// Whether the webhooks also carry the secret itself, in `X-Webhook-Secret`. Defaults to the service's
+    /// `webhooks.send_plain_secret`. Null for the default.
+    pub webhook_send_plain_secret: Option<bool>,
 }
 
 /// An accepted execution.

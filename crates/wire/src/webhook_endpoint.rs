@@ -33,6 +33,8 @@ pub struct Endpoint {
     /// The public key that verifies `v1a` signatures.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub public_key: Option<String>,
+    /// Whether deliveries also carry the secret itself, in `X-Webhook-Secret`.
+    pub send_plain_secret: bool,
     /// Whether the endpoint is disabled: it receives no events.
     pub disabled: bool,
     /// When the endpoint was disabled. Null if it is enabled.
@@ -62,6 +64,7 @@ impl Endpoint {
             workflow_ids: endpoint.workflows.clone(),
             signature: endpoint.scheme,
             public_key: endpoint.public_key.clone(),
+            send_plain_secret: endpoint.send_plain_secret,
             disabled: endpoint.disabled.is_some(),
             disabled_at: endpoint.disabled.map(|disabled| disabled.at.into()),
             disabled_reason: endpoint.disabled.map(|disabled| disabled.reason),
@@ -139,6 +142,9 @@ pub struct EndpointFields {
     pub workflow_ids: Option<Vec<WorkflowId>>,
     /// The signature scheme. Defaults to `v1`. It cannot be changed later.
     pub signature: Option<Scheme>,
+    /// Whether deliveries also carry the secret itself, in `X-Webhook-Secret`, for receivers that
+    /// compare it. Defaults to false. Only with the signature `v1`.
+    pub send_plain_secret: Option<bool>,
     /// Whether the endpoint is disabled: it receives no events.
     pub disabled: Option<bool>,
 }

@@ -34,7 +34,7 @@ pub(crate) use mlserver::MlServer;
 pub(crate) use process::Process;
 pub(crate) use provider::Provider;
 pub(crate) use python::installed;
-pub(crate) use receiver::Receiver;
+pub(crate) use receiver::{Received, Receiver};
 pub(crate) use server::{page, respond, serve};
 pub(crate) use service::Service;
 pub(crate) use upstream::Upstream;

@@ -31,7 +31,11 @@ const OF_REQUEST: [(&str, &str); 4] = [
         "X-Webhook-Signature",
         "`sha256=` and the hexadecimal HMAC-SHA256 of `<timestamp>.<body>`. With a secret only",
     ),
-    ("X-Webhook-Secret", "The secret itself, unless `webhooks.send_plain_secret` is false"),
+    (
+        "X-Webhook-Secret",
+        "The secret itself, unless `webhook_send_plain_secret` or, without it, \
+         `webhooks.send_plain_secret` is false",
+    ),
     ("X-Webhook-Redelivery", "`true` for a redelivery, otherwise absent"),
 ];
 

@@ -22,7 +22,7 @@ const LOW_PERCENT: u64 = 10;
 pub(super) fn findings(config: &Config) -> Vec<Finding> {
     let mut findings = vec![data(&config.data_dir)];
     if config.backup.every.is_some() {
-        findings.push(writable("backups", &config.backup.folder));
+        findings.push(writable("backups", &config.backup.folder).about("folder"));
     }
     findings.extend(changeable(config));
     findings.extend(disk(&config.data_dir, config.limits.disk_reserve));
@@ -37,7 +37,7 @@ pub(super) fn findings(config: &Config) -> Vec<Finding> {
 fn changeable(config: &Config) -> Option<Finding> {
     let paths = config.file.iter().chain([&config.models_dir]);
     let reason = paths.into_iter().find_map(|path| changeable_by_others(path))?;
-    Some(Finding::warning("models", reason))
+    Some(Finding::warning("models", reason).about("permissions"))
 }
 
 /// Returns the free bytes on a folder's disk.
@@ -91,7 +91,8 @@ fn not_taken_away(folder: &Path) -> Option<Finding> {
 /// Returns the sweeps that the last start refused, as recorded by the service.
 fn refused_sweeps(folder: &Path) -> Vec<Finding> {
     let noted = fs::read_to_string(folder.join("sweep.refused")).unwrap_or_default();
-    noted.lines().map(|line| Finding::new("sweep", Verdict::Fault, line)).collect()
+    let what = |line: &str| line.chars().filter(|one| !one.is_ascii_digit()).collect::<String>();
+    noted.lines().map(|line| Finding::fault("sweep", line).about(what(line))).collect()
 }
 
 fn data(folder: &Path) -> Finding {

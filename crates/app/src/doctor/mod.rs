@@ -63,7 +63,8 @@ pub fn settled(config: &Config, now: Timestamp) -> Vec<Finding> {
     found.extend(tls::findings(config, now));
     found.extend(backup::encryption(&config.backup));
     if rotation::is_under_way(&config.data_dir) {
-        found.push(Finding::warning("seal", rotation::UNDER_WAY).mended_by("orrery seal rotate"));
+        let finding = Finding::warning("seal", rotation::UNDER_WAY).about("rotation");
+        found.push(finding.mended_by("orrery seal rotate"));
     }
     found
 }
@@ -87,7 +88,8 @@ fn missing_programs(config: &Config) -> Vec<Finding> {
     // The program is started with the root folder as its working directory.
     let after = command::missing(&config.backup.after, Path::new("/"));
     let after = after.map(|missing| format!("backup.after: {missing}"));
-    servers.chain(after).map(|detail| Finding::warning("program", detail)).collect()
+    let finding = |detail: String| Finding::warning("program", detail.as_str()).about(detail);
+    servers.chain(after).map(finding).collect()
 }
 
 /// Warns about secrets in the configuration and the manifests that other users can read.

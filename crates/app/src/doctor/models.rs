@@ -29,10 +29,13 @@ pub(super) fn findings(folder: &Path) -> Vec<Finding> {
         match check(file) {
             Ok(checked) => {
                 good += 1;
-                findings.extend(checked.concern.map(|text| Finding::warning("model", text)));
+                let concern = checked.concern.map(|text| Finding::warning("model", text));
+                findings.extend(concern.map(|one| one.about(file.display().to_string())));
             }
             Err(faults) => findings.extend(
-                faults.into_iter().map(|fault| Finding::new("model", Verdict::Fault, fault)),
+                faults
+                    .into_iter()
+                    .map(|fault| Finding::fault("model", fault).about(file.display().to_string())),
             ),
         }
     }
@@ -104,6 +107,7 @@ pub(super) fn unknown_names(config: &Config) -> Vec<Finding> {
             };
             let hint = hint.unwrap_or_default();
             Finding::warning("model", format!("the model \"{name}\" of {key} {what}{hint}"))
+                .about(key)
         })
         .collect()
 }

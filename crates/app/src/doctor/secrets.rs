@@ -37,7 +37,9 @@ pub(super) fn findings(data: &Path) -> Option<Finding> {
 
 /// Builds a finding about a secret in a file that other users can read.
 pub(super) fn exposed(warning: &str) -> Finding {
-    Finding::warning("secrets", warning).mended_by("\"${file:PATH}\" in its place, or chmod o-rwx")
+    Finding::warning("secrets", warning)
+        .about(warning)
+        .mended_by("\"${file:PATH}\" in its place, or chmod o-rwx")
 }
 
 fn is_open(path: &Path) -> bool {

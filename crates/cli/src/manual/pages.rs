@@ -74,9 +74,10 @@ pub(crate) const EXIT_STATUS: [(&str, &str); 3] = [
 ];
 
 /// What the exit status 1 means for commands that examine something.
-pub(crate) const FAILURES: [(&str, &str); 8] = [
+pub(crate) const FAILURES: [(&str, &str); 9] = [
     ("check", "A problem would prevent a start, or the check failed."),
-    ("doctor", "At least one problem was found, or the diagnosis failed."),
+    ("doctor", "At least one problem was found (with --quiet: an error), or the diagnosis failed."),
+    ("alerts test", "The message was not delivered, or no receiver is configured."),
     ("verify", "The backup or the store is damaged, or it could not be read."),
     ("salvage", "Not everything could be read."),
     ("model check", "A manifest is invalid."),
@@ -110,6 +111,7 @@ pub(crate) const EXAMPLES: &[(&str, &str)] = &[
     ("Print the JSON Schema of manifests, for an editor", "orrery schema manifest"),
     ("Check a configuration before a start", "orrery --config config.toml check"),
     ("Find problems of the running service", "orrery doctor"),
+    ("Send a test alert to the configured receiver", "orrery alerts test"),
     ("Watch the running service", "orrery top"),
     ("Benchmark this machine in seconds", "orrery bench --quick"),
     ("Apply a changed configuration", "orrery reload"),

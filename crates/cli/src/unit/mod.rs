@@ -26,6 +26,8 @@ const SETTINGS: &str = "/etc/orrery";
 const CONFIGURATION: &str = "/etc/orrery/config.toml";
 const SERVICE: &str = "/etc/systemd/system/orrery.service";
 const SOCKET: &str = "/etc/systemd/system/orrery.socket";
+const DOCTOR: &str = "/etc/systemd/system/orrery-doctor.service";
+const TIMER: &str = "/etc/systemd/system/orrery-doctor.timer";
 /// The paths of units that packages install.
 const PACKAGED: [&str; 2] =
     ["/lib/systemd/system/orrery.service", "/usr/lib/systemd/system/orrery.service"];
@@ -35,6 +37,8 @@ const USER: &str = "orrery";
 const SYSTEMD: &str = "/run/systemd/system";
 const UNIT: &str = include_str!("../../../../systemd/orrery.service");
 const SOCKET_UNIT: &str = include_str!("../../../../systemd/orrery.socket");
+const DOCTOR_UNIT: &str = include_str!("../../../../systemd/orrery-doctor.service");
+const TIMER_UNIT: &str = include_str!("../../../../systemd/orrery-doctor.timer");
 const EXAMPLE: &str = include_str!("../../../../config.example.toml");
 /// The word that the user must type before data is removed.
 const CONFIRMATION: &str = "purge";
@@ -92,6 +96,8 @@ fn install(dry_run: bool) -> anyhow::Result<()> {
         }),
         Step::File(file(SERVICE, 0o644, UNIT.to_owned())),
         Step::File(file(SOCKET, 0o644, socket)),
+        Step::File(file(DOCTOR, 0o644, DOCTOR_UNIT.to_owned())),
+        Step::File(file(TIMER, 0o644, TIMER_UNIT.to_owned())),
         Step::run(&["systemctl", "daemon-reload"]),
     ]);
     if is_running && sockets_change {
@@ -102,6 +108,7 @@ fn install(dry_run: bool) -> anyhow::Result<()> {
     steps.push(Step::run(&["systemctl", "enable", "--now", "orrery.socket"]));
     steps.push(Step::run(&["systemctl", "enable", "orrery.service"]));
     steps.push(Step::run(&["systemctl", "restart", "orrery.service"]));
+    steps.push(Step::run(&["systemctl", "enable", "--now", "orrery-doctor.timer"]));
     perform(&steps, dry_run)?;
     if !dry_run {
         let hosts = config.hosts.named();
@@ -119,6 +126,9 @@ fn install(dry_run: bool) -> anyhow::Result<()> {
 fn uninstall(dry_run: bool, purge: bool) -> anyhow::Result<()> {
     refuse_package()?;
     let mut steps = Vec::new();
+    if Path::new(TIMER).exists() {
+        steps.push(Step::run(&["systemctl", "disable", "--now", "orrery-doctor.timer"]));
+    }
     if Path::new(SERVICE).exists() || Path::new(SOCKET).exists() {
         steps.push(Step::run(&[
             "systemctl",
@@ -131,6 +141,8 @@ fn uninstall(dry_run: bool, purge: bool) -> anyhow::Result<()> {
     steps.extend([
         Step::Remove(PathBuf::from(SERVICE)),
         Step::Remove(PathBuf::from(SOCKET)),
+        Step::Remove(PathBuf::from(DOCTOR)),
+        Step::Remove(PathBuf::from(TIMER)),
         Step::run(&["systemctl", "daemon-reload"]),
         Step::Remove(PathBuf::from(BINARY)),
     ]);
@@ -323,6 +335,24 @@ mod tests {
             "ListenStream=127.0.0.1:80\nListenStream=[::1]:80\nListenStream=0.0.0.0:8444\n"
         ));
         assert!(!unit.contains("0.0.0.0:8443") && unit.contains("[Install]"), "{unit}");
+    }
+
+    #[test]
+    fn unit_of_the_check_has_the_restrictions_of_the_service() {
+        let restricts = |line: &&str| {
+            let of = ["Protect", "Private", "Restrict", "SystemCall", "LimitNOFILE=", "UMask="];
+            let whole = ["NoNewPrivileges=yes", "LockPersonality=yes", "CapabilityBoundingSet="];
+            of.iter().any(|start| line.starts_with(start)) || whole.contains(line)
+        };
+        let missing: Vec<&str> = UNIT
+            .lines()
+            .filter(restricts)
+            .filter(|line| !DOCTOR_UNIT.lines().any(|other| other == *line))
+            .collect();
+        assert_eq!(missing, [""; 0]);
+        let start = DOCTOR_UNIT.lines().find_map(|line| line.strip_prefix("ExecStart=/"));
+        let words = start.unwrap().split(' ').map(std::ffi::OsString::from);
+        assert!(crate::parse::understood(words).is_ok(), "{start:?}");
     }
 
     #[test]

@@ -67,8 +67,7 @@ fn execution(chain: usize, webhook: bool) -> Execution {
         fault: None,
         cost: Usd::ZERO,
         reserved: Usd::ZERO,
-        webhook: webhook
-            .then(|| Webhook { url: "http://receiver.example/".to_owned(), secret: None }),
+        webhook: webhook.then(|| Webhook::unsigned("http://receiver.example/".to_owned())),
         created_at: Timestamp::from_micros(1),
         started_at: None,
         completed_at: None,

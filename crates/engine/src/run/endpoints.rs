@@ -73,7 +73,7 @@ impl Inner {
         self.store.record_usage(commit, organization, first, bytes);
         for ((endpoint, id), body) in endpoints.into_iter().zip(ids).zip(bodies) {
             self.store.claim(commit, &body);
-            let webhook = Webhook { url: endpoint.url.clone(), secret: None };
+            let webhook = Webhook::unsigned(endpoint.url.clone());
             let delivery = Delivery::new(id, organization, execution.id, webhook, body, now)
                 .to(endpoint.id, kind)
                 .traced(execution.origin.clone());

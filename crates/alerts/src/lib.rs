@@ -1,0 +1,58 @@
+//! Alerts: tells the operator when the doctor reports a problem, and when the problem is mended.
+//!
+//! `ledger` decides which messages are due (pure), `message` writes them in the receiver's format,
+//! `file` stores the ledger in the data folder, and [`Alerts`] sends them. `app` runs the checks and
+//! passes their findings in.
+//!
+//! Invariants:
+//! - The ledger is stored before a message is sent, and again after its outcome is known, so a
+//!   restart repeats no message that the receiver has acknowledged.
+//! - An alert is raised once until it is mended. Retries of a message have the same id.
+//! - The number of open alerts and the length of their texts are limited, so the file and the memory
+//!   are bounded. There is no queue: the due messages follow from the ledger, so that a receiver
+//!   that was away gets only the newest state.
+//!
+//! The operator configures the URL, so the egress guard does not apply to it. Redirects are never
+//! followed. The URL and the secret are never logged.
+
+mod alerts;
+mod file;
+mod ledger;
+mod message;
+
+use std::time::Duration;
+
+use orrery_config::Secret;
+
+pub use self::alerts::Alerts;
+
+/// The subject of the finding about alerts themselves, which never becomes an alert.
+pub const SUBJECT: &str = "alerts";
+
+/// The settings of alerts: section `[alerts]` of the configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// `None`: no alerts are sent, and no checks run.
+    pub target: Option<Target>,
+    /// The interval of the checks.
+    pub every: Duration,
+}
+
+/// The receiver of alerts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// An absolute http(s) URL. Its path may be a secret, such as the name of an ntfy topic.
+    pub url: Secret,
+    /// The Standard Webhooks secret that signs messages.
+    pub secret: Option<Secret>,
+    pub format: Format,
+}
+
+/// The format of messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// JSON, in the form of Standard Webhooks.
+    Webhook,
+    /// Text, with the headers of ntfy.
+    Ntfy,
+}
