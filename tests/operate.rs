@@ -11,6 +11,8 @@
     reason = "a test fails by a panic, and shows what it has drawn and the service's log"
 )]
 
+#[path = "operate/acme.rs"]
+mod acme;
 #[path = "operate/backups.rs"]
 mod backups;
 #[path = "operate/bench.rs"]
