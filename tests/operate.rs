@@ -11,6 +11,8 @@
     reason = "a test fails by a panic, and shows what it has drawn and the service's log"
 )]
 
+#[path = "operate/acme.rs"]
+mod acme;
 #[path = "operate/alerts.rs"]
 mod alerts;
 #[path = "operate/backups.rs"]

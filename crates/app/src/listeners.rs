@@ -12,10 +12,10 @@ use url::Url;
 use super::inherited::Inherited;
 use super::{OPERATOR_CONNECTIONS, ROLES, descriptors};
 use orrery_api::{HostAddress, HostService, OnePort, Role, Services};
-use orrery_config::{Config, Host, TlsMode, secret};
+use orrery_config::{Acme, Config, Host, TlsMode, secret};
 use orrery_http::budget::{Budget, Share};
 use orrery_http::server::{Limits, Listener, Service};
-use orrery_http::tls::{Certificates, machine_name};
+use orrery_http::tls::{Certificates, acme, machine_name};
 use orrery_runtime::{Clock, Tasks};
 
 /// A listener that is bound but does not serve yet.
@@ -89,18 +89,34 @@ pub(super) fn certificates(config: &Config, clock: &Clock) -> anyhow::Result<Opt
             secret::hide_from_programs(private_key);
             Certificates::files(certificate, private_key)?
         }
+        TlsMode::Acme(acme) => {
+            secret::hide_from_programs(&acme.cache);
+            let names = own_names(config);
+            Certificates::acme(acme_options(acme), &config.data_dir, &names, clock.now())?
+        }
         TlsMode::Auto | TlsMode::SelfSigned | TlsMode::Off => {
-            let mut names = config.tls.names.clone();
-            let hosts = hosts.iter().filter_map(|(_, host)| Url::parse(&host.public_url).ok());
-            let machine = machine_name();
-            let hosts = hosts.filter_map(|url| url.host_str().map(str::to_owned));
-            // A derived URL contains the machine's own name, which may change at each start, so
-            // that name is excluded.
-            names.extend(hosts.filter(|host| !host.eq_ignore_ascii_case(&machine)));
-            Certificates::self_signed(&config.data_dir, &names, clock.now())?
+            Certificates::self_signed(&config.data_dir, &own_names(config), clock.now())?
         }
     };
     Ok(Some(made))
+}
+
+/// Returns the names of the self-signed certificate.
+fn own_names(config: &Config) -> Vec<String> {
+    let mut names = config.tls.names.clone();
+    let hosts = config.hosts.named();
+    let hosts = hosts.iter().filter_map(|(_, host)| Url::parse(&host.public_url).ok());
+    let machine = machine_name();
+    let hosts = hosts.filter_map(|url| url.host_str().map(str::to_owned));
+    // A derived URL contains the machine's own name, which may change at each start, so that name
+    // is excluded.
+    names.extend(hosts.filter(|host| !host.eq_ignore_ascii_case(&machine)));
+    names
+}
+
+pub(super) fn acme_options(acme: &Acme) -> acme::Options {
+    let Acme { directory, directory_ca, contact, domains, cache } = acme.clone();
+    acme::Options { directory, directory_ca, contact, domains, cache }
 }
 
 /// Returns the limits shared by the hosts.

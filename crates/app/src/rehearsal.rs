@@ -109,6 +109,8 @@ fn on_copy(config: &Config, data: PathBuf) -> Config {
     ] {
         host.listen.clear();
     }
+    // Without listeners there is no certificate, and none is ordered.
+    copy.hosts.one_port.clear();
     copy.metrics.listen.clear();
     copy.router.upstream_url = None;
     copy.telemetry.otlp_endpoint = None;
@@ -206,10 +208,11 @@ mod tests {
         config.router.upstream_url = Some("https://models.example/v1".to_owned());
         config.backup.every = Some(Duration::from_secs(60));
         config.backup.log = Some(Duration::from_secs(60));
+        config.hosts.one_port = vec!["127.0.0.1:8080".parse().unwrap()];
         let data = PathBuf::from("/copy/data");
         let copy = on_copy(&config, data.clone());
         assert!(copy.hosts.named().iter().all(|(_, host)| host.listen.is_empty()));
-        assert!(copy.metrics.listen.is_empty());
+        assert!(copy.hosts.one_port.is_empty() && copy.metrics.listen.is_empty());
         assert_eq!((copy.router.upstream_url, copy.agent.mcp_servers.len()), (None, 0));
         assert_eq!((copy.backup.every, copy.backup.log), (None, None));
         for folder in [&copy.data_dir, &copy.audit.folder, &copy.backup.folder] {

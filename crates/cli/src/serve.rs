@@ -149,7 +149,7 @@ fn unwritable(folder: &Path, refused: Errno) -> String {
 /// Returns the greeting for a terminal, with the key and the link that a first start has created.
 fn greeting(config: &Config, first: &FirstStart) -> String {
     let hosts = config.hosts.named().map(|(name, host)| (name, host.public_url.as_str()));
-    let self_made = !matches!(config.tls.mode, TlsMode::Files { .. })
+    let self_made = !matches!(config.tls.mode, TlsMode::Files { .. } | TlsMode::Acme(_))
         && config.hosts.base.public_url.starts_with("https:");
     let authority = output::short(&config.data_dir.join("tls").join("ca.pem"));
     first_run::render(&Welcome {

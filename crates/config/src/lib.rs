@@ -13,6 +13,7 @@
 //! Nothing here binds a port, creates a folder or changes the machine. Files are only read, and
 //! secrets never appear in errors or in `Debug`.
 
+mod acme;
 mod agent;
 mod alerts;
 pub mod edit;
@@ -141,8 +142,25 @@ pub enum TlsMode {
     SelfSigned,
     /// The operator's certificate, in PEM files.
     Files { certificate: PathBuf, private_key: PathBuf },
+    /// A certificate that the service orders by ACME, everywhere.
+    Acme(Acme),
     /// Plain HTTP everywhere.
     Off,
+}
+
+/// How the service orders its certificate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Acme {
+    /// The `https` URL of the authority's directory.
+    pub directory: String,
+    /// The certificate authority of the directory itself, besides the usual ones.
+    pub directory_ca: Option<PathBuf>,
+    /// Mail addresses of the account.
+    pub contact: Vec<String>,
+    /// DNS names of the certificate in lower case, at least one.
+    pub domains: Vec<String>,
+    /// The folder for the account and the certificate.
+    pub cache: PathBuf,
 }
 
 impl Tls {
@@ -151,7 +169,7 @@ impl Tls {
     pub fn encrypts(&self, address: &SocketAddr) -> bool {
         match self.mode {
             TlsMode::Auto => !address.ip().to_canonical().is_loopback(),
-            TlsMode::SelfSigned | TlsMode::Files { .. } => true,
+            TlsMode::SelfSigned | TlsMode::Files { .. } | TlsMode::Acme(_) => true,
             TlsMode::Off => false,
         }
     }

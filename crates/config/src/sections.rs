@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
+use super::acme::{acme, public_names};
 use super::agent::agent;
 use super::alerts::alerts;
 use super::reader::{Known, Reader, Section};
@@ -148,8 +149,9 @@ fn everything(root: &mut Section<'_>, folder: &Path, defaults: &Defaults) -> Con
     let default = |path: &str| super::absolute(Path::new(path));
     let data_dir = root.get("data_dir", default(defaults.data_dir), path(folder));
     let models_dir = root.get("models_dir", default(defaults.models_dir), path(folder));
-    let tls = root.section("tls", |section| tls(section, folder));
+    let mut tls = root.section("tls", |section| tls(section, folder, &data_dir));
     let (hosts, metrics) = listeners(root, &tls, defaults);
+    name_certificate(root, &mut tls, &hosts);
     Config {
         hosts,
         tls,
@@ -327,12 +329,36 @@ fn machine_name() -> String {
     name.to_owned()
 }
 
-fn tls(section: &mut Section<'_>, folder: &Path) -> Tls {
+/// Takes the names of a certificate by ACME from the hosts, if they are not configured.
+fn name_certificate(root: &Section<'_>, tls: &mut Tls, hosts: &Hosts) {
+    let TlsMode::Acme(acme) = &mut tls.mode else { return };
+    if acme.domains.is_empty() {
+        acme.domains = public_names(hosts);
+    }
+    if acme.domains.is_empty() {
+        let message = "`tls.mode`: \"acme\" needs `tls.acme.domains`, or a `public_url` with a \
+                       public DNS name";
+        root.error("tls", message.to_owned());
+    }
+}
+
+fn tls(section: &mut Section<'_>, folder: &Path, data_dir: &Path) -> Tls {
     let mode = section.get("mode", "auto".to_owned(), text);
     let certificate = section.optional("certificate", path(folder));
     let private_key = section.optional("private_key", path(folder));
     let names = section.get("names", Vec::new(), list(host_name));
     let files_given = certificate.is_some() || private_key.is_some();
+    let is_acme = mode == "acme";
+    let acme = section.section("acme", |section| {
+        for key in ["directory_ca", "domains", "cache"].into_iter().filter(|_| !is_acme) {
+            if section.span(key).is_some() {
+                let message = format!("`tls.acme.{key}` is read in `mode = \"acme\"` only");
+                section.error(key, message);
+            }
+        }
+        acme(section, folder, data_dir)
+    });
+    let needs_files = mode == "files";
     let mode = match (mode.as_str(), certificate, private_key) {
         ("files", Some(certificate), Some(private_key)) => {
             TlsMode::Files { certificate, private_key }
@@ -344,15 +370,16 @@ fn tls(section: &mut Section<'_>, folder: &Path) -> Tls {
         }
         ("auto", ..) => TlsMode::Auto,
         ("self-signed", ..) => TlsMode::SelfSigned,
+        ("acme", ..) => TlsMode::Acme(acme),
         ("off", ..) => TlsMode::Off,
         (other, ..) => {
-            let expected = "\"auto\", \"self-signed\", \"files\" or \"off\"";
+            let expected = "\"auto\", \"self-signed\", \"files\", \"acme\" or \"off\"";
             let found = other.chars().take(80).collect::<String>();
             section.error("mode", format!("`tls.mode`: expected {expected}, found {found:?}"));
             return Tls { mode: TlsMode::Auto, names };
         }
     };
-    if files_given && matches!(mode, TlsMode::Auto | TlsMode::SelfSigned | TlsMode::Off) {
+    if files_given && !matches!(mode, TlsMode::Files { .. }) && !needs_files {
         for key in ["certificate", "private_key"] {
             if section.span(key).is_some() {
                 section.error(key, format!("`tls.{key}` is read in `mode = \"files\"` only"));

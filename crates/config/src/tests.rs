@@ -80,6 +80,9 @@ fn config_example_options_parse() {
     let text = example_with_options()
         .replace("mode = \"auto\"", "mode = \"files\"")
         .replace("passphrase_file = ", "#")
+        .replace("directory_ca = ", "#")
+        .replace("domains = ", "#")
+        .replace("cache = ", "#")
         .replace("${file:/etc/orrery/upstream-key}", "sk-upstream");
     let config = good(&text);
     assert_eq!(config.limits.rate.unwrap().burst.get(), 200);
@@ -157,7 +160,7 @@ fn config_invalid_value_names_expected_form() {
     for (text, expected) in [
         ("data_dir = 3", "expected a string that is not empty, found 3"),
         ("tls = 1", "expected a table, found integer"),
-        ("tls.mode = \"on\"", "expected \"auto\", \"self-signed\", \"files\" or \"off\""),
+        ("tls.mode = \"on\"", "expected \"auto\", \"self-signed\", \"files\", \"acme\" or \"off\""),
         ("tls.mode = \"files\"", "needs `certificate` and `private_key`"),
         ("tls.certificate = \"a.pem\"", "is read in `mode = \"files\"` only"),
         ("tls.names = [\"a b\"]", "expected a host name"),
@@ -409,7 +412,9 @@ fn config_paths_are_absolute() {
             TlsMode::Files { certificate, private_key } => {
                 paths.extend([certificate.clone(), private_key.clone()]);
             }
-            TlsMode::Auto | TlsMode::SelfSigned | TlsMode::Off => panic!("the mode is `files`"),
+            TlsMode::Auto | TlsMode::SelfSigned | TlsMode::Acme(_) | TlsMode::Off => {
+                panic!("the mode is `files`")
+            }
         }
         for server in &config.agent.mcp_servers {
             match &server.transport {
@@ -425,6 +430,45 @@ fn config_paths_are_absolute() {
             assert!(path.starts_with(here.join(folder)), "{folder}: {}", path.display());
         }
     }
+}
+
+#[test]
+fn config_invalid_acme_value_names_expected_form() {
+    for (text, expected) in [
+        (
+            "tls.mode = \"acme\"\n[hosts]\none_port = \"10.0.0.1:443\"\n\
+             base.public_url = \"https://10.0.0.1\"",
+            "needs `tls.acme.domains`, or a `public_url`",
+        ),
+        ("tls.acme.domains = [\"a.example\"]", "is read in `mode = \"acme\"` only"),
+        ("tls = { mode = \"acme\", acme = { domains = [\"*.a.b\"] } }", "list each name"),
+        ("tls = { mode = \"acme\", acme = { domains = [\"10.0.0.1\"] } }", "expected a DNS name"),
+        ("tls.acme.directory = \"http://ca\"", "expected an https URL"),
+        ("tls.acme.contact = [\"mailto:a\"]", "expected a mail address"),
+        ("tls.acme.contact = [\"a@b?cc=c@d\"]", "expected a mail address"),
+    ] {
+        assert!(errors(text).contains(expected), "{text}: {}", errors(text));
+    }
+}
+
+#[test]
+fn config_acme_takes_names_from_public_urls() {
+    let text = "hosts.base.public_url = 'https://AI.example.com'\n\
+                hosts.flows.public_url = 'https://ai.example.com:8445'\n\
+                hosts.agent.public_url = 'https://10.0.0.1'\n\
+                hosts.workflows.public_url = 'https://box:8444'\n\
+                hosts.dashboard.public_url = 'https://people.example.com'\n\
+                tls.mode = 'acme'\n";
+    let acme = |text: &str| {
+        let TlsMode::Acme(acme) = good(text).tls.mode else { panic!("the mode is `acme`") };
+        acme
+    };
+    let made = acme(text);
+    assert_eq!(made.domains, ["ai.example.com", "people.example.com"]);
+    assert_eq!(made.cache, Path::new("/var/lib/orrery/acme"));
+    assert_eq!(made.directory, "https://acme-v02.api.letsencrypt.org/directory");
+    let made = acme(&format!("{text}tls.acme.domains = ['Box.lan', 'localhost']"));
+    assert_eq!(made.domains, ["box.lan", "localhost"]);
 }
 
 #[test]

@@ -493,7 +493,7 @@ pub fn wrong_type(value: &Value<'_>, expected: &str, expects: serde_json::Value)
     problems
 }
 
-fn wrong_text(value: &Value<'_>, expected: &str) -> Vec<Problem> {
+pub(super) fn wrong_text(value: &Value<'_>, expected: &str) -> Vec<Problem> {
     wrong_type(value, expected, json!({"type": "string"}))
 }
 

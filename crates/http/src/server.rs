@@ -30,6 +30,7 @@ use super::date;
 use super::port_holder;
 use super::request::Peer;
 use super::response::Response;
+use super::tls::acme::CHALLENGE_PROTOCOL;
 use super::unread;
 use orrery_runtime::{self as runtime, Tasks};
 
@@ -345,10 +346,11 @@ impl Connection {
         let Ok(Ok(stream)) = tokio::time::timeout(timeout, tls.accept(stream)).await else {
             return;
         };
-        if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
-            self.http2(stream, peer).await;
-        } else {
-            self.http1(stream, peer).await;
+        match stream.get_ref().1.alpn_protocol() {
+            // The handshake is the whole answer to a challenge.
+            Some(CHALLENGE_PROTOCOL) => {}
+            Some(b"h2") => self.http2(stream, peer).await,
+            Some(_) | None => self.http1(stream, peer).await,
         }
     }
 

@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use orrery_app::Running;
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::until;
@@ -35,7 +36,9 @@ impl Proxy {
         let service = running.one_port?;
         let top = Path::new(env!("CARGO_MANIFEST_DIR"));
         let folder = tempfile::tempdir().unwrap();
-        let at = folder.path().join("config");
+        // Traefik recognizes the format by the file's name.
+        let is_yaml = Path::new(name).extension().is_some_and(|extension| extension == "yml");
+        let at = folder.path().join(if is_yaml { "config.yml" } else { "config" });
         // Free until another process takes it, which a proxy cannot avoid: it takes no socket.
         let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
         let example = fs::read_to_string(top.join("docs/examples/proxy").join(name)).unwrap();
@@ -62,6 +65,10 @@ impl Proxy {
                 let arguments = vec!["run", "--config", "config", "--adapter", "caddyfile"];
                 ("usr/bin/caddy", arguments, text)
             }
+            "traefik.yml" => {
+                fs::write(folder.path().join("route.yml"), traefik_route(top, service)).unwrap();
+                ("traefik", vec!["--configfile=config.yml"], traefik(&example, address))
+            }
             other => panic!("there is no example of {other}"),
         };
         fs::write(at, text).unwrap();
@@ -72,7 +79,8 @@ impl Proxy {
         let child =
             command.spawn().unwrap_or_else(|error| panic!("{}: {error}", program.display()));
         let proxy = Self { name: name.to_owned(), child, address, _folder: folder };
-        until("the proxy listens", async || TcpStream::connect(address).await.ok()).await;
+        // Traefik listens before it has the route.
+        until("the proxy forwards", async || forwards(address).await).await;
         Some(proxy)
     }
 
@@ -83,6 +91,31 @@ impl Proxy {
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
+}
+
+/// Returns something if the service answers through the proxy.
+async fn forwards(address: SocketAddr) -> Option<()> {
+    let mut stream = TcpStream::connect(address).await.ok()?;
+    let request = format!("GET /ready HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.ok()?;
+    answer.starts_with("HTTP/1.1 200").then_some(())
+}
+
+/// Returns Traefik's static configuration without TLS.
+fn traefik(example: &str, address: SocketAddr) -> String {
+    let (before, _resolvers) = example.split_once("certificatesResolvers").unwrap();
+    before.replace(":443", &address.to_string()).replace("/etc/traefik/traefik-orrery", "route")
+}
+
+/// Returns Traefik's route for any name, without TLS.
+fn traefik_route(top: &Path, service: SocketAddr) -> String {
+    let example = fs::read_to_string(top.join("docs/examples/proxy/traefik-orrery.yml")).unwrap();
+    let example = example.replace(&format!("Host(`{PROXY}`)"), "PathPrefix(`/`)");
+    let plain =
+        example.lines().filter(|line| !line.contains("tls:") && !line.contains("certResolver"));
+    plain.collect::<Vec<_>>().join("\n").replace(SERVICE, &service.to_string())
 }
 
 impl Drop for Proxy {

@@ -123,6 +123,9 @@ fn private(config: &Config) -> Vec<(String, &'static str)> {
         private.push((certificate.display().to_string(), "the certificate"));
         private.push((private_key.display().to_string(), "the private key"));
     }
+    if let TlsMode::Acme(acme) = &config.tls.mode {
+        private.push((acme.cache.display().to_string(), "the ACME cache"));
+    }
     private.retain(|(path, _)| !path.is_empty());
     // Longest first, because a path may contain another one.
     private.sort_by_key(|(path, _)| std::cmp::Reverse(path.len()));

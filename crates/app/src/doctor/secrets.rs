@@ -10,7 +10,7 @@ use orrery_api::Finding;
 /// Maximum number of entries to check per folder.
 const ENTRIES_MAX: usize = 10_000;
 /// Folders to check, besides the data folder itself.
-const FOLDERS: [&str; 3] = ["tls", "payloads", "files"];
+const FOLDERS: [&str; 4] = ["tls", "acme", "payloads", "files"];
 
 pub(super) fn findings(data: &Path) -> Option<Finding> {
     let owner = fs::metadata(data).ok()?.uid();

@@ -3,10 +3,12 @@
 
 use std::path::Path;
 
+use crate::listeners::acme_options;
 use orrery_api::{Finding, Verdict};
-use orrery_config::{Config, TlsMode};
+use orrery_config::{Acme, Config, TlsMode};
 use orrery_domain::time::Timestamp;
 use orrery_http::tls;
+use orrery_http::tls::acme;
 
 pub(super) fn findings(config: &Config, now: Timestamp) -> Vec<Finding> {
     let encrypted = config
@@ -19,6 +21,7 @@ pub(super) fn findings(config: &Config, now: Timestamp) -> Vec<Finding> {
         TlsMode::Files { certificate, private_key } => {
             vec![certificate_of(certificate, private_key, now)]
         }
+        TlsMode::Acme(acme) => by_acme(acme, now),
         TlsMode::Off => {
             let open = config
                 .hosts
@@ -51,6 +54,39 @@ pub(super) fn findings(config: &Config, now: Timestamp) -> Vec<Finding> {
             vec![Finding::new("tls", Verdict::Good, "plain HTTP, on loopback addresses only")]
         }
     }
+}
+
+/// Reports the certificate by ACME, and why the last order failed.
+fn by_acme(config: &Acme, now: Timestamp) -> Vec<Finding> {
+    let options = acme_options(config);
+    let mut found = Vec::new();
+    if let Some(Err(error)) = config.directory_ca.as_deref().map(tls::authorities) {
+        found.push(Finding::fault("tls", format!("tls.acme.directory_ca: {error}")));
+    }
+    let acme::Status { certificate, failure } = acme::status(&options);
+    let has_certificate = certificate.exists();
+    if let Some(failure) = failure {
+        let acme::Failure { reason, at, next, attempts, is_refusal, .. } = failure;
+        let served = if has_certificate { "the last one" } else { "a self-signed one" };
+        let detail = format!(
+            "no new certificate from {}: {reason} ({at}, attempt {attempts}); the service serves \
+             {served}, and orders again at {next}",
+            options.directory
+        );
+        // The service starts and works without the certificate.
+        found.push(Finding::warning("tls", detail).mended_by(match is_refusal {
+            true => "lead port 443 of each name to this service; then orrery reload",
+            false => "make the directory reachable for this machine; then orrery reload",
+        }));
+    }
+    if has_certificate {
+        found.push(certificate_of(&certificate, &certificate, now));
+    } else if found.is_empty() {
+        let names = options.domains.join(", ");
+        let detail = format!("a certificate for {names} will be ordered at {}", options.directory);
+        found.push(Finding::good("tls", detail));
+    }
+    found
 }
 
 /// Reports whether a certificate and its key match and are currently valid.

@@ -54,7 +54,7 @@ const EARLIEST: Timestamp = Timestamp::from_micros(1_735_689_600_000_000);
 const NAMES_MAX: usize = 300;
 
 const FOLDER_MODE: u32 = 0o700;
-const KEY_MODE: u32 = 0o600;
+pub(super) const KEY_MODE: u32 = 0o600;
 const CERTIFICATE_MODE: u32 = 0o600;
 
 /// Paths of the authority and the certificate.
@@ -372,7 +372,7 @@ pub(super) fn machine_name() -> String {
 }
 
 /// Creates the folder, or makes an existing one private.
-fn make(folder: &Path) -> Result<(), Error> {
+pub(super) fn make(folder: &Path) -> Result<(), Error> {
     let make = || {
         DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(folder)?;
         if fs::metadata(folder)?.permissions().mode() & 0o777 != FOLDER_MODE {
@@ -384,7 +384,7 @@ fn make(folder: &Path) -> Result<(), Error> {
 }
 
 /// Writes a file durably and atomically.
-fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Error> {
+pub(super) fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Error> {
     let half = path.with_added_extension("half");
     let write = || {
         let mut options = OpenOptions::new();
@@ -401,7 +401,7 @@ fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Error> {
 }
 
 /// Makes renames in a folder durable.
-fn sync(folder: &Path) -> io::Result<()> {
+pub(super) fn sync(folder: &Path) -> io::Result<()> {
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     File::open(folder)?.sync_all()
 }

@@ -1,10 +1,11 @@
-//! TLS of the listeners: the box's own certificate or the operator's files, both reloaded while
-//! connections are served.
+//! TLS of the listeners: the box's own certificate, the operator's files, or a certificate by ACME,
+//! reloaded while connections are served.
 //!
 //! A certificate that cannot be served never replaces a working one: a broken file is logged, and
 //! the previous certificate stays in use. An expired certificate is served and logged, because only
 //! the clients can decide whether to accept it. Other modules decide which listeners are encrypted.
 
+pub mod acme;
 mod authority;
 mod constraints;
 mod pair;
@@ -22,12 +23,14 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::version::{TLS12, TLS13};
 use rustls::{ServerConfig, crypto};
+use rustls_pki_types::CertificateDer;
 use tokio::time::MissedTickBehavior;
 use tokio_rustls::TlsAcceptor;
 
 use orrery_domain::time::Timestamp;
 use orrery_runtime::{Clock, NoRandomness, Tasks};
 
+use acme::{Acme, Challenges};
 use authority::{Folder, Names};
 use pair::Pair;
 pub use pair::{Concern, Summary};
@@ -137,15 +140,23 @@ struct Shared {
 enum Source {
     SelfMade { folder: Folder, names: Names },
     Files { certificate: PathBuf, key: PathBuf },
+    Acme(Box<Acme>),
 }
 
 /// The certificate for the next handshake, regardless of the server name that the client requests.
 #[derive(Debug)]
-struct Current(ArcSwap<CertifiedKey>);
+struct Current {
+    certified: ArcSwap<CertifiedKey>,
+    /// The answers to an authority that validates names.
+    challenges: Challenges,
+}
 
 impl ResolvesServerCert for Current {
-    fn resolve(&self, _client_hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.0.load_full())
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        if acme::is_challenge(&hello) {
+            return self.challenges.answer(&hello);
+        }
+        Some(self.certified.load_full())
     }
 }
 
@@ -193,6 +204,14 @@ pub fn inspect(certificate: &Path, key: &Path, now: Timestamp) -> Result<Summary
     Ok(pair::read(certificate, key)?.summary(now))
 }
 
+/// Reads the certificates of authorities from a PEM file.
+///
+/// # Errors
+/// [`Error`] if the file has none.
+pub fn authorities(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
+    pair::chain(path)
+}
+
 impl Certificates {
     /// Returns a certificate from this box's own authority. Both are stored in `dir/tls` and
     /// created if missing. It is valid for `localhost`, 127.0.0.1, ::1, this machine's host name,
@@ -222,9 +241,34 @@ impl Certificates {
         Self::serving(Source::Files { certificate, key }, pair)
     }
 
+    /// Returns the stored certificate of `options`, or until there is one, the self-signed
+    /// certificate for `names` as [`Certificates::self_signed`] does. [`Certificates::watch`] orders
+    /// and renews it.
+    ///
+    /// # Errors
+    /// [`Error`] if a name is invalid, or a folder cannot be read or written.
+    pub fn acme(
+        options: acme::Options,
+        dir: &Path,
+        names: &[String],
+        now: Timestamp,
+    ) -> Result<Self, Error> {
+        let fallback = (Folder::new(dir.join("tls")), authority::all_names(names)?);
+        let acme = Acme::new(options, fallback)?;
+        let pair = acme.load_first(now)?;
+        Self::serving(Source::Acme(Box::new(acme)), pair)
+    }
+
     fn serving(source: Source, pair: Pair) -> Result<Self, Error> {
-        let current = Arc::new(Current(ArcSwap::new(Arc::clone(&pair.certified))));
-        let acceptor = TlsAcceptor::from(Arc::new(server_config(&current)?));
+        let mut protocols = PROTOCOLS.to_vec();
+        let mut challenges = Challenges::default();
+        if let Source::Acme(acme) = &source {
+            protocols.push(acme::CHALLENGE_PROTOCOL);
+            challenges = acme.cache.challenges.clone();
+        }
+        let certified = ArcSwap::new(Arc::clone(&pair.certified));
+        let current = Arc::new(Current { certified, challenges });
+        let acceptor = TlsAcceptor::from(Arc::new(server_config(&current, &protocols)?));
         // Without stamps, the first check reads the files again, so that it misses no earlier
         // change.
         let looked = Looked { stamps: [None, None], pair, failure: None, concerns: Vec::new() };
@@ -239,35 +283,39 @@ impl Certificates {
         self.shared.acceptor.clone()
     }
 
-    /// Returns the path of the authority's certificate, for clients to install; `None` for the
-    /// operator's files.
+    /// Returns the path of the authority's certificate, for clients to install; `None` if the
+    /// certificate is not self-signed.
     #[must_use]
     pub fn ca_path(&self) -> Option<&Path> {
         match &self.shared.source {
             Source::SelfMade { folder, .. } => Some(&folder.authority),
-            Source::Files { .. } => None,
+            Source::Files { .. } | Source::Acme(_) => None,
         }
     }
 
-    /// Reloads the files, and renews a self-signed certificate that is due. Reads and writes files:
-    /// call it on a blocking thread. Returns a description of the certificate if it has changed.
+    /// Reloads the files, renews a self-signed certificate that is due, and repeats a failed order
+    /// by ACME. Reads and writes files: call it on a blocking thread. Returns a description of the certificate if it has changed.
     ///
     /// # Errors
     /// [`Error`] if the files cannot be served. The error is already logged, and the previous
     /// certificate stays in use.
     pub fn reload(&self, now: Timestamp) -> Result<Option<String>, Error> {
+        if let Source::Acme(acme) = &self.shared.source {
+            acme.wake();
+        }
         self.refresh(&mut self.looked(), now)
     }
 
     /// Until the service stops, reloads when a file has changed, when a self-signed certificate is
     /// due, and after a failed reload; logs concerns about the certificate. Calls `changed` with
-    /// each new certificate.
+    /// each new certificate. Orders certificates by ACME when they are due.
     pub fn watch(
         &self,
         tasks: &Tasks,
         clock: &Clock,
         changed: impl Fn(String) + Send + Sync + 'static,
     ) {
+        self.order(tasks, clock);
         let certificates = self.clone();
         let clock = clock.clone();
         let stopping = tasks.clone();
@@ -287,6 +335,16 @@ impl Certificates {
                         tracing::error!(%error, "cannot check certificate");
                     }
                 }
+            }
+        });
+    }
+
+    fn order(&self, tasks: &Tasks, clock: &Clock) {
+        let certificates = self.clone();
+        let (stopping, clock) = (tasks.clone(), clock.clone());
+        tasks.spawn(async move {
+            if let Source::Acme(acme) = &certificates.shared.source {
+                acme.run(&stopping, &clock).await;
             }
         });
     }
@@ -328,7 +386,7 @@ impl Certificates {
                     tracing::info!(%certificate, %names, %until, "serving certificate");
                 }
                 let other = is_other.then(|| format!("{certificate}, until {until}, for {names}"));
-                self.shared.current.0.store(Arc::clone(&pair.certified));
+                self.shared.current.certified.store(Arc::clone(&pair.certified));
                 looked.pair = pair;
                 looked.failure = None;
                 Ok(other)
@@ -361,6 +419,7 @@ impl Source {
         match self {
             Self::SelfMade { folder, names } => authority::provide(folder, names, now),
             Self::Files { certificate, key } => pair::read(certificate, key),
+            Self::Acme(acme) => acme.load(now),
         }
     }
 
@@ -368,6 +427,7 @@ impl Source {
         match self {
             Self::SelfMade { folder, .. } => &folder.certificate,
             Self::Files { certificate, .. } => certificate,
+            Self::Acme(acme) => &acme.cache.certificate,
         }
     }
 
@@ -375,6 +435,7 @@ impl Source {
         let (certificate, key) = match self {
             Self::SelfMade { folder, .. } => (&folder.certificate, &folder.key),
             Self::Files { certificate, key } => (certificate, key),
+            Self::Acme(acme) => (&acme.cache.certificate, &acme.fallback.0.certificate),
         };
         [Stamp::of(certificate), Stamp::of(key)]
     }
@@ -384,18 +445,19 @@ impl Source {
         match self {
             Self::SelfMade { .. } => authority::is_due(pair, now),
             Self::Files { .. } => false,
+            Self::Acme(acme) => acme.is_fallback_due(pair, now),
         }
     }
 }
 
-fn server_config(current: &Arc<Current>) -> Result<ServerConfig, Error> {
+fn server_config(current: &Arc<Current>, protocols: &[&[u8]]) -> Result<ServerConfig, Error> {
     let provider = Arc::new(crypto::ring::default_provider());
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS13, &TLS12])
         .map_err(Error::Setup)?
         .with_no_client_auth()
         .with_cert_resolver(Arc::<Current>::clone(current));
-    config.alpn_protocols = PROTOCOLS.iter().map(|protocol| protocol.to_vec()).collect();
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
     // A returning client presents its session ticket, so the server stores no state per client.
     config.ticketer = crypto::ring::Ticketer::new().map_err(Error::Setup)?;
     Ok(config)

@@ -169,7 +169,7 @@ impl Files {
 
 /// Returns the certificate that the next handshake uses.
 fn served(certificates: &Certificates) -> Vec<u8> {
-    certificates.shared.current.0.load().cert[0].to_vec()
+    certificates.shared.current.certified.load().cert[0].to_vec()
 }
 
 #[tokio::test]
