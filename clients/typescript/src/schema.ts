@@ -2257,6 +2257,8 @@ export interface components {
             ends_at: string | null;
             /** @description The URL that is notified when each run ends. Null for none. */
             webhook_url: string | null;
+            /** @description Whether the webhooks also carry their secret. Null for the service's default. */
+            webhook_send_plain_secret: boolean | null;
             /** @description The next ten firings, without jitter. Empty while the schedule is paused. */
             next_runs: string[];
             /**
@@ -2280,7 +2282,7 @@ export interface components {
             warnings?: string[];
         };
         /**
-         * @description What happens if the previous run has not ended when a schedule fires: the firing is skipped, waits for its end, cancels it, or runs beside it.
+         * @description What to do if a schedule fires while its previous run is unfinished: skip the new run, queue it until the previous one ends, cancel the previous one, or run both.
          * @enum {string}
          */
         ScheduleOverlap: "skip" | "queue" | "cancel_other" | "allow";
@@ -3331,7 +3333,9 @@ export interface components {
             signature: components["schemas"]["WebhookSignature"];
             /** @description The public key that verifies `v1a` signatures. */
             public_key?: string | null;
-            /** @description Whether the endpoint receives no events. */
+            /** @description Whether deliveries also carry the secret itself, in `X-Webhook-Secret`. */
+            send_plain_secret: boolean;
+            /** @description Whether the endpoint is disabled: it receives no events. */
             disabled: boolean;
             /**
              * Format: date-time
@@ -3404,7 +3408,9 @@ export interface components {
             signature: components["schemas"]["WebhookSignature"];
             /** @description The public key that verifies `v1a` signatures. */
             public_key?: string | null;
-            /** @description Whether the endpoint receives no events. */
+            /** @description Whether deliveries also carry the secret itself, in `X-Webhook-Secret`. */
+            send_plain_secret: boolean;
+            /** @description Whether the endpoint is disabled: it receives no events. */
             disabled: boolean;
             /**
              * Format: date-time
@@ -3808,6 +3814,11 @@ export interface components {
             webhook_url?: string | null;
             /** @description The secret that signs the webhook. */
             webhook_secret?: string | null;
+            /**
+             * @description Whether the webhook also carries the secret itself, in `X-Webhook-Secret`. Defaults to the service's
+             *     `webhooks.send_plain_secret`. Null for the default.
+             */
+            webhook_send_plain_secret?: boolean | null;
             /** @description The name of a fallback chain of this model. */
             fallback_selector?: string | null;
         };
@@ -3923,7 +3934,7 @@ export interface components {
             /** @description The conditions. */
             or: components["schemas"]["JsonObject"][];
         };
-        /** @description Holds if its condition does not hold. */
+        /** @description Holds if the condition inside does not hold. */
         WorkflowConditionNot: {
             /** @description The condition. */
             not: components["schemas"]["JsonObject"];
@@ -4095,6 +4106,12 @@ export interface components {
             webhook_url: string | null;
             /** @description The secret that signs the webhooks. An empty string for no signature. */
             webhook_secret?: string | null;
+            /**
+             * @description Whether the webhooks also carry the secret itself, in `X-Webhook-Secret`. Null for the
+             *     service's `webhooks.send_plain_secret`. If an update changes the URL, it is kept.
+             * @default null
+             */
+            webhook_send_plain_secret: boolean | null;
         };
         /**
          * @description Changes to a workflow's schedule. Omitted fields keep their value.
@@ -4147,6 +4164,12 @@ export interface components {
             webhook_url: string | null;
             /** @description The secret that signs the webhooks. An empty string for no signature. */
             webhook_secret?: string | null;
+            /**
+             * @description Whether the webhooks also carry the secret itself, in `X-Webhook-Secret`. Null for the
+             *     service's `webhooks.send_plain_secret`. If an update changes the URL, it is kept.
+             * @default null
+             */
+            webhook_send_plain_secret: boolean | null;
         };
         /**
          * @description A workflow trigger.
@@ -4165,6 +4188,11 @@ export interface components {
             webhook_url?: string | null;
             /** @description The secret that signs the webhook. */
             webhook_secret?: string | null;
+            /**
+             * @description Whether the webhook also carries the secret itself, in `X-Webhook-Secret`. Defaults to the service's
+             *     `webhooks.send_plain_secret`. Null for the default.
+             */
+            webhook_send_plain_secret?: boolean | null;
         };
         /**
          * @description A bulk trigger of a workflow. An invalid entry fails without affecting the others.
@@ -4188,6 +4216,11 @@ export interface components {
             webhook_url?: string | null;
             /** @description The secret that signs the webhooks. */
             webhook_secret?: string | null;
+            /**
+             * @description Whether the webhooks also carry the secret itself, in `X-Webhook-Secret`. Defaults to the service's
+             *     `webhooks.send_plain_secret`. Null for the default.
+             */
+            webhook_send_plain_secret?: boolean | null;
         };
         /**
          * @description A trigger of the version in the path.
@@ -4204,6 +4237,11 @@ export interface components {
             webhook_url?: string | null;
             /** @description The secret that signs the webhook. */
             webhook_secret?: string | null;
+            /**
+             * @description Whether the webhook also carries the secret itself, in `X-Webhook-Secret`. Defaults to the service's
+             *     `webhooks.send_plain_secret`. Null for the default.
+             */
+            webhook_send_plain_secret?: boolean | null;
         };
         /**
          * @description A bulk trigger of the version in the path.
@@ -4225,6 +4263,11 @@ export interface components {
             webhook_url?: string | null;
             /** @description The secret that signs the webhooks. */
             webhook_secret?: string | null;
+            /**
+             * @description Whether the webhooks also carry the secret itself, in `X-Webhook-Secret`. Defaults to the service's
+             *     `webhooks.send_plain_secret`. Null for the default.
+             */
+            webhook_send_plain_secret?: boolean | null;
         };
         /**
          * @description A trigger of a shared version.
@@ -4244,6 +4287,11 @@ export interface components {
             webhook_url?: string | null;
             /** @description The secret that signs the webhook. */
             webhook_secret?: string | null;
+            /**
+             * @description Whether the webhook also carries the secret itself, in `X-Webhook-Secret`. Defaults to the service's
+             *     `webhooks.send_plain_secret`. Null for the default.
+             */
+            webhook_send_plain_secret?: boolean | null;
         };
         /** @description A bulk job to start. */
         BulkJobRequest: {
@@ -4502,6 +4550,11 @@ export interface components {
             url: string;
             /** @description The secret that signs the delivery. */
             webhook_secret?: string | null;
+            /**
+             * @description Whether the delivery also carries the secret itself, in `X-Webhook-Secret`. Defaults to the service's
+             *     `webhooks.send_plain_secret`. Null for the default.
+             */
+            webhook_send_plain_secret?: boolean | null;
         };
         /**
          * @description A webhook endpoint to create.
@@ -4526,7 +4579,12 @@ export interface components {
             workflow_ids?: string[] | null;
             /** @description The signature scheme. Defaults to `v1`. It cannot be changed later. */
             signature?: components["schemas"]["WebhookSignature"] | null;
-            /** @description Whether the endpoint receives no events. */
+            /**
+             * @description Whether deliveries also carry the secret itself, in `X-Webhook-Secret`, for receivers that
+             *     compare it. Defaults to false. Only with the signature `v1`.
+             */
+            send_plain_secret?: boolean | null;
+            /** @description Whether the endpoint is disabled: it receives no events. */
             disabled?: boolean | null;
         };
         /**
@@ -4558,7 +4616,12 @@ export interface components {
             workflow_ids?: string[] | null;
             /** @description The signature scheme. Defaults to `v1`. It cannot be changed later. */
             signature?: components["schemas"]["WebhookSignature"] | null;
-            /** @description Whether the endpoint receives no events. */
+            /**
+             * @description Whether deliveries also carry the secret itself, in `X-Webhook-Secret`, for receivers that
+             *     compare it. Defaults to false. Only with the signature `v1`.
+             */
+            send_plain_secret?: boolean | null;
+            /** @description Whether the endpoint is disabled: it receives no events. */
             disabled?: boolean | null;
         };
         /**
@@ -4670,6 +4733,12 @@ export interface components {
             webhook_url: string | null;
             /** @description The secret that signs the webhooks. An empty string for no signature. */
             webhook_secret?: string | null;
+            /**
+             * @description Whether the webhooks also carry the secret itself, in `X-Webhook-Secret`. Null for the
+             *     service's `webhooks.send_plain_secret`. If an update changes the URL, it is kept.
+             * @default null
+             */
+            webhook_send_plain_secret: boolean | null;
         };
         /**
          * @description Changes to a schedule of a workflow or a model. Omitted fields keep their value. The fields of
@@ -4734,6 +4803,12 @@ export interface components {
             webhook_url: string | null;
             /** @description The secret that signs the webhooks. An empty string for no signature. */
             webhook_secret?: string | null;
+            /**
+             * @description Whether the webhooks also carry the secret itself, in `X-Webhook-Secret`. Null for the
+             *     service's `webhooks.send_plain_secret`. If an update changes the URL, it is kept.
+             * @default null
+             */
+            webhook_send_plain_secret: boolean | null;
         };
         /** @description A secret value to store. */
         SecretValue: {
@@ -5537,6 +5612,8 @@ export interface operations {
                 format?: "catalog" | "openai";
                 /** @description A part of the slug or the title, case-insensitive */
                 name?: string;
+                /** @description `utilities` for the built-in tools for texts, JSON and images, `models` for all others. Defaults to both */
+                group?: "models" | "utilities";
                 /** @description The maximum number of items in the page */
                 limit?: number;
                 /** @description The number of items to skip */
@@ -5548,7 +5625,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The models, sorted by slug */
+            /** @description The models, then the utilities, each sorted by slug */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -7605,7 +7682,7 @@ export interface operations {
                 "X-Webhook-Timestamp"?: string;
                 /** @description `sha256=` and the hexadecimal HMAC-SHA256 of `<timestamp>.<body>`. With a secret only */
                 "X-Webhook-Signature"?: string;
-                /** @description The secret itself, unless `webhooks.send_plain_secret` is false */
+                /** @description The secret itself, unless `webhook_send_plain_secret` or, without it, `webhooks.send_plain_secret` is false */
                 "X-Webhook-Secret"?: string;
                 /** @description `true` for a redelivery, otherwise absent */
                 "X-Webhook-Redelivery"?: string;
@@ -7672,7 +7749,7 @@ export interface operations {
                 "X-Webhook-Timestamp"?: string;
                 /** @description `sha256=` and the hexadecimal HMAC-SHA256 of `<timestamp>.<body>`. With a secret only */
                 "X-Webhook-Signature"?: string;
-                /** @description The secret itself, unless `webhooks.send_plain_secret` is false */
+                /** @description The secret itself, unless `webhook_send_plain_secret` or, without it, `webhooks.send_plain_secret` is false */
                 "X-Webhook-Secret"?: string;
                 /** @description `true` for a redelivery, otherwise absent */
                 "X-Webhook-Redelivery"?: string;

@@ -153,7 +153,7 @@ pub(crate) const LIST_MODELS: Doc =
 /// `GET /admin/models`
 pub(crate) async fn list_models(context: Context) -> Result<Response, crate::Error> {
     let services = &context.services;
-    let models = services.catalog.list();
+    let models = services.catalog.list_for_people();
     let describe = |model: &std::sync::Arc<orrery_catalog::Model>| {
         let load = services.engine.load(model.slug.as_str());
         let endpoints = model.runner.endpoints().into_iter().map(|endpoint| Endpoint {

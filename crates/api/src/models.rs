@@ -99,7 +99,8 @@ pub(crate) async fn list(context: Context) -> Result<Response, crate::Error> {
             && (model.slug.as_str().to_lowercase().contains(&name)
                 || model.title.to_lowercase().contains(&name))
     };
-    let found: Vec<_> = context.services.catalog.list().into_iter().filter(matches).collect();
+    let all = context.services.catalog.list_for_people();
+    let found: Vec<_> = all.into_iter().filter(matches).collect();
     let page: Vec<_> =
         found.iter().skip(offset).take(limit).map(|model| catalog::detail(model)).collect();
     let mut answer = response::json(StatusCode::OK, &page);

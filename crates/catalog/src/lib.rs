@@ -238,10 +238,16 @@ impl Catalog {
         format!("there is no model {slug}{}", hint.unwrap_or_default())
     }
 
-    /// Returns all models: first those of the box, then the utilities, each sorted by slug.
+    /// Returns all models, sorted by slug.
     #[must_use]
     pub fn list(&self) -> Vec<Arc<Model>> {
-        let mut all: Vec<_> = self.shared.models.load().values().cloned().collect();
+        self.shared.models.load().values().cloned().collect()
+    }
+
+    /// Returns all models as people read them: the utilities last.
+    #[must_use]
+    pub fn list_for_people(&self) -> Vec<Arc<Model>> {
+        let mut all = self.list();
         all.sort_by_key(|model| model.is_utility());
         all
     }

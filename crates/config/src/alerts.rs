@@ -3,13 +3,46 @@
 use std::path::Path;
 use std::time::Duration;
 
+use super::Secret;
 use super::reader::{Parsed, Section};
 use super::values::{self, Value, duration, one_of, problem};
-use super::{AlertFormat, Alerts, Secret};
 use orrery_domain::signature::is_standard_secret;
 
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
+
+/// Messages about the doctor's findings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Alerts {
+    /// The receiver; `None`: off.
+    pub url: Option<Secret>,
+    /// The Standard Webhooks secret that signs messages.
+    pub secret: Option<Secret>,
+    pub format: AlertFormat,
+    /// Interval of the checks.
+    pub every: Duration,
+}
+
+/// Format of alerts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AlertFormat {
+    Webhook,
+    Ntfy,
+}
+
+impl AlertFormat {
+    /// All formats.
+    pub const ALL: [Self; 2] = [Self::Webhook, Self::Ntfy];
+
+    /// Returns the format's name in the configuration.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Webhook => "webhook",
+            Self::Ntfy => "ntfy",
+        }
+    }
+}
 
 /// Reads the section. A secret's path is resolved against `folder`.
 pub(super) fn alerts(section: &mut Section<'_>, folder: &Path) -> Alerts {

@@ -36,6 +36,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
+pub use self::alerts::{AlertFormat, Alerts};
 pub use self::secret::Secret;
 pub use self::source::{Flags, LOCAL_FILE, Source};
 
@@ -470,39 +471,6 @@ pub struct Telemetry {
     pub otlp_endpoint: Option<String>,
     /// Headers of each export request.
     pub otlp_headers: Vec<(String, Secret)>,
-}
-
-/// Messages about the doctor's findings.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Alerts {
-    /// The receiver; `None`: off.
-    pub url: Option<Secret>,
-    /// The Standard Webhooks secret that signs messages.
-    pub secret: Option<Secret>,
-    pub format: AlertFormat,
-    /// Interval of the checks.
-    pub every: Duration,
-}
-
-/// Format of alerts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AlertFormat {
-    Webhook,
-    Ntfy,
-}
-
-impl AlertFormat {
-    /// All formats.
-    pub const ALL: [Self; 2] = [Self::Webhook, Self::Ntfy];
-
-    /// Returns the format's name in the configuration.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Webhook => "webhook",
-            Self::Ntfy => "ntfy",
-        }
-    }
 }
 
 /// Logging options.

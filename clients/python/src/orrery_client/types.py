@@ -314,7 +314,7 @@ What a workflow execution needs to continue: an event (`event`) or a resume (`pa
 
 ScheduleOverlap: TypeAlias = Literal["skip", "queue", "cancel_other", "allow"]
 """
-What happens if the previous run has not ended when a schedule fires: the firing is skipped, waits for its end, cancels it, or runs beside it.
+What to do if a schedule fires while its previous run is unfinished: skip the new run, queue it until the previous one ends, cancel the previous one, or run both.
 """
 
 
@@ -873,9 +873,13 @@ class WebhookEndpoint(TypedDict):
     """
     The public key that verifies `v1a` signatures.
     """
+    send_plain_secret: bool
+    """
+    Whether deliveries also carry the secret itself, in `X-Webhook-Secret`.
+    """
     disabled: bool
     """
-    Whether the endpoint receives no events.
+    Whether the endpoint is disabled: it receives no events.
     """
     disabled_at: Optional[str]
     """
@@ -1234,6 +1238,11 @@ class NewPrediction(TypedDict):
     """
     The secret that signs the webhook.
     """
+    webhook_send_plain_secret: NotRequired[Optional[bool]]
+    """
+    Whether the webhook also carries the secret itself, in `X-Webhook-Secret`. Defaults to the service's
+    `webhooks.send_plain_secret`. Null for the default.
+    """
     fallback_selector: NotRequired[Optional[str]]
     """
     The name of a fallback chain of this model.
@@ -1384,6 +1393,11 @@ class BulkTrigger(TypedDict):
     """
     The secret that signs the webhooks.
     """
+    webhook_send_plain_secret: NotRequired[Optional[bool]]
+    """
+    Whether the webhooks also carry the secret itself, in `X-Webhook-Secret`. Defaults to the service's
+    `webhooks.send_plain_secret`. Null for the default.
+    """
 
 
 class BulkVersionTrigger(TypedDict):
@@ -1402,6 +1416,11 @@ class BulkVersionTrigger(TypedDict):
     webhook_secret: NotRequired[Optional[str]]
     """
     The secret that signs the webhooks.
+    """
+    webhook_send_plain_secret: NotRequired[Optional[bool]]
+    """
+    Whether the webhooks also carry the secret itself, in `X-Webhook-Secret`. Defaults to the service's
+    `webhooks.send_plain_secret`. Null for the default.
     """
 
 
@@ -1518,6 +1537,11 @@ class NewTestDelivery(TypedDict):
     """
     The secret that signs the delivery.
     """
+    webhook_send_plain_secret: NotRequired[Optional[bool]]
+    """
+    Whether the delivery also carries the secret itself, in `X-Webhook-Secret`. Defaults to the service's
+    `webhooks.send_plain_secret`. Null for the default.
+    """
 
 
 Model4: TypeAlias = str
@@ -1559,9 +1583,14 @@ class WebhookEndpointChange(TypedDict, closed=True):
     """
     The signature scheme. Defaults to `v1`. It cannot be changed later.
     """
+    send_plain_secret: NotRequired[Optional[bool]]
+    """
+    Whether deliveries also carry the secret itself, in `X-Webhook-Secret`, for receivers that
+    compare it. Defaults to false. Only with the signature `v1`.
+    """
     disabled: NotRequired[Optional[bool]]
     """
-    Whether the endpoint receives no events.
+    Whether the endpoint is disabled: it receives no events.
     """
 
 
@@ -2602,6 +2631,10 @@ class Schedule(TypedDict):
     """
     The URL that is notified when each run ends. Null for none.
     """
+    webhook_send_plain_secret: Optional[bool]
+    """
+    Whether the webhooks also carry their secret. Null for the service's default.
+    """
     next_runs: list[str]
     """
     The next ten firings, without jitter. Empty while the schedule is paused.
@@ -2983,9 +3016,13 @@ class WebhookEndpointWithSecret(TypedDict):
     """
     The public key that verifies `v1a` signatures.
     """
+    send_plain_secret: bool
+    """
+    Whether deliveries also carry the secret itself, in `X-Webhook-Secret`.
+    """
     disabled: bool
     """
-    Whether the endpoint receives no events.
+    Whether the endpoint is disabled: it receives no events.
     """
     disabled_at: Optional[str]
     """
@@ -3354,6 +3391,11 @@ class NewWorkflowSchedule(TypedDict, closed=True):
     """
     The secret that signs the webhooks. An empty string for no signature.
     """
+    webhook_send_plain_secret: NotRequired[Optional[bool]]
+    """
+    Whether the webhooks also carry the secret itself, in `X-Webhook-Secret`. Null for the
+    service's `webhooks.send_plain_secret`. If an update changes the URL, it is kept.
+    """
 
 
 class WorkflowSchedule(TypedDict, closed=True):
@@ -3417,6 +3459,11 @@ class WorkflowSchedule(TypedDict, closed=True):
     """
     The secret that signs the webhooks. An empty string for no signature.
     """
+    webhook_send_plain_secret: NotRequired[Optional[bool]]
+    """
+    Whether the webhooks also carry the secret itself, in `X-Webhook-Secret`. Null for the
+    service's `webhooks.send_plain_secret`. If an update changes the URL, it is kept.
+    """
 
 
 class Trigger(TypedDict):
@@ -3440,6 +3487,11 @@ class Trigger(TypedDict):
     """
     The secret that signs the webhook.
     """
+    webhook_send_plain_secret: NotRequired[Optional[bool]]
+    """
+    Whether the webhook also carries the secret itself, in `X-Webhook-Secret`. Defaults to the service's
+    `webhooks.send_plain_secret`. Null for the default.
+    """
 
 
 class VersionTrigger(TypedDict):
@@ -3458,6 +3510,11 @@ class VersionTrigger(TypedDict):
     webhook_secret: NotRequired[Optional[str]]
     """
     The secret that signs the webhook.
+    """
+    webhook_send_plain_secret: NotRequired[Optional[bool]]
+    """
+    Whether the webhook also carries the secret itself, in `X-Webhook-Secret`. Defaults to the service's
+    `webhooks.send_plain_secret`. Null for the default.
     """
 
 
@@ -3481,6 +3538,11 @@ class PublicTrigger(TypedDict):
     webhook_secret: NotRequired[Optional[str]]
     """
     The secret that signs the webhook.
+    """
+    webhook_send_plain_secret: NotRequired[Optional[bool]]
+    """
+    Whether the webhook also carries the secret itself, in `X-Webhook-Secret`. Defaults to the service's
+    `webhooks.send_plain_secret`. Null for the default.
     """
 
 
@@ -3588,9 +3650,14 @@ class NewWebhookEndpoint(TypedDict, closed=True):
     """
     The signature scheme. Defaults to `v1`. It cannot be changed later.
     """
+    send_plain_secret: NotRequired[Optional[bool]]
+    """
+    Whether deliveries also carry the secret itself, in `X-Webhook-Secret`, for receivers that
+    compare it. Defaults to false. Only with the signature `v1`.
+    """
     disabled: NotRequired[Optional[bool]]
     """
-    Whether the endpoint receives no events.
+    Whether the endpoint is disabled: it receives no events.
     """
 
 
@@ -3661,6 +3728,11 @@ class NewModelSchedule(TypedDict, closed=True):
     webhook_secret: NotRequired[Optional[str]]
     """
     The secret that signs the webhooks. An empty string for no signature.
+    """
+    webhook_send_plain_secret: NotRequired[Optional[bool]]
+    """
+    Whether the webhooks also carry the secret itself, in `X-Webhook-Secret`. Null for the
+    service's `webhooks.send_plain_secret`. If an update changes the URL, it is kept.
     """
 
 
@@ -3742,6 +3814,11 @@ class ScheduleChange(TypedDict, closed=True):
     webhook_secret: NotRequired[Optional[str]]
     """
     The secret that signs the webhooks. An empty string for no signature.
+    """
+    webhook_send_plain_secret: NotRequired[Optional[bool]]
+    """
+    Whether the webhooks also carry the secret itself, in `X-Webhook-Secret`. Null for the
+    service's `webhooks.send_plain_secret`. If an update changes the URL, it is kept.
     """
 
 

@@ -230,7 +230,7 @@ impl Acme {
 
     fn failed(&self, error: &order::Error, retry_after: Option<Duration>, now: Timestamp) {
         let domains = &self.options.domains;
-        let is_refusal = !error.is_unreachable();
+        let is_refusal = !error.is_temporary();
         let last = self.cache.failure().filter(|last| &last.domains == domains);
         let last = last.filter(|last| last.is_refusal == is_refusal);
         let attempts = last.map_or(0, |last| last.attempts).saturating_add(1);

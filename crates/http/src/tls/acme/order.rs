@@ -19,6 +19,9 @@ const POLLS: RetryPolicy = RetryPolicy::new()
     .timeout(Duration::from_secs(2 * 60));
 /// Longest reason that is shown and stored, in characters.
 const REASON_MAX: usize = 1000;
+/// The problem of a request that must be sent again (RFC 8555, section 6.5). The client's library
+/// gives up after three in a row.
+const BAD_NONCE: &str = "urn:ietf:params:acme:error:badNonce";
 /// The problem of an account that the authority does not know (RFC 8555, section 6.7).
 const NO_ACCOUNT: &str = "urn:ietf:params:acme:error:accountDoesNotExist";
 
@@ -42,12 +45,14 @@ pub(super) enum Error {
 }
 
 impl Error {
-    /// Returns whether the authority gave no answer.
-    pub(super) fn is_unreachable(&self) -> bool {
-        let Self::Authority { error: instant_acme::Error::Other(error), .. } = self else {
-            return false;
-        };
-        error.is::<Unreachable>()
+    /// Returns whether the authority gave no answer, or asks for the same request again: the next
+    /// order does not wait as long as after a refusal.
+    pub(super) fn is_temporary(&self) -> bool {
+        let Self::Authority { error, .. } = self else { return false };
+        if let instant_acme::Error::Api(problem) = error {
+            return problem.r#type.as_deref() == Some(BAD_NONCE);
+        }
+        matches!(error, instant_acme::Error::Other(error) if error.is::<Unreachable>())
     }
 
     fn is_unknown_account(&self) -> bool {
