@@ -43,6 +43,8 @@ const SMALL_BODY: usize = 64 * 1024;
 /// Maximum overhead of a form around its file, in bytes.
 const FORM_BYTES: usize = 16 * 1024;
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The same header as Anthropic's clients read it.
+const REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 
 /// A route as mounted on a host.
 #[derive(Debug, Clone, Copy)]
@@ -159,6 +161,7 @@ impl Host {
             match route.map_or(ErrorForm::Plain, |route| route.doc.errors) {
                 ErrorForm::Plain => error.into_response(),
                 ErrorForm::OpenAi => error.into_open_ai_response(),
+                ErrorForm::Anthropic => error.into_anthropic_response(&id),
             }
         });
         let path_of_route = route.map_or("", |route| route.path);
@@ -169,6 +172,9 @@ impl Host {
         if !has_no_request_id(&path)
             && let Ok(value) = HeaderValue::from_str(&id)
         {
+            if route.is_some_and(|route| route.doc.errors == ErrorForm::Anthropic) {
+                answer.headers_mut().insert(REQUEST_ID, value.clone());
+            }
             answer.headers_mut().insert(X_REQUEST_ID, value);
         }
         if let Some(origin) = origin {
