@@ -458,6 +458,8 @@ async fn models_are_listed_in_anthropics_form() {
     assert_eq!(get("/v1/models/near", key).await.expect(200), model);
     let missing = get("/v1/models/vectors", key).await.expect(404);
     assert_eq!(missing["error"]["type"], "not_found_error");
+    let answer = get("/v1/models/nobody", key).await;
+    expect_error(&answer, 404, "not_found_error");
     get("/v1/models", None).await.expect(401);
     let by_format = service.get("/v1/models?format=anthropic").await.expect(200);
     assert_eq!(by_format, expected);

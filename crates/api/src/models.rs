@@ -29,7 +29,7 @@ const FORMAT: Param = Param::new(
      Bearer`, else to `catalog`",
 );
 /// The header of Anthropic's clients.
-const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version");
+pub(crate) const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version");
 
 /// A format of the list and of a single model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

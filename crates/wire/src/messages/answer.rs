@@ -35,7 +35,7 @@ pub struct Answer {
 #[serde(tag = "type", rename_all = "snake_case")]
 #[schemars(rename = "MessageAnswerBlock")]
 pub enum Block {
-    /// Text.
+    /// A block of text.
     Text {
         /// The text.
         text: String,
@@ -158,7 +158,7 @@ impl Event {
 #[serde(tag = "type", rename_all = "snake_case")]
 #[schemars(rename = "MessageBlockDelta")]
 pub enum Delta {
-    /// Text.
+    /// The next part of a text.
     TextDelta {
         /// The text.
         text: String,
@@ -168,7 +168,7 @@ pub enum Delta {
         /// A part of the JSON text.
         partial_json: String,
     },
-    /// Reasoning.
+    /// The next part of the reasoning.
     ThinkingDelta {
         /// The text.
         thinking: String,

@@ -148,7 +148,7 @@ pub enum AssistantContent {
 #[serde(tag = "type", rename_all = "snake_case")]
 #[schemars(rename = "MessageUserBlock")]
 pub enum UserBlock {
-    /// Text.
+    /// A block of text.
     Text {
         /// The text.
         text: String,
@@ -185,7 +185,7 @@ pub enum UserBlock {
 #[serde(tag = "type", rename_all = "snake_case")]
 #[schemars(rename = "MessageAssistantBlock")]
 pub enum AssistantBlock {
-    /// Text.
+    /// A block of text.
     Text {
         /// The text.
         text: String,
@@ -222,7 +222,7 @@ pub enum ResultContent {
 #[serde(tag = "type", rename_all = "snake_case")]
 #[schemars(rename = "MessagePlainBlock")]
 pub enum PlainBlock {
-    /// Text.
+    /// A block of text.
     Text {
         /// The text.
         text: String,
@@ -285,7 +285,7 @@ impl ImageType {
 #[serde(tag = "type", rename_all = "snake_case")]
 #[schemars(rename = "MessageDocumentSource")]
 pub enum DocumentSource {
-    /// Text.
+    /// A document of plain text.
     Text {
         /// The text.
         data: String,
@@ -320,7 +320,7 @@ pub enum System {
 #[serde(tag = "type", rename_all = "snake_case")]
 #[schemars(rename = "MessageSystemBlock")]
 pub enum SystemBlock {
-    /// Text.
+    /// A block of text.
     Text {
         /// The text.
         text: String,
