@@ -24,7 +24,7 @@
 //! engine
 //! runners     webhooks    alerts
 //! records     guard       telemetry
-//! storage     http        config
+//! storage     http        config      dialects
 //! wire        runtime
 //! domain      schema
 //! ```
@@ -34,6 +34,7 @@
 //! | `domain` | plain data and pure functions: ids, money, executions, the state machine; compiling workflow definitions to plans |
 //! | `schema` | JSON Schemas: compiled once, never fetched |
 //! | `wire` | the JSON of the APIs and of webhooks, and its schemas |
+//! | `dialects` | translation between the formats of AI clients and servers; pure functions |
 //! | `runtime` | the only access to clocks, randomness and tasks |
 //! | `storage` | a write-ahead log, a memtable and a tree; a write is durable when it returns |
 //! | `http` | server, router, requests, responses, TLS; the outbound client and its egress guard |

@@ -1,5 +1,5 @@
-"""An OpenAI-compatible server with answers derived from the request: it calls the offered tools, fills schemas, and
-otherwise repeats the message."""
+"""An OpenAI-compatible server with answers derived from the request: it calls the offered tools, fills schemas, reasons
+or fails if the message asks for it, and otherwise repeats the message."""
 
 import base64
 import json
@@ -61,7 +61,14 @@ def message_for(body):
         return {"role": "assistant", "content": json.dumps(value(schema, schema))}
     if form["type"] == "json_object":
         return {"role": "assistant", "content": json.dumps({"name": "Rome", "people": 3})}
-    return {"role": "assistant", "content": f"You said: {said}"}
+    message = {"role": "assistant", "content": f"You said: {said}"}
+    return message | {"reasoning_content": "hm, hm"} if said.startswith("think") else message
+
+
+def failure_for(body):
+    """The status with which a request asks to fail: `fail with 429`."""
+    wanted = re.match(r"fail with (\d+)", text_of(body["messages"][-1]["content"]))
+    return wanted and int(wanted[1])
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -88,6 +95,8 @@ class Handler(BaseHTTPRequestHandler):
             self.embeddings(body)
         elif self.path != "/v1/chat/completions":
             self.reply({"error": {"message": "no such path", "type": "invalid_request_error"}}, 404)
+        elif status := failure_for(body):
+            self.reply({"error": {"message": "as requested", "type": "requests"}}, status)
         elif body.get("stream"):
             self.stream(body, message_for(body))
         else:
@@ -120,6 +129,8 @@ class Handler(BaseHTTPRequestHandler):
             choice({"tool_calls": [begin]})
             for part in re.findall(r"(?s).{1,8}", arguments):
                 choice({"tool_calls": [{"index": 0, "function": {"arguments": part}}]})
+        for part in re.findall(r"(?s).{1,3}", message.get("reasoning_content") or ""):
+            choice({"reasoning_content": part})
         for part in re.findall(r"(?s)\S+\s*|\s+", message["content"] or ""):
             choice({"content": part})
         choice({}, "tool_calls" if message.get("tool_calls") else "stop")

@@ -54,13 +54,13 @@ fn expect_error(answer: &Answer, status: u16, kind: &str, param: Option<&str>, c
 }
 
 /// A stream being read.
-struct Reading {
+pub(crate) struct Reading {
     body: Incoming,
     text: String,
 }
 
 impl Reading {
-    async fn open(ask: Ask) -> Self {
+    pub(crate) async fn open(ask: Ask) -> Self {
         let answer = ask.open().await;
         assert_eq!(answer.status(), 200);
         assert_eq!(answer.headers()["content-type"], "text/event-stream");
@@ -68,7 +68,7 @@ impl Reading {
     }
 
     /// Reads until `text` has arrived; returns all text since the last call.
-    async fn until(&mut self, text: &str) -> String {
+    pub(crate) async fn until(&mut self, text: &str) -> String {
         within(text, async {
             while !self.text.contains(text) {
                 let frame = self.body.frame().await.unwrap().unwrap();
@@ -80,7 +80,7 @@ impl Reading {
     }
 
     /// Reads the rest of the stream.
-    async fn rest(mut self) -> String {
+    pub(crate) async fn rest(mut self) -> String {
         let rest = within("end of the stream", self.body.collect()).await.unwrap().to_bytes();
         self.text.push_str(std::str::from_utf8(&rest).unwrap());
         self.text

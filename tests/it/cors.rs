@@ -36,6 +36,7 @@ async fn cors_allowed_origin_gets_headers_on_preflight_and_errors() {
         "authorization",
         "x-api-key",
         "content-type",
+        "anthropic-version",
         "idempotency-key",
         "if-match",
         "if-none-match",

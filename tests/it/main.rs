@@ -67,6 +67,7 @@ mod llm_limits;
 mod llm_schemas;
 mod llm_streams;
 mod mcp;
+mod messages;
 mod models;
 mod named_secrets;
 mod one_port;

@@ -295,7 +295,7 @@ async fn model_routes_reject_wrong_keys_and_forms() {
         }
         open(&service, &format!("{path}?format=openai")).await.expect(401);
         let wrong = open(&service, &format!("{path}?format=json")).await;
-        wrong.expect_error(400, "format must be one of catalog, openai");
+        wrong.expect_error(400, "format must be one of catalog, openai, anthropic");
     }
 }
 

@@ -1,6 +1,7 @@
 // What the tests of client libraries use is checked when they run: the libraries are installed only there.
 declare module "@eachlabs/*";
 declare module "@ai-sdk/*";
+declare module "@anthropic-ai/*";
 declare module "@langchain/*";
 declare module "@modelcontextprotocol/*";
 declare module "ai";

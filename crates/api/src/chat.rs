@@ -110,6 +110,16 @@ async fn answer(
     operation: Operation,
 ) -> Result<Response, crate::Error> {
     let body = context.request.body().await?;
+    respond(context, caller, operation, body).await
+}
+
+/// Answers the request in `body`, which has OpenAI's format.
+pub(crate) async fn respond(
+    context: Context,
+    caller: Caller,
+    operation: Operation,
+    body: Bytes,
+) -> Result<Response, crate::Error> {
     if operation == Operation::Chat && is_of_agent(&context.services, &body) {
         return super::agent::complete(context, caller, &body).await;
     }
@@ -129,17 +139,20 @@ async fn answer(
     })
 }
 
-/// Returns whether a request's model is the agent. A catalog model with the same name takes
-/// precedence.
+/// Returns whether a request's model is the agent.
 fn is_of_agent(services: &Services, body: &[u8]) -> bool {
     #[derive(Deserialize)]
     struct Named<'a> {
         #[serde(borrow)]
         model: Cow<'a, str>,
     }
-    let id = services.agent.model_id();
     let named = serde_json::from_slice::<Named<'_>>(body);
-    named.is_ok_and(|named| named.model == id) && services.catalog.get(id).is_none()
+    named.is_ok_and(|named| is_agent(services, &named.model))
+}
+
+/// Returns whether this ID is the agent's. A catalog model with the same name takes precedence.
+pub(crate) fn is_agent(services: &Services, id: &str) -> bool {
+    id == services.agent.model_id() && services.catalog.get(id).is_none()
 }
 
 pub(crate) fn identified(execution: ExecutionId, mut answer: Response) -> Response {
@@ -219,7 +232,10 @@ pub(crate) async fn find_callable(context: &Context, id: &str) -> Result<Respons
 }
 
 /// Returns the catalog and upstream models that OpenAI clients can call, and the agent.
-fn callable<'a>(services: &'a Services, catalog: &'a router::ModelCatalog) -> Vec<Model<'a>> {
+pub(crate) fn callable<'a>(
+    services: &'a Services,
+    catalog: &'a router::ModelCatalog,
+) -> Vec<Model<'a>> {
     let fee = services.chat.fee();
     let mut models: Vec<Model<'a>> = catalog.models.iter().map(|model| shown(model, fee)).collect();
     let id = services.agent.model_id();

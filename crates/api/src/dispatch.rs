@@ -12,6 +12,7 @@ use super::access::Principal;
 use super::browser::Site;
 use super::compress::{Coding, compress};
 use super::doc::ErrorForm;
+use super::models::ANTHROPIC_VERSION;
 use super::request_metrics::RequestMetrics;
 use super::{
     Access, BodyLimit, Context, MOUNTED, ROUTES, Role, Route, Services, access, elsewhere, unknown,
@@ -43,6 +44,8 @@ const SMALL_BODY: usize = 64 * 1024;
 /// Maximum overhead of a form around its file, in bytes.
 const FORM_BYTES: usize = 16 * 1024;
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The same header as Anthropic's clients read it.
+const REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 
 /// A route as mounted on a host.
 #[derive(Debug, Clone, Copy)]
@@ -153,12 +156,14 @@ impl Host {
         let origin = self.allowed_origin(request.headers());
         let coding = Coding::asked(request.headers());
         let (is_access, note) = self.note(request.headers());
+        let is_of_anthropic = request.headers().contains_key(ANTHROPIC_VERSION);
         let (route, result) = self.route(request, peer, &id, &note).await;
         let mut answer = result.unwrap_or_else(|error| {
             report(&error, &id, &method, &path);
             match route.map_or(ErrorForm::Plain, |route| route.doc.errors) {
                 ErrorForm::Plain => error.into_response(),
                 ErrorForm::OpenAi => error.into_open_ai_response(),
+                ErrorForm::Anthropic => error.into_anthropic_response(&id),
             }
         });
         let path_of_route = route.map_or("", |route| route.path);
@@ -169,6 +174,10 @@ impl Host {
         if !has_no_request_id(&path)
             && let Ok(value) = HeaderValue::from_str(&id)
         {
+            let has_form = |route: &Route| route.doc.errors == ErrorForm::Anthropic;
+            if is_of_anthropic || route.is_some_and(has_form) {
+                answer.headers_mut().insert(REQUEST_ID, value.clone());
+            }
             answer.headers_mut().insert(X_REQUEST_ID, value);
         }
         if let Some(origin) = origin {
@@ -510,7 +519,8 @@ fn preflight_response(allow: &str) -> Response {
     headers.insert(
         hyper::header::ACCESS_CONTROL_ALLOW_HEADERS,
         HeaderValue::from_static(
-            "authorization, content-type, idempotency-key, if-match, if-none-match, last-event-id, \
+            "anthropic-beta, anthropic-dangerous-direct-browser-access, anthropic-version, \
+             authorization, content-type, idempotency-key, if-match, if-none-match, last-event-id, \
              mcp-method, mcp-name, mcp-protocol-version, prefer, range, traceparent, tracestate, \
              x-api-key, x-request-id, x-session-id",
         ),
@@ -526,7 +536,7 @@ fn allow_origin(headers: &mut HeaderMap, origin: HeaderValue) {
         hyper::header::ACCESS_CONTROL_EXPOSE_HEADERS,
         HeaderValue::from_static(
             "content-disposition, content-range, deprecation, etag, link, preference-applied, \
-             retry-after, warning, x-decision-method, x-error-hint, x-execution-id, x-request-id, x-session-id, \
+             request-id, retry-after, warning, x-decision-method, x-error-hint, x-execution-id, x-request-id, x-session-id, \
              x-task-id, x-total-count",
         ),
     );

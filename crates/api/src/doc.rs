@@ -58,6 +58,8 @@ pub enum ErrorForm {
     Plain,
     /// OpenAI's error body, except for a missing API key.
     OpenAi,
+    /// Anthropic's error body. Unknown query parameters are ignored, as on Anthropic's own routes.
+    Anthropic,
 }
 
 /// A query parameter.
@@ -172,7 +174,7 @@ pub enum Content {
     JsonOrEvents(SchemaOf, SchemaOf),
     /// The error body.
     Error,
-    /// The service's error body or OpenAI's, depending on the error.
+    /// The service's error body, OpenAI's or Anthropic's, depending on the request.
     AnyError,
     /// Text or bytes of this media type.
     Raw(&'static str),
@@ -227,7 +229,7 @@ impl ResponseDoc {
         Self::new(status, description, Content::Error)
     }
 
-    /// Documents an error response with the service's error body or OpenAI's.
+    /// Documents an error response with the service's error body, OpenAI's or Anthropic's.
     #[must_use]
     pub const fn any_error(status: u16, description: &'static str) -> Self {
         Self::new(status, description, Content::AnyError)

@@ -140,6 +140,12 @@ impl Error {
     pub fn into_open_ai_response(self) -> http::Response {
         self.0.into_open_ai_response()
     }
+
+    /// Converts the error to a response for clients of Anthropic's API.
+    #[must_use]
+    pub fn into_anthropic_response(self, request_id: &str) -> http::Response {
+        self.0.into_anthropic_response(request_id)
+    }
 }
 
 impl Deref for Error {

@@ -53,6 +53,7 @@ mod limits;
 mod links;
 mod mcp;
 mod members;
+mod messages;
 mod models;
 mod named;
 mod one_port;
@@ -354,6 +355,8 @@ pub const ROUTES: &[Route] = &[
 
     route!(&[Base], POST, "/v1/chat/completions", Key, Body, Keyed, chat::completions, chat::COMPLETIONS),
     route!(&[Base], POST, "/v1/embeddings", Key, Body, Keyed, chat::embeddings, chat::EMBEDDINGS),
+    route!(&[Base], POST, "/v1/messages", Key, Body, Keyed, messages::create, messages::CREATE),
+    route!(&[Base], POST, "/v1/messages/count_tokens", Key, Body, Keyed, messages::count_tokens, messages::COUNT_TOKENS),
     route!(&[Base], GET, "/v1/llm-router/model-catalog", Key, Bare, Keyed, chat::models, chat::MODELS),
 
     route!(&[Agent], POST, "/v1/chat/completions", Key, Body, Keyed, agent::completions, agent::COMPLETIONS),

@@ -1,4 +1,4 @@
-//! Models: the public catalog, and the models that OpenAI clients can call.
+//! Models: the public catalog, and the models that OpenAI's and Anthropic's clients can call.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use hyper::header::{HeaderName, HeaderValue};
 use serde_json::{Map, Value};
 
 use super::doc::{Doc, Kind, OFFSET, Param, ResponseDoc};
-use super::{Context, chat};
+use super::{Context, chat, messages};
 use orrery_catalog as catalog;
 use orrery_http::{Response, response};
 use orrery_wire::model::{Detail, List, Model};
@@ -20,33 +20,51 @@ const X_TOTAL_COUNT: HeaderName = HeaderName::from_static("x-total-count");
 const TOTAL: (&str, &str) = ("X-Total-Count", "The total number of matching models");
 
 /// The formats of the list and of a single model.
-const FORMATS: [&str; 2] = ["catalog", "openai"];
+const FORMATS: [&str; 3] = ["catalog", "openai", "anthropic"];
 const FORMAT: Param = Param::new(
     "format",
     Kind::OneOf(|| FORMATS.to_vec()),
-    "The format. `openai` lists the models that OpenAI's clients can call, and requires a key. Defaults to `openai` \
-     for a key in `Authorization: Bearer`, else to `catalog`",
+    "The format. `openai` and `anthropic` list the models that such clients can call, and require a key. Defaults to \
+     `anthropic` for a request with the header `anthropic-version`, else to `openai` for a key in `Authorization: \
+     Bearer`, else to `catalog`",
 );
+/// The header of Anthropic's clients.
+pub(crate) const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version");
+
+/// A format of the list and of a single model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Format {
+    Catalog,
+    OpenAi,
+    Anthropic,
+}
+
+/// The cursors of Anthropic's clients, whose list has one page.
+const AFTER_ID: Param = Param::new("after_id", Kind::Text, CURSOR_IGNORED);
+const BEFORE_ID: Param = Param::new("before_id", Kind::Text, CURSOR_IGNORED);
+const CURSOR_IGNORED: &str = "Ignored: the list of `anthropic` has one page";
 
 /// The groups of the catalog's list.
 const MODELS: &str = "models";
 const UTILITIES: &str = "utilities";
 
-/// Returns whether the request asks for OpenAI's format.
-fn is_open_ai(context: &Context) -> Result<bool, crate::Error> {
-    let is_open_ai = match context.request.query.get("format") {
-        None => context.is_by_bearer(),
-        Some("catalog") => false,
-        Some("openai") => true,
+/// Returns the format that the request asks for.
+fn format_of(context: &Context) -> Result<Format, crate::Error> {
+    let format = match context.request.query.get("format") {
+        None if context.request.headers.contains_key(ANTHROPIC_VERSION) => Format::Anthropic,
+        None if context.is_by_bearer() => Format::OpenAi,
+        None | Some("catalog") => Format::Catalog,
+        Some("openai") => Format::OpenAi,
+        Some("anthropic") => Format::Anthropic,
         Some(_) => {
             let message = format!("format must be one of {}", FORMATS.join(", "));
             return Err(crate::Error::bad_request(message));
         }
     };
-    if is_open_ai {
+    if format != Format::Catalog {
         context.caller()?;
     }
-    Ok(is_open_ai)
+    Ok(format)
 }
 
 pub(crate) const LIST: Doc = Doc {
@@ -60,6 +78,8 @@ pub(crate) const LIST: Doc = Doc {
         ),
         Param::limit(LIMIT_MAX, LIMIT_DEFAULT),
         OFFSET,
+        AFTER_ID,
+        BEFORE_ID,
     ],
     responses: &[ResponseDoc {
         headers: &[TOTAL],
@@ -72,15 +92,18 @@ pub(crate) const LIST: Doc = Doc {
                   `X-Total-Count` is the number of matches. Needs no key. With a key in \
                   `Authorization: Bearer`, or with `format=openai`, the response is instead \
                   OpenAI's list of the models that chat and embeddings clients can call, without \
-                  pages.",
+                  pages. With the header `anthropic-version`, it is Anthropic's list of the models \
+                  that can converse.",
     ..Doc::new("models", "list_models", "List models")
 };
 
 /// `GET /v1/models?name=&limit=&offset=&format=`: a bare array with the total in `X-Total-Count`,
-/// or OpenAI's list, which has no pages.
+/// or OpenAI's or Anthropic's list, which have no pages.
 pub(crate) async fn list(context: Context) -> Result<Response, crate::Error> {
-    if is_open_ai(&context)? {
-        return Ok(chat::list_callable(&context).await);
+    match format_of(&context)? {
+        Format::OpenAi => return Ok(chat::list_callable(&context).await),
+        Format::Anthropic => return Ok(messages::list_callable(&context).await),
+        Format::Catalog => {}
     }
     let query = &context.request.query;
     let limit = usize::try_from(query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)?)?;
@@ -116,17 +139,21 @@ pub(crate) const GET: Doc = Doc {
     ],
     description: "Returns a model with the JSON Schema of its input and its estimated cost. Needs \
                   no key. A key in `Authorization: Bearer`, or `format=openai`, selects OpenAI's \
-                  format, which exists only for models that OpenAI's clients can call. An unknown \
-                  slug returns 404.",
+                  format, which exists only for models that OpenAI's clients can call; the header \
+                  `anthropic-version`, or `format=anthropic`, selects Anthropic's. An unknown slug \
+                  returns 404.",
     ..Doc::new("models", "get_model", "Get a model")
 };
 
 /// `GET /v1/models/{slug}?format=`
 pub(crate) async fn get(context: Context) -> Result<Response, crate::Error> {
-    if is_open_ai(&context)? {
-        return chat::find_callable(&context, context.request.param("slug")).await;
+    let slug = context.request.param("slug");
+    match format_of(&context)? {
+        Format::OpenAi => return chat::find_callable(&context, slug).await,
+        Format::Anthropic => return Ok(messages::find_callable(&context, slug).await),
+        Format::Catalog => {}
     }
-    let model = find(&context, context.request.param("slug"))?;
+    let model = find(&context, slug)?;
     Ok(response::json_text(StatusCode::OK, catalog::detail_json(&model)))
 }
 

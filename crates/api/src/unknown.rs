@@ -54,7 +54,8 @@ pub(crate) fn check_query(
 ) -> Result<(), crate::Error> {
     // The operator's routes are called only by this program, and pages parse their own parameters.
     let is_page = route.access == Access::Public && route.hosts == [Role::Dashboard];
-    if route.access == Access::Local || is_page || is_by_link {
+    let is_lenient = route.doc.errors == ErrorForm::Anthropic;
+    if route.access == Access::Local || is_page || is_by_link || is_lenient {
         return Ok(());
     }
     let mut known: Vec<&str> = route.doc.query.iter().map(|param| param.name).collect();

@@ -72,6 +72,7 @@ pub(crate) fn open(
         agent_id: config.agent.model_id.clone(),
         fee: router.platform_fee,
         prices: prices.collect(),
+        aliases: router.aliases.clone(),
         keep_content: router.keep_content,
         tokens_per_day: config.limits.tokens_per_day,
         first_byte_timeout: router.first_byte_timeout,

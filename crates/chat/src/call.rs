@@ -69,6 +69,8 @@ pub(super) struct Call {
     pub(super) id: ExecutionId,
     trace: Trace,
     pub(super) request: Request,
+    /// Whether the request names the model by an alias.
+    is_alias: bool,
     /// Reserves memory for a non-streamed answer.
     pub(super) lease: Lease,
     pub(super) started: Instant,
@@ -123,7 +125,8 @@ impl Chat {
         let inner = Arc::clone(&self.inner);
         let request = Request::read(operation, &body)?;
         let Caller { organization, key, .. } = caller;
-        let candidates = inner.route(organization, &request).await?;
+        let alias = inner.alias(&request.model).await.map(str::to_owned);
+        let candidates = inner.route(organization, &request, alias.as_deref()).await?;
         let tokens = candidates.iter().map(|one| one.allowance(&request).tokens().total());
         let tokens = tokens.max().unwrap_or(0);
         let in_flight = inner.tokens.admit(organization, key, tokens).await?;
@@ -134,6 +137,7 @@ impl Chat {
         let call = Call {
             id,
             trace: Trace::new(id, asked(id)),
+            is_alias: alias.is_some(),
             started: runtime::monotonic_now(),
             created_at: inner.clock.now(),
             request,
@@ -264,6 +268,11 @@ impl Call {
             Target::Pool { servers, .. } => Some(&servers.stream_options),
             Target::Process(_) => None,
         }
+    }
+
+    /// Returns the alias by which the request names the model: answers have it as their `model`.
+    pub(super) fn alias(&self) -> Option<&str> {
+        self.is_alias.then_some(self.request.model.as_str())
     }
 
     /// Returns the usage and cost so far. `begun` is when the model started.

@@ -9,11 +9,13 @@
 //! |---|---|
 //! | `request` | parsing and validating a request |
 //! | `route` | choosing the models to try, with their servers and prices |
+//! | `aliases` | the models that IDs of clients stand for |
 //! | `upstream` | one attempt: connection and first byte; `runners::openai` parses |
 //! | `call` | running a call from admission to record |
 //! | `relay`, `whole` | returning a streamed or a non-streamed answer |
 //! | `meter`, `content` | the usage of an answer, and the text that the history stores |
 //! | `part` | model calls of decisions and the agent |
+//! | `count` | the tokens of a prompt |
 //! | `tokens` | daily token budgets of API keys |
 //! | `models` | the models that can be called |
 //! | [`decisions`] | typed questions about a state, answered by a chat model |
@@ -23,9 +25,11 @@
 
 pub mod decisions;
 
+mod aliases;
 mod allowance;
 mod call;
 mod content;
+mod count;
 mod error;
 mod meter;
 mod models;

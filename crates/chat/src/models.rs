@@ -126,6 +126,14 @@ impl Chat {
 }
 
 impl Inner {
+    /// Returns whether the upstream lists a model with this ID.
+    pub(super) async fn is_listed(&self, id: &str) -> bool {
+        let Some(upstream) = &self.options.upstream else { return false };
+        // Boxed, because the future of a fetch is large, and each call has this one.
+        let (list, _state) = Box::pin(self.upstream_list(upstream)).await;
+        list.iter().any(|listed| listed.id == id)
+    }
+
     /// Returns the entry of a catalog model, if it can be called.
     fn listed(&self, model: Arc<orrery_catalog::Model>) -> Option<CatalogModel> {
         let operations = [Operation::Chat, Operation::Embeddings];

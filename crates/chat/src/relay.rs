@@ -62,6 +62,8 @@ struct Relay {
     is_cut: bool,
     pieces: mpsc::Sender<Bytes>,
     wants_usage: bool,
+    /// The `model` of the events, if the request names the model by an alias.
+    alias: Option<String>,
     /// The usage-only event, held back until the call is recorded.
     usage: Option<Bytes>,
     /// The common fields of the first event with output, used to build a usage event if the stream
@@ -93,6 +95,7 @@ impl Call {
             is_cut: false,
             pieces: sender,
             wants_usage: self.request.wants_usage,
+            alias: self.alias().map(str::to_owned),
             usage: None,
             frame: None,
             is_done: false,
@@ -239,6 +242,11 @@ impl Relay {
             return Err(End::Failed(shape::failure_in_error_event(data)));
         }
         let mut raw = event.raw;
+        let renamed = self.alias.as_deref().and_then(|alias| renamed(data, alias));
+        if let Some(renamed) = &renamed {
+            raw = event_of(renamed);
+        }
+        let data = renamed.as_ref().unwrap_or(data);
         let seen = self.meter.event(data).or_else(|failure| {
             let repaired = shape::repaired(data).ok_or(failure)?;
             raw = [b"data: ", &*repaired, b"\n\n"].concat().into();
@@ -358,6 +366,14 @@ fn joined(mut events: Vec<Bytes>) -> Option<Bytes> {
     let mut all = BytesMut::with_capacity(events.iter().map(Bytes::len).sum());
     events.iter().for_each(|event| all.extend_from_slice(event));
     Some(all.freeze())
+}
+
+/// Returns an event whose `model` is the alias that the client sent; `None` if it has no model.
+fn renamed(data: &[u8], alias: &str) -> Option<Bytes> {
+    let mut event: RawObject = serde_json::from_slice(data).ok()?;
+    event.get("model")?;
+    event.set("model", alias).ok()?;
+    Some(event.text().ok()?.into())
 }
 
 /// Builds the usage event with the cost. An event that cannot be parsed is returned unchanged.

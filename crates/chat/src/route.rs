@@ -180,7 +180,8 @@ impl Price {
 }
 
 impl Inner {
-    /// Returns the models that a call tries, in order; at least one.
+    /// Returns the models that a call tries, in order; at least one. `alias` is the model that the
+    /// request's `model` stands for, if it is an alias.
     ///
     /// # Errors
     /// [`Error::NoModel`]; [`Error::Invalid`] for an unknown chain; [`Error::Chains`].
@@ -188,15 +189,20 @@ impl Inner {
         &self,
         organization: OrganizationId,
         request: &Request,
+        alias: Option<&str>,
     ) -> Result<Vec<Candidate>, Error> {
+        let id = alias.unwrap_or(&request.model);
         if let Some(name) = &request.selector
-            && self.catalog.get(&request.model).is_none()
-            && self.catalog.unserved(&request.model).is_none()
+            && self.catalog.get(id).is_none()
+            && self.catalog.unserved(id).is_none()
         {
-            return Err(unknown_chain(name, &request.model, ""));
+            return Err(unknown_chain(name, id, ""));
         }
-        let first = self.find(&request.model, request.operation)?;
+        let mut first = self.find(id, request.operation)?;
         if first.local.is_none() {
+            if let Target::Server { model, .. } = &mut first.target {
+                *model = alias.map(str::to_owned);
+            }
             return Ok(vec![first]);
         }
         self.with_fallbacks(organization, first, request).await

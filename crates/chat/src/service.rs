@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use hyper::header::HeaderValue;
 
+use super::aliases::Aliases;
 use super::models::UpstreamModels;
 use super::tokens::TokenBudgets;
 use orrery_catalog::Catalog;
@@ -27,6 +28,8 @@ pub struct Options {
     pub fee: f64,
     /// Prices of the upstream's models, by id.
     pub prices: HashMap<String, Pricing>,
+    /// The models that IDs stand for, which may contain one `*`.
+    pub aliases: Vec<(String, String)>,
     /// Whether the history stores answers.
     pub keep_content: bool,
     /// The daily token budget of an API key.
@@ -76,6 +79,7 @@ pub(super) struct Inner {
     /// Whether the upstream has rejected `stream_options`.
     pub(super) upstream_options: Refusal,
     pub(super) upstream_models: UpstreamModels,
+    pub(super) aliases: Aliases,
 }
 
 /// The chat router; clones share the same state.
@@ -91,6 +95,7 @@ impl Chat {
         let Dependencies { store, clock, tasks, catalog, chains, engine, client } = dependencies;
         let tokens = TokenBudgets::new(store, clock.clone(), options.tokens_per_day);
         let upstream_models = UpstreamModels::default();
+        let aliases = Aliases::of(&options.aliases);
         Self {
             inner: Arc::new(Inner {
                 options,
@@ -103,6 +108,7 @@ impl Chat {
                 tokens,
                 upstream_options: Refusal::default(),
                 upstream_models,
+                aliases,
             }),
         }
     }

@@ -96,7 +96,11 @@ impl Call {
             return;
         };
         let came = self.came(&candidate, &meter, begun);
-        let body = with_cost(&mut answer, came.tokens, came.cost);
+        let body = match self.alias().filter(|_| answer.get("model").is_some()) {
+            Some(alias) => answer.set("model", alias),
+            None => Ok(()),
+        };
+        let body = body.and_then(|()| with_cost(&mut answer, came.tokens, came.cost));
         let came = Came { first_byte: Some(first_byte), content: meter.take_content(), ..came };
         let recorded = self.record(&candidate, &End::Done, came).await;
         let replied = match (recorded, body) {

@@ -331,6 +331,8 @@ pub struct Router {
     pub platform_fee: f64,
     /// Prices of the upstream's models, at most one per model.
     pub prices: Vec<ModelPrice>,
+    /// The models that IDs stand for, which may contain one `*`.
+    pub aliases: Vec<(String, String)>,
     /// Whether the history stores models' answers.
     pub keep_content: bool,
     /// Time limit for resolving, connecting and the TLS handshake together.

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::reader::{Parsed, Section};
 use super::values::{
-    self, Value, api_url, duration, flag, list, number, problem, text, web_address, wrong_type,
+    self, Value, api_url, duration, flag, list, map, number, problem, text, web_address, wrong_type,
 };
 use super::{ModelPrice, Router, Secret};
 
@@ -47,12 +47,27 @@ pub(super) fn router(section: &mut Section<'_>, folder: &Path) -> Router {
         upstream_key,
         platform_fee: section.get("platform_fee", 0.0, number(0.0..=FEE_MAX)),
         prices,
+        aliases: section.get("aliases", Vec::new(), map(alias)),
         keep_content: section.get("keep_content", false, flag),
         connect_timeout: section.get("connect_timeout", 5 * SECOND, time()),
         first_byte_timeout: section.get("first_byte_timeout", 600 * SECOND, time()),
         idle_timeout: section.get("idle_timeout", 600 * SECOND, time()),
         catalog_ttl: section.get("catalog_ttl", 300 * SECOND, duration(SECOND..=DAY)),
     }
+}
+
+/// Reads an alias: an ID with at most one `*`, and the ID of a model.
+fn alias(name: &str, value: &Value<'_>) -> Parsed<(String, String)> {
+    let model = text(value)?;
+    if name.is_empty() || name.matches('*').count() > 1 {
+        let message = format!("the alias {name:?} must be a model's ID with at most one `*`");
+        return Err(problem(value, message));
+    }
+    if model.is_empty() || model.contains('*') {
+        let message = format!("the alias {name:?} must stand for the ID of one model");
+        return Err(problem(value, message));
+    }
+    Ok((name.to_owned(), model))
 }
 
 /// Parses a key that can be sent in a header.

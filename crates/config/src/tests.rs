@@ -316,6 +316,21 @@ fn config_router_waits_as_long_as_clients_by_default() {
 }
 
 #[test]
+fn config_router_aliases_are_ids_with_at_most_one_star() {
+    let aliases = good("[router.aliases]\n\"claude-*\" = \"qwen\"\n'*' = 'a/b'").router.aliases;
+    let pair = |alias: &str, model: &str| (alias.to_owned(), model.to_owned());
+    assert_eq!(aliases, [pair("claude-*", "qwen"), pair("*", "a/b")]);
+    for (aliases, message) in [
+        ("'a*b*' = 'm'", "a model's ID with at most one `*`"),
+        ("'' = 'm'", "a model's ID with at most one `*`"),
+        ("a = 'm*'", "must stand for the ID of one model"),
+        ("a = 1", "`router.aliases`"),
+    ] {
+        check_error(&format!("router.aliases = {{ {aliases} }}"), message);
+    }
+}
+
+#[test]
 fn config_router_prices_are_read_per_model() {
     let text = "[router]\nplatform_fee = 0.05\n[[router.prices]]\nmodel = \"a/b\"\n\
                 per_million_input_tokens = 2.5\nper_million_output_tokens = 10\n";

@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::body::BoxError;
 use super::response::{self, Response};
 use orrery_wire as wire;
+use orrery_wire::messages::answer as anthropic;
 use orrery_wire::request::Mismatch;
 
 /// A refused request or a failed response. The body is specified in `docs/spec/hosts.md`, "Error
@@ -253,6 +254,18 @@ impl Error {
         let response = response::json(self.status, &body);
         with_headers(response, self.more.headers)
     }
+
+    /// Converts the error to the response for a client of Anthropic's API.
+    #[must_use]
+    pub fn into_anthropic_response(self, request_id: &str) -> Response {
+        let error = anthropic::ErrorBody {
+            kind: anthropic::kind_of(self.status.as_u16()),
+            message: self.explanation(),
+        };
+        let response =
+            response::json(self.status, &anthropic::Error { kind: "error", error, request_id });
+        with_headers(response, self.more.headers)
+    }
 }
 
 fn with_headers(mut response: Response, headers: Vec<(HeaderName, HeaderValue)>) -> Response {
@@ -332,6 +345,30 @@ mod tests {
             (
                 Error::busy("full"),
                 r#"{"error":{"message":"full","type":"upstream_error","param":null,"code":null}}"#,
+            ),
+        ] {
+            assert_eq!(text(error).await, body);
+        }
+    }
+
+    #[tokio::test]
+    async fn http_error_body_for_anthropic_clients_has_kind_and_request_id() {
+        let text = async |error: Error| {
+            let body = error.into_anthropic_response("r-1").into_body().collect().await.unwrap();
+            String::from_utf8(body.to_bytes().to_vec()).unwrap()
+        };
+        for (error, body) in [
+            (
+                Error::unauthorized(),
+                r#"{"type":"error","error":{"type":"authentication_error","message":"Invalid or missing API key"},"request_id":"r-1"}"#,
+            ),
+            (
+                Error::bad_request("no").with_hint("did you mean yes?"),
+                r#"{"type":"error","error":{"type":"invalid_request_error","message":"no: did you mean yes?"},"request_id":"r-1"}"#,
+            ),
+            (
+                Error::busy("full"),
+                r#"{"type":"error","error":{"type":"overloaded_error","message":"full"},"request_id":"r-1"}"#,
             ),
         ] {
             assert_eq!(text(error).await, body);

@@ -31,6 +31,7 @@ pub mod legacy;
 pub mod limits;
 pub mod mcp;
 pub mod member;
+pub mod messages;
 pub mod model;
 pub mod openai;
 pub mod operator;

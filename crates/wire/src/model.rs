@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::chat;
+use super::{chat, messages};
 use orrery_domain::model::{OutputType, Pricing, VERSION};
 
 const DISCLAIMER: &str = "Pricing is an estimate and may change as rates are updated.";
@@ -58,22 +58,24 @@ impl<'a> Model<'a> {
     }
 }
 
-/// The list of models: the catalog, or the models that OpenAI's clients can call.
+/// The list of models: the catalog, or the models that OpenAI's or Anthropic's clients can call.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(untagged)]
 #[schemars(rename = "ModelList")]
 pub enum List<'a> {
     Catalog(Vec<Model<'a>>),
     OpenAi(chat::Models<'a>),
+    Anthropic(messages::models::Models<'a>),
 }
 
-/// A model, in the catalog's format or in OpenAI's.
+/// A model, in the format of the catalog, of OpenAI or of Anthropic.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(untagged)]
 #[schemars(rename = "ModelDetail")]
 pub enum Detail<'a> {
     Catalog(Model<'a>),
     OpenAi(chat::Model<'a>),
+    Anthropic(messages::models::Model<'a>),
 }
 
 /// The cost of a run.

@@ -11,6 +11,7 @@ use orrery_domain::workflow::VERSION_ID_MAX;
 use orrery_records::idempotency;
 
 const ERROR: &str = "#/components/schemas/Error";
+const ANTHROPIC_ERROR: &str = "#/components/schemas/AnthropicError";
 const OPEN_AI_ERROR: &str = "#/components/schemas/OpenAiError";
 
 pub(super) fn of(route: &Route, schemas: &mut Schemas) -> Value {
@@ -249,6 +250,7 @@ fn error_schema(route: &Route, status: u16) -> &'static str {
     match route.doc.errors {
         ErrorForm::OpenAi if status != 401 => OPEN_AI_ERROR,
         ErrorForm::OpenAi | ErrorForm::Plain => ERROR,
+        ErrorForm::Anthropic => ANTHROPIC_ERROR,
     }
 }
 
@@ -282,7 +284,8 @@ fn describe(
         Content::Nothing => return described,
         Content::Error => json!({"application/json": {"schema": {"$ref": error}}}),
         Content::AnyError => {
-            let any = json!({"anyOf": [{"$ref": ERROR}, {"$ref": OPEN_AI_ERROR}]});
+            let forms = [ERROR, OPEN_AI_ERROR, ANTHROPIC_ERROR];
+            let any = json!({"anyOf": forms.map(|form| json!({"$ref": form}))});
             json!({"application/json": {"schema": any}})
         }
         Content::JsonOrEvents(schema, data) => json!({

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use self::gguf::{CONTEXT_MIN, Header};
 pub use self::process::{InUse, OpenError, Process};
 pub use self::room::Room;
-pub use self::worker::SCORE;
+pub use self::worker::{COUNT, SCORE};
 use super::openai::stream_options::StreamOptions;
 use super::openai::{Exchange, Kind};
 use super::options::{self, Dependencies, Model, Type};

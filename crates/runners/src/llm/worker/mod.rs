@@ -66,6 +66,8 @@ pub const GIVEN_UP: u8 = 4;
 pub const READY: &str = "/ready";
 /// Scores the answer labels of questions about one state.
 pub const SCORE: &str = "/score";
+/// Counts the tokens of a conversation's prompt.
+pub const COUNT: &str = "/count";
 
 /// The settings of the process.
 #[derive(Debug, Clone, PartialEq, Eq, clap::Args)]

@@ -30,7 +30,7 @@ use super::request::Refusal;
 use super::score::{self, Labels, Texts};
 use super::template::ChatTemplate;
 use super::watch::{Client, Step, Watch};
-use super::{READY, SCORE, embeddings, request};
+use super::{COUNT, READY, SCORE, embeddings, request};
 use orrery_domain::chat::Operation;
 use orrery_domain::ids::ExecutionId;
 use orrery_runtime::{self as runtime, Clock, Tasks};
@@ -164,7 +164,8 @@ async fn answer(request: Request<Incoming>, mut state: watch::Receiver<State>) -
         return plain(StatusCode::OK, loaded.warning().unwrap_or_default());
     }
     let is_score = path == SCORE;
-    let is_chat = is_score || path == Operation::Chat.path();
+    let is_count = path == COUNT;
+    let is_chat = is_score || is_count || path == Operation::Chat.path();
     if request.method() != Method::POST || !(is_chat || path == Operation::Embeddings.path()) {
         return refused(&Refusal::because(404, "no such route"));
     }
@@ -177,6 +178,7 @@ async fn answer(request: Request<Incoming>, mut state: watch::Receiver<State>) -
     let answer = async {
         match &loaded.work {
             Work::Chat(_) if is_score => score(Arc::clone(&loaded), body, &client).await,
+            Work::Chat(_) if is_count => count(Arc::clone(&loaded), body, &client).await,
             Work::Chat(_) if is_chat => chat(Arc::clone(&loaded), body, &client).await,
             Work::Embeddings { jobs } if !is_chat => {
                 embed(Arc::clone(&loaded), body, jobs.clone(), &client).await
@@ -380,6 +382,22 @@ async fn score(loaded: Arc<Loaded>, body: Bytes, client: &Arc<Client>) -> Result
     let scores = scores.await.map_err(|_ended| failed("the model's process is ending"))?;
     let scores = scores.map_err(|reason| failed(&reason))?;
     Ok(json(StatusCode::OK, &score::answer(Some(&scores), tokens)))
+}
+
+/// Counts the tokens of the prompt that a chat completion would have.
+async fn count(loaded: Arc<Loaded>, body: Bytes, client: &Arc<Client>) -> Result<Answer, Refusal> {
+    let asked = Arc::downgrade(client);
+    // Tokenizing a long prompt takes a while.
+    let counted = tokio::task::spawn_blocking(move || {
+        let work = loaded.watch.begin(Step::Reading, &asked);
+        work.check()?;
+        let chat = request::Chat::read(&body)?;
+        let Chat { template, .. } = loaded.chats()?;
+        let prepared = prepare(&chat, &loaded.model, template, loaded.sizes, loaded.room, &work)?;
+        Ok(prepared.jobs.first().map_or(0, |(job, _)| job.prompt.len()))
+    });
+    let tokens = counted.await.map_err(|_panic| panicked())??;
+    Ok(json(StatusCode::OK, &serde_json::json!({"prompt_tokens": tokens})))
 }
 
 fn busy<T>(error: &TrySendError<T>) -> Refusal {

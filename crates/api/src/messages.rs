@@ -1,0 +1,331 @@
+//! The routes for Anthropic's clients (`docs/spec/messages.md`, "Routes"): messages, token counts,
+//! and the list of models in their format. A message becomes a chat completion, so routing, prices,
+//! fallback chains and the history are those of `chat`.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::{StreamExt as _, stream};
+use http_body_util::BodyExt as _;
+use hyper::StatusCode;
+use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use orrery_dialects::messages::{StreamWriter, read, read_prompt, shows_thinking, write_answer};
+use orrery_dialects::{Request, Unreadable, chat as dialect};
+use tokio::time::{Instant, timeout_at};
+
+use super::chat::{self, EXECUTION, X_EXECUTION_ID};
+use super::doc::{Doc, ErrorForm, RequestDoc, ResponseDoc};
+use super::{Context, Services};
+use orrery_chat::Caller;
+use orrery_domain::chat::Operation;
+use orrery_domain::raw_object::RawObject;
+use orrery_domain::time::Timestamp;
+use orrery_domain::token_bound::TokenBound;
+use orrery_http::event_stream::EventReader;
+use orrery_http::request::{self as http_request, busy};
+use orrery_http::sse::{self, HEARTBEAT};
+use orrery_http::{Body, Response, answers, response};
+use orrery_runtime as runtime;
+use orrery_wire::chat::{Model as ChatModel, ModelKind};
+use orrery_wire::messages::answer::{Answer, Event, TokenCount};
+use orrery_wire::messages::models::{Model, Models};
+use orrery_wire::messages::{CountRequest, CreateRequest};
+
+/// Maximum size of an event of the model's stream, in bytes: the router's own limit, and room for
+/// what it adds.
+const EVENT_MAX: usize = 17 * 1024 * 1024;
+
+pub(crate) const CREATE: Doc = Doc {
+    errors: ErrorForm::Anthropic,
+    request: Some(RequestDoc::json::<CreateRequest>()),
+    responses: &[
+        ResponseDoc {
+            headers: &[EXECUTION],
+            ..ResponseDoc::json_or_events::<Answer, Event>(
+                200,
+                "The answer; with `stream`, server-sent events that end with `message_stop`",
+            )
+        },
+        ResponseDoc::error(402, "Insufficient balance"),
+        ResponseDoc::error(403, "The model's server denied the request"),
+        ResponseDoc::error(404, "Model not found"),
+        ResponseDoc::error(409, "The model's server reported a conflict"),
+        ResponseDoc::error(422, "The model's server rejected the request"),
+        ResponseDoc::error(502, "The model's server failed, or returned an invalid answer"),
+        ResponseDoc::error(504, "The model timed out"),
+    ],
+    description: "Answers a conversation in Anthropic's format with any model that can be called \
+                  by chat completions: a local chat model, the agent, an alias, or a model of the \
+                  upstream. The request is translated to a chat completion, and its answer back. \
+                  What no chat completion can express, such as PDF documents and tools that run on \
+                  Anthropic's servers, returns 400. The cost is in `usage.cost`. Errors have \
+                  Anthropic's format.",
+    ..Doc::new("messages", "create_message", "Create a message")
+};
+
+/// `POST /v1/messages`
+pub(crate) async fn create(mut context: Context) -> Result<Response, crate::Error> {
+    let given = context.request.body().await?;
+    let request: CreateRequest = http_request::parse(&given)?;
+    let shows_thinking = shows_thinking(&request);
+    let request = read(request);
+    let body = completion(&context, &request).await?;
+    drop(given);
+    let caller = context.caller()?;
+    let (organization, key) = (caller.organization, caller.key);
+    let caller = Caller { organization, key, source: context.source() };
+    let services = Arc::clone(&context.services);
+    let mut bound = services.bodies.lease(&context.request.peer);
+    bound.grow(body.len()).map_err(|_full| busy())?;
+    let request_id = context.request.request_id.clone();
+    let estimate = if request.is_stream { estimate(&body) } else { 0 };
+    let body = bound.bind(body);
+    let answer = chat::respond(context, caller, Operation::Chat, body).await?;
+    let translation = Translation {
+        id: id_of(&answer, &request_id),
+        model: request.model,
+        shows_thinking,
+        request_id,
+    };
+    if is_stream(&answer) {
+        return Ok(translation.stream(answer, estimate));
+    }
+    translation.whole(answer).await
+}
+
+pub(crate) const COUNT_TOKENS: Doc = Doc {
+    errors: ErrorForm::Anthropic,
+    request: Some(RequestDoc::json::<CountRequest>()),
+    responses: &[
+        ResponseDoc::json::<TokenCount>(200, "The number of tokens"),
+        ResponseDoc::error(404, "Model not found"),
+    ],
+    description: "Returns the number of tokens of a prompt. It is exact for a model that the \
+                  service itself runs; for others, it is an estimate of one token for every four \
+                  bytes of text, and 1000 for each image. Nothing is charged or recorded. Errors \
+                  have Anthropic's format.",
+    ..Doc::new("messages", "count_message_tokens", "Count the tokens of a prompt")
+};
+
+/// `POST /v1/messages/count_tokens`
+pub(crate) async fn count_tokens(mut context: Context) -> Result<Response, crate::Error> {
+    let request = read_prompt(context.request.json().await?);
+    let services = &context.services;
+    let body = completion(&context, &request).await?;
+    let counted = if chat::is_agent(services, &request.model) {
+        None
+    } else {
+        let lease = services.bodies.lease(&context.request.peer);
+        services.chat.count_prompt(&request.model, body.clone(), lease).await?
+    };
+    let input_tokens = counted.unwrap_or_else(|| estimate(&body));
+    Ok(response::json(StatusCode::OK, &TokenCount { input_tokens }))
+}
+
+/// Writes the request as a chat completion.
+async fn completion(context: &Context, request: &Request) -> Result<Bytes, crate::Error> {
+    let server = match context.services.chat.is_own(&request.model).await {
+        true => dialect::ModelServer::Own,
+        false => dialect::ModelServer::Other,
+    };
+    let body = serde_json::to_vec(&dialect::write(request, server));
+    Ok(body.map_err(crate::Error::internal)?.into())
+}
+
+/// Estimates the tokens of a prompt.
+fn estimate(completion: &[u8]) -> u64 {
+    let fields = serde_json::from_slice::<RawObject>(completion);
+    fields.map_or(0, |fields| TokenBound::of(&fields).prompt_estimate())
+}
+
+/// Returns the ID of an answer: that of its call in the history.
+fn id_of(answer: &Response, request_id: &str) -> String {
+    let execution = answer.headers().get(X_EXECUTION_ID).and_then(|id| id.to_str().ok());
+    format!("msg_{}", execution.unwrap_or(request_id).replace('-', ""))
+}
+
+fn is_stream(answer: &Response) -> bool {
+    let kind = answer.headers().get(CONTENT_TYPE);
+    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
+}
+
+/// Translates an answer of a chat completion.
+struct Translation {
+    id: String,
+    model: String,
+    shows_thinking: bool,
+    request_id: String,
+}
+
+impl Translation {
+    async fn whole(self, answer: Response) -> Result<Response, crate::Error> {
+        let (parts, body) = answer.into_parts();
+        let text = body.collect().await.map_err(crate::Error::internal)?.to_bytes();
+        let length = text.len();
+        let translate = move || {
+            let answer = dialect::read_answer(&text)?;
+            write_answer(answer, &self.id, &self.model, self.shows_thinking)
+        };
+        let translated = answers::parse_aside(length, translate).await;
+        let translated = translated.ok_or_else(|| crate::Error::internal("no translation"))?;
+        let mut answer = response::json(StatusCode::OK, &translated.map_err(unreadable)?);
+        for (name, value) in &parts.headers {
+            if name != CONTENT_TYPE && name != CONTENT_LENGTH {
+                answer.headers_mut().append(name, value.clone());
+            }
+        }
+        Ok(answer)
+    }
+
+    fn stream(self, answer: Response, estimate: u64) -> Response {
+        let Self { id, model, shows_thinking, request_id } = self;
+        let (parts, body) = answer.into_parts();
+        let mut stream = Stream {
+            body,
+            events: EventReader::new(EVENT_MAX),
+            reader: dialect::StreamReader::default(),
+            writer: StreamWriter::new(id, model, request_id, shows_thinking),
+            is_over: false,
+            last_sent: runtime::monotonic_now(),
+        };
+        let first = text_of(&[stream.writer.start(estimate)]);
+        let rest = stream::unfold(stream, |mut stream| async move {
+            let piece = stream.next().await?;
+            Some((piece, stream))
+        });
+        let mut answer = sse::stream(stream::once(async { first }).chain(rest));
+        for (name, value) in &parts.headers {
+            if !answer.headers().contains_key(name) {
+                answer.headers_mut().append(name, value.clone());
+            }
+        }
+        answer
+    }
+}
+
+/// Returns the error for an answer that cannot be translated.
+fn unreadable(error: Unreadable) -> crate::Error {
+    crate::Error::status(StatusCode::BAD_GATEWAY, error.to_string())
+}
+
+/// A stream that is being translated. Dropping it drops the model's stream, which ends the call.
+struct Stream {
+    body: Body,
+    events: EventReader,
+    reader: dialect::StreamReader,
+    writer: StreamWriter,
+    is_over: bool,
+    last_sent: Instant,
+}
+
+impl Stream {
+    /// Returns the next events as text, or a ping after a silence.
+    async fn next(&mut self) -> Option<Bytes> {
+        while !self.is_over {
+            let beat = self.last_sent.checked_add(HEARTBEAT).unwrap_or(self.last_sent);
+            let mut sent = Vec::new();
+            match timeout_at(beat, self.body.frame()).await {
+                Err(_elapsed) => sent.push(Event::Ping),
+                Ok(Some(Ok(frame))) => {
+                    if let Ok(piece) = frame.into_data() {
+                        self.events.push(&piece);
+                        self.translate(&mut sent);
+                    }
+                }
+                Ok(Some(Err(_)) | None) => {
+                    self.fail("the stream ended before the answer was complete", &mut sent);
+                }
+            }
+            if !sent.is_empty() {
+                self.last_sent = runtime::monotonic_now();
+                return Some(text_of(&sent));
+            }
+        }
+        None
+    }
+
+    /// Translates the complete events that have arrived.
+    fn translate(&mut self, sent: &mut Vec<Event>) {
+        while !self.is_over {
+            let event = match self.events.next_event() {
+                Ok(Some(event)) => event,
+                Ok(None) => return,
+                Err(too_long) => return self.fail(&too_long.to_string(), sent),
+            };
+            match event.data.as_deref().map(<[u8]>::trim_ascii) {
+                // A comment that keeps the connection alive.
+                None => sent.push(Event::Ping),
+                Some(b"") => {}
+                Some(b"[DONE]") => {
+                    self.writer.finish(sent);
+                    self.is_over = true;
+                }
+                Some(data) => {
+                    if let Err(error) = self.translate_data(data, sent) {
+                        self.fail(&error.to_string(), sent);
+                    }
+                }
+            }
+        }
+    }
+
+    fn translate_data(&mut self, data: &[u8], sent: &mut Vec<Event>) -> Result<(), Unreadable> {
+        for event in self.reader.event(data)? {
+            self.is_over |= matches!(event, orrery_dialects::Event::Failure { .. });
+            self.writer.event(event, sent)?;
+        }
+        Ok(())
+    }
+
+    fn fail(&mut self, message: &str, sent: &mut Vec<Event>) {
+        self.is_over = true;
+        sent.push(self.writer.failure("api_error", message.to_owned()));
+    }
+}
+
+/// Returns events as text.
+fn text_of(events: &[Event]) -> Bytes {
+    let mut text = String::new();
+    for event in events {
+        // The types have only string keys, so serialization cannot fail.
+        let data = serde_json::to_string(event).unwrap_or_default();
+        for part in ["event: ", event.name(), "\ndata: ", &data, "\n\n"] {
+            text.push_str(part);
+        }
+    }
+    text.into()
+}
+
+/// Lists the models that Anthropic's clients can call, in their format.
+pub(crate) async fn list_callable(context: &Context) -> Response {
+    let services = &context.services;
+    let catalog = services.chat.models().await;
+    let models = chat::callable(services, &catalog);
+    let data: Vec<Model<'_>> = models.iter().filter_map(shown).collect();
+    let first_id = data.first().map(|model| model.id);
+    let last_id = data.last().map(|model| model.id);
+    response::json(StatusCode::OK, &Models { has_more: false, first_id, last_id, data })
+}
+
+/// Returns one of the models that Anthropic's clients can call; a 404 in their format for others.
+pub(crate) async fn find_callable(context: &Context, id: &str) -> Response {
+    let services: &Services = &context.services;
+    let catalog = services.chat.models().await;
+    let models = chat::callable(services, &catalog);
+    match models.iter().filter_map(shown).find(|model| model.id == id) {
+        Some(model) => response::json(StatusCode::OK, &model),
+        None => {
+            let message = format!("no model '{id}' can be called; GET /v1/models lists all");
+            crate::Error::not_found(message).into_anthropic_response(&context.request.request_id)
+        }
+    }
+}
+
+/// Returns a model in Anthropic's format, unless it cannot converse.
+fn shown<'a>(model: &ChatModel<'a>) -> Option<Model<'a>> {
+    if matches!(model.kind, Some(ModelKind::Embeddings)) {
+        return None;
+    }
+    let created = Timestamp::from_micros(model.created.saturating_mul(1_000_000));
+    Some(Model { kind: "model", id: model.id, display_name: model.id, created_at: created.into() })
+}
