@@ -113,7 +113,7 @@ export interface paths {
         };
         /**
          * List models
-         * @description Returns the models of the catalog as a bare array, a page at a time; `X-Total-Count` is the number of matches. Needs no key. With a key in `Authorization: Bearer`, or with `format=openai`, the response is instead OpenAI's list of the models that chat and embeddings clients can call, without pages.
+         * @description Returns the models of the catalog as a bare array, a page at a time; `X-Total-Count` is the number of matches. Needs no key. With a key in `Authorization: Bearer`, or with `format=openai`, the response is instead OpenAI's list of the models that chat and embeddings clients can call, without pages. With the header `anthropic-version`, it is Anthropic's list of the models that can converse.
          */
         get: operations["list_models"];
         put?: never;
@@ -133,7 +133,7 @@ export interface paths {
         };
         /**
          * Get a model
-         * @description Returns a model with the JSON Schema of its input and its estimated cost. Needs no key. A key in `Authorization: Bearer`, or `format=openai`, selects OpenAI's format, which exists only for models that OpenAI's clients can call. An unknown slug returns 404.
+         * @description Returns a model with the JSON Schema of its input and its estimated cost. Needs no key. A key in `Authorization: Bearer`, or `format=openai`, selects OpenAI's format, which exists only for models that OpenAI's clients can call; the header `anthropic-version`, or `format=anthropic`, selects Anthropic's. An unknown slug returns 404.
          */
         get: operations["get_model"];
         put?: never;
@@ -872,6 +872,46 @@ export interface paths {
          * @description Computes the embeddings of one or several texts in OpenAI's format, with a local model of the kind `embeddings` or a model of the upstream. Other fields are passed on to the model. The cost is in `usage.cost`. Errors have OpenAI's format.
          */
         post: operations["create_embeddings"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/messages": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Create a message
+         * @description Answers a conversation in Anthropic's format with any model that can be called by chat completions: a local chat model, the agent, an alias, or a model of the upstream. The request is translated to a chat completion, and its answer back. What no chat completion can express, such as PDF documents and tools that run on Anthropic's servers, returns 400. The cost is in `usage.cost`. Errors have Anthropic's format.
+         */
+        post: operations["create_message"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/messages/count_tokens": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Count the tokens of a prompt
+         * @description Returns the number of tokens of a prompt. It is exact for a model that the service itself runs; for others, it is an estimate of one token for every four bytes of text, and 1000 for each image. Nothing is charged or recorded. Errors have Anthropic's format.
+         */
+        post: operations["count_message_tokens"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1629,8 +1669,8 @@ export interface components {
             /** @description Conditions that need the operator's attention, such as a nearly full disk. */
             warnings?: string[];
         };
-        /** @description The list of models: the catalog, or the models that OpenAI's clients can call. */
-        ModelList: components["schemas"]["Model"][] | components["schemas"]["RouterModels"];
+        /** @description The list of models: the catalog, or the models that OpenAI's or Anthropic's clients can call. */
+        ModelList: components["schemas"]["Model"][] | components["schemas"]["RouterModels"] | components["schemas"]["MessageModels"];
         /**
          * @description A model. All keys are always present.
          * @example {
@@ -1780,8 +1820,36 @@ export interface components {
              */
             per_million_output_tokens: number | null;
         };
-        /** @description A model, in the catalog's format or in OpenAI's. */
-        ModelDetail: components["schemas"]["Model"] | components["schemas"]["RouterModel"];
+        /** @description The models that Anthropic's clients can call, all in one page. */
+        MessageModels: {
+            /** @description Local models by slug, then the agent, then the models that the upstream lists. */
+            data: components["schemas"]["MessageModel"][];
+            /** @description Always false. */
+            has_more: boolean;
+            /** @description The ID of the first model. Null if there is none. */
+            first_id: string | null;
+            /** @description The ID of the last model. Null if there is none. */
+            last_id: string | null;
+        };
+        /** @description A model that Anthropic's clients can call. */
+        MessageModel: {
+            /**
+             * @description Always `model`.
+             * @constant
+             */
+            type: "model";
+            /** @description The value to use for `model` in requests. */
+            id: string;
+            /** @description The same as the ID. */
+            display_name: string;
+            /**
+             * Format: date-time
+             * @description When the model was created. The start of 1970 if unknown.
+             */
+            created_at: string;
+        };
+        /** @description A model, in the format of the catalog, of OpenAI or of Anthropic. */
+        ModelDetail: components["schemas"]["Model"] | components["schemas"]["RouterModel"] | components["schemas"]["MessageModel"];
         /**
          * @description A prediction that was created, is still running, or was cancelled.
          * @example {
@@ -3095,6 +3163,96 @@ export interface components {
          * @enum {string}
          */
         StreamEnd: "[DONE]";
+        /** @description An answer in Anthropic's format. */
+        MessageAnswer: {
+            /** @description The ID of the answer. */
+            id: string;
+            /**
+             * @description Always `message`.
+             * @constant
+             */
+            type: "message";
+            /**
+             * @description Always `assistant`.
+             * @constant
+             */
+            role: "assistant";
+            /** @description The `model` of the request. */
+            model: string;
+            /** @description The blocks of the answer. */
+            content: components["schemas"]["MessageAnswerBlock"][];
+            /** @description Why the answer ended. Null at the start of a stream. */
+            stop_reason: components["schemas"]["MessageStopReason"] | null;
+            /** @description The stop sequence at which the answer ended, if the model's server names it. */
+            stop_sequence: string | null;
+            /** @description The tokens of the call, and their cost. */
+            usage: components["schemas"]["MessageUsage"];
+            /** @description A warning for each unknown field of the request. Absent if there are none. */
+            warnings?: string[];
+        };
+        /** @description A block of an answer. */
+        MessageAnswerBlock: components["schemas"]["MessageAnswerBlockText"] | components["schemas"]["MessageAnswerBlockToolUse"] | components["schemas"]["MessageAnswerBlockThinking"];
+        /**
+         * @description Why an answer ended.
+         * @enum {string}
+         */
+        MessageStopReason: "end_turn" | "max_tokens" | "stop_sequence" | "tool_use" | "refusal";
+        /** @description The tokens of a call, and their cost. */
+        MessageUsage: {
+            /**
+             * Format: uint64
+             * @description Tokens of the prompt that were not read from a cache.
+             */
+            input_tokens: number;
+            /**
+             * Format: uint64
+             * @description Tokens of the answer.
+             */
+            output_tokens: number;
+            /**
+             * Format: uint64
+             * @description Always 0.
+             */
+            cache_creation_input_tokens: number;
+            /**
+             * Format: uint64
+             * @description Tokens of the prompt that were read from a cache.
+             */
+            cache_read_input_tokens: number;
+            /**
+             * Format: double
+             * @description The cost in US dollars. Absent at the start of a stream.
+             */
+            cost?: number | null;
+        };
+        /** @description The data of an event of a streamed answer. */
+        MessageStreamEvent: components["schemas"]["MessageStreamEventMessageStart"] | components["schemas"]["MessageStreamEventContentBlockStart"] | components["schemas"]["MessageStreamEventContentBlockDelta"] | components["schemas"]["MessageStreamEventContentBlockStop"] | components["schemas"]["MessageStreamEventMessageDelta"] | components["schemas"]["MessageStreamEventMessageStop"] | components["schemas"]["MessageStreamEventPing"] | components["schemas"]["MessageStreamEventError"];
+        /** @description The next part of a block. */
+        MessageBlockDelta: components["schemas"]["MessageBlockDeltaTextDelta"] | components["schemas"]["MessageBlockDeltaInputJsonDelta"] | components["schemas"]["MessageBlockDeltaThinkingDelta"] | components["schemas"]["MessageBlockDeltaSignatureDelta"];
+        /** @description Why an answer ended. */
+        MessageEnd: {
+            /** @description Why the answer ended. */
+            stop_reason: components["schemas"]["MessageStopReason"];
+            /** @description The stop sequence at which the answer ended, if the model's server names it. */
+            stop_sequence: string | null;
+        };
+        /** @description The details of an error. */
+        AnthropicErrorBody: {
+            /** @description The kind of error, which depends on the status. */
+            type: string;
+            /** @description A message for people. */
+            message: string;
+        };
+        /** @description The number of tokens of a prompt. */
+        MessageTokens: {
+            /**
+             * Format: uint64
+             * @description The number of tokens of the prompt.
+             */
+            input_tokens: number;
+            /** @description A warning for each unknown field of the request. Absent if there are none. */
+            warnings?: string[];
+        };
         /** @description All models that can be called. */
         RouterModelCatalog: {
             /**
@@ -3682,6 +3840,28 @@ export interface components {
             status?: number | null;
             /** @description More information, such as every violation of a schema. */
             details?: unknown;
+        };
+        /**
+         * @description An error in Anthropic's format.
+         * @example {
+         *       "type": "error",
+         *       "error": {
+         *         "type": "invalid_request_error",
+         *         "message": "max_tokens is required"
+         *       },
+         *       "request_id": "0198f0aa-5ab1-7a52-8f0a-3d52b7e7c101"
+         *     }
+         */
+        AnthropicError: {
+            /**
+             * @description Always `error`.
+             * @constant
+             */
+            type: "error";
+            /** @description The details of the error. */
+            error: components["schemas"]["AnthropicErrorBody"];
+            /** @description The ID of the request. */
+            request_id: string;
         };
         /** @description The body of the event `prediction.started`. */
         WebhookPredictionStarted: {
@@ -4463,6 +4643,191 @@ export interface components {
         /** @description The input to embed: a string, up to 2048 strings, or arrays of tokens. */
         EmbeddingsInput: string | string[] | number[] | number[][];
         /**
+         * @description A message to create.
+         * @example {
+         *       "model": "llama-3",
+         *       "max_tokens": 1024,
+         *       "messages": [
+         *         {
+         *           "role": "user",
+         *           "content": "Say hello."
+         *         }
+         *       ]
+         *     }
+         */
+        MessageRequest: {
+            /**
+             * @description The slug of a local chat model, an alias of the configuration, or a model ID of the
+             *     upstream.
+             */
+            model: string & unknown;
+            /**
+             * Format: uint64
+             * @description The maximum number of tokens of the answer.
+             */
+            max_tokens: number;
+            /** @description The conversation, oldest message first. */
+            messages: components["schemas"]["MessageInput"][];
+            /** @description Instructions that precede the conversation. */
+            system?: components["schemas"]["MessageSystem"] | null;
+            /** @description The functions that the model may call. */
+            tools?: components["schemas"]["MessageTool"][] | null;
+            /** @description Whether the model calls tools. Defaults to `auto`. */
+            tool_choice?: components["schemas"]["MessageToolChoice"] | null;
+            /** @description Strings at which the model stops. */
+            stop_sequences?: string[] | null;
+            /**
+             * Format: double
+             * @description The sampling temperature. Higher values make the answer more random.
+             */
+            temperature?: number | null;
+            /**
+             * Format: double
+             * @description Sample only from the most likely tokens whose probabilities add up to this value.
+             */
+            top_p?: number | null;
+            /**
+             * Format: uint32
+             * @description Sample only from this many of the most likely tokens.
+             */
+            top_k?: number | null;
+            /** @description Whether to stream the answer as server-sent events. */
+            stream?: boolean | null;
+            /** @description Data about the request. */
+            metadata?: components["schemas"]["MessageMetadata"] | null;
+            /**
+             * @description Whether the model reasons before it answers. Without it, the answer has no `thinking`
+             *     blocks.
+             */
+            thinking?: components["schemas"]["MessageThinking"] | null;
+            /** @description The form of the answer, and the effort of its reasoning. */
+            output_config?: components["schemas"]["MessageOutputConfig"] | null;
+            /** @description The older place of `output_config.format`. */
+            output_format?: components["schemas"]["MessageOutputFormat"] | null;
+            /** @description Accepted and ignored: the servers of models cache prompts by themselves. */
+            cache_control?: components["schemas"]["JsonObject"] | null;
+            /** @description Accepted and ignored. */
+            service_tier?: string | null;
+        };
+        /** @description A message of the conversation. */
+        MessageInput: components["schemas"]["MessageInputUser"] | components["schemas"]["MessageInputAssistant"];
+        /** @description The content of a user's message. */
+        MessageUserContent: string | components["schemas"]["MessageUserBlock"][];
+        /** @description A block of a user's message. */
+        MessageUserBlock: components["schemas"]["MessageUserBlockText"] | components["schemas"]["MessageUserBlockImage"] | components["schemas"]["MessageUserBlockDocument"] | components["schemas"]["MessageUserBlockToolResult"];
+        /** @description Where an image is. */
+        MessageImageSource: components["schemas"]["MessageImageSourceBase64"] | components["schemas"]["MessageImageSourceUrl"];
+        /**
+         * @description The type of an image.
+         * @enum {string}
+         */
+        MessageImageType: "image/jpeg" | "image/png" | "image/gif" | "image/webp";
+        /** @description The text of a document. Other kinds of documents, such as PDF, are not supported. */
+        MessageDocumentSource: components["schemas"]["MessageDocumentSourceText"] | components["schemas"]["MessageDocumentSourceContent"];
+        /** @description The result of a tool. */
+        MessageResultContent: string | components["schemas"]["MessagePlainBlock"][];
+        /** @description A block of a tool's result, or of a document. */
+        MessagePlainBlock: components["schemas"]["MessagePlainBlockText"] | components["schemas"]["MessagePlainBlockImage"];
+        /** @description Whether the answer cites a document. */
+        MessageCitations: {
+            /**
+             * @description Only false is supported.
+             * @enum {boolean|null}
+             */
+            enabled?: false | null;
+        };
+        /** @description The content of a model's message. */
+        MessageAssistantContent: string | components["schemas"]["MessageAssistantBlock"][];
+        /** @description A block of a model's message. */
+        MessageAssistantBlock: components["schemas"]["MessageAssistantBlockText"] | components["schemas"]["MessageAssistantBlockToolUse"] | components["schemas"]["MessageAssistantBlockThinking"];
+        /** @description The system prompt, as text or as blocks. */
+        MessageSystem: string | components["schemas"]["MessageSystemBlock"][];
+        /** @description A block of the system prompt. */
+        MessageSystemBlock: components["schemas"]["MessageSystemBlockText"];
+        /** @description A function that the model may call. */
+        MessageTool: {
+            /** @description Only `custom`, which is the default: tools that Anthropic's servers run do not exist here. */
+            type?: components["schemas"]["MessageToolKind"] | null;
+            /** @description The name of the function. */
+            name: string;
+            /** @description What the function does. */
+            description?: string | null;
+            /** @description The JSON Schema of the arguments. */
+            input_schema: {
+                [key: string]: unknown;
+            };
+            /** @description Whether the arguments must match the schema exactly. */
+            strict?: boolean | null;
+        };
+        /**
+         * @description The kind of a tool.
+         * @enum {string}
+         */
+        MessageToolKind: "custom";
+        /** @description Whether the model calls tools. */
+        MessageToolChoice: components["schemas"]["MessageToolChoiceAuto"] | components["schemas"]["MessageToolChoiceAny"] | components["schemas"]["MessageToolChoiceTool"] | components["schemas"]["MessageToolChoiceNone"];
+        /** @description Data about a request. */
+        MessageMetadata: {
+            /** @description An ID of the end user, which is passed on as `user`. */
+            user_id?: string | null;
+        };
+        /** @description Whether the model reasons before it answers. */
+        MessageThinking: components["schemas"]["MessageThinkingEnabled"] | components["schemas"]["MessageThinkingAdaptive"] | components["schemas"]["MessageThinkingDisabled"];
+        /**
+         * @description Whether the answer contains the reasoning.
+         * @enum {string}
+         */
+        MessageThinkingDisplay: "summarized" | "omitted";
+        /** @description The form of the answer, and the effort of its reasoning. */
+        MessageOutputConfig: {
+            /** @description The effort of the reasoning, if `thinking` is on. Levels above `high` count as `high`. */
+            effort?: components["schemas"]["MessageEffort"] | null;
+            /** @description The form of the answer. */
+            format?: components["schemas"]["MessageOutputFormat"] | null;
+        };
+        /**
+         * @description The effort of the reasoning.
+         * @enum {string}
+         */
+        MessageEffort: "low" | "medium" | "high" | "xhigh" | "max";
+        /** @description The form of the answer. */
+        MessageOutputFormat: components["schemas"]["MessageOutputFormatJsonSchema"];
+        /**
+         * @description A prompt whose tokens to count. Its fields are those of a message to create.
+         * @example {
+         *       "model": "llama-3",
+         *       "messages": [
+         *         {
+         *           "role": "user",
+         *           "content": "Say hello."
+         *         }
+         *       ]
+         *     }
+         */
+        MessageTokensRequest: {
+            /**
+             * @description The slug of a local chat model, an alias of the configuration, or a model ID of the
+             *     upstream.
+             */
+            model: string & unknown;
+            /** @description The conversation, oldest message first. */
+            messages: components["schemas"]["MessageInput"][];
+            /** @description Instructions that precede the conversation. */
+            system?: components["schemas"]["MessageSystem"] | null;
+            /** @description The functions that the model may call. */
+            tools?: components["schemas"]["MessageTool"][] | null;
+            /** @description Whether the model calls tools. Defaults to `auto`. */
+            tool_choice?: components["schemas"]["MessageToolChoice"] | null;
+            /** @description Whether the model reasons before it answers. */
+            thinking?: components["schemas"]["MessageThinking"] | null;
+            /** @description The form of the answer, and the effort of its reasoning. */
+            output_config?: components["schemas"]["MessageOutputConfig"] | null;
+            /** @description The older place of `output_config.format`. */
+            output_format?: components["schemas"]["MessageOutputFormat"] | null;
+            /** @description Accepted and ignored. */
+            cache_control?: components["schemas"]["JsonObject"] | null;
+        };
+        /**
          * @description Typed questions about a state.
          * @example {
          *       "model": "llama",
@@ -5076,6 +5441,177 @@ export interface components {
              */
             at: string;
         };
+        /** @description A block of text. */
+        MessageAnswerBlockText: {
+            /**
+             * @description Always `text`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "text";
+            /** @description The text. */
+            text: string;
+        };
+        /** @description A call of a tool. */
+        MessageAnswerBlockToolUse: {
+            /**
+             * @description Always `tool_use`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "tool_use";
+            /** @description The ID of the call. */
+            id: string;
+            /** @description The name of the tool. */
+            name: string;
+            /** @description The arguments. */
+            input: {
+                [key: string]: unknown;
+            };
+        };
+        /** @description The model's reasoning. */
+        MessageAnswerBlockThinking: {
+            /**
+             * @description Always `thinking`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "thinking";
+            /** @description The text of the reasoning. */
+            thinking: string;
+            /** @description To be returned with the block: the field in which the model expects its reasoning. */
+            signature: string;
+        };
+        /** @description The first event. The input tokens are an estimate; the last usage has the exact number. */
+        MessageStreamEventMessageStart: {
+            /**
+             * @description Always `message_start`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "message_start";
+            /** @description The answer without content. */
+            message: components["schemas"]["MessageAnswer"];
+        };
+        /** @description A block begins. */
+        MessageStreamEventContentBlockStart: {
+            /**
+             * @description Always `content_block_start`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "content_block_start";
+            /**
+             * Format: uint64
+             * @description The number of the block, starting at 0.
+             */
+            index: number;
+            /** @description The block without content. */
+            content_block: components["schemas"]["MessageAnswerBlock"];
+        };
+        /** @description A block continues. */
+        MessageStreamEventContentBlockDelta: {
+            /**
+             * @description Always `content_block_delta`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "content_block_delta";
+            /**
+             * Format: uint64
+             * @description The number of the block.
+             */
+            index: number;
+            /** @description The next part of the block. */
+            delta: components["schemas"]["MessageBlockDelta"];
+        };
+        /** @description A block ends. */
+        MessageStreamEventContentBlockStop: {
+            /**
+             * @description Always `content_block_stop`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "content_block_stop";
+            /**
+             * Format: uint64
+             * @description The number of the block.
+             */
+            index: number;
+        };
+        /** @description The answer is complete. */
+        MessageStreamEventMessageDelta: {
+            /**
+             * @description Always `message_delta`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "message_delta";
+            /** @description Why the answer ended. */
+            delta: components["schemas"]["MessageEnd"];
+            /** @description The tokens of the call, and their cost. */
+            usage: components["schemas"]["MessageUsage"];
+        };
+        /** @description The last event. */
+        MessageStreamEventMessageStop: {
+            /**
+             * @description Always `message_stop`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "message_stop";
+        };
+        /** @description Sent during silence. */
+        MessageStreamEventPing: {
+            /**
+             * @description Always `ping`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "ping";
+        };
+        /** @description The stream broke. It is the last event. */
+        MessageStreamEventError: {
+            /**
+             * @description Always `error`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "error";
+            /** @description The details of the error. */
+            error: components["schemas"]["AnthropicErrorBody"];
+            /** @description The ID of the request. */
+            request_id: string;
+        };
+        /** @description The next part of a text. */
+        MessageBlockDeltaTextDelta: {
+            /**
+             * @description Always `text_delta`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "text_delta";
+            /** @description The text. */
+            text: string;
+        };
+        /** @description A part of the arguments of a tool call. */
+        MessageBlockDeltaInputJsonDelta: {
+            /**
+             * @description Always `input_json_delta`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "input_json_delta";
+            /** @description A part of the JSON text. */
+            partial_json: string;
+        };
+        /** @description The next part of the reasoning. */
+        MessageBlockDeltaThinkingDelta: {
+            /**
+             * @description Always `thinking_delta`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "thinking_delta";
+            /** @description The text. */
+            thinking: string;
+        };
+        /** @description The signature of a block of reasoning. */
+        MessageBlockDeltaSignatureDelta: {
+            /**
+             * @description Always `signature_delta`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "signature_delta";
+            /** @description The signature. */
+            signature: string;
+        };
         /** @description The answer to a yes-or-no question. */
         DecisionsAnswerOul: {
             /**
@@ -5435,6 +5971,274 @@ export interface components {
              */
             in?: "header" | "query" | null;
         };
+        /** @description A message of the user, or the results of tools. */
+        MessageInputUser: {
+            /**
+             * @description Always `user`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            role: "user";
+            /** @description The content, as text or as blocks. */
+            content: components["schemas"]["MessageUserContent"];
+        };
+        /** @description An earlier answer of the model. */
+        MessageInputAssistant: {
+            /**
+             * @description Always `assistant`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            role: "assistant";
+            /** @description The content, as text or as blocks. */
+            content: components["schemas"]["MessageAssistantContent"];
+        };
+        /** @description A block of text. */
+        MessageUserBlockText: {
+            /**
+             * @description Always `text`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "text";
+            /** @description The text. */
+            text: string;
+        };
+        /** @description An image. */
+        MessageUserBlockImage: {
+            /**
+             * @description Always `image`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "image";
+            /** @description Where the image is. */
+            source: components["schemas"]["MessageImageSource"];
+        };
+        /** @description A document of text. */
+        MessageUserBlockDocument: {
+            /**
+             * @description Always `document`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "document";
+            /** @description The text of the document. */
+            source: components["schemas"]["MessageDocumentSource"];
+            /** @description The title of the document. */
+            title?: string | null;
+            /** @description What the model should know about the document. */
+            context?: string | null;
+            /** @description Whether the answer cites the document, which is not supported. */
+            citations?: components["schemas"]["MessageCitations"] | null;
+        };
+        /** @description The result of a tool that the model called. */
+        MessageUserBlockToolResult: {
+            /**
+             * @description Always `tool_result`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "tool_result";
+            /** @description The `id` of the `tool_use` block. */
+            tool_use_id: string;
+            /** @description The result, as text or as blocks. */
+            content?: components["schemas"]["MessageResultContent"] | null;
+            /** @description Whether the tool failed. */
+            is_error?: boolean | null;
+        };
+        /** @description In the request. */
+        MessageImageSourceBase64: {
+            /**
+             * @description Always `base64`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "base64";
+            /** @description The type of the image. */
+            media_type: components["schemas"]["MessageImageType"];
+            /** @description The image in base64. */
+            data: string;
+        };
+        /** @description On a web server, from which the model's server loads it. */
+        MessageImageSourceUrl: {
+            /**
+             * @description Always `url`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "url";
+            /** @description The address. */
+            url: string;
+        };
+        /** @description A document of plain text. */
+        MessageDocumentSourceText: {
+            /**
+             * @description Always `text`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "text";
+            /** @description The text. */
+            data: string;
+        };
+        /** @description Text, or blocks. */
+        MessageDocumentSourceContent: {
+            /**
+             * @description Always `content`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "content";
+            /** @description The content. */
+            content: components["schemas"]["MessageResultContent"];
+        };
+        /** @description A block of text. */
+        MessagePlainBlockText: {
+            /**
+             * @description Always `text`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "text";
+            /** @description The text. */
+            text: string;
+        };
+        /** @description An image. */
+        MessagePlainBlockImage: {
+            /**
+             * @description Always `image`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "image";
+            /** @description Where the image is. */
+            source: components["schemas"]["MessageImageSource"];
+        };
+        /** @description A block of text. */
+        MessageAssistantBlockText: {
+            /**
+             * @description Always `text`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "text";
+            /** @description The text. */
+            text: string;
+        };
+        /** @description A call of a tool. */
+        MessageAssistantBlockToolUse: {
+            /**
+             * @description Always `tool_use`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "tool_use";
+            /** @description The ID of the call. */
+            id: string;
+            /** @description The name of the tool. */
+            name: string;
+            /** @description The arguments. */
+            input: {
+                [key: string]: unknown;
+            };
+        };
+        /** @description Reasoning. It is returned to the model that wrote it. */
+        MessageAssistantBlockThinking: {
+            /**
+             * @description Always `thinking`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "thinking";
+            /** @description The text of the reasoning. */
+            thinking: string;
+            /** @description The `signature` of the answer. */
+            signature?: string | null;
+        };
+        /** @description A block of text. */
+        MessageSystemBlockText: {
+            /**
+             * @description Always `text`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "text";
+            /** @description The text. */
+            text: string;
+        };
+        /** @description The model decides. */
+        MessageToolChoiceAuto: {
+            /**
+             * @description Always `auto`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "auto";
+            /** @description Whether the model calls at most one tool. */
+            disable_parallel_tool_use?: boolean | null;
+        };
+        /** @description The model calls at least one tool. */
+        MessageToolChoiceAny: {
+            /**
+             * @description Always `any`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "any";
+            /** @description Whether the model calls at most one tool. */
+            disable_parallel_tool_use?: boolean | null;
+        };
+        /** @description The model calls this tool. */
+        MessageToolChoiceTool: {
+            /**
+             * @description Always `tool`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "tool";
+            /** @description The name of the tool. */
+            name: string;
+            /** @description Whether the model calls at most one tool. */
+            disable_parallel_tool_use?: boolean | null;
+        };
+        /** @description The model calls no tool. */
+        MessageToolChoiceNone: {
+            /**
+             * @description Always `none`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "none";
+        };
+        /**
+         * @description It reasons. The budget selects the effort: below 4096 `low`, below 16,384 `medium`, else
+         *     `high`.
+         */
+        MessageThinkingEnabled: {
+            /**
+             * @description Always `enabled`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "enabled";
+            /**
+             * Format: uint64
+             * @description The number of tokens for reasoning.
+             */
+            budget_tokens: number;
+            /** @description `omitted` leaves the reasoning out of the answer. */
+            display?: components["schemas"]["MessageThinkingDisplay"] | null;
+        };
+        /** @description It reasons as much as it needs, with the effort of `output_config`. */
+        MessageThinkingAdaptive: {
+            /**
+             * @description Always `adaptive`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "adaptive";
+            /** @description `omitted` leaves the reasoning out of the answer. */
+            display?: components["schemas"]["MessageThinkingDisplay"] | null;
+        };
+        /** @description It does not reason, if the model allows this. */
+        MessageThinkingDisabled: {
+            /**
+             * @description Always `disabled`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "disabled";
+        };
+        /** @description JSON that matches a schema. */
+        MessageOutputFormatJsonSchema: {
+            /**
+             * @description Always `json_schema`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "json_schema";
+            /** @description The JSON Schema. */
+            schema: {
+                [key: string]: unknown;
+            };
+        };
         /** @description A yes-or-no question. The answer is the probability of yes. */
         DecisionsQuestionOul: {
             /**
@@ -5608,8 +6412,8 @@ export interface operations {
     list_models: {
         parameters: {
             query?: {
-                /** @description The format. `openai` lists the models that OpenAI's clients can call, and requires a key. Defaults to `openai` for a key in `Authorization: Bearer`, else to `catalog` */
-                format?: "catalog" | "openai";
+                /** @description The format. `openai` and `anthropic` list the models that such clients can call, and require a key. Defaults to `anthropic` for a request with the header `anthropic-version`, else to `openai` for a key in `Authorization: Bearer`, else to `catalog` */
+                format?: "catalog" | "openai" | "anthropic";
                 /** @description A part of the slug or the title, case-insensitive */
                 name?: string;
                 /** @description `utilities` for the built-in tools for texts, JSON and images, `models` for all others. Defaults to both */
@@ -5618,6 +6422,10 @@ export interface operations {
                 limit?: number;
                 /** @description The number of items to skip */
                 offset?: number;
+                /** @description Ignored: the list of `anthropic` has one page */
+                after_id?: string;
+                /** @description Ignored: the list of `anthropic` has one page */
+                before_id?: string;
             };
             header?: never;
             path?: never;
@@ -5639,8 +6447,8 @@ export interface operations {
     get_model: {
         parameters: {
             query?: {
-                /** @description The format. `openai` lists the models that OpenAI's clients can call, and requires a key. Defaults to `openai` for a key in `Authorization: Bearer`, else to `catalog` */
-                format?: "catalog" | "openai";
+                /** @description The format. `openai` and `anthropic` list the models that such clients can call, and require a key. Defaults to `anthropic` for a request with the header `anthropic-version`, else to `openai` for a key in `Authorization: Bearer`, else to `catalog` */
+                format?: "catalog" | "openai" | "anthropic";
             };
             header?: never;
             path: {
@@ -6868,6 +7676,55 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ModelAnswer"];
+                };
+            };
+        };
+    };
+    create_message: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["MessageRequest"];
+            };
+        };
+        responses: {
+            /** @description The answer; with `stream`, server-sent events that end with `message_stop` */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MessageAnswer"];
+                    "text/event-stream": components["schemas"]["MessageStreamEvent"];
+                };
+            };
+        };
+    };
+    count_message_tokens: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["MessageTokensRequest"];
+            };
+        };
+        responses: {
+            /** @description The number of tokens */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MessageTokens"];
                 };
             };
         };

@@ -111,6 +111,29 @@ class RouterModelPricing(TypedDict):
     """
 
 
+class MessageModel(TypedDict):
+    """
+    A model that Anthropic's clients can call.
+    """
+
+    type: Literal["model"]
+    """
+    Always `model`.
+    """
+    id: str
+    """
+    The value to use for `model` in requests.
+    """
+    display_name: str
+    """
+    The same as the ID.
+    """
+    created_at: str
+    """
+    When the model was created. The start of 1970 if unknown.
+    """
+
+
 class PredictionAccepted(TypedDict):
     """
     A prediction that was created, is still running, or was cancelled.
@@ -695,6 +718,84 @@ The text that ends a stream.
 """
 
 
+MessageStopReason: TypeAlias = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal"]
+"""
+Why an answer ended.
+"""
+
+
+class MessageUsage(TypedDict):
+    """
+    The tokens of a call, and their cost.
+    """
+
+    input_tokens: int
+    """
+    Tokens of the prompt that were not read from a cache.
+    """
+    output_tokens: int
+    """
+    Tokens of the answer.
+    """
+    cache_creation_input_tokens: int
+    """
+    Always 0.
+    """
+    cache_read_input_tokens: int
+    """
+    Tokens of the prompt that were read from a cache.
+    """
+    cost: NotRequired[Optional[float]]
+    """
+    The cost in US dollars. Absent at the start of a stream.
+    """
+
+
+class MessageEnd(TypedDict):
+    """
+    Why an answer ended.
+    """
+
+    stop_reason: MessageStopReason
+    """
+    Why the answer ended.
+    """
+    stop_sequence: Optional[str]
+    """
+    The stop sequence at which the answer ended, if the model's server names it.
+    """
+
+
+class AnthropicErrorBody(TypedDict):
+    """
+    The details of an error.
+    """
+
+    type: str
+    """
+    The kind of error, which depends on the status.
+    """
+    message: str
+    """
+    A message for people.
+    """
+
+
+class MessageTokens(TypedDict):
+    """
+    The number of tokens of a prompt.
+    """
+
+    input_tokens: int
+    """
+    The number of tokens of the prompt.
+    """
+    warnings: NotRequired[list[str]]
+    """
+    A warning for each unknown field of the request. Absent if there are none.
+    """
+
+
 class RouterUpstream(TypedDict):
     """
     How current the upstream's model list is.
@@ -1118,6 +1219,25 @@ class Error(TypedDict):
     """
 
 
+class AnthropicError(TypedDict):
+    """
+    An error in Anthropic's format.
+    """
+
+    type: Literal["error"]
+    """
+    Always `error`.
+    """
+    error: AnthropicErrorBody
+    """
+    The details of the error.
+    """
+    request_id: str
+    """
+    The ID of the request.
+    """
+
+
 class WebhookPredictionStarted(TypedDict):
     """
     The body of the event `prediction.started`.
@@ -1496,6 +1616,59 @@ The input to embed: a string, up to 2048 strings, or arrays of tokens.
 
 Model3: TypeAlias = str
 """
+The slug of a local chat model, an alias of the configuration, or a model ID of the
+upstream.
+"""
+
+
+MessageImageType: TypeAlias = Literal["image/jpeg", "image/png", "image/gif", "image/webp"]
+"""
+The type of an image.
+"""
+
+
+class MessageCitations(TypedDict):
+    """
+    Whether the answer cites a document.
+    """
+
+    enabled: NotRequired[Optional[Literal[False]]]
+    """
+    Only false is supported.
+    """
+
+
+MessageToolKind: TypeAlias = Literal["custom"]
+"""
+The kind of a tool.
+"""
+
+
+class MessageMetadata(TypedDict):
+    """
+    Data about a request.
+    """
+
+    user_id: NotRequired[Optional[str]]
+    """
+    An ID of the end user, which is passed on as `user`.
+    """
+
+
+MessageThinkingDisplay: TypeAlias = Literal["summarized", "omitted"]
+"""
+Whether the answer contains the reasoning.
+"""
+
+
+MessageEffort: TypeAlias = Literal["low", "medium", "high", "xhigh", "max"]
+"""
+The effort of the reasoning.
+"""
+
+
+Model5: TypeAlias = str
+"""
 A configured alias, the slug of a local chat model, or a model ID of the upstream.
 """
 
@@ -1544,7 +1717,7 @@ class NewTestDelivery(TypedDict):
     """
 
 
-Model4: TypeAlias = str
+Model6: TypeAlias = str
 
 
 WebhookSubscription: TypeAlias = Literal["prediction.started", "prediction.completed", "prediction.failed", "workflow.started", "workflow.completed", "workflow.failed"]
@@ -1571,7 +1744,7 @@ class WebhookEndpointChange(TypedDict, closed=True):
     """
     The events to receive. Omit or leave empty for all.
     """
-    models: NotRequired[Optional[list[Model4]]]
+    models: NotRequired[Optional[list[Model6]]]
     """
     Only events of predictions of these models. Omit or leave empty for all.
     """
@@ -1993,6 +2166,198 @@ class ResumeEvent(TypedDict):
     """
 
 
+class MessageAnswerBlockText(TypedDict):
+    """
+    A block of text.
+    """
+
+    type: Literal["text"]
+    """
+    Always `text`.
+    """
+    text: str
+    """
+    The text.
+    """
+
+
+class MessageAnswerBlockToolUse(TypedDict):
+    """
+    A call of a tool.
+    """
+
+    type: Literal["tool_use"]
+    """
+    Always `tool_use`.
+    """
+    id: str
+    """
+    The ID of the call.
+    """
+    name: str
+    """
+    The name of the tool.
+    """
+    input: dict[str, Any]
+    """
+    The arguments.
+    """
+
+
+class MessageAnswerBlockThinking(TypedDict):
+    """
+    The model's reasoning.
+    """
+
+    type: Literal["thinking"]
+    """
+    Always `thinking`.
+    """
+    thinking: str
+    """
+    The text of the reasoning.
+    """
+    signature: str
+    """
+    To be returned with the block: the field in which the model expects its reasoning.
+    """
+
+
+class MessageStreamEventContentBlockStop(TypedDict):
+    """
+    A block ends.
+    """
+
+    type: Literal["content_block_stop"]
+    """
+    Always `content_block_stop`.
+    """
+    index: int
+    """
+    The number of the block.
+    """
+
+
+class MessageStreamEventMessageDelta(TypedDict):
+    """
+    The answer is complete.
+    """
+
+    type: Literal["message_delta"]
+    """
+    Always `message_delta`.
+    """
+    delta: MessageEnd
+    """
+    Why the answer ended.
+    """
+    usage: MessageUsage
+    """
+    The tokens of the call, and their cost.
+    """
+
+
+class MessageStreamEventMessageStop(TypedDict):
+    """
+    The last event.
+    """
+
+    type: Literal["message_stop"]
+    """
+    Always `message_stop`.
+    """
+
+
+class MessageStreamEventPing(TypedDict):
+    """
+    Sent during silence.
+    """
+
+    type: Literal["ping"]
+    """
+    Always `ping`.
+    """
+
+
+class MessageStreamEventError(TypedDict):
+    """
+    The stream broke. It is the last event.
+    """
+
+    type: Literal["error"]
+    """
+    Always `error`.
+    """
+    error: AnthropicErrorBody
+    """
+    The details of the error.
+    """
+    request_id: str
+    """
+    The ID of the request.
+    """
+
+
+class MessageBlockDeltaTextDelta(TypedDict):
+    """
+    The next part of a text.
+    """
+
+    type: Literal["text_delta"]
+    """
+    Always `text_delta`.
+    """
+    text: str
+    """
+    The text.
+    """
+
+
+class MessageBlockDeltaInputJsonDelta(TypedDict):
+    """
+    A part of the arguments of a tool call.
+    """
+
+    type: Literal["input_json_delta"]
+    """
+    Always `input_json_delta`.
+    """
+    partial_json: str
+    """
+    A part of the JSON text.
+    """
+
+
+class MessageBlockDeltaThinkingDelta(TypedDict):
+    """
+    The next part of the reasoning.
+    """
+
+    type: Literal["thinking_delta"]
+    """
+    Always `thinking_delta`.
+    """
+    thinking: str
+    """
+    The text.
+    """
+
+
+class MessageBlockDeltaSignatureDelta(TypedDict):
+    """
+    The signature of a block of reasoning.
+    """
+
+    type: Literal["signature_delta"]
+    """
+    Always `signature_delta`.
+    """
+    signature: str
+    """
+    The signature.
+    """
+
+
 class DecisionsAnswerOul(TypedDict):
     """
     The answer to a yes-or-no question.
@@ -2156,6 +2521,278 @@ WorkflowAuthApiKey = TypedDict(
     },
     closed=True,
 )
+
+
+class MessageUserBlockText(TypedDict):
+    """
+    A block of text.
+    """
+
+    type: Literal["text"]
+    """
+    Always `text`.
+    """
+    text: str
+    """
+    The text.
+    """
+
+
+class MessageImageSourceBase64(TypedDict):
+    """
+    In the request.
+    """
+
+    type: Literal["base64"]
+    """
+    Always `base64`.
+    """
+    media_type: MessageImageType
+    """
+    The type of the image.
+    """
+    data: str
+    """
+    The image in base64.
+    """
+
+
+class MessageImageSourceUrl(TypedDict):
+    """
+    On a web server, from which the model's server loads it.
+    """
+
+    type: Literal["url"]
+    """
+    Always `url`.
+    """
+    url: str
+    """
+    The address.
+    """
+
+
+class MessageDocumentSourceText(TypedDict):
+    """
+    A document of plain text.
+    """
+
+    type: Literal["text"]
+    """
+    Always `text`.
+    """
+    data: str
+    """
+    The text.
+    """
+
+
+class MessagePlainBlockText(TypedDict):
+    """
+    A block of text.
+    """
+
+    type: Literal["text"]
+    """
+    Always `text`.
+    """
+    text: str
+    """
+    The text.
+    """
+
+
+class MessageAssistantBlockText(TypedDict):
+    """
+    A block of text.
+    """
+
+    type: Literal["text"]
+    """
+    Always `text`.
+    """
+    text: str
+    """
+    The text.
+    """
+
+
+class MessageAssistantBlockToolUse(TypedDict):
+    """
+    A call of a tool.
+    """
+
+    type: Literal["tool_use"]
+    """
+    Always `tool_use`.
+    """
+    id: str
+    """
+    The ID of the call.
+    """
+    name: str
+    """
+    The name of the tool.
+    """
+    input: dict[str, Any]
+    """
+    The arguments.
+    """
+
+
+class MessageAssistantBlockThinking(TypedDict):
+    """
+    Reasoning. It is returned to the model that wrote it.
+    """
+
+    type: Literal["thinking"]
+    """
+    Always `thinking`.
+    """
+    thinking: str
+    """
+    The text of the reasoning.
+    """
+    signature: NotRequired[Optional[str]]
+    """
+    The `signature` of the answer.
+    """
+
+
+class MessageSystemBlockText(TypedDict):
+    """
+    A block of text.
+    """
+
+    type: Literal["text"]
+    """
+    Always `text`.
+    """
+    text: str
+    """
+    The text.
+    """
+
+
+class MessageToolChoiceAuto(TypedDict):
+    """
+    The model decides.
+    """
+
+    type: Literal["auto"]
+    """
+    Always `auto`.
+    """
+    disable_parallel_tool_use: NotRequired[Optional[bool]]
+    """
+    Whether the model calls at most one tool.
+    """
+
+
+class MessageToolChoiceAny(TypedDict):
+    """
+    The model calls at least one tool.
+    """
+
+    type: Literal["any"]
+    """
+    Always `any`.
+    """
+    disable_parallel_tool_use: NotRequired[Optional[bool]]
+    """
+    Whether the model calls at most one tool.
+    """
+
+
+class MessageToolChoiceTool(TypedDict):
+    """
+    The model calls this tool.
+    """
+
+    type: Literal["tool"]
+    """
+    Always `tool`.
+    """
+    name: str
+    """
+    The name of the tool.
+    """
+    disable_parallel_tool_use: NotRequired[Optional[bool]]
+    """
+    Whether the model calls at most one tool.
+    """
+
+
+class MessageToolChoiceNone(TypedDict):
+    """
+    The model calls no tool.
+    """
+
+    type: Literal["none"]
+    """
+    Always `none`.
+    """
+
+
+class MessageThinkingEnabled(TypedDict):
+    """
+    It reasons. The budget selects the effort: below 4096 `low`, below 16,384 `medium`, else
+    `high`.
+    """
+
+    type: Literal["enabled"]
+    """
+    Always `enabled`.
+    """
+    budget_tokens: int
+    """
+    The number of tokens for reasoning.
+    """
+    display: NotRequired[Optional[MessageThinkingDisplay]]
+    """
+    `omitted` leaves the reasoning out of the answer.
+    """
+
+
+class MessageThinkingAdaptive(TypedDict):
+    """
+    It reasons as much as it needs, with the effort of `output_config`.
+    """
+
+    type: Literal["adaptive"]
+    """
+    Always `adaptive`.
+    """
+    display: NotRequired[Optional[MessageThinkingDisplay]]
+    """
+    `omitted` leaves the reasoning out of the answer.
+    """
+
+
+class MessageThinkingDisabled(TypedDict):
+    """
+    It does not reason, if the model allows this.
+    """
+
+    type: Literal["disabled"]
+    """
+    Always `disabled`.
+    """
+
+
+class MessageOutputFormatJsonSchema(TypedDict):
+    """
+    JSON that matches a schema.
+    """
+
+    type: Literal["json_schema"]
+    """
+    Always `json_schema`.
+    """
+    schema: dict[str, Any]
+    """
+    The JSON Schema.
+    """
 
 
 class DecisionsQuestionOul(TypedDict, closed=True):
@@ -2340,6 +2977,29 @@ class RouterModel(TypedDict):
     pricing: Optional[RouterModelPricing]
     """
     The price. Null if calls are free.
+    """
+
+
+class MessageModels(TypedDict):
+    """
+    The models that Anthropic's clients can call, all in one page.
+    """
+
+    data: list[MessageModel]
+    """
+    Local models by slug, then the agent, then the models that the upstream lists.
+    """
+    has_more: bool
+    """
+    Always false.
+    """
+    first_id: Optional[str]
+    """
+    The ID of the first model. Null if there is none.
+    """
+    last_id: Optional[str]
+    """
+    The ID of the last model. Null if there is none.
     """
 
 
@@ -2908,6 +3568,27 @@ class OpenAiError(TypedDict):
     """
     The details of the error.
     """
+
+
+MessageAnswerBlock: TypeAlias = Union[
+    MessageAnswerBlockText,
+    MessageAnswerBlockToolUse,
+    MessageAnswerBlockThinking,
+]
+"""
+A block of an answer.
+"""
+
+
+MessageBlockDelta: TypeAlias = Union[
+    MessageBlockDeltaTextDelta,
+    MessageBlockDeltaInputJsonDelta,
+    MessageBlockDeltaThinkingDelta,
+    MessageBlockDeltaSignatureDelta,
+]
+"""
+The next part of a block.
+"""
 
 
 class RouterModelCatalog(TypedDict):
@@ -3594,6 +4275,82 @@ class EmbeddingsRequest(TypedDict):
     """
 
 
+MessageImageSource: TypeAlias = Union[MessageImageSourceBase64, MessageImageSourceUrl]
+"""
+Where an image is.
+"""
+
+
+MessageAssistantBlock: TypeAlias = Union[
+    MessageAssistantBlockText,
+    MessageAssistantBlockToolUse,
+    MessageAssistantBlockThinking,
+]
+"""
+A block of a model's message.
+"""
+
+
+MessageSystemBlock: TypeAlias = MessageSystemBlockText
+"""
+A block of the system prompt.
+"""
+
+
+class MessageTool(TypedDict):
+    """
+    A function that the model may call.
+    """
+
+    type: NotRequired[Optional[MessageToolKind]]
+    """
+    Only `custom`, which is the default: tools that Anthropic's servers run do not exist here.
+    """
+    name: str
+    """
+    The name of the function.
+    """
+    description: NotRequired[Optional[str]]
+    """
+    What the function does.
+    """
+    input_schema: dict[str, Any]
+    """
+    The JSON Schema of the arguments.
+    """
+    strict: NotRequired[Optional[bool]]
+    """
+    Whether the arguments must match the schema exactly.
+    """
+
+
+MessageToolChoice: TypeAlias = Union[
+    MessageToolChoiceAuto,
+    MessageToolChoiceAny,
+    MessageToolChoiceTool,
+    MessageToolChoiceNone,
+]
+"""
+Whether the model calls tools.
+"""
+
+
+MessageThinking: TypeAlias = Union[
+    MessageThinkingEnabled,
+    MessageThinkingAdaptive,
+    MessageThinkingDisabled,
+]
+"""
+Whether the model reasons before it answers.
+"""
+
+
+MessageOutputFormat: TypeAlias = MessageOutputFormatJsonSchema
+"""
+The form of the answer.
+"""
+
+
 DecisionsState: TypeAlias = Union[str, JsonObject, list[Any]]
 """
 The state that questions are about: text or JSON.
@@ -3638,7 +4395,7 @@ class NewWebhookEndpoint(TypedDict, closed=True):
     """
     The events to receive. Omit or leave empty for all.
     """
-    models: NotRequired[Optional[list[Model4]]]
+    models: NotRequired[Optional[list[Model6]]]
     """
     Only events of predictions of these models. Omit or leave empty for all.
     """
@@ -3819,6 +4576,44 @@ class ScheduleChange(TypedDict, closed=True):
     """
     Whether the webhooks also carry the secret itself, in `X-Webhook-Secret`. Null for the
     service's `webhooks.send_plain_secret`. If an update changes the URL, it is kept.
+    """
+
+
+class MessageStreamEventContentBlockStart(TypedDict):
+    """
+    A block begins.
+    """
+
+    type: Literal["content_block_start"]
+    """
+    Always `content_block_start`.
+    """
+    index: int
+    """
+    The number of the block, starting at 0.
+    """
+    content_block: MessageAnswerBlock
+    """
+    The block without content.
+    """
+
+
+class MessageStreamEventContentBlockDelta(TypedDict):
+    """
+    A block continues.
+    """
+
+    type: Literal["content_block_delta"]
+    """
+    Always `content_block_delta`.
+    """
+    index: int
+    """
+    The number of the block.
+    """
+    delta: MessageBlockDelta
+    """
+    The next part of the block.
     """
 
 
@@ -4175,6 +4970,36 @@ class WorkflowStepWorkflow(TypedDict, closed=True):
     """
 
 
+class MessageUserBlockImage(TypedDict):
+    """
+    An image.
+    """
+
+    type: Literal["image"]
+    """
+    Always `image`.
+    """
+    source: MessageImageSource
+    """
+    Where the image is.
+    """
+
+
+class MessagePlainBlockImage(TypedDict):
+    """
+    An image.
+    """
+
+    type: Literal["image"]
+    """
+    Always `image`.
+    """
+    source: MessageImageSource
+    """
+    Where the image is.
+    """
+
+
 class Model(TypedDict):
     """
     A model. All keys are always present.
@@ -4221,9 +5046,9 @@ class RouterModels(TypedDict):
     """
 
 
-ModelDetail: TypeAlias = Union[Model, RouterModel]
+ModelDetail: TypeAlias = Union[Model, RouterModel, MessageModel]
 """
-A model, in the catalog's format or in OpenAI's.
+A model, in the format of the catalog, of OpenAI or of Anthropic.
 """
 
 
@@ -4573,6 +5398,49 @@ class ChatCompletionChunk(TypedDict):
     """
 
 
+class MessageAnswer(TypedDict):
+    """
+    An answer in Anthropic's format.
+    """
+
+    id: str
+    """
+    The ID of the answer.
+    """
+    type: Literal["message"]
+    """
+    Always `message`.
+    """
+    role: Literal["assistant"]
+    """
+    Always `assistant`.
+    """
+    model: str
+    """
+    The `model` of the request.
+    """
+    content: list[MessageAnswerBlock]
+    """
+    The blocks of the answer.
+    """
+    stop_reason: Optional[MessageStopReason]
+    """
+    Why the answer ended. Null at the start of a stream.
+    """
+    stop_sequence: Optional[str]
+    """
+    The stop sequence at which the answer ended, if the model's server names it.
+    """
+    usage: MessageUsage
+    """
+    The tokens of the call, and their cost.
+    """
+    warnings: NotRequired[list[str]]
+    """
+    A warning for each unknown field of the request. Absent if there are none.
+    """
+
+
 class Decisions(TypedDict):
     """
     The answers to the questions.
@@ -4680,12 +5548,45 @@ class ChatMessage(TypedDict):
     """
 
 
+MessagePlainBlock: TypeAlias = Union[MessagePlainBlockText, MessagePlainBlockImage]
+"""
+A block of a tool's result, or of a document.
+"""
+
+
+MessageAssistantContent: TypeAlias = Union[str, list[MessageAssistantBlock]]
+"""
+The content of a model's message.
+"""
+
+
+MessageSystem: TypeAlias = Union[str, list[MessageSystemBlock]]
+"""
+The system prompt, as text or as blocks.
+"""
+
+
+class MessageOutputConfig(TypedDict):
+    """
+    The form of the answer, and the effort of its reasoning.
+    """
+
+    effort: NotRequired[Optional[MessageEffort]]
+    """
+    The effort of the reasoning, if `thinking` is on. Levels above `high` count as `high`.
+    """
+    format: NotRequired[Optional[MessageOutputFormat]]
+    """
+    The form of the answer.
+    """
+
+
 class DecisionsRequest(TypedDict, closed=True):
     """
     Typed questions about a state.
     """
 
-    model: Model3
+    model: Model5
     """
     A configured alias, the slug of a local chat model, or a model ID of the upstream.
     """
@@ -4696,6 +5597,21 @@ class DecisionsRequest(TypedDict, closed=True):
     questions: dict[Questions, DecisionsQuestion]
     """
     The questions by name, up to 256. A name has up to 256 characters.
+    """
+
+
+class MessageStreamEventMessageStart(TypedDict):
+    """
+    The first event. The input tokens are an estimate; the last usage has the exact number.
+    """
+
+    type: Literal["message_start"]
+    """
+    Always `message_start`.
+    """
+    message: MessageAnswer
+    """
+    The answer without content.
     """
 
 
@@ -4746,9 +5662,24 @@ class WorkflowStepChoice(TypedDict, closed=True):
     """
 
 
-ModelList: TypeAlias = Union[list[Model], RouterModels]
+class MessageInputAssistant(TypedDict):
+    """
+    An earlier answer of the model.
+    """
+
+    role: Literal["assistant"]
+    """
+    Always `assistant`.
+    """
+    content: MessageAssistantContent
+    """
+    The content, as text or as blocks.
+    """
+
+
+ModelList: TypeAlias = Union[list[Model], RouterModels, MessageModels]
 """
-The list of models: the catalog, or the models that OpenAI's clients can call.
+The list of models: the catalog, or the models that OpenAI's or Anthropic's clients can call.
 """
 
 
@@ -4902,6 +5833,21 @@ instead.
 """
 
 
+MessageStreamEvent: TypeAlias = Union[
+    MessageStreamEventMessageStart,
+    MessageStreamEventContentBlockStart,
+    MessageStreamEventContentBlockDelta,
+    MessageStreamEventContentBlockStop,
+    MessageStreamEventMessageDelta,
+    MessageStreamEventMessageStop,
+    MessageStreamEventPing,
+    MessageStreamEventError,
+]
+"""
+The data of an event of a streamed answer.
+"""
+
+
 class DeliveryList(TypedDict):
     """
     A page of deliveries, newest first.
@@ -5041,6 +5987,50 @@ class ChatCompletionRequest(TypedDict):
     """
 
 
+MessageResultContent: TypeAlias = Union[str, list[MessagePlainBlock]]
+"""
+The result of a tool.
+"""
+
+
+class MessageUserBlockToolResult(TypedDict):
+    """
+    The result of a tool that the model called.
+    """
+
+    type: Literal["tool_result"]
+    """
+    Always `tool_result`.
+    """
+    tool_use_id: str
+    """
+    The `id` of the `tool_use` block.
+    """
+    content: NotRequired[Optional[MessageResultContent]]
+    """
+    The result, as text or as blocks.
+    """
+    is_error: NotRequired[Optional[bool]]
+    """
+    Whether the tool failed.
+    """
+
+
+class MessageDocumentSourceContent(TypedDict):
+    """
+    Text, or blocks.
+    """
+
+    type: Literal["content"]
+    """
+    Always `content`.
+    """
+    content: MessageResultContent
+    """
+    The content.
+    """
+
+
 class WorkflowDefinition(TypedDict, closed=True):
     """
     What a workflow does. A value with a reference such as `{{inputs.name}}` is resolved when its
@@ -5092,6 +6082,42 @@ class NewVersion(TypedDict):
     """
 
 
+MessageDocumentSource: TypeAlias = Union[
+    MessageDocumentSourceText,
+    MessageDocumentSourceContent,
+]
+"""
+The text of a document. Other kinds of documents, such as PDF, are not supported.
+"""
+
+
+class MessageUserBlockDocument(TypedDict):
+    """
+    A document of text.
+    """
+
+    type: Literal["document"]
+    """
+    Always `document`.
+    """
+    source: MessageDocumentSource
+    """
+    The text of the document.
+    """
+    title: NotRequired[Optional[str]]
+    """
+    The title of the document.
+    """
+    context: NotRequired[Optional[str]]
+    """
+    What the model should know about the document.
+    """
+    citations: NotRequired[Optional[MessageCitations]]
+    """
+    Whether the answer cites the document, which is not supported.
+    """
+
+
 class NewWorkflow(TypedDict):
     """
     A workflow to create. On the base host, the description is optional.
@@ -5124,4 +6150,163 @@ class NewWorkflow(TypedDict):
     definition: WorkflowDefinition
     """
     What the workflow does.
+    """
+
+
+MessageUserBlock: TypeAlias = Union[
+    MessageUserBlockText,
+    MessageUserBlockImage,
+    MessageUserBlockDocument,
+    MessageUserBlockToolResult,
+]
+"""
+A block of a user's message.
+"""
+
+
+MessageUserContent: TypeAlias = Union[str, list[MessageUserBlock]]
+"""
+The content of a user's message.
+"""
+
+
+class MessageInputUser(TypedDict):
+    """
+    A message of the user, or the results of tools.
+    """
+
+    role: Literal["user"]
+    """
+    Always `user`.
+    """
+    content: MessageUserContent
+    """
+    The content, as text or as blocks.
+    """
+
+
+MessageInput: TypeAlias = Union[MessageInputUser, MessageInputAssistant]
+"""
+A message of the conversation.
+"""
+
+
+class MessageTokensRequest(TypedDict):
+    """
+    A prompt whose tokens to count. Its fields are those of a message to create.
+    """
+
+    model: Model3
+    """
+    The slug of a local chat model, an alias of the configuration, or a model ID of the
+    upstream.
+    """
+    messages: list[MessageInput]
+    """
+    The conversation, oldest message first.
+    """
+    system: NotRequired[Optional[MessageSystem]]
+    """
+    Instructions that precede the conversation.
+    """
+    tools: NotRequired[Optional[list[MessageTool]]]
+    """
+    The functions that the model may call.
+    """
+    tool_choice: NotRequired[Optional[MessageToolChoice]]
+    """
+    Whether the model calls tools. Defaults to `auto`.
+    """
+    thinking: NotRequired[Optional[MessageThinking]]
+    """
+    Whether the model reasons before it answers.
+    """
+    output_config: NotRequired[Optional[MessageOutputConfig]]
+    """
+    The form of the answer, and the effort of its reasoning.
+    """
+    output_format: NotRequired[Optional[MessageOutputFormat]]
+    """
+    The older place of `output_config.format`.
+    """
+    cache_control: NotRequired[Optional[JsonObject]]
+    """
+    Accepted and ignored.
+    """
+
+
+class MessageRequest(TypedDict):
+    """
+    A message to create.
+    """
+
+    model: Model3
+    """
+    The slug of a local chat model, an alias of the configuration, or a model ID of the
+    upstream.
+    """
+    max_tokens: int
+    """
+    The maximum number of tokens of the answer.
+    """
+    messages: list[MessageInput]
+    """
+    The conversation, oldest message first.
+    """
+    system: NotRequired[Optional[MessageSystem]]
+    """
+    Instructions that precede the conversation.
+    """
+    tools: NotRequired[Optional[list[MessageTool]]]
+    """
+    The functions that the model may call.
+    """
+    tool_choice: NotRequired[Optional[MessageToolChoice]]
+    """
+    Whether the model calls tools. Defaults to `auto`.
+    """
+    stop_sequences: NotRequired[Optional[list[str]]]
+    """
+    Strings at which the model stops.
+    """
+    temperature: NotRequired[Optional[float]]
+    """
+    The sampling temperature. Higher values make the answer more random.
+    """
+    top_p: NotRequired[Optional[float]]
+    """
+    Sample only from the most likely tokens whose probabilities add up to this value.
+    """
+    top_k: NotRequired[Optional[int]]
+    """
+    Sample only from this many of the most likely tokens.
+    """
+    stream: NotRequired[Optional[bool]]
+    """
+    Whether to stream the answer as server-sent events.
+    """
+    metadata: NotRequired[Optional[MessageMetadata]]
+    """
+    Data about the request.
+    """
+    thinking: NotRequired[Optional[MessageThinking]]
+    """
+    Whether the model reasons before it answers. Without it, the answer has no `thinking`
+    blocks.
+    """
+    output_config: NotRequired[Optional[MessageOutputConfig]]
+    """
+    The form of the answer, and the effort of its reasoning.
+    """
+    output_format: NotRequired[Optional[MessageOutputFormat]]
+    """
+    The older place of `output_config.format`.
+    """
+    cache_control: NotRequired[Optional[JsonObject]]
+    """
+    Accepted and ignored: the servers of models cache prompts by themselves.
+    """
+    service_tier: NotRequired[Optional[str]]
+    """
+    Accepted and ignored.
     """
