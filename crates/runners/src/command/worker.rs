@@ -23,7 +23,7 @@ pub(super) struct Worker {
     process: Process,
     stdout: BufReader<ChildStdout>,
     pub started: Instant,
-    /// Whether the worker has written at least one line.
+    /// Whether the worker has written a line that looks like an answer.
     pub has_written: bool,
     /// Whether the worker has responded at least once.
     pub is_proven: bool,
@@ -101,7 +101,7 @@ impl Worker {
         let reading = async {
             loop {
                 let line = read_line(stdout).await?;
-                *has_written = true;
+                *has_written |= line.trim_ascii_start().starts_with(b"{");
                 match protocol::parse(&line, Some(id), cost_report).map_err(Error::Nonsense)? {
                     None | Some(Said::Ready) => {}
                     Some(Said::Log(text)) => job.progress.log(&text),

@@ -440,7 +440,7 @@ fn grammar_enforces_lengths_and_bounds() {
         check(schema, &[r#""é月""#], &[r#""é月🌙é""#, r#""""#]);
     }
     let said = grammar(&json!({"pattern": "^é{2,9}月{2}$", "maxLength": 5}), true).unwrap_err();
-    assert!(said.to_string().contains("beside this pattern"), "{said}");
+    assert!(said.to_string().contains("together with this pattern"), "{said}");
     let long = |count: usize| json!("x".repeat(count)).to_string();
     check(
         json!({"type": "string", "minLength": 100, "maxLength": 1000}),
@@ -501,8 +501,8 @@ fn grammar_enforces_lengths_of_formats() {
     for (more, is_strict, why) in [
         (json!({"maxLength": 5}), false, "no text matches"),
         (json!({"minLength": 11}), false, "no text matches"),
-        (json!({"pattern": "^2"}), true, "beside pattern"),
-        (json!({"format": "uri", "maxLength": 99}), true, "beside this pattern or format"),
+        (json!({"pattern": "^2"}), true, "format and pattern cannot be enforced together"),
+        (json!({"format": "uri", "maxLength": 99}), true, "together with this pattern or format"),
     ] {
         let said = grammar(&date(more), is_strict).unwrap_err().to_string();
         assert!(said.contains(why), "{said}");
