@@ -40,7 +40,7 @@ addEventListener("popstate", (event) => {
 });
 
 // How long Back waits for a page to be tall enough, and then holds it there; how long a page rests before it is kept.
-const SCROLL_WAIT_MS = 5000;
+const SCROLL_WAIT_MS = 15000;
 const SCROLL_HOLD_MS = 300;
 const SCROLL_REST_MS = 150;
 

@@ -52,23 +52,25 @@ export function List() {
         return html`<${Empty} icon="box" title="No model has this name"><p>Try a part of the name.</p></${Empty}>`;
       return html`${
         own.length || name
-          ? html`<${Tiles} key=${name} all=${own} />`
+          ? html`<${Tiles} key=${name} all=${own} heading="h2" />`
           : html`<${Empty} icon="box" title="No models of your own yet">
       <p>Models are files in the models folder of this machine. The person who runs it adds them.</p></${Empty}>`
       }
       ${
         utilities.length
           ? html`<section><h2>Utilities</h2><p class="quiet">Small tools for texts, JSON and images that every installation has.</p>
-      <${Tiles} key=${name} all=${utilities} /></section>`
+      <${Tiles} key=${name} all=${utilities} heading="h3" /></section>`
           : null
       }`;
     }}</${Loaded}></${Page}>`;
 }
 
-function Tiles({ all }) {
+function Tiles({ all, heading }) {
   const [most, setMost] = useState(TILES);
   return html`<div class="cards">${all.slice(0, most).map(
-    (model) => html`<${Link} key=${model.slug} to=${`/app/models/${model.slug}`} class="tile"><h3><${Text}>${model.title}</${Text}></h3>
+    (
+      model,
+    ) => html`<${Link} key=${model.slug} to=${`/app/models/${model.slug}`} class="tile"><${heading}><${Text}>${model.title}</${Text}></${heading}>
         <p class="mono">${model.slug}</p><p>${OUTPUTS[model.output_type] ?? model.output_type}${model.cost ? html` · ${model.cost.estimate}` : null}</p></${Link}>`,
   )}</div>
     ${all.length > most ? html`<div class="actions"><${Button} icon="chevron-down" onClick=${() => setMost(most + TILES)}>Show more of ${count(all.length)}</${Button}></div>` : null}`;

@@ -65,14 +65,14 @@ async fn chat_screens_stream_stop_and_survive_a_reload() {
     browser.see(", stopped").await;
     up.hung_up(2).await;
     // A model that fails in the middle of an answer is not a fault of the page.
-    for (said, ends) in [
-        ("The model failed: out of memory. Try again in a moment.", false),
-        ("its stream broke", true),
+    for (part, said, ends) in [
+        ("Half of", "The model failed: out of memory. Try again in a moment.", false),
+        ("A third of", "its stream broke", true),
     ] {
         let stream = up.streams();
         browser.says("Once more").await;
-        stream.say("Half of");
-        browser.see("Half of").await;
+        stream.say(part);
+        browser.see(part).await;
         if ends {
             stream.cut();
         } else {
