@@ -28,7 +28,7 @@ pub(crate) const X_EXECUTION_ID: HeaderName = HeaderName::from_static("x-executi
 /// The header with the call's ID in the history.
 pub(crate) const EXECUTION: (&str, &str) = ("X-Execution-Id", "The ID of the call in the history");
 
-/// The error responses of both operations. The status of a model server's error is forwarded.
+/// The error responses of calls of the router. The status of a model server's error is forwarded.
 macro_rules! failures {
     ($answer:expr) => {
         &[
@@ -43,6 +43,7 @@ macro_rules! failures {
         ]
     };
 }
+pub(crate) use failures;
 
 pub(crate) const COMPLETIONS: Doc = Doc {
     errors: ErrorForm::OpenAi,
@@ -83,11 +84,18 @@ pub(crate) async fn embeddings(context: Context) -> Result<Response, crate::Erro
 }
 
 async fn call(context: Context, operation: Operation) -> Result<Response, crate::Error> {
-    let caller = context.caller()?;
-    let organization = caller.organization;
-    let key = caller.key;
-    let caller = Caller { organization, key, source: context.source() };
+    let caller = caller_of(&context)?;
     answer(context, caller, operation).await
+}
+
+/// Returns the caller by whose key the request was sent.
+///
+/// # Errors
+/// As [`Context::caller`].
+pub(crate) fn caller_of(context: &Context) -> Result<Caller, crate::Error> {
+    let caller = context.caller()?;
+    let (organization, key) = (caller.organization, caller.key);
+    Ok(Caller { organization, key, source: context.source() })
 }
 
 pub(crate) const CONVERSE: Doc = Doc {

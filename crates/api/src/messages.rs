@@ -16,7 +16,6 @@ use tokio::time::{Instant, timeout_at};
 use super::chat::{self, EXECUTION, X_EXECUTION_ID};
 use super::doc::{Doc, ErrorForm, RequestDoc, ResponseDoc};
 use super::{Context, Services};
-use orrery_chat::Caller;
 use orrery_domain::chat::Operation;
 use orrery_domain::raw_object::RawObject;
 use orrery_domain::time::Timestamp;
@@ -38,22 +37,10 @@ const EVENT_MAX: usize = 17 * 1024 * 1024;
 pub(crate) const CREATE: Doc = Doc {
     errors: ErrorForm::Anthropic,
     request: Some(RequestDoc::json::<CreateRequest>()),
-    responses: &[
-        ResponseDoc {
-            headers: &[EXECUTION],
-            ..ResponseDoc::json_or_events::<Answer, Event>(
-                200,
-                "The answer; with `stream`, server-sent events that end with `message_stop`",
-            )
-        },
-        ResponseDoc::error(402, "Insufficient balance"),
-        ResponseDoc::error(403, "The model's server denied the request"),
-        ResponseDoc::error(404, "Model not found"),
-        ResponseDoc::error(409, "The model's server reported a conflict"),
-        ResponseDoc::error(422, "The model's server rejected the request"),
-        ResponseDoc::error(502, "The model's server failed, or returned an invalid answer"),
-        ResponseDoc::error(504, "The model timed out"),
-    ],
+    responses: chat::failures!(ResponseDoc::json_or_events::<Answer, Event>(
+        200,
+        "The answer; with `stream`, server-sent events that end with `message_stop`"
+    )),
     description: "Answers a conversation in Anthropic's format with any model that can be called \
                   by chat completions: a local chat model, the agent, an alias, or a model of the \
                   upstream. The request is translated to a chat completion, and its answer back. \
@@ -71,9 +58,7 @@ pub(crate) async fn create(mut context: Context) -> Result<Response, crate::Erro
     let request = read(request);
     let body = completion(&context, &request).await?;
     drop(given);
-    let caller = context.caller()?;
-    let (organization, key) = (caller.organization, caller.key);
-    let caller = Caller { organization, key, source: context.source() };
+    let caller = chat::caller_of(&context)?;
     let services = Arc::clone(&context.services);
     let mut bound = services.bodies.lease(&context.request.peer);
     bound.grow(body.len()).map_err(|_full| busy())?;
