@@ -123,23 +123,9 @@ fn engine_enqueues_work_after_submitter_is_dropped() {
         process.engine.recover().await.unwrap();
         let one = prediction(0, &["works"], false);
         let id = one.id;
-        // The writer stops before it syncs the commit, until the submitter is dropped.
-        let (reached, at_sync) = std::sync::mpsc::channel();
-        let (go_on, held) = std::sync::mpsc::channel::<()>();
-        let held = std::sync::Mutex::new(held);
-        process.store.faults().at_points(move |point| {
-            if point == Point::Sync {
-                let _dropped = reached.send(());
-                let _dropped = held.lock().unwrap().recv();
-            }
-        });
         // This is the inner future, so no task polls it.
-        let mut submitting = Box::pin(process.engine.inner.submit(vec![one], Commit::new()));
-        while at_sync.try_recv().is_err() {
-            assert!(futures_util::poll!(submitting.as_mut()).is_pending());
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        drop((submitting, go_on));
+        let submitting = process.engine.inner.submit(vec![one], Commit::new());
+        drop(process.store.faults().hold_at_sync(submitting).await);
         until(|| !process.script.calls.lock().unwrap().is_empty()).await;
         ended(&process, id).await;
         check_rest(&process).await;

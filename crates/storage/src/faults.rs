@@ -5,8 +5,9 @@
 
 use std::fs;
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 /// A position in a store thread, just before the named step.
@@ -67,6 +68,32 @@ impl Faults {
     /// Calls `hook` at every point from now on.
     pub fn at_points(&self, hook: impl Fn(Point) + Send + Sync + 'static) {
         *self.hook.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(hook));
+    }
+
+    /// Polls `caller` until the writer has reached the sync of its commit, and returns the caller
+    /// while it is pending. The writer waits there until the returned sender is dropped.
+    ///
+    /// # Panics
+    /// If the caller ends without a commit.
+    #[expect(clippy::unwrap_used, reason = "a helper of tests: a panic is the test's failure")]
+    pub async fn hold_at_sync<F: Future>(&self, caller: F) -> (Pin<Box<F>>, mpsc::Sender<()>) {
+        let (reached, at_sync) = mpsc::channel();
+        let (release, held) = mpsc::channel::<()>();
+        let held = Mutex::new(held);
+        self.at_points(move |point| {
+            if point == Point::Sync {
+                let _dropped = reached.send(());
+                let _dropped = held.lock().unwrap().recv();
+            }
+        });
+        let mut caller = Box::pin(caller);
+        loop {
+            assert!(futures_util::poll!(caller.as_mut()).is_pending(), "it ended without a commit");
+            if at_sync.try_recv().is_ok() {
+                return (caller, release);
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
     }
 
     pub fn hit(&self, point: Point) {

@@ -1,6 +1,5 @@
 //! Tests of redeliveries whose callers disconnect before the response.
 
-use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
 use super::simulation_tests::{Behaviour, Fixture};
@@ -9,7 +8,6 @@ use orrery_domain::delivery::{Delivery, Status, Webhook};
 use orrery_domain::ids::ExecutionId;
 use orrery_domain::payload::Payload;
 use orrery_runtime::new_id;
-use orrery_storage::faults::Point;
 
 fn delivery(fixture: &Fixture) -> Delivery {
     let webhook = Webhook::unsigned("http://a.example/".to_owned());
@@ -30,30 +28,9 @@ async fn failed() -> (Fixture, ExecutionId) {
     (fixture, row)
 }
 
-/// Holds a commit before its sync: until `asking` has reached it, and then until the returned
-/// sender is dropped.
-async fn hold_at_sync<F: Future + Unpin>(fixture: &Fixture, asking: &mut F) -> mpsc::Sender<()> {
-    let (reached, at_sync) = mpsc::channel();
-    let (go_on, held) = mpsc::channel::<()>();
-    let held = Mutex::new(held);
-    fixture.store.faults().at_points(move |point| {
-        if point == Point::Sync {
-            let _dropped = reached.send(());
-            let _dropped = held.lock().unwrap().recv();
-        }
-    });
-    while at_sync.try_recv().is_err() {
-        assert!(futures_util::poll!(&mut *asking).is_pending());
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-    go_on
-}
-
 /// Drops the caller while its commit is in progress.
 async fn hang_up<T>(fixture: &Fixture, asking: impl Future<Output = T>) {
-    let mut asking = Box::pin(asking);
-    let go_on = hold_at_sync(fixture, &mut asking).await;
-    drop((asking, go_on));
+    drop(fixture.store.faults().hold_at_sync(asking).await);
 }
 
 /// Returns an outbox, and a delivery that waits an hour for its second attempt.
@@ -85,8 +62,8 @@ async fn redelivery_of_a_waiting_delivery_replaces_its_next_attempt() {
 async fn redelivery_counts_when_an_attempt_begins_before_it_is_durable() {
     let (fixture, row) = waiting().await;
     fixture.script.set("a.example", Behaviour::Answers(200));
-    let mut asking = Box::pin(fixture.outbox.redeliver(fixture.organization, row));
-    let go_on = hold_at_sync(&fixture, &mut asking).await;
+    let redelivery = fixture.outbox.redeliver(fixture.organization, row);
+    let (asking, go_on) = fixture.store.faults().hold_at_sync(redelivery).await;
     fixture.advance(Duration::from_secs(2 * 3600));
     fixture.until("the next attempt", async || fixture.script.seen("a.example").len() == 2).await;
     drop(go_on);
