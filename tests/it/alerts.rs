@@ -142,6 +142,8 @@ async fn test_alert_in_the_form_of_ntfy() {
     assert_eq!(sent.answer.as_deref(), Some("{\"id\":\"x\"}"));
     let received = receiver.next().await;
     assert_eq!(received.header("tags"), Some("bell"));
-    assert_eq!(received.header("title"), Some("Test on 127.0.0.1: test"));
+    // The last part of the address depends on whether all hosts share one port.
+    let title = received.header("title").unwrap();
+    assert!(title.starts_with("Test on 127.0.0.") && title.ends_with(": test"), "{title}");
     assert_eq!(received.bytes(), b"This is a test of alerts: nothing is wrong.");
 }
