@@ -7,6 +7,7 @@ use hyper::StatusCode;
 
 use crate::Error;
 use orrery_agent as agent;
+use orrery_batches as batches;
 use orrery_chat as chat;
 use orrery_chat::decisions;
 use orrery_domain::ids::ExecutionId;
@@ -230,6 +231,26 @@ impl From<chat::Error> for Error {
             chat::Error::Failed { execution, failure } => failed(execution, failure),
             chat::Error::Engine(error) => error.into(),
             chat::Error::Chains(error) => error.into(),
+        }
+    }
+}
+
+/// When a client may try again to create a batch.
+const BATCH_RETRY: Duration = Duration::from_secs(60);
+
+impl From<batches::Error> for Error {
+    fn from(error: batches::Error) -> Self {
+        let message = error.to_string();
+        match error {
+            batches::Error::NotFound => super::batches::missing(),
+            batches::Error::NoFile(_) | batches::Error::TooLarge { .. } => {
+                let param = Some("input_file_id".to_owned());
+                Self::bad_request(message).with_open_ai(OpenAi { param, ..OpenAi::default() })
+            }
+            batches::Error::TooMany => Self::too_many(message, BATCH_RETRY),
+            batches::Error::Ended(_) => Self::conflict(message),
+            batches::Error::Files(error) => error.into(),
+            batches::Error::Storage(error) => error.into(),
         }
     }
 }

@@ -3,12 +3,12 @@
 use hyper::StatusCode;
 
 use super::context::Grant;
-use super::doc::{CURSOR, Doc, Param, ResponseDoc};
+use super::doc::{CURSOR, Doc, Kind, Param, ResponseDoc};
 use super::{Context, Services, cursor};
 use orrery_domain::file::{self as domain, Upload};
 use orrery_domain::ids::FileId;
 use orrery_http::{Response, response};
-use orrery_wire::file::{File, List, Usage};
+use orrery_wire::file::{File, List, OpenAiList, Usage};
 
 const LIMIT_DEFAULT: u64 = 50;
 const LIMIT_MAX: u64 = 100;
@@ -16,10 +16,16 @@ const LIMIT_MAX: u64 = 100;
 const NO_FILE: ResponseDoc = ResponseDoc::error(404, "File not found");
 
 pub(crate) const LIST: Doc = Doc {
-    query: &[Param::limit(LIMIT_MAX, LIMIT_DEFAULT), CURSOR],
+    query: &[
+        Param::limit(LIMIT_MAX, LIMIT_DEFAULT),
+        CURSOR,
+        Param::new("purpose", Kind::Text, "Only files with this purpose"),
+    ],
     responses: &[ResponseDoc::json::<List>(200, "The files, newest first")],
     description: "Returns a page of the organization's files: uploads, pending uploads, and files \
-                  that models produced. Pass `next_cursor` as `cursor` for the next page.",
+                  that models produced. Pass `next_cursor` as `cursor` for the next page. With \
+                  `purpose`, the page is also in OpenAI's format, and may have fewer files than \
+                  `limit` although `has_more` is true.",
     ..Doc::new("files", "list_files", "List files")
 };
 
@@ -28,12 +34,16 @@ pub(crate) async fn list(context: Context) -> Result<Response, crate::Error> {
     let grant = context.grant()?;
     let organization = grant.organization;
     let limit = context.request.query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)?;
-    let asked = format!("files {organization} {limit}");
+    let purpose = context.request.query.get("purpose").filter(|purpose| !purpose.is_empty());
+    let asked = format!("files {organization} {limit} {}", purpose.unwrap_or_default());
     let after = cursor::read(&context, &asked)?;
     let services = &context.services;
-    let listed = services.files.list(organization, after, usize::try_from(limit)?).await?;
+    let listed = services.files.list(organization, purpose, after, usize::try_from(limit)?).await?;
+    let files: Vec<File> = listed.files.iter().map(|file| view(services, file, &grant)).collect();
+    let data = purpose.map(|_| files.clone());
     let body = List {
-        files: listed.files.iter().map(|file| view(services, file, &grant)).collect(),
+        open_ai: data.map(|data| OpenAiList { object: "list", data }),
+        files,
         has_more: listed.more_after.is_some(),
         next_cursor: listed.more_after.map(|id| cursor::behind(services, &asked, id)),
     };

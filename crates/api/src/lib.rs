@@ -19,6 +19,7 @@ mod alerts;
 mod answers;
 mod audit;
 mod backup;
+mod batches;
 mod billing;
 mod body;
 mod browser;
@@ -83,6 +84,7 @@ use std::collections::BTreeSet;
 
 use hyper::Method;
 
+pub use self::batches::BatchAnswers;
 pub use self::context::Context;
 pub use self::dispatch::Host as HostService;
 use self::doc::Doc;
@@ -388,6 +390,10 @@ pub const ROUTES: &[Route] = &[
     route!(&[Base], PUT, "/v1/upload/{id}", Link, File, Keyed, uploads::put, uploads::PUT),
     route!(&[Base], POST, "/api/v1/upload", Key, File, Keyed, uploads::post_for_url, uploads::POST_FOR_URL),
     route!(&[Base], POST, "/v1/files", Key, File, Keyed, uploads::post, uploads::POST),
+    route!(&[Base], POST, "/v1/batches", Key, Body, Keyed, batches::create, batches::CREATE),
+    route!(&[Base], GET, "/v1/batches", Key, Bare, Keyed, batches::list, batches::LIST),
+    route!(&[Base], GET, "/v1/batches/{batch}", Key, Bare, Keyed, batches::get, batches::GET),
+    route!(&[Base], POST, "/v1/batches/{batch}/cancel", Key, Body, Keyed, batches::cancel, batches::CANCEL),
     route!(&[Base], GET, "/v1/files", Key, Bare, Keyed, files::list, files::LIST),
     route!(&[Base], GET, "/v1/files/usage", Key, Bare, Keyed, files::usage, files::USAGE),
     route!(&[Base], GET, "/v1/files/{id}", Key, Bare, Keyed, files::get, files::GET),

@@ -13,6 +13,7 @@ use tokio::task::JoinError;
 use super::{Documents, Role};
 use orrery_agent::Agent;
 use orrery_alerts::Alerts;
+use orrery_batches::Batches;
 use orrery_catalog::Catalog;
 use orrery_chat::Chat;
 use orrery_chat::decisions::Decisions;
@@ -268,6 +269,7 @@ pub struct Services {
     pub catalog: Catalog,
     pub chains: Chains,
     pub chat: Chat,
+    pub batches: Batches,
     pub agent: Agent,
     pub decisions: Decisions,
     pub engine: Engine,

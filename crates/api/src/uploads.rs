@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::Context;
 use super::doc::{Doc, RequestDoc, ResponseDoc};
 use super::files::{missing, public_url, view};
-use orrery_domain::file::{self, Digest, File, NAME_MAX};
+use orrery_domain::file::{self, Digest, File, NAME_MAX, PURPOSE_MAX};
 use orrery_http::media_type::{self, MediaType};
 use orrery_http::{Request, Response, response};
 use orrery_records::files::{Announced, Files, Receiving};
@@ -32,6 +32,9 @@ const FIELD_MAX: usize = 1024;
 
 /// The field with the retention of the file, in seconds.
 const KEEP: &str = "expires_in_seconds";
+
+/// The field that says what the file is for.
+const PURPOSE: &str = "purpose";
 
 pub(crate) const PRESIGN: Doc = Doc {
     request: Some(RequestDoc::json::<NewUpload>()),
@@ -59,6 +62,7 @@ pub(crate) async fn presign(mut context: Context) -> Result<Response, crate::Err
         sha256: sha256.and_then(|text| Digest::parse(&text.to_ascii_lowercase())),
         size,
         keep: keep(&retention),
+        purpose: None,
         content_type,
     };
     let services = &context.services;
@@ -192,8 +196,14 @@ async fn take_form(context: Context) -> Result<wire::file::File, crate::Error> {
                 announced.keep = keep(&request::read(json!({KEEP: value}))?);
                 head.begins();
             }
+            Some(PURPOSE) => {
+                let text = short_text(&mut field, &failure).await?;
+                announced.purpose = Some(check_purpose(text)?);
+                head.begins();
+            }
             Some(_) | None => {
-                let message = "the form may have only the fields file and expires_in_seconds";
+                let message =
+                    "the form may have only the fields file, purpose and expires_in_seconds";
                 return Err(crate::Error::bad_request(message));
             }
         }
@@ -345,6 +355,17 @@ fn check_name(name: &str) -> Result<String, crate::Error> {
         )));
     }
     Ok(name.to_owned())
+}
+
+fn check_purpose(text: String) -> Result<String, crate::Error> {
+    let is_purpose = !text.is_empty()
+        && text.chars().count() <= PURPOSE_MAX
+        && !text.chars().any(char::is_control);
+    if !is_purpose {
+        let message = format!("purpose must have 1 to {PURPOSE_MAX} characters, without controls");
+        return Err(crate::Error::bad_request(message));
+    }
+    Ok(text)
 }
 
 fn keep(retention: &Retention) -> Option<Duration> {

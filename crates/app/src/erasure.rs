@@ -97,6 +97,7 @@ async fn erase(services: &Services, organization: &Organization) -> anyhow::Resu
     services.engine.erase(id).await?;
     services.agent.forget_unused(id, Duration::ZERO).await?;
     services.outbox.erase(id).await?;
+    services.batches.erase(id).await?;
     services.files.erase(id).await?;
     services.workflows.erase(id).await?;
     for table in OF_ORGANIZATION {

@@ -43,8 +43,11 @@ use self::options::{
     configured_hosts, engine_options, files_options, members_options, outbox_options, settings,
 };
 use orrery_agent::{self as agent, Agent, servers};
-use orrery_api::{self as api, Documents, HostAddress, Readiness, Role, Services, Settings};
+use orrery_api::{
+    self as api, BatchAnswers, Documents, HostAddress, Readiness, Role, Services, Settings,
+};
 use orrery_backup::Source;
+use orrery_batches::Batches;
 use orrery_catalog::Catalog;
 use orrery_config::secret::Secret;
 use orrery_config::{Config, TlsMode};
@@ -156,6 +159,7 @@ fn open(
         agent: Agent::new(dependencies, router::agent_options(config)),
         decisions: router::decisions(config, tasks, &clock, &chat),
         chat,
+        batches: Batches::new(store.clone(), clock.clone(), files.clone()),
         settings: Settings { control_token, ..settings(config, hosts) },
         started_at: clock.now(),
         readiness: Readiness::default(),
@@ -497,6 +501,10 @@ async fn attend(running: &Running, config: &Config, started: PayloadId) -> anyho
     ));
     tasks.spawn(erasure::run(Arc::clone(services), tasks.clone()));
     tasks.spawn(alerts::run(Arc::clone(services), tasks.clone()));
+    let answers = Arc::new(BatchAnswers::new(Arc::clone(services)));
+    let engine = services.engine.clone();
+    let is_held_back = move || engine.paused_since().is_some();
+    tasks.spawn(services.batches.clone().run(answers, tasks.clone(), is_held_back));
     tasks.spawn(backups::run(Arc::clone(services), tasks.clone(), config.clone()));
     tasks.spawn(private::keep_closed(config.data_dir.clone(), tasks.clone()));
     Ok(())

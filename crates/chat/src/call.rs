@@ -4,6 +4,8 @@
 //! connection to the model, and records the call with the output sent so far. The reservation and
 //! the count of tokens in flight are released once the record is on disk.
 
+use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -62,6 +64,30 @@ pub enum Answer {
 /// The channel for the response. It is closed if the client has disconnected.
 pub(super) type Reply = oneshot::Sender<Result<Answer, Error>>;
 
+/// How a call ended, for the [`Companion`] of its record.
+#[derive(Debug, Clone, Copy)]
+pub enum Outcome<'a> {
+    /// The answer as JSON.
+    Answered(&'a Bytes),
+    Failed(&'a Failure),
+    /// The caller was dropped before the answer began.
+    Cancelled,
+}
+
+/// A future that resolves to writes.
+pub type Companions<'a> =
+    Pin<Box<dyn Future<Output = Result<Commit, orrery_storage::Error>> + Send + 'a>>;
+
+/// Writes that become durable in the commit that records a call and its charge.
+pub trait Companion: fmt::Debug + Send + Sync {
+    /// Returns the writes for this outcome.
+    fn writes<'a>(&'a self, execution: ExecutionId, outcome: Outcome<'a>) -> Companions<'a>;
+}
+
+/// A call that runs in the background, such as a line of a batch.
+#[derive(Debug)]
+pub struct Background(pub Box<dyn Companion>);
+
 /// An admitted call.
 #[derive(Debug)]
 pub(super) struct Call {
@@ -78,6 +104,8 @@ pub(super) struct Call {
     created_at: Timestamp,
     reservation: Option<Reservation>,
     in_flight: Option<InFlight>,
+    /// `None` for a call whose client waits for the answer.
+    background: Option<Background>,
     /// The request's body, which counts toward the budget while it is in memory.
     _body: Bytes,
 }
@@ -122,6 +150,34 @@ impl Chat {
         lease: Lease,
         asked: impl FnOnce(ExecutionId) -> Option<Arc<trace::Origin>>,
     ) -> Result<Answer, Error> {
+        self.admit_and_run(caller, operation, body, lease, asked, None).await
+    }
+
+    /// Makes a call whose answer is not streamed, and which takes only permits of local models that
+    /// no other work waits for.
+    ///
+    /// # Errors
+    /// As [`Chat::call`].
+    pub async fn call_in_background(
+        &self,
+        caller: Caller,
+        operation: Operation,
+        body: Bytes,
+        lease: Lease,
+        background: Background,
+    ) -> Result<Answer, Error> {
+        self.admit_and_run(caller, operation, body, lease, |_| None, Some(background)).await
+    }
+
+    async fn admit_and_run(
+        &self,
+        caller: Caller,
+        operation: Operation,
+        body: Bytes,
+        lease: Lease,
+        asked: impl FnOnce(ExecutionId) -> Option<Arc<trace::Origin>>,
+        background: Option<Background>,
+    ) -> Result<Answer, Error> {
         let inner = Arc::clone(&self.inner);
         let request = Request::read(operation, &body)?;
         let Caller { organization, key, .. } = caller;
@@ -145,6 +201,7 @@ impl Chat {
             caller,
             reservation,
             in_flight,
+            background,
             inner,
             _body: body,
         };
@@ -211,6 +268,9 @@ impl Call {
     ) -> Result<(Begun, Option<ModelPermit>), Failure> {
         let name = &candidate.name;
         let permit = match &candidate.local {
+            Some(_) if self.background.is_some() => {
+                Some(self.inner.engine.spare_place_at(name).await)
+            }
             Some(_) => Some(place_at(&self.inner, name).await?),
             None => None,
         };
@@ -301,12 +361,12 @@ impl Call {
 
     /// Records a call without any output.
     async fn end_unanswered(self, candidate: &Candidate, end: End) {
-        if let Err(error) = self.record(candidate, &end, Came::default()).await {
+        if let Err(error) = self.record(candidate, &end, Came::default(), None).await {
             tracing::error!(%error, "failed to record chat call");
         }
     }
 
-    /// Records the end of the call.
+    /// Records the end of the call. `answer` is the complete answer, if it is not streamed.
     ///
     /// # Errors
     /// [`engine::Error`]: nothing is recorded.
@@ -315,6 +375,7 @@ impl Call {
         candidate: &Candidate,
         end: &End,
         came: Came,
+        answer: Option<&Bytes>,
     ) -> Result<(), engine::Error> {
         let Caller { organization, key, source } = self.caller;
         let (status, failure) = match end {
@@ -354,7 +415,17 @@ impl Call {
             completed_at: Some(now.max(created_at)),
             origin: self.trace.origin(),
         };
-        let mut beside = Commit::new();
+        let mut beside = match &self.background {
+            Some(Background(companion)) => {
+                let outcome = match (answer, failure) {
+                    (Some(answer), None) => Outcome::Answered(answer),
+                    (_, Some(failure)) => Outcome::Failed(failure),
+                    (None, None) => Outcome::Cancelled,
+                };
+                companion.writes(self.id, outcome).await?
+            }
+            None => Commit::new(),
+        };
         self.inner.tokens.count(&mut beside, organization, key, came.tokens.total());
         let in_flight = self.in_flight;
         let reservation = self.reservation;

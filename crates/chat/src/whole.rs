@@ -88,7 +88,7 @@ impl Call {
             let message = "the answer cannot be measured";
             let failure = Failure::new(500, ErrorClass::InternalError, message);
             let end = End::Failed(failure.clone());
-            if let Err(error) = self.record(&candidate, &end, Came::default()).await {
+            if let Err(error) = self.record(&candidate, &end, Came::default(), None).await {
                 tracing::error!(%error, "failed to record chat call");
             }
             // A disconnected client needs no answer.
@@ -101,10 +101,11 @@ impl Call {
             None => Ok(()),
         };
         let body = body.and_then(|()| with_cost(&mut answer, came.tokens, came.cost));
+        let body = body.map(Bytes::from);
         let came = Came { first_byte: Some(first_byte), content: meter.take_content(), ..came };
-        let recorded = self.record(&candidate, &End::Done, came).await;
+        let recorded = self.record(&candidate, &End::Done, came, body.as_ref().ok()).await;
         let replied = match (recorded, body) {
-            (Ok(()), Ok(body)) => Ok(Answer::Whole { execution, body: body.into() }),
+            (Ok(()), Ok(body)) => Ok(Answer::Whole { execution, body }),
             (Err(error), _) => Err(error.into()),
             (Ok(()), Err(error)) => {
                 let message = format!("failed to serialize the answer: {error}");

@@ -14,6 +14,9 @@ const TYPE_MAX: usize = 128;
 /// Maximum length of a stored file name, in characters.
 pub const NAME_MAX: usize = 255;
 
+/// Maximum length of a file's purpose, in characters.
+pub const PURPOSE_MAX: usize = 64;
+
 /// The source of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -74,6 +77,9 @@ pub struct File {
     pub size: u64,
     pub sha256: Digest,
     pub source: FileSource,
+    /// What the client wants to do with the file, such as `batch`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub purpose: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub execution: Option<ExecutionId>,
     pub created_at: Timestamp,

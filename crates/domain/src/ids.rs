@@ -99,6 +99,8 @@ ids! {
     BulkId,
     /// A bulk job.
     JobId,
+    /// A batch of requests.
+    BatchId,
     /// A webhook delivery, with all of its attempts and redeliveries.
     DeliveryId,
     /// A webhook endpoint of an organization.

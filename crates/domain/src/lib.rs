@@ -11,6 +11,7 @@
 pub mod account;
 pub mod agent;
 pub mod attempt;
+pub mod batch;
 pub mod bulk;
 pub mod bytes;
 pub mod calendar;

@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::account::{ApiKey, LedgerEntry, Organization};
+use crate::batch::{Batch, LineAnswer};
 use crate::bulk::Job;
 use crate::chain::Chain;
 use crate::delivery::DeliveryProgress;
@@ -59,6 +60,14 @@ impl Record for Organization {
 
 impl Record for Job {
     const NAME: &'static str = "bulk job";
+}
+
+impl Record for Batch {
+    const NAME: &'static str = "batch";
+}
+
+impl Record for LineAnswer {
+    const NAME: &'static str = "batch answer";
 }
 
 impl Record for Chain {

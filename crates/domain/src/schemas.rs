@@ -12,7 +12,7 @@ use crate::member::{LinkKind, MemberRole};
 use crate::model::OutputType;
 use crate::schedule::Overlap;
 use crate::waits_for::WaitsFor;
-use crate::{bulk, ids, step, webhook_endpoint, workflow};
+use crate::{batch, bulk, ids, step, webhook_endpoint, workflow};
 
 macro_rules! ids {
     ($($name:ident),+ $(,)?) => {$(
@@ -89,6 +89,11 @@ enumerations! {
         = "The role of a member. Each organization has one Owner.";
     "FileSource": FileSource [Upload, Output]
         = "Whether a file was uploaded, or is the output of a model.";
+    "BatchEndpoint": batch::Endpoint [ChatCompletions, Embeddings]
+        = "The route that answers the lines of a batch.";
+    "BatchStatus": batch::Status [
+        Validating, Failed, InProgress, Finalizing, Completed, Expired, Cancelling, Cancelled
+    ] = "The status of a batch.";
     "BulkJobAction": bulk::Action [Cancel, Redrive, Pause, Resume, Delete]
         = "What a bulk job does with each execution.";
     "BulkJobStatus": bulk::Status [Running, Completed, Cancelled]

@@ -4,6 +4,7 @@
 //! process.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::value::RawValue;
 
@@ -16,6 +17,9 @@ use orrery_domain::money::Usd;
 use orrery_records::billing::{self, Price, Reservation};
 use orrery_runtime::new_id;
 use orrery_storage::Commit;
+
+/// Time between two attempts to take a permit that no other work wants.
+const SPARE_INTERVAL: Duration = Duration::from_millis(20);
 
 /// An ended call.
 #[derive(Debug)]
@@ -66,6 +70,16 @@ impl Engine {
             return Err(Error::QueueFull { queued: full.queued });
         }
         Ok(self.inner.acquire_permit(model, false).granted().await)
+    }
+
+    /// Acquires a permit of a catalog model that no other work wants, waiting until there is one.
+    pub async fn spare_place_at(&self, model: &str) -> ModelPermit {
+        loop {
+            if let Some(permit) = self.inner.acquire_spare_permit(model) {
+                return permit;
+            }
+            tokio::time::sleep(SPARE_INTERVAL).await;
+        }
     }
 
     /// Records an ended call. Its history row, its charge and `beside` are one commit, which

@@ -144,6 +144,14 @@ tables! {
     BulkJob = b'8',
     /// Unfinished bulk jobs, oldest first.
     BulkJobOpen = b'9',
+    /// Batches by organization, newest first.
+    Batch = b'+',
+    /// Unfinished batches, oldest first.
+    BatchOpen = b'-',
+    /// Answers to the lines of batches, by batch and number of the line.
+    BatchLine = b'_',
+    /// Answered and failed lines of batches: counters.
+    BatchCount = b'=',
     /// The number and bytes of executions' descendants, by root: counters.
     Tree = b'0',
 }

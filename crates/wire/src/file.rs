@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{Time, pattern};
-use orrery_domain::file::{self, FileSource, NAME_MAX, Upload};
+use orrery_domain::file::{self, FileSource, NAME_MAX, PURPOSE_MAX, Upload};
 use orrery_domain::ids::{ExecutionId, FileId};
 
 /// Minimum retention of a file, in seconds.
@@ -13,7 +13,7 @@ pub const KEEP_MIN: u64 = 60;
 pub const KEEP_MAX: u64 = 31_536_000;
 
 /// A file, or a pending presigned upload.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct File {
     /// The ID of the file.
     pub id: FileId,
@@ -27,6 +27,13 @@ pub struct File {
     pub sha256: Option<String>,
     /// Whether the file was uploaded or produced by a model.
     pub source: FileSource,
+    /// The object type for OpenAI's clients: always `file`.
+    pub object: &'static str,
+    /// The size in bytes, for OpenAI's clients.
+    pub bytes: Option<u64>,
+    /// What the file is for, as given with the upload, or `batch_output`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub purpose: Option<String>,
     /// The execution that produced this file as an output.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub execution_id: Option<ExecutionId>,
@@ -36,7 +43,8 @@ pub struct File {
     pub expires_at: Time,
     /// A URL for the content that needs no API key.
     pub url: String,
-    /// Whether the content has been uploaded.
+    /// Whether the content has been uploaded: `pending` or `ready`. A file with a purpose is
+    /// `processed` instead of `ready`.
     pub status: FileStatus,
 }
 
@@ -46,6 +54,8 @@ pub struct File {
 pub enum FileStatus {
     Ready,
     Pending,
+    /// The status of a file with a purpose, as in OpenAI's API.
+    Processed,
 }
 
 impl File {
@@ -59,11 +69,17 @@ impl File {
             size: Some(file.size),
             sha256: Some(file.sha256.to_string()),
             source: file.source,
+            object: "file",
+            bytes: Some(file.size),
+            purpose: file.purpose.clone(),
             execution_id: file.execution,
             created_at: file.created_at.into(),
             expires_at: file.expires_at.into(),
             url,
-            status: FileStatus::Ready,
+            status: match file.purpose {
+                Some(_) => FileStatus::Processed,
+                None => FileStatus::Ready,
+            },
         }
     }
 
@@ -77,6 +93,9 @@ impl File {
             size: upload.size,
             sha256: upload.sha256.map(|digest| digest.to_string()),
             source: FileSource::Upload,
+            object: "file",
+            bytes: upload.size,
+            purpose: None,
             execution_id: None,
             created_at: upload.created_at.into(),
             expires_at: upload.expires_at.into(),
@@ -92,10 +111,23 @@ impl File {
 pub struct List {
     /// The files, newest first.
     pub files: Vec<File>,
+    /// The files again, in OpenAI's format; only with `purpose`.
+    #[serde(flatten)]
+    pub open_ai: Option<OpenAiList>,
     /// Whether there is another page.
     pub has_more: bool,
     /// The `cursor` for the next page.
     pub next_cursor: Option<String>,
+}
+
+/// The fields of a list in OpenAI's format.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "OpenAiFileList")]
+pub struct OpenAiList {
+    /// The object type: always `list`.
+    pub object: &'static str,
+    /// The files, newest first.
+    pub data: Vec<File>,
 }
 
 /// The URL of an uploaded file.
@@ -175,6 +207,9 @@ pub struct FileForm {
     /// The content, with a content type and a filename.
     #[schemars(extend("format" = "binary"))]
     pub file: String,
+    /// What the file is for, such as `batch`. Any text.
+    #[schemars(length(min = 1, max = PURPOSE_MAX))]
+    pub purpose: Option<String>,
     #[schemars(flatten)]
     pub retention: Retention,
 }

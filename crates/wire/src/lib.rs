@@ -16,6 +16,7 @@ pub mod agent;
 pub mod agent_event;
 pub mod answer;
 pub mod apply;
+pub mod batch;
 pub mod bulk_job;
 pub mod chain;
 pub mod chat;

@@ -1,14 +1,17 @@
 //! The real Cog server from PyPI, with the predictor of `tests/cog`.
 
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
 use rustix::process::Signal;
 
+use super::process::own_address;
 use super::python::installed;
 use super::signal;
+
+/// The port of a server.
+const PORT: u16 = 5000;
 
 /// A Cog server, which ends when dropped.
 #[derive(Debug)]
@@ -23,7 +26,7 @@ impl Cog {
         static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
         let programs = INSTALLED.get_or_init(|| installed("cog"));
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cog");
-        let port = free_port();
+        let address = own_address();
         // Run it behind a guard, so that no process remains if the test panics.
         let path = std::env::var("PATH").unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_orrery"))
@@ -34,9 +37,9 @@ impl Cog {
             .arg(std::env::temp_dir())
             .arg("--")
             .arg(programs.join("python"))
-            .args(["-m", "cog.server.http", "--host", "127.0.0.1"])
+            .args(["-m", "cog.server.http", "--host", &address.to_string()])
             .env("PATH", format!("{}:{path}", programs.display()))
-            .env("PORT", port.to_string())
+            .env("PORT", PORT.to_string())
             .env("COG_PREDICT_TYPE_STUB", "predict.py:Predictor")
             .env("PYTHONDONTWRITEBYTECODE", "1")
             .stdin(Stdio::null())
@@ -44,7 +47,7 @@ impl Cog {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        Self { child, url: format!("http://127.0.0.1:{port}") }
+        Self { child, url: format!("http://{address}:{PORT}") }
     }
 }
 
@@ -53,9 +56,4 @@ impl Drop for Cog {
         signal(self.child.id(), Signal::TERM);
         drop(self.child.wait());
     }
-}
-
-/// Returns a free port. If another process takes it before the server does, the test fails.
-pub(super) fn free_port() -> u16 {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
 }

@@ -9,9 +9,12 @@ use rustix::process::Signal;
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::cog::free_port;
+use super::process::own_address;
 use super::python::installed;
 use super::signal;
+
+/// The port for HTTP; gRPC and metrics use the next ones.
+const PORT: u16 = 8080;
 
 /// An MLServer process, which ends when dropped.
 #[derive(Debug)]
@@ -31,10 +34,10 @@ impl MlServer {
         let folder = tempfile::tempdir().unwrap();
         let name = "model-settings.json";
         fs::copy(model.join(name), folder.path().join(name)).unwrap();
-        let port = free_port();
+        let address = own_address();
         let settings = json!({
-            "host": "127.0.0.1", "http_port": port, "grpc_port": free_port(),
-            "metrics_port": free_port(), "parallel_workers": 0, "debug": false,
+            "host": address, "http_port": PORT, "grpc_port": PORT + 1,
+            "metrics_port": PORT + 2, "parallel_workers": 0, "debug": false,
         });
         fs::write(folder.path().join("settings.json"), settings.to_string()).unwrap();
         // Run it behind a guard, so that no process remains if the test panics.
@@ -55,7 +58,7 @@ impl MlServer {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        Self { child, url: format!("http://127.0.0.1:{port}"), _folder: folder }
+        Self { child, url: format!("http://{address}:{PORT}"), _folder: folder }
     }
 }
 

@@ -29,11 +29,11 @@ pub(crate) struct Process {
     child: Child,
 }
 
-/// Returns a loopback address for one service of one test process, starting at 127.128.0.0.
-fn own_address() -> Ipv4Addr {
+/// Returns a loopback address for one program or service of one test process, starting at 127.128.0.0.
+pub(super) fn own_address() -> Ipv4Addr {
     static MADE: AtomicU32 = AtomicU32::new(0);
-    const OF_A_PROCESS: u32 = 100;
-    let place = (std::process::id() % 60_000) * OF_A_PROCESS + MADE.fetch_add(1, Ordering::Relaxed);
+    const OF_A_PROCESS: u32 = 1000;
+    let place = (std::process::id() % 8_000) * OF_A_PROCESS + MADE.fetch_add(1, Ordering::Relaxed);
     Ipv4Addr::from(0x7F80_0000 + place)
 }
 

@@ -1,7 +1,7 @@
 //! A reverse proxy in front of a service, with the configuration in `docs/examples/proxy`.
 
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -10,8 +10,11 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
+use super::process::own_address;
 use super::until;
 
+/// The port of a proxy.
+const PORT: u16 = 8443;
 /// The name of the service's own port, without a proxy.
 const NONE: &str = "one-port";
 /// The addresses in the examples: of the service, and of the proxy.
@@ -39,8 +42,8 @@ impl Proxy {
         // Traefik recognizes the format by the file's name.
         let is_yaml = Path::new(name).extension().is_some_and(|extension| extension == "yml");
         let at = folder.path().join(if is_yaml { "config.yml" } else { "config" });
-        // Free until another process takes it, which a proxy cannot avoid: it takes no socket.
-        let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
+        // Proxies cannot report a port that the system chose, so each has an address of its own.
+        let address = SocketAddr::from((own_address(), PORT));
         let example = fs::read_to_string(top.join("docs/examples/proxy").join(name)).unwrap();
         let example = example.replace(SERVICE, &service.to_string());
         let (program, arguments, text) = match name {

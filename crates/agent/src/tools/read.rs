@@ -153,7 +153,7 @@ impl Use<'_> {
     }
 
     async fn list_files(&self, limit: usize) -> Result<Outcome, engine::Error> {
-        let listed = self.inner.files.list(self.organization(), None, limit).await;
+        let listed = self.inner.files.list(self.organization(), None, None, limit).await;
         let files = listed.map_err(|error| {
             let reason = error.to_string();
             engine::Error::Storage(storage::Error::Unavailable { reason })

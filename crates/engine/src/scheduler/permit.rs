@@ -53,6 +53,23 @@ impl Inner {
     }
 }
 
+impl Inner {
+    /// Takes a model permit on behalf of the task's organization if nothing waits for it and
+    /// another permit stays free for other work, unless the model has only one.
+    pub(crate) fn acquire_spare_permit(self: &Arc<Self>, slug: &str) -> Option<ModelPermit> {
+        let lane = lane_of_model(slug);
+        self.open_lane(&lane);
+        let of = turns::holder();
+        let mut lanes = self.lanes();
+        let load = lanes.load(&lane);
+        let has_spare = load.running + usize::from(load.cap > 1) < load.cap;
+        let is_taken = has_spare && load.queued == 0 && lanes.try_acquire(&lane, of);
+        drop(lanes);
+        let since = runtime::monotonic_now();
+        is_taken.then(|| ModelPermit { inner: Arc::clone(self), lane, of, wait: None, since })
+    }
+}
+
 impl ModelPermit {
     /// Whether the permit is already granted.
     pub const fn is_granted(&self) -> bool {

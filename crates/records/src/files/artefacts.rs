@@ -87,6 +87,7 @@ impl Files {
             filename: artefact.filename,
             content_type: artefact.content_type,
             source: FileSource::Output,
+            purpose: None,
             keep: None,
         };
         let file = self.keep(new, artefact.source).await?;

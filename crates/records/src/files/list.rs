@@ -11,6 +11,10 @@ use orrery_storage::record::decode;
 /// The sweep deletes expired files every minute.
 const EXPIRED_MAX: usize = 10_000;
 
+/// Maximum number of files with another purpose that are read for a page, which then may have fewer
+/// files than its limit.
+const SCANNED_MAX: usize = 10_000;
+
 /// A page of an organization's files, newest first.
 #[derive(Debug)]
 pub struct Listed {
@@ -27,14 +31,16 @@ pub struct Usage {
 }
 
 impl Files {
-    /// Lists up to `limit` files after `after`. The cost depends on the number of listed files and
-    /// of expired files between them that have not been deleted yet.
+    /// Lists up to `limit` files after `after`, only those with this `purpose` if there is one. The
+    /// cost depends on the number of listed files, of expired files between them that have not been
+    /// deleted yet, and of up to [`SCANNED_MAX`] files with another purpose.
     ///
     /// # Errors
     /// [`Error::Storage`].
     pub async fn list(
         &self,
         organization: OrganizationId,
+        purpose: Option<&str>,
         after: Option<FileId>,
         limit: usize,
     ) -> Result<Listed, Error> {
@@ -43,9 +49,17 @@ impl Files {
         let page = Page::of(rows::files_of(organization), limit.saturating_add(1));
         let mut scan = self.shared.store.scan(Page { after, ..page });
         let mut files: Vec<File> = Vec::new();
+        let mut others = 0;
         while let Some((_, row)) = scan.next().await? {
             let file: File = decode(&row)?;
             if file.expires_at <= now {
+                continue;
+            }
+            if purpose.is_some_and(|purpose| file.purpose.as_deref() != Some(purpose)) {
+                others += 1;
+                if others >= SCANNED_MAX {
+                    return Ok(Listed { files, more_after: Some(file.id) });
+                }
                 continue;
             }
             if files.len() == limit {

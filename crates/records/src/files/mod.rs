@@ -92,12 +92,24 @@ struct NewFile {
     filename: Option<String>,
     content_type: String,
     source: FileSource,
+    purpose: Option<String>,
     /// How long the file is kept; `None` for the default retention.
     keep: Option<Duration>,
 }
 
+/// A file that the service writes for an organization.
+#[derive(Debug)]
+pub struct Report {
+    /// An existing file with this ID is replaced.
+    pub id: FileId,
+    pub organization: OrganizationId,
+    pub filename: String,
+    pub content_type: &'static str,
+    pub purpose: &'static str,
+}
+
 /// The source of a new file's bytes.
-type Source = Box<dyn Read + Send>;
+pub type Source = Box<dyn Read + Send>;
 
 struct Shared {
     store: Store,
@@ -174,6 +186,33 @@ impl Files {
         self.finalize(new, received, Commit::new()).await
     }
 
+    /// Stores a file that the service writes. When this function returns, the bytes, the file's row
+    /// and the changes in `beside` are durable.
+    ///
+    /// # Errors
+    /// [`Error::Disk`] if `source` or the disk fails; [`Error::Storage`].
+    pub async fn keep_report(
+        &self,
+        report: Report,
+        mut source: Source,
+        beside: Commit,
+    ) -> Result<File, Error> {
+        let Report { id, organization, filename, content_type, purpose } = report;
+        let new = NewFile {
+            id,
+            organization,
+            execution: None,
+            filename: Some(filename),
+            content_type: content_type.to_owned(),
+            source: FileSource::Output,
+            purpose: Some(purpose.to_owned()),
+            keep: None,
+        };
+        let blobs = self.shared.blobs.clone();
+        let received = blocking(move || Ok(blobs.receive(&mut *source, u64::MAX)?)).await?;
+        self.finalize(new, received, beside).await
+    }
+
     /// Turns received bytes into a file. When this function returns, the bytes, the file's row and
     /// the changes in `beside` are durable.
     async fn finalize(
@@ -194,6 +233,7 @@ impl Files {
             size: written.size,
             sha256: written.digest,
             source: new.source,
+            purpose: new.purpose,
             execution: new.execution,
             created_at: shared.clock.now(),
             // If the clock is behind, an expiry based on it could have passed once the clock is

@@ -137,6 +137,7 @@ mod tests {
             size: 3,
             sha256: Digest([3; 32]),
             source: FileSource::Output,
+            purpose: None,
             execution: None,
             created_at: Timestamp::from_micros(4),
             expires_at: Timestamp::from_micros(5),

@@ -30,6 +30,8 @@ pub struct Announced {
     /// The size in bytes.
     pub size: Option<u64>,
     pub sha256: Option<Digest>,
+    /// What the client wants to do with the file.
+    pub purpose: Option<String>,
     /// How long the file is kept; `None` for the default retention.
     pub keep: Option<Duration>,
 }
@@ -233,6 +235,7 @@ impl Receiving {
             filename: announced.filename,
             content_type: announced.content_type,
             source: FileSource::Upload,
+            purpose: announced.purpose,
             keep: announced.keep,
         };
         match files.finalize(new, incoming, beside).await {
@@ -252,6 +255,7 @@ impl From<&Upload> for Announced {
             content_type: upload.content_type.clone(),
             size: upload.size,
             sha256: upload.sha256,
+            purpose: None,
             keep: upload.keep_seconds.map(Duration::from_secs),
         }
     }

@@ -1,0 +1,260 @@
+//! Batches: files of requests that are answered in the background (`docs/spec/chat.md`, "Batches").
+
+use std::sync::Arc;
+
+use http_body_util::BodyExt as _;
+use hyper::StatusCode;
+use serde_json::value::RawValue;
+
+use super::doc::{Doc, ErrorForm, Kind, Param, RequestDoc, ResponseDoc};
+use super::idempotency_key::{self, Creation};
+use super::{Context, Services};
+use orrery_batches::{self as batches, Answered, Answering, Answers, LineRecord, New};
+use orrery_chat::{self as chat, Background, Caller, Companion, Companions, Failure, Outcome};
+use orrery_domain::batch::{self, Endpoint};
+use orrery_domain::chat::Operation;
+use orrery_domain::classify::ErrorClass;
+use orrery_domain::ids::{BatchId, ExecutionId, FileId};
+use orrery_engine as engine;
+use orrery_http::request::Peer;
+use orrery_http::{self as http, Response, response};
+use orrery_records::idempotency::StoredResponse;
+use orrery_runtime::new_id;
+use orrery_storage::Commit;
+use orrery_wire::batch::{List, Request, View};
+
+const LIMIT_DEFAULT: u64 = 20;
+const LIMIT_MAX: u64 = 100;
+
+const NO_BATCH: ResponseDoc = ResponseDoc::error(404, "Batch not found");
+const BATCH: ResponseDoc = ResponseDoc::json::<View>(200, "The batch with its progress");
+
+pub(crate) const CREATE: Doc = Doc {
+    errors: ErrorForm::OpenAi,
+    request: Some(RequestDoc::json::<Request>()),
+    is_idempotent: true,
+    responses: &[
+        ResponseDoc::json::<View>(200, "The batch, which is durable"),
+        ResponseDoc::error(429, "Too many batches are unfinished"),
+    ],
+    description: "Answers the requests in a file of JSON lines in the background, at most 50,000 \
+                  lines and 200 MiB. Each line is answered and charged once, even after a crash, \
+                  and yields to live calls. Poll the batch for its progress; when it has ended, \
+                  `output_file_id` and `error_file_id` name the files with the results. Lines \
+                  that are not answered within 24 hours expire.",
+    ..Doc::new("chat", "create_batch", "Create a batch")
+};
+
+/// `POST /v1/batches`
+pub(crate) async fn create(mut context: Context) -> Result<Response, crate::Error> {
+    let caller = context.caller()?;
+    let organization = caller.organization;
+    let bytes = context.request.body().await?;
+    let services = &context.services;
+    let claim = match idempotency_key::begin(&context, organization, "batch", &bytes).await? {
+        Creation::New(claim) => claim,
+        Creation::Replay(answered) => {
+            let id = idempotency_key::created_id(&answered)?;
+            return Ok(view(&services.batches.get(organization, id).await?));
+        }
+    };
+    let request: Request = http::request::parse(&bytes)?;
+    let input_file: FileId = request.input_file_id.parse().map_err(crate::Error::internal)?;
+    let id: BatchId = new_id();
+    let new = New {
+        id,
+        organization,
+        key: caller.key,
+        source: context.source(),
+        endpoint: request.endpoint,
+        input_file,
+        metadata: request.metadata.unwrap_or_default(),
+    };
+    let beside = claim.commit(StoredResponse::created(id))?;
+    let batch = services.batches.create(new, beside).await?;
+    Ok(response::json(StatusCode::OK, &View::of(&batch, 0, 0)))
+}
+
+pub(crate) const GET: Doc = Doc {
+    errors: ErrorForm::OpenAi,
+    responses: &[BATCH, NO_BATCH],
+    description: "Returns the batch with its progress. The last 1,000 ended batches of an \
+                  organization are kept.",
+    ..Doc::new("chat", "get_batch", "Get a batch")
+};
+
+/// `GET /v1/batches/{batch}`
+pub(crate) async fn get(context: Context) -> Result<Response, crate::Error> {
+    let organization = context.caller()?.organization;
+    let batches = &context.services.batches;
+    Ok(view(&batches.get(organization, id_of(&context)?).await?))
+}
+
+pub(crate) const LIST: Doc = Doc {
+    errors: ErrorForm::OpenAi,
+    query: &[
+        Param::limit(LIMIT_MAX, LIMIT_DEFAULT),
+        Param::new("after", Kind::Text, "The `last_id` of the previous page"),
+    ],
+    responses: &[ResponseDoc::json::<List>(200, "The batches, newest first")],
+    description: "Returns a page of the organization's batches, newest first. Pass `last_id` as \
+                  `after` for the next page.",
+    ..Doc::new("chat", "list_batches", "List batches")
+};
+
+/// `GET /v1/batches?limit=&after=`
+pub(crate) async fn list(context: Context) -> Result<Response, crate::Error> {
+    let organization = context.caller()?.organization;
+    let query = &context.request.query;
+    let limit = query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)?;
+    let after = query.get("after").filter(|after| !after.is_empty());
+    let after = after.map(|name| batch::parse_name(name).ok_or_else(missing)).transpose()?;
+    let batches = &context.services.batches;
+    let listed = batches.list(organization, after, usize::try_from(limit)?).await?;
+    let data: Vec<View> =
+        listed.batches.iter().map(|one| View::of(&one.batch, one.completed, one.failed)).collect();
+    let body = List {
+        object: "list",
+        first_id: data.first().map(|first| first.id.clone()),
+        last_id: data.last().map(|last| last.id.clone()),
+        has_more: listed.has_more,
+        data,
+    };
+    Ok(response::json(StatusCode::OK, &body))
+}
+
+pub(crate) const CANCEL: Doc = Doc {
+    errors: ErrorForm::OpenAi,
+    responses: &[BATCH, NO_BATCH, ResponseDoc::error(409, "The batch has already ended")],
+    description: "Cancels the batch: no more lines are started, and those in flight are answered. \
+                  The results so far are in the output files. Cancelling a cancelled batch \
+                  changes nothing and returns 200.",
+    ..Doc::new("chat", "cancel_batch", "Cancel a batch")
+};
+
+/// `POST /v1/batches/{batch}/cancel`
+pub(crate) async fn cancel(context: Context) -> Result<Response, crate::Error> {
+    let organization = context.caller()?.organization;
+    let batches = &context.services.batches;
+    Ok(view(&batches.cancel(organization, id_of(&context)?).await?))
+}
+
+fn view(progress: &batches::Progress) -> Response {
+    let body = View::of(&progress.batch, progress.completed, progress.failed);
+    response::json(StatusCode::OK, &body)
+}
+
+fn id_of(context: &Context) -> Result<BatchId, crate::Error> {
+    batch::parse_name(context.request.param("batch")).ok_or_else(missing)
+}
+
+pub(crate) fn missing() -> crate::Error {
+    crate::Error::not_found("batch not found")
+}
+
+/// Answers the lines of batches through the chat router.
+#[derive(Debug, Clone)]
+pub struct BatchAnswers(Arc<Services>);
+
+impl BatchAnswers {
+    /// Uses the services of a running service.
+    #[must_use]
+    pub const fn new(services: Arc<Services>) -> Self {
+        Self(services)
+    }
+}
+
+impl Answers for BatchAnswers {
+    fn answer(&self, request: batches::Request) -> Answering<'_> {
+        Box::pin(async move {
+            let batches::Request { organization, key, source, endpoint, body, record } = request;
+            let services = &self.0;
+            let operation = match endpoint {
+                Endpoint::ChatCompletions => Operation::Chat,
+                Endpoint::Embeddings => Operation::Embeddings,
+            };
+            let caller = Caller { organization, key, source };
+            // All batches share the answers' memory as one more client.
+            let lease = services.bodies.lease(&Peer::Tcp(([0, 0, 0, 0], 0).into()));
+            let companion = Background(Box::new(LineCompanion(record)));
+            let called =
+                services.chat.call_in_background(caller, operation, body, lease, companion).await;
+            match called {
+                Ok(_) | Err(chat::Error::Failed { .. }) => Answered::Called,
+                Err(chat::Error::Engine(engine::Error::Stopping)) => Answered::Stopping,
+                Err(
+                    chat::Error::TokensUsedUp { .. }
+                    | chat::Error::TokensReserved { .. }
+                    | chat::Error::Engine(_)
+                    | chat::Error::Chains(_),
+                ) => Answered::Later,
+                Err(
+                    error @ (chat::Error::Invalid(_)
+                    | chat::Error::NoModel { .. }
+                    | chat::Error::Unserved { .. }),
+                ) => refused(error.into()).await,
+            }
+        })
+    }
+}
+
+/// Converts an error to the answer of a line, in OpenAI's format.
+async fn refused(error: crate::Error) -> Answered {
+    let (status, body) = body_of(error).await;
+    Answered::Refused { status, body }
+}
+
+/// Returns the status and the body that an OpenAI client would get.
+async fn body_of(error: crate::Error) -> (u16, Box<RawValue>) {
+    let (head, body) = error.into_open_ai_response().into_parts();
+    let bytes = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+    let text = String::from_utf8(bytes.into()).unwrap_or_default();
+    let body = RawValue::from_string(text).unwrap_or_else(|_not_json| RawValue::NULL.to_owned());
+    (head.status.as_u16(), body)
+}
+
+/// Stores the answer to a line in the commit that records its call.
+#[derive(Debug)]
+struct LineCompanion(LineRecord);
+
+impl Companion for LineCompanion {
+    fn writes<'a>(&'a self, execution: ExecutionId, outcome: Outcome<'a>) -> Companions<'a> {
+        Box::pin(async move {
+            let id = execution.to_string();
+            match outcome {
+                Outcome::Answered(answer) => {
+                    let text = String::from_utf8_lossy(answer).into_owned();
+                    let body = RawValue::from_string(text);
+                    let body = body.unwrap_or_else(|_not_json| RawValue::NULL.to_owned());
+                    self.0.writes(200, &id, &body).await
+                }
+                Outcome::Failed(failure) if is_transient(failure) && !self.0.is_last_attempt() => {
+                    Ok(Commit::new())
+                }
+                Outcome::Failed(failure) => {
+                    let failure = failure.clone();
+                    let error = chat::Error::Failed { execution, failure };
+                    let (status, body) = body_of(error.into()).await;
+                    self.0.writes(status, &id, &body).await
+                }
+                Outcome::Cancelled => Ok(Commit::new()),
+            }
+        })
+    }
+}
+
+/// Whether a later attempt may succeed.
+fn is_transient(failure: &Failure) -> bool {
+    match failure.class {
+        ErrorClass::ExecutionTimeout
+        | ErrorClass::ProviderError
+        | ErrorClass::ProviderRateLimit
+        | ErrorClass::ProviderUnavailable
+        | ErrorClass::InternalError => failure.status == 429 || failure.status >= 500,
+        ErrorClass::ContentModeration
+        | ErrorClass::InvalidUserInput
+        | ErrorClass::InvalidModelConfig
+        | ErrorClass::ProviderAuth
+        | ErrorClass::Unknown => false,
+    }
+}
