@@ -79,7 +79,7 @@ fn unreadable_models_folder_is_not_logged_as_an_invalid_manifest() {
     for (file, content, said) in [
         ("models.d", "not a folder", "the models folder cannot be read"),
         ("models.d/broken.toml", "slug = 1\n", "broken.toml:1:8: "),
-        ("models.d/--.gguf", "GGUF", "its name yields no slug"),
+        ("models.d/--.gguf", "GGUF", "its name contains no valid slug"),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let setup = Setup::new(folder.path(), &folder.path().join("data"), "");

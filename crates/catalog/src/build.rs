@@ -16,7 +16,7 @@ use orrery_schema::{self as schema, Schema};
 const BUILTIN_TIMEOUT: Duration = Duration::from_secs(120);
 const BUILTIN_QUEUE_LIMIT: usize = 10_000;
 
-/// Builds the model of a manifest without starting any process.
+/// Builds a model from its manifest without starting any process.
 ///
 /// # Errors
 /// Fails if the request schema is invalid.
@@ -74,7 +74,7 @@ fn schema(
 }
 
 impl Model {
-    /// Returns the same model with the interface that it reports now.
+    /// Returns a copy of this model with the given interface, which its runner reports.
     pub(super) fn with_interface(
         &self,
         manifest: &Manifest,

@@ -5,7 +5,7 @@
 //! its model stays in use; deleting a file removes its model. The engine reads the catalog through
 //! its trait `engine::Models`.
 //!
-//! This crate starts no runs: the engine and the chat router do.
+//! This crate never starts runs; the engine and the chat router do that.
 
 mod build;
 mod detail;
@@ -58,19 +58,19 @@ pub struct Model {
     pub concurrency: usize,
     pub queue_limit: usize,
     pub timeout: Duration,
-    /// Retry policy of predictions.
+    /// Retry policy for predictions.
     pub retry: Policy,
     pub runner: Arc<dyn Runner>,
     /// The runner's type, as written in manifests.
     pub runner_type: &'static str,
-    /// The interface that the model had reported when this struct was built.
+    /// The interface that the model had reported by the time this struct was built.
     interface: Option<Arc<ModelInterface>>,
     /// See [`detail_json`].
     detail: OnceLock<Bytes>,
 }
 
 impl Model {
-    /// Returns whether the model is one of the program's own tools for texts, JSON and images.
+    /// Returns whether the model is a utility: one of the built-in tools for text, JSON and images.
     #[must_use]
     pub fn is_utility(&self) -> bool {
         self.runner_type == builtin::TYPE.name
@@ -94,7 +94,7 @@ impl Model {
         }
     }
 
-    /// Returns the error if the model does not respond or responds in a degraded way.
+    /// Returns the reason if the model does not respond or responds in a degraded way.
     #[must_use]
     pub fn complaint(&self) -> Option<String> {
         match self.runner.health() {
@@ -118,7 +118,7 @@ impl Model {
 pub struct Report {
     /// Number of models in the catalog.
     pub loaded: usize,
-    /// Errors of files; the last valid versions, if there are any, stay in use.
+    /// Errors in files. The last valid version of such a file, if any, stays in use.
     pub errors: Vec<Error>,
     /// Slugs that were removed.
     pub removed: Vec<String>,
@@ -183,8 +183,8 @@ impl std::fmt::Debug for Catalog {
 }
 
 impl Catalog {
-    /// Opens the catalog: the built-in models and the models in the directory, which may be
-    /// missing.
+    /// Opens the catalog of the built-in models and the models in the directory. The directory may
+    /// be missing.
     #[must_use]
     pub fn open(folder: PathBuf, dependencies: Dependencies) -> (Self, Report) {
         let (models, unserved) = (ArcSwap::default(), ArcSwap::default());
@@ -244,7 +244,7 @@ impl Catalog {
         self.shared.models.load().values().cloned().collect()
     }
 
-    /// Returns all models as people read them: the utilities last.
+    /// Returns all models in display order: the utilities come last.
     #[must_use]
     pub fn list_for_people(&self) -> Vec<Arc<Model>> {
         let mut all = self.list();
@@ -401,7 +401,7 @@ impl Catalog {
                 continue;
             }
             let Some(manifest) = manifest::of_model_file(&path) else {
-                let message = "its name yields no slug: give it a manifest".to_owned();
+                let message = "its name contains no valid slug: add a manifest".to_owned();
                 report.errors.push(Error { file: path, line: 0, column: 0, message });
                 continue;
             };
@@ -466,8 +466,8 @@ struct HeldBack {
     manifest: PathBuf,
 }
 
-/// Returns the slugs of files that describe models but cannot be loaded; these slugs are still
-/// treated as local.
+/// Returns the slugs of files that describe models but cannot be loaded; these slugs still count as
+/// local models.
 fn unserved(
     errors: &[Error],
     held_back: Vec<HeldBack>,
@@ -476,7 +476,7 @@ fn unserved(
 ) -> BTreeMap<Slug, Unserved> {
     let broken = errors.iter().map(|error| (error.file.clone(), error.to_string()));
     let held_back = held_back.into_iter().map(|HeldBack { file, manifest }| {
-        (file, format!("{} is invalid and may name this file", manifest.display()))
+        (file, format!("{} is invalid and may refer to this file", manifest.display()))
     });
     let mut unserved = BTreeMap::new();
     for (file, reason) in broken.chain(held_back).filter(|(file, _)| !found.contains_key(file)) {
@@ -492,7 +492,7 @@ fn unserved(
 #[derive(Debug)]
 pub struct Checked {
     pub slug: Slug,
-    /// What is probably wrong although the manifest is valid.
+    /// A probable mistake in the manifest, although it is valid.
     pub concern: Option<String>,
 }
 
@@ -512,16 +512,16 @@ pub fn check(path: &Path) -> Result<Checked, Vec<Error>> {
     Ok(Checked { slug: model.slug, concern })
 }
 
-/// A manifest or a model file, as settings refer to it.
+/// Summary of a manifest or model file, used to check settings that name models.
 #[derive(Debug)]
 pub struct Outline {
-    /// The slug that it has, or would have if it were valid.
+    /// The model's slug; for an invalid file, the slug that the model would have.
     pub slug: Slug,
     /// Whether the model serves chat completions; `None` if the file is invalid.
     pub serves_chat: Option<bool>,
 }
 
-/// Returns the outline of a file; `None` if it yields no slug.
+/// Returns the outline of a file; `None` if the file yields no slug.
 #[must_use]
 pub fn outline(path: &Path) -> Option<Outline> {
     let slug = manifest::slug_meant(path)?;

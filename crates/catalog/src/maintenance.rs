@@ -9,9 +9,9 @@ use futures_util::future::join_all;
 use super::Catalog;
 use orrery_runtime::Tasks;
 
-/// Interval of maintenance.
+/// Interval between maintenance runs.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(1);
-/// Timeout of the maintenance of one runner.
+/// Timeout for maintaining one runner.
 const MAINTENANCE_MAX: Duration = Duration::from_secs(10);
 
 impl Catalog {

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::Model;
 use orrery_domain::model::{OutputType, VERSION};
 
-/// Reference prefix of the request schema's definitions in the document.
+/// Prefix of references to the request schema's definitions in the document.
 const SCHEMAS: &str = "#/components/schemas/";
 /// Keywords with the same meaning in both dialects.
 const KEPT: &[&str] = &[
@@ -120,8 +120,8 @@ fn output(output_type: OutputType) -> Value {
     }
 }
 
-/// Returns the component name of a definition: it contains only characters that OpenAPI allows, and
-/// differs from our own names.
+/// Returns the component name for a definition. It contains only characters that OpenAPI allows,
+/// and differs from the names that the document itself defines.
 fn component(name: &str) -> String {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let name: String = name.chars().map(|c| if allowed(c) { c } else { '_' }).collect();
@@ -165,8 +165,8 @@ fn reference(target: &str) -> Value {
     let name = target.strip_prefix("#/$defs/").or_else(|| target.strip_prefix("#/definitions/"));
     match name.filter(|name| !name.contains('/')) {
         Some(name) => {
-            // A reference is a URI fragment that contains a JSON pointer, so it is unescaped in
-            // this order.
+            // A reference is a URI fragment that contains a JSON pointer, so percent-decode it
+            // before unescaping the pointer.
             let name = percent_decode_str(name).decode_utf8_lossy();
             let name = name.replace("~1", "/").replace("~0", "~");
             json!({"$ref": format!("{SCHEMAS}{}", component(&name))})
@@ -211,7 +211,7 @@ fn types(schema: &Map<String, Value>, translated: &mut Map<String, Value>) {
     }
 }
 
-/// In OpenAPI 3.0, a nullable enumeration must also list null.
+/// Adds null to a nullable enumeration, as OpenAPI 3.0 requires.
 fn nullable_enum(translated: &mut Map<String, Value>) {
     if let Some(Value::Array(values)) = translated.get_mut("enum")
         && !values.contains(&Value::Null)
@@ -220,7 +220,8 @@ fn nullable_enum(translated: &mut Map<String, Value>) {
     }
 }
 
-/// Translates exclusive bounds, which are booleans next to the inclusive bounds.
+/// Translates exclusive bounds, which OpenAPI 3.0 expresses as booleans next to the inclusive
+/// bounds.
 fn bounds(schema: &Map<String, Value>, translated: &mut Map<String, Value>) {
     for (plain, exclusive) in [("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")] {
         match (schema.get(plain), schema.get(exclusive)) {
@@ -252,7 +253,7 @@ fn children(schema: &Map<String, Value>, translated: &mut Map<String, Value>) {
         None => {}
     }
     match schema.get("additionalProperties") {
-        // The keyword would also apply to properties that match a pattern.
+        // In OpenAPI 3.0, the keyword would also apply to properties that match a pattern.
         Some(_) if schema.contains_key("patternProperties") => {}
         Some(Value::Bool(allowed)) => {
             translated.insert("additionalProperties".to_owned(), (*allowed).into());
@@ -264,7 +265,7 @@ fn children(schema: &Map<String, Value>, translated: &mut Map<String, Value>) {
     }
     for keyword in ["allOf", "anyOf", "oneOf"] {
         if let Some(Value::Array(parts)) = schema.get(keyword) {
-            // Branches that accept too much may both match.
+            // Translated branches may accept too much, so several may match, which `oneOf` forbids.
             let exact = keyword != "oneOf" || parts.iter().all(is_exact);
             alternatives(if exact { keyword } else { "anyOf" }, parts, translated);
         }
@@ -275,7 +276,7 @@ fn children(schema: &Map<String, Value>, translated: &mut Map<String, Value>) {
     }
 }
 
-/// Whether the translation of a schema is known to accept exactly the same values.
+/// Returns whether the translation of a schema is known to accept exactly the same values.
 fn is_exact(schema: &Value) -> bool {
     let Value::Object(fields) = schema else { return true };
     fields.iter().all(|(keyword, value)| match (keyword.as_str(), value) {
@@ -299,7 +300,7 @@ fn alternatives(keyword: &str, parts: &[Value], translated: &mut Map<String, Val
     if named.is_empty() {
         return;
     }
-    // `types` may have added alternatives already; both sets must hold.
+    // `types` may have added alternatives already; a value must match both sets.
     if let Some(Value::Array(types)) = translated.remove(keyword) {
         let both = vec![json!({keyword: types}), json!({keyword: named})];
         let all = translated.entry("allOf").or_insert_with(|| json!([]));

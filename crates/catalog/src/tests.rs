@@ -1,4 +1,4 @@
-//! The catalog of a directory whose files change.
+//! Tests the catalog of a directory whose files change.
 
 use serde_json::json;
 
@@ -62,7 +62,7 @@ fn catalog_keeps_its_models_while_the_folder_cannot_be_read() {
     fs::write(folder.path().join("a.toml"), manifest("team/a", "First")).unwrap();
     assert!(catalog.reload().errors.is_empty() && catalog.unreadable().is_none());
     let (models, away) = (folder.path().to_path_buf(), folder.path().with_extension("away"));
-    // First the directory is missing, then it is a file, as after a failed mount.
+    // First the directory is missing, then a file is in its place, as after a failed mount.
     fs::rename(&models, &away).unwrap();
     for is_file in [false, true] {
         if is_file {
@@ -94,7 +94,7 @@ fn catalog_broken_manifest_holds_back_model_files_it_may_name() {
         errors.iter().all(|error| error.file.extension().is_some_and(|end| end == "toml")),
         "{errors:?}"
     );
-    assert!(catalog.get("other").is_some(), "no manifest names it");
+    assert!(catalog.get("other").is_some(), "no manifest refers to it");
     for (slug, manifest) in [("named", "a.toml"), ("same", "same.toml")] {
         assert!(catalog.get(slug).is_none());
         let reason = catalog.unserved(slug).unwrap().reason;
@@ -240,7 +240,8 @@ fn catalog_rejects_world_writable_programs() {
     }
     set(&path, 0o664).unwrap();
     assert!(catalog.reload().errors.is_empty());
-    // The target of a link, and of a link to a link, can be replaced in its own folder.
+    // Whoever can write to the folder of a link's target can replace the target. The same applies
+    // to a link to a link.
     let other = tempfile::tempdir().unwrap();
     fs::write(other.path().join("b.toml"), program.replace("team/a", "team/b")).unwrap();
     std::os::unix::fs::symlink(other.path().join("b.toml"), other.path().join("link")).unwrap();

@@ -1,8 +1,9 @@
 //! Watches the models directory and reloads the catalog once changes have settled.
 //!
-//! A watch follows the directory that it was set on, not its path. The task therefore also checks
-//! whether the path leads to another directory than before, and watches that one: a directory that
-//! is created after the start, or replaced by a mount, a rename or a symbolic link.
+//! A watch follows the directory that it was set on, not the path. The task therefore also checks
+//! whether the path now leads to a different directory, and if so, watches that directory. This
+//! covers a directory that is created after startup or replaced by a mount, a rename or a symbolic
+//! link.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -19,7 +20,7 @@ use orrery_runtime::{Recurring, Tasks};
 /// Quiet period before a reload, because editors write files in several steps.
 const SETTLED: Duration = Duration::from_millis(300);
 
-/// How often the task checks whether the path leads to another directory.
+/// How often the task checks whether the path leads to a different directory.
 const CHECK_EVERY: Duration = Duration::from_secs(2);
 
 /// Device and inode of a directory.
@@ -47,14 +48,16 @@ impl Watch {
         watch
     }
 
-    /// Returns whether the path leads to another directory than the one that is watched.
+    /// Returns whether the path leads to a directory other than the watched one, or to a directory
+    /// that could not be watched.
     fn is_outdated(&self, folder: &Path) -> bool {
         let identity = identity_of(folder);
         identity != self.identity || (identity.is_some() && self.watcher.is_none())
     }
 
-    /// Watches the directory that the path leads to now. Returns whether that is another directory
-    /// than before or is watched again. A missing directory is no failure: it is optional.
+    /// Watches the directory that the path now leads to. Returns whether the directory is being
+    /// watched, or is a different one than before. A missing directory is not a failure, because
+    /// the directory is optional.
     fn renew(&mut self, folder: &Path) -> bool {
         let before = std::mem::replace(&mut self.identity, identity_of(folder));
         self.watcher = None;
@@ -93,8 +96,9 @@ fn identity_of(folder: &Path) -> Option<Identity> {
 
 impl Catalog {
     /// Reloads after each change in the directory until the service stops; calls `reloaded` after
-    /// each reload. The directory may appear, disappear or be replaced at any time. If it cannot be
-    /// watched, a warning is logged, and the task tries again; a signal can still trigger a reload.
+    /// each reload. The directory may appear, disappear or be replaced at any time. If the
+    /// directory cannot be watched, the task logs a warning and tries again; a signal can still
+    /// trigger a reload.
     pub fn watch(&self, tasks: &Tasks, reloaded: impl Fn(&Report) + Send + Sync + 'static) {
         let mut watch = Watch::new(&self.shared.folder);
         let changed = Arc::clone(&watch.changed);
@@ -125,8 +129,9 @@ impl Catalog {
                         () = tokio::time::sleep(SETTLED) => break,
                     }
                 }
-                // A directory that was created again may have the same inode. Since the watch is
-                // renewed before the reload, no change is missed.
+                // Renew the watch after every change, because a re-created directory may have the
+                // same inode as before. Since the watch is renewed before the reload, no change is
+                // missed.
                 let folder = catalog.shared.folder.clone();
                 let renewed = spawn_blocking(move || {
                     watch.renew(&folder);
@@ -141,7 +146,7 @@ impl Catalog {
         });
     }
 
-    /// Like [`Catalog::reload`], but runs on a blocking thread.
+    /// Reloads like [`Catalog::reload`], but on a blocking thread.
     ///
     /// # Errors
     /// Fails if the thread panics or the service stops.
@@ -171,7 +176,7 @@ mod tests {
             .unwrap();
     }
 
-    /// The time is paused, so the checks are immediate.
+    /// Time is paused, so the checks run immediately.
     #[tokio::test(start_paused = true)]
     async fn watch_follows_a_folder_that_appears_or_is_replaced() {
         let parent = tempfile::tempdir().unwrap();

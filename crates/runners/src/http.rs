@@ -1,8 +1,8 @@
 //! The runner `http`: any inference server that returns one result per request.
 //!
-//! It sends a request once, unless the request certainly had no effect (`endpoints`), because
-//! retries and fallbacks belong to the engine. A shortened form of the provider's error text is
-//! passed on to the caller, but never headers, which may contain secrets.
+//! It repeats a request only if the request certainly had no effect (`endpoints`), because retries
+//! and fallbacks belong to the engine. A shortened form of the provider's error text is passed on
+//! to the caller; headers are not, because they may contain secrets.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -130,7 +130,7 @@ struct HttpRunner {
 impl HttpRunner {
     fn unmade(&self, class: ErrorClass, reason: &str) -> Failure {
         let model = &self.model.name;
-        Failure::new(class, format!("the request of the model '{model}' cannot be made: {reason}"))
+        Failure::new(class, format!("the request to the model '{model}' cannot be made: {reason}"))
     }
 
     fn body(&self, job: &Job) -> Result<Bytes, Failure> {
@@ -266,12 +266,12 @@ fn data_uri(answer: &Response) -> String {
     format!("data:{kind};base64,{}", STANDARD.encode(&answer.body))
 }
 
-/// Converts a request that received no response into a failure of the model.
+/// Converts the error of a request that received no response into a failure of the model.
 pub(super) fn failure_of(model: &str, error: &client::Error) -> Failure {
     Failure::new(class_of(error), format!("the model '{model}': {error}"))
 }
 
-/// Converts a request that no endpoint answered into a failure of the model.
+/// Converts the error of a request that no endpoint answered into a failure of the model.
 pub(super) fn unanswered(model: &str, error: endpoints::Error<Failure>) -> Failure {
     match error {
         endpoints::Error::Unmade(failure) => failure,

@@ -1,4 +1,4 @@
-//! The runner with servers that respond, refuse connections, hang or send garbage.
+//! Tests the runner with servers that respond, refuse connections, hang or send garbage.
 
 use std::sync::Arc;
 

@@ -1,16 +1,17 @@
-//! Runners: each turns a model's input into its output, with a server or a process of this machine.
+//! Runners: each turns a model's input into its output, using a server or a local process.
 //!
 //! | module | models |
 //! |---|---|
-//! | [`builtin`] | those of the binary, in sandboxed worker processes |
-//! | [`command`] | programs of the operator, each under a guard |
+//! | [`builtin`] | the models built into the binary, in sandboxed worker processes |
+//! | [`command`] | the operator's programs, each under a guard |
 //! | [`llm`] | language models from a GGUF file, in a process with llama.cpp |
 //! | [`http`], [`openai`], [`cog`], [`oip`] | inference servers, by protocol |
-//! | [`endpoints`] | the servers of a model: which one is next, and which are out of rotation |
+//! | [`endpoints`] | load balancing over the servers of a model |
 //!
 //! A runner never retries a request that may have had an effect, never writes to the store, and
-//! knows nothing of predictions: the engine calls it once per attempt, limits its time, and cancels
-//! it by dropping the future, which must release whatever the run holds (a connection, a process).
+//! does not depend on predictions: the engine calls it once per attempt, limits its time, and
+//! cancels it by dropping the future, which must release all resources of the run (a connection, a
+//! process).
 //!
 //! To add a runner, see `CONTRIBUTING.md`, "Add a runner".
 
@@ -68,8 +69,8 @@ pub trait Progress: Send + Sync + std::fmt::Debug {
     /// text may have several lines.
     fn log(&self, text: &str);
 
-    /// Reports an early part of the output. The concatenation of all parts of a run is its output
-    /// or a prefix of it.
+    /// Reports a part of the output before the run has finished. The concatenation of all parts of
+    /// a run is its output or a prefix of it.
     fn output(&self, part: &Value);
 }
 
@@ -134,7 +135,7 @@ impl From<Failure> for Error {
 /// The future of [`Runner::run`].
 pub type Run<'a> = Pin<Box<dyn Future<Output = Result<Success, Error>> + Send + 'a>>;
 
-/// Whether a model can be expected to respond.
+/// The health of a model: whether it can be expected to respond.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Health {
     /// Not known yet.
@@ -170,7 +171,7 @@ pub enum Server {
     Process(Arc<llm::Process>),
 }
 
-/// A model that a process of this service runs from a file.
+/// A model that this service runs from a file, in a separate process on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalModel {
     /// Size of the file, in bytes.
@@ -196,8 +197,8 @@ pub trait Runner: Send + Sync + std::fmt::Debug {
         Health::Good
     }
 
-    /// Whether the runner has permits of its own, for which organizations take turns. The model's
-    /// concurrency limit then need not reserve capacity for idle organizations.
+    /// Returns whether the runner has its own permits, which organizations take in turn. If so, the
+    /// model's concurrency limit need not reserve capacity for idle organizations.
     fn has_places(&self) -> bool {
         false
     }
@@ -220,7 +221,7 @@ pub trait Runner: Send + Sync + std::fmt::Debug {
         None
     }
 
-    /// Returns the local model, if this machine runs it.
+    /// Returns details of the local model, if this machine runs the model.
     fn local(&self) -> Option<LocalModel> {
         None
     }
@@ -244,7 +245,7 @@ pub struct RecordingProgress {
     pub parts: std::sync::Mutex<Vec<Value>>,
 }
 
-/// The call context of a test run.
+/// Returns the call context for a test run.
 #[cfg(test)]
 #[must_use]
 pub fn test_call() -> trace::Call {

@@ -48,7 +48,7 @@ pub trait Options: Debug + Send + Sync + Comparable {
         None
     }
 
-    /// Whether the model itself reports its request schema and its output type.
+    /// Returns whether the model itself reports its request schema and its output type.
     fn is_self_describing(&self) -> bool {
         false
     }
@@ -69,7 +69,7 @@ pub trait Options: Debug + Send + Sync + Comparable {
         None
     }
 
-    /// Returns what is probably wrong although the options are valid, for `orrery check`.
+    /// Returns a probable mistake in options that are valid, for `orrery check`.
     fn concern(&self) -> Option<String> {
         None
     }
@@ -88,7 +88,7 @@ pub trait Options: Debug + Send + Sync + Comparable {
     fn runner(self: Arc<Self>, model: Model, dependencies: &Dependencies) -> Arc<dyn Runner>;
 }
 
-/// The manifest's settings of a model, independent of its runner.
+/// The settings of a model in its manifest, independent of its runner.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Model {
     /// The slug, used in messages.
@@ -104,8 +104,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// Creates the pool of the model's endpoints. `is_probed` means that they are probed; with
-    /// `starts_unknown`, also before their first use.
+    /// Creates the pool of the model's endpoints. With `is_probed`, the endpoints are probed; with
+    /// `starts_unknown`, they are also probed before their first use.
     pub(super) fn servers(
         &self,
         addresses: &[Address],
@@ -223,7 +223,7 @@ pub fn type_names() -> impl Iterator<Item = &'static str> {
 
 /// Compares options of any type.
 pub trait Comparable: Any {
-    /// Whether `other` has the same type and is equal.
+    /// Returns whether `other` has the same type and is equal.
     fn equals(&self, other: &dyn Any) -> bool;
 }
 

@@ -263,7 +263,7 @@ async fn exchange(
         return Err(Failure::new(class, sentence));
     }
     let unread = |error: content::Error| {
-        let sentence = format!("the answer of '{host}' ({status}) cannot be read: {error}");
+        let sentence = format!("the answer from '{host}' ({status}) cannot be read: {error}");
         Failure::new(ErrorClass::ProviderError, hidden.text(&sentence))
     };
     let room = {
@@ -273,12 +273,12 @@ async fn exchange(
     let room = room.map_err(|error| {
         Failure::new(
             ErrorClass::ProviderError,
-            format!("the response of '{host}' is too large: {error}"),
+            format!("the response from '{host}' is too large: {error}"),
         )
     })?;
     let reading = answers::parse_aside(answer.body.len(), move || read(answer, room)).await;
     let reading = reading.ok_or_else(|| {
-        Failure::new(ErrorClass::InternalError, format!("the answer of '{host}' cannot be read"))
+        Failure::new(ErrorClass::InternalError, format!("the answer from '{host}' cannot be read"))
     })?;
     reading.map_err(unread)
 }

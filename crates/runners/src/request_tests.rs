@@ -1,4 +1,5 @@
-//! Requests of `http` steps: the request as sent and as shown, the response, and failures.
+//! Tests the requests of `http` steps: the request as sent and as shown, the response, and
+//! failures.
 
 use std::borrow::Cow;
 
@@ -159,7 +160,7 @@ async fn http_step_response_is_json_or_text_with_headers() {
         (r#"{"a": [1]}"#.to_owned(), json!({"a": [1]})),
         ("<p>".to_owned(), json!("<p>")),
         (String::new(), json!("")),
-        // Too deeply nested to parse: treated as text.
+        // The body is nested too deeply to parse, so it is treated as text.
         ("[".repeat(300) + &"]".repeat(300), json!("[".repeat(300) + &"]".repeat(300))),
     ] {
         let (answered, _) = exchange(json!({}), json!({}), answer(203, headers, &body)).await;
@@ -423,7 +424,7 @@ async fn http_step_shows_no_host_of_a_secret_url() {
     assert_eq!(failed.message, "'***' answered 500: no *** here");
     let (port, _request) = server(answer(200, "Content-Type: application/json\r\n", "{")).await;
     let failed = exchanged(format!("http://127.0.0.1:{port}/p")).await.unwrap_err();
-    assert!(failed.message.starts_with("the answer of '***' (200)"), "{}", failed.message);
+    assert!(failed.message.starts_with("the answer from '***' (200)"), "{}", failed.message);
     let failed = exchanged("http://MySecretHost.invalid/p".to_owned()).await.unwrap_err();
     assert!(failed.message.starts_with("the request to '***' failed"), "{}", failed.message);
     assert!(!failed.message.to_lowercase().contains("mysecret"), "{}", failed.message);
@@ -512,7 +513,7 @@ async fn http_step_rejects_response_with_too_many_values_before_parsing() {
         let (answered, _) = exchange(json!({}), json!({}), answer(200, "", &body)).await;
         let failure = answered.unwrap_err();
         assert_eq!(failure.class, ErrorClass::ProviderError);
-        let expect = "the response of '127.0.0.1' is too large: the response contains more \
+        let expect = "the response from '127.0.0.1' is too large: the response contains more \
                       than 1000000 JSON values";
         assert_eq!(failure.message, expect);
     }

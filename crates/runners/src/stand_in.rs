@@ -41,7 +41,7 @@ pub(crate) async fn server(
                     "HTTP/1.1 {status} X\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
                     body.len()
                 );
-                // A client that was cancelled has closed the connection.
+                // Writing fails if the client was cancelled and has closed the connection.
                 let _closed = stream.write_all(format!("{head}{body}").as_bytes()).await;
             });
         }

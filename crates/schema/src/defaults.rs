@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::graph::{Id, Node};
 use super::{FILLED_BYTES_MAX, LEVELS_MAX};
 
-/// Why filling in the defaults stopped early.
+/// The reason that filling in the defaults stopped early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stopped {
     /// Filling takes too many steps, or the value is nested too deeply.
@@ -20,7 +20,7 @@ pub(super) enum Stopped {
 
 /// Fills the defaults of the schema with these nodes into `value`. Idempotent.
 ///
-/// # Errors
+/// [`Stopped`]; `value` then contains only some of the defaults.
 /// [`Stopped`]; `value` then has only some of the defaults.
 pub(super) fn fill(nodes: &[Node], value: &mut Value, steps: u64) -> Result<(), Stopped> {
     if nodes.iter().all(|node| node.defaults.is_empty()) {
@@ -82,7 +82,8 @@ impl<'n> Filler<'n> {
         fields: &mut Map<String, Value>,
         level: usize,
     ) -> Result<(), Stopped> {
-        // The subschema that added each property; it is not applied to its own default.
+        // The number of the subschema that added each property; it is not applied to its own
+        // default.
         let mut put_in: HashMap<&str, usize> = HashMap::new();
         for (number, node) in nodes.iter().enumerate() {
             for (name, default) in &node.defaults {

@@ -19,7 +19,7 @@ const OTHER_TYPES: [(&str, &str); 11] = [
     ("map", "object"),
     ("list", "array"),
 ];
-/// Maximum characters of a value repeated in an error.
+/// Maximum length in characters of a value quoted in an error.
 const QUOTED_CHARS: usize = 80;
 
 /// Describes the error of a schema that could not be compiled.
@@ -28,7 +28,8 @@ pub(super) fn of(schema: &Value, error: &jsonschema::ValidationError<'_>) -> Vio
     if let Some((names, _name)) = path.rsplit_once("/patternProperties/")
         && error.masked().to_string().contains("regex")
     {
-        // An invalid name: its own position would be that of its schema.
+        // The name is invalid, but a pointer to it would point to its schema, so point to the
+        // keyword.
         path = format!("{names}/patternProperties");
     }
     let value = schema.pointer(&path).unwrap_or(&Value::Null);
@@ -40,7 +41,7 @@ pub(super) fn of(schema: &Value, error: &jsonschema::ValidationError<'_>) -> Vio
             invalid.map_or_else(|| library(schema, error), |name| pattern(&name.as_str().into()))
         }
         "type" => unknown_type(value),
-        "required" => "`required` must be a list of the names of properties, beside `properties`, \
+        "required" => "`required` must be a list of property names, next to `properties`, \
                        such as [\"text\"]"
             .to_owned(),
         keyword @ ("properties" | "$defs" | "definitions" | "patternProperties") => {
@@ -52,8 +53,8 @@ pub(super) fn of(schema: &Value, error: &jsonschema::ValidationError<'_>) -> Vio
     Violation { path, message: brief(message) }
 }
 
-/// Returns the last keyword of a pointer into a schema. Names of properties, which may look like
-/// keywords, and indexes are none.
+/// Returns the last keyword of a pointer into a schema. Indexes and property names are not
+/// keywords, even if a property name looks like one.
 fn keyword(path: &str) -> &str {
     let mut last = "";
     let mut is_name = false;
@@ -141,7 +142,7 @@ mod tests {
             (json!({"type": "float"}), "/type", "did you mean number?"),
             (json!({"type": "String"}), "/type", "did you mean string?"),
             (json!({"type": "objekt"}), "/type", "is not one of string, number, integer"),
-            (json!({"type": "string", "required": true}), "/required", "beside `properties`"),
+            (json!({"type": "string", "required": true}), "/required", "next to `properties`"),
             (json!({"enum": "a"}), "/enum", "a list of the allowed values"),
             (json!({"properties": []}), "/properties", "an object of schemas"),
             (json!({"minLength": "5"}), "/minLength", "is not of type \"integer\""),

@@ -2,8 +2,8 @@
 //! [`super::size`], [`super::work`] and [`super::defaults`].
 //!
 //! There is an edge wherever a validator may go. If the target is not known in advance (dynamic
-//! references, duplicate anchors), there is an edge to every candidate. So the counts are never too
-//! low.
+//! references, duplicate anchors), there is an edge to every candidate. The counts are therefore
+//! never too low.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 use super::{Error, PATTERN_BYTES, Violation, faults};
 
-/// Maximum edges. A schema with more edges expands too far, whatever its shape.
+/// Maximum number of edges. A schema with more edges expands too far, regardless of its shape.
 const EDGES_MAX: usize = 1_000_000;
 /// The worst-case cost of matching: the maximum size of the compiled pattern, and the steps per
 /// [`CHARGED_BYTES`] of text. Small patterns become automata that read one byte at a time; for
@@ -25,8 +25,8 @@ pub(super) const CHARGED_BYTES: u64 = 16;
 
 pub(super) type Id = usize;
 
-/// A subschema. The fields up to `unused` contain its children, by the values to which the children
-/// are applied.
+/// A subschema. The fields up to `unused` contain its children, grouped by the values to which the
+/// children are applied.
 #[derive(Debug, Default)]
 pub(super) struct Node {
     /// Children that apply to the same value.
@@ -54,10 +54,10 @@ pub(super) struct Node {
     /// Steps of `pattern` per [`CHARGED_BYTES`] of text.
     pub pattern: u64,
     pub is_unique: bool,
-    /// Whether it has `unevaluatedProperties` or `unevaluatedItems`, which require tracking to
-    /// which members other subschemas were applied.
+    /// Whether the subschema has `unevaluatedProperties` or `unevaluatedItems`, which require
+    /// tracking the members to which other subschemas were applied.
     pub marks: bool,
-    /// Whether it reports the violations of several alternatives.
+    /// Whether the subschema reports the violations of several alternatives.
     pub branches: bool,
     /// The members of `in_place` whose defaults are filled in: `$ref`, then `allOf`.
     pub fills: Vec<Id>,
@@ -68,7 +68,7 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// All children, those applied in place first.
+    /// Returns all children, starting with those applied in place.
     pub(crate) fn children(&self) -> Vec<Id> {
         let mut all = self.in_place.clone();
         all.extend(self.properties.values());
@@ -296,7 +296,7 @@ fn text<'v>(value: &'v Value, keyword: &str) -> Option<&'v str> {
     value.get(keyword)?.as_str()
 }
 
-/// The number of JSON values in a value, including itself. Long strings count as several.
+/// Returns the number of JSON values in a value, including itself. Long strings count as several.
 fn values_in(value: &Value) -> u64 {
     match value {
         Value::Object(fields) => fields.values().map(values_in).sum::<u64>() + 1,

@@ -1,4 +1,4 @@
-//! Keywords without effect: JSON Schema ignores unknown keywords, and so also misspelled ones.
+//! Finds unknown keywords. JSON Schema ignores unknown keywords, including misspelled ones.
 
 use serde_json::{Map, Value};
 

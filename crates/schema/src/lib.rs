@@ -41,47 +41,49 @@ use self::size::InPlace;
 pub const BYTES_MAX: usize = 1024 * 1024;
 /// Maximum nesting depth of a schema.
 pub const DEPTH_MAX: usize = 64;
-/// Maximum subschemas after each reference is replaced by its target.
+/// Maximum number of subschemas after each reference is replaced by its target.
 pub const EXPANDED_MAX: u64 = 100_000;
-/// Maximum nested subschemas that apply to the same value.
+/// Maximum number of nested subschemas that apply to the same value.
 pub const DEPTH_IN_PLACE_MAX: usize = 64;
-/// Maximum steps (a subschema applied to a value) for validating one input: a few seconds.
+/// Maximum number of steps (a subschema applied to a value) for validating one input: a few
+/// seconds.
 pub const STEPS_MAX: u64 = 32 * 1024 * 1024;
-/// Maximum steps of a validation that needs no permit: a few milliseconds.
+/// Maximum number of steps of a validation that needs no permit: a few milliseconds.
 pub const QUICK_STEPS: u64 = 50_000;
-/// Maximum steps of a validation on the caller's own thread: a few microseconds.
+/// Maximum number of steps of a validation on the caller's own thread: a few microseconds.
 const INLINE_STEPS: u64 = 500;
 /// Maximum size of inputs and schemas that are validated on the caller's own thread, in bytes.
 /// Schemas with patterns are always validated elsewhere, because the cost of patterns is not
 /// counted in steps.
 const INLINE_BYTES: usize = 16 * 1024;
-/// Maximum steps for which all violations are reported. Beyond that, at most the first violation is
-/// reported, because each violation takes memory.
+/// Maximum number of steps for which all violations are reported. Beyond that, at most the first
+/// violation is reported, because each violation takes memory.
 const TELLING_STEPS_MAX: u64 = 1_000_000;
-/// Maximum subschemas nested along a value. Limited by the stack size of a thread.
+/// Maximum number of subschemas nested along a value, which is limited by the stack size of a
+/// thread.
 const LEVELS_MAX: usize = 500;
-/// Maximum bytes of JSON that defaults may add to one input.
+/// Maximum number of bytes of JSON that defaults may add to one input.
 pub const FILLED_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Maximum length of a violation's message, in characters.
 const MESSAGE_MAX: usize = 1000;
 /// Maximum length of the pointer to a violation, in bytes. A longer pointer is shortened to an
 /// enclosing object or array.
 const PATH_BYTES_MAX: usize = 4096;
-/// Maximum violations in one response.
+/// Maximum number of violations in one response.
 const VIOLATIONS_MAX: usize = 20;
-/// Maximum memory of a compiled pattern.
+/// Maximum memory of a compiled pattern, in bytes.
 const PATTERN_BYTES: usize = 256 * 1024;
-/// Maximum patterns in a schema.
+/// Maximum number of patterns in a schema.
 const PATTERNS_MAX: usize = 100;
 
 /// An invalid schema.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    #[error("a schema may have at most {BYTES_MAX} bytes, this one has {0}")]
+    #[error("a schema may have at most {BYTES_MAX} bytes; this one has {0}")]
     TooLarge(usize),
     #[error("a schema may nest at most {DEPTH_MAX} levels deep")]
     TooDeep,
-    #[error("a schema may have at most {PATTERNS_MAX} patterns, this one has {0}")]
+    #[error("a schema may have at most {PATTERNS_MAX} patterns; this one has {0}")]
     TooManyPatterns(usize),
     #[error("\"$ref\": \"{0}\" leaves the document: only references within it (#/…) are followed")]
     RemoteRef(String),
@@ -103,7 +105,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The position in the schema as a JSON pointer; empty for the schema itself.
+    /// Returns the position in the schema as a JSON pointer; empty for the schema itself.
     #[must_use]
     pub fn path(&self) -> &str {
         if let Self::Invalid(fault) = self { &fault.path } else { "" }
@@ -141,7 +143,7 @@ pub struct Schema {
 /// The result of a check with a step limit.
 enum Attempt {
     Fits(Value),
-    /// At least one.
+    /// At least one violation.
     Violations(Vec<Violation>),
     /// Validation would take too many steps. Contains the value with some of its defaults filled
     /// in.
@@ -183,7 +185,7 @@ impl Schema {
         Ok(Self { text: schema.clone(), validator, nodes, costs, is_inline })
     }
 
-    /// The schema as written.
+    /// Returns the schema as written.
     #[must_use]
     pub const fn text(&self) -> &Value {
         &self.text
@@ -238,7 +240,7 @@ impl Schema {
     }
 }
 
-/// Creates a violation by the value as a whole.
+/// Creates a violation that concerns the value as a whole.
 fn whole(message: impl Into<String>) -> Violation {
     Violation { path: String::new(), message: message.into() }
 }

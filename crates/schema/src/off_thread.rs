@@ -14,9 +14,9 @@ use super::{
     Attempt, INLINE_BYTES, INLINE_STEPS, QUICK_STEPS, STEPS_MAX, Schema, Violation, too_much,
 };
 
-/// Maximum concurrent compilations of schemas and definitions.
+/// Maximum number of concurrent compilations of schemas and definitions.
 pub const COMPILATIONS_MAX: usize = 2;
-/// Maximum concurrent validations of more than [`QUICK_STEPS`].
+/// Maximum number of concurrent validations of more than [`QUICK_STEPS`].
 pub const VALIDATIONS_MAX: usize = 2;
 /// Maximum total time that a request waits for its permit and its work.
 pub const DEADLINE: Duration = Duration::from_secs(10);
@@ -24,7 +24,7 @@ pub const DEADLINE: Duration = Duration::from_secs(10);
 static COMPILING: Semaphore = Semaphore::const_new(COMPILATIONS_MAX);
 static VALIDATING: Semaphore = Semaphore::const_new(VALIDATIONS_MAX);
 
-/// Why the work was not done.
+/// The reason that the work was not done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Unavailable {
     #[error("too many definitions and inputs are being checked; try again in a moment")]
@@ -33,7 +33,7 @@ pub enum Unavailable {
     Panicked,
 }
 
-/// Why an input is rejected. `Display` prints its first violation.
+/// The reason that an input is rejected. `Display` prints the first violation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ValidationError {
     /// The violations of its schema, at least one.
@@ -43,7 +43,7 @@ pub enum ValidationError {
     Unavailable(Unavailable),
 }
 
-/// How long the caller is willing to wait.
+/// How long the caller waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Patience {
     /// For a request: waits for up to [`DEADLINE`].
@@ -83,7 +83,7 @@ async fn in_turn<T: Send + 'static>(
     }
 }
 
-/// Whether a value has at most about `left` bytes. Stops counting at that limit.
+/// Returns whether a value has at most about `left` bytes. Stops counting at that limit.
 fn is_small(value: &Value, left: &mut usize) -> bool {
     let own = match value {
         Value::String(text) => text.len(),
@@ -102,8 +102,8 @@ fn is_small(value: &Value, left: &mut usize) -> bool {
 }
 
 impl Schema {
-    /// [`Schema::check`], on a blocking thread unless it takes only microseconds. Longer checks
-    /// wait for a permit.
+    /// Runs [`Schema::check`] on a blocking thread, unless it takes only microseconds. Longer
+    /// checks wait for a permit.
     ///
     /// # Errors
     /// [`ValidationError`].

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{QUICK_STEPS, Schema, VIOLATIONS_MAX, Violation, defaults, violation, work};
 
-/// Maximum violations examined, including violations by unknown parts.
+/// Maximum number of violations examined, including violations by unknown parts.
 const CANDIDATES_MAX: usize = 1000;
 
 /// How much of a part of the value is known.

@@ -1,7 +1,8 @@
 //! Computes the size of a schema when each reference is replaced by its target. Validators walk the
 //! expanded schema, so its size bounds the cost of compiling it and of validating one value.
 //!
-//! Computed once per subschema and summed over the graph, in linear time in the schema as written.
+//! The size is computed once per subschema and summed over the graph, in linear time in the size of
+//! the schema as written.
 
 use super::graph::{CHARGED_BYTES, Id, Node};
 use super::{DEPTH_IN_PLACE_MAX, EXPANDED_MAX, Error};
@@ -12,7 +13,7 @@ use super::{DEPTH_IN_PLACE_MAX, EXPANDED_MAX, Error};
 pub(super) struct InPlace {
     /// Steps of validation.
     pub steps: u64,
-    /// Steps of determining to which members and elements the subschema was applied.
+    /// Steps to determine the members and elements to which the subschema was applied.
     pub marks: u64,
     /// Steps of patterns per [`CHARGED_BYTES`] of text.
     pub patterns: u64,
@@ -21,7 +22,7 @@ pub(super) struct InPlace {
 }
 
 impl InPlace {
-    /// The steps for a string of `bytes` bytes.
+    /// Returns the steps for a string of `bytes` bytes.
     pub(crate) fn steps_of_text(&self, bytes: usize) -> u64 {
         let bytes = bytes as u64;
         let patterns = self.patterns.saturating_mul(bytes / CHARGED_BYTES);
@@ -74,11 +75,11 @@ fn in_place<'c>(node: &Node, parts: impl Iterator<Item = &'c InPlace>) -> InPlac
     cost
 }
 
-/// The number of subschemas of the expanded schema. A recursive reference counts as one, because
-/// such a schema expands only as far as the values to which it is applied.
+/// Returns the number of subschemas of the expanded schema. A recursive reference counts as one,
+/// because such a schema expands only as far as the values to which it is applied.
 fn expanded(nodes: &[Node]) -> u64 {
-    // For each node: its expanded size, and the additional cost of determining to which values it
-    // was applied.
+    // The expanded size of each node, and the additional cost of determining the values to which
+    // it was applied.
     let mut sizes: Vec<(u64, u64)> = vec![(1, 1); nodes.len()];
     let size = |sizes: &[(u64, u64)], id: &Id| sizes.get(*id).copied().unwrap_or((1, 1));
     walk(nodes, Node::children, |id, node, children| {

@@ -1,4 +1,4 @@
-//! Accepted and rejected schemas, valid and invalid inputs, and limits on their cost.
+//! Tests accepted and rejected schemas, valid and invalid inputs, and limits on their cost.
 
 use serde_json::json;
 
@@ -115,7 +115,7 @@ fn schema_violations_are_capped() {
     let many = Schema::compile(&schema).unwrap().check(json!(vec![0; 1000])).unwrap_err();
     assert_eq!(many.len(), VIOLATIONS_MAX);
 }
-/// A chain of `levels` definitions, each of which refers to the next through `apply`.
+/// Returns a chain of `levels` definitions, each of which refers to the next through `apply`.
 fn chain(levels: usize, apply: &dyn Fn(Value) -> Value) -> Value {
     let mut definitions: serde_json::Map<String, Value> = (0..levels)
         .map(|level| {
@@ -127,7 +127,7 @@ fn chain(levels: usize, apply: &dyn Fn(Value) -> Value) -> Value {
     json!({"$ref": "#/$defs/d0", "$defs": definitions})
 }
 
-/// The schemas have a few KiB each, yet validating or compiling them takes 2^40 steps.
+/// The schemas have a few KiB each, but validating or compiling them takes 2^40 steps.
 #[test]
 fn schema_with_exponential_expansion_is_rejected() {
     let twice = |keyword: &'static str| move |next: Value| json!({keyword: [next, next]});
@@ -213,7 +213,7 @@ fn schema_defaults_are_bounded_in_total_bytes() {
     assert_eq!(said, ": its defaults would make it larger by more than 8388608 bytes");
 }
 
-/// Uses the default stack size of threads, in an unoptimized build.
+/// The test uses the default stack size of threads, in an unoptimized build.
 #[test]
 fn schema_validates_deepest_measurable_input_on_thread_stack() {
     let properties = json!({"a": {"$ref": "#"}, "b": {"type": "string"}});

@@ -1,5 +1,5 @@
-//! Computes an upper bound on the steps of validating a value against a schema. It must be known
-//! before a validator runs, because a validating thread cannot be stopped.
+//! Computes an upper bound on the steps for validating a value against a schema. The bound must be
+//! known before a validator runs, because a validating thread cannot be stopped.
 //!
 //! Counting follows the paths of the validator, without its early exits and without evaluating
 //! patterns or numbers, and stops at a limit. It detects recursive schemas with repeated
@@ -16,20 +16,20 @@ use super::{LEVELS_MAX, Schema};
 /// Upper bounds on steps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Work {
-    /// Steps of deciding whether the value is valid.
+    /// Steps to decide whether the value is valid.
     pub steps: u64,
-    /// Steps of determining to which members and elements a subschema was applied.
+    /// Steps to determine the members and elements to which a subschema was applied.
     marks: u64,
-    /// Steps of reporting all violations: each level first decides whether it is valid and then
+    /// Steps to report all violations: each level first decides whether it is valid and then
     /// reports.
     pub telling: u64,
     /// Nesting depth of subschemas below this one.
     below: usize,
 }
 
-/// Maximum steps counted without memoization. Beyond that, equal parts are counted once.
+/// Maximum number of steps counted without memoization. Beyond that, equal parts are counted once.
 const PLAIN_MAX: u64 = 200_000;
-/// Maximum remembered parts.
+/// Maximum number of memoized parts.
 const KEPT_MAX: usize = 500_000;
 
 impl Work {
@@ -63,7 +63,7 @@ pub(super) fn measure(schema: &Schema, value: &Value, limit: u64) -> Result<Work
 
 struct Counter<'s> {
     schema: &'s Schema,
-    /// Steps that counting itself may still take.
+    /// Number of steps that counting itself may still take.
     left: u64,
     limit: u64,
     /// The measured cost of each pair of a subschema and the address of an object or array.
@@ -102,7 +102,7 @@ impl Counter<'_> {
     }
 
     fn container(&mut self, node: &Node, value: &Value, level: usize) -> Result<Work, Over> {
-        // A validator searches the levels above for a cyclic reference.
+        // For each level, a validator searches the levels above it for a cyclic reference.
         let own = 1 + node.constants + level as u64 / 16;
         let mut work = Work { steps: own, marks: 1, telling: own, below: 0 };
         for part in &node.in_place {
@@ -178,7 +178,7 @@ impl Counter<'_> {
         Ok(())
     }
 
-    /// The number of JSON values in a value.
+    /// Returns the number of JSON values in a value.
     fn size(&mut self, value: &Value) -> Result<u64, Over> {
         self.spend(1)?;
         let mut size = 1_u64;

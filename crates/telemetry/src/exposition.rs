@@ -1,5 +1,5 @@
-//! Parses Prometheus' text format as this process writes it: one sample per line. Unreadable lines
-//! are skipped.
+//! Parses Prometheus' text format in the form that this process writes: one sample per line.
+//! Unreadable lines are skipped.
 
 /// One series and its value.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,7 +40,7 @@ impl<'t> Sample<'t> {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "a counter is whole, and what is not saturates"
+        reason = "counters are whole numbers; other values saturate"
     )]
     pub fn count(&self) -> u64 {
         self.value as u64
@@ -84,6 +84,6 @@ mod tests {
         assert_eq!(read[1].label("x"), Some("1"));
         assert_eq!(read[1].label("y"), Some("a \\\"{\\\\"));
         assert_eq!(read[1].bucket(), Some((f64::INFINITY, 2)));
-        assert_eq!(read[2].label("x"), None, "a value without an end");
+        assert_eq!(read[2].label("x"), None, "an unterminated value");
     }
 }

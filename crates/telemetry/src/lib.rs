@@ -61,7 +61,7 @@ const ACCESS_LOG: &str = "orrery::access=info";
 
 /// The maximum length of a value in a line, in characters: the journal splits lines after 48 KiB.
 const VALUE_CHARS_MAX: usize = 4096;
-/// Values in JSON lines up to this length are not cut, in bytes.
+/// JSON lines of up to this many bytes are not truncated.
 const JSON_LINE_UNCUT_MAX: usize = 16 * 1024;
 
 /// Handle that replaces the log filter.
@@ -87,7 +87,7 @@ pub enum Error {
 /// Sends the logs of this process to standard error, as configured in `log`.
 ///
 /// # Errors
-/// If the level is invalid, or logs are already set up.
+/// Fails if the level is invalid, or logs are already set up.
 pub fn start_logs(log: &Log) -> Result<(), Error> {
     let terminal = std::io::stderr().is_terminal();
     let (filter, handle) = reload::Layer::new(filter(&log.level)?);
@@ -107,18 +107,18 @@ pub fn start_logs(log: &Log) -> Result<(), Error> {
 /// Changes the log level.
 ///
 /// # Errors
-/// If the level is invalid, or logs are not set up.
+/// Fails if the level is invalid, or logs are not set up.
 pub fn set_level(level: &str) -> Result<(), Error> {
     let filter = filter(level)?;
     let handle = FILTER.get().ok_or(Error::NotStarted)?;
     handle.reload(filter).map_err(|_gone| Error::NotStarted)
 }
 
-/// Returns the metrics of this process. The first call sets them up, later calls return the same
+/// Returns the metrics of this process. The first call sets them up; later calls return the same
 /// handle.
 ///
 /// # Errors
-/// If another recorder is installed.
+/// Fails if another recorder is installed.
 pub fn metrics() -> Result<PrometheusHandle, Error> {
     static INSTALLED: OnceLock<PrometheusHandle> = OnceLock::new();
     static INSTALLING: std::sync::Mutex<()> = std::sync::Mutex::new(());
@@ -262,7 +262,8 @@ fn describe_histograms() {
     }
 }
 
-/// The level applies to the service's own crates; dependencies only log warnings.
+/// Returns the filter for a level. The level applies to the service's own crates; dependencies log
+/// only warnings.
 fn filter(level: &str) -> Result<EnvFilter, Error> {
     let directives: Vec<String> = level
         .split(',')
@@ -272,7 +273,7 @@ fn filter(level: &str) -> Result<EnvFilter, Error> {
             level => format!("warn,orrery={level}"),
         })
         .collect();
-    // The access log has its own switch.
+    // The access log has its own setting, so it is enabled at every level.
     EnvFilter::builder()
         .parse(format!("{ACCESS_LOG},{}", directives.join(",")))
         .map_err(|source| Error::Level { level: level.to_owned(), source })
@@ -343,7 +344,7 @@ where
     tracing_subscriber::registry().with(filter).with(lines)
 }
 
-/// Cuts the values of long JSON lines. The formatter writes each line in one piece.
+/// Truncates the values in long JSON lines. The formatter writes each line in one piece.
 struct CutLines<W>(W);
 
 impl<'w, W: MakeWriter<'w>> MakeWriter<'w> for CutLines<W> {
@@ -372,7 +373,7 @@ impl<W: io::Write> io::Write for CutLines<W> {
     }
 }
 
-/// Cuts each text to [`VALUE_CHARS_MAX`].
+/// Truncates each text to [`VALUE_CHARS_MAX`].
 fn cut(value: &mut Value) {
     match value {
         Value::String(text) => {

@@ -55,7 +55,7 @@ pub fn render() -> String {
     let resident = orrery_runtime::memory::resident();
     put(&mut text, "process_resident_memory_bytes", "gauge", "Resident memory", resident as f64);
     if let Some(open) = open {
-        // Listing the folder opens a descriptor itself.
+        // Listing the directory opens one more descriptor.
         let open = open.saturating_sub(1) as f64;
         put(&mut text, "process_open_fds", "gauge", "Open file descriptors", open);
     }

@@ -1,8 +1,9 @@
-//! The meanings of a manifest's keys, for editors and for the reference.
+//! Descriptions of a manifest's keys, for editors and for the reference documentation.
 
 use serde_json::Value;
 
-/// The meaning of each key by its path; a key of several types of runner has one meaning.
+/// The description of each key, by the key's path. A key that several runner types share has one
+/// description.
 const MEANINGS: &[(&str, &str)] = &[
     ("slug", "The name of the model in requests."),
     ("title", "The name that people see; by default the slug."),
@@ -60,7 +61,7 @@ const MEANINGS: &[(&str, &str)] = &[
     ("runner.version", "The version of the model on the server."),
 ];
 
-/// Adds the meanings to the schema of manifests.
+/// Adds the descriptions to the schema of manifests.
 pub(super) fn describe(schema: &mut Value) {
     of_fields(schema, "");
 }

@@ -1,8 +1,8 @@
 //! Manifests: one TOML file per model, parsed into a validated [`Manifest`].
 //!
-//! Parsing is as strict as for the configuration: every error is reported with its file, line and
-//! column, and for an unknown key, the closest valid key of its table is suggested. Secrets are
-//! read from `${file:…}` and `${env:…}` and never appear in messages.
+//! Parsing is as strict as for the configuration. Every error is reported with its file, line and
+//! column. The error for an unknown key suggests the closest valid key of the same table. Secrets
+//! are read from `${file:…}` and `${env:…}` and never appear in messages.
 
 mod meanings;
 
@@ -72,7 +72,7 @@ pub(crate) struct Manifest {
     pub concurrency: usize,
     pub timeout: Duration,
     pub queue_limit: usize,
-    /// Retry policy of predictions.
+    /// Retry policy for predictions.
     pub retry: Policy,
     /// `None` means the schema that the model reports, or any object.
     pub schema: Option<Arc<Schema>>,
@@ -113,7 +113,7 @@ pub(crate) fn read(path: &Path) -> Result<Manifest, Vec<Error>> {
         };
         errors.into_iter().map(placed).collect::<Vec<Error>>()
     })?;
-    // Write access to such a manifest, or to its program, allows running programs as the service's
+    // Anyone who can write to such a manifest, or to its program, can run programs as the service's
     // user.
     if parsed.runner.type_name == COMMAND {
         let programs = parsed.runner.options.programs();
@@ -127,9 +127,9 @@ pub(crate) fn read(path: &Path) -> Result<Manifest, Vec<Error>> {
     Ok(parsed)
 }
 
-/// Returns the manifest of a model file that has none: the slug is derived from the file name, and
-/// everything else is read from the file or set to a default. Returns `None` if the name yields no
-/// valid slug.
+/// Returns the default manifest for a model file without a manifest: the slug is derived from the
+/// file name, and everything else is read from the file or set to a default. Returns `None` if the
+/// name yields no valid slug.
 #[must_use]
 pub(crate) fn of_model_file(path: &Path) -> Option<Manifest> {
     let slug: Slug = slug_of(path.file_stem()?.to_str()?).parse().ok()?;
@@ -151,21 +151,22 @@ pub(crate) fn of_model_file(path: &Path) -> Option<Manifest> {
     })
 }
 
-/// Reads the text of a manifest; returns `None` if it is not a readable file within the size limit.
+/// Returns the text of a manifest. The text of a special file, such as a pipe, is empty; returns
+/// `None` for a regular file that is unreadable or too large.
 #[must_use]
 pub(crate) fn text_of(path: &Path) -> Option<String> {
     let is_special = || std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
     read_file(path, BYTES_MAX).ok().or_else(|| is_special().then(String::new))
 }
 
-/// Whether a file has this extension, in any case.
+/// Returns whether a file has this extension, ignoring case.
 #[must_use]
 pub(crate) fn has_extension(path: &Path, extension: &str) -> bool {
     path.extension().is_some_and(|own| own.eq_ignore_ascii_case(extension))
 }
 
 /// Returns the slug of a file that cannot be loaded: the slug in the file if it can be read despite
-/// the errors, or else the slug of its name.
+/// the errors, or else the slug derived from the file name.
 #[must_use]
 pub(crate) fn slug_meant(path: &Path) -> Option<Slug> {
     let of_line = |line: &str| -> Option<Slug> {
@@ -178,7 +179,7 @@ pub(crate) fn slug_meant(path: &Path) -> Option<Slug> {
     written.or_else(|| slug_of(path.file_stem()?.to_str()?).parse().ok())
 }
 
-/// Replaces each character of a file name that slugs do not permit with a hyphen.
+/// Replaces each character in a file name that is not allowed in slugs with a hyphen.
 fn slug_of(name: &str) -> String {
     let is_good = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '.');
     let letters = name.chars().map(|letter| if is_good(letter) { letter } else { '-' });
@@ -196,8 +197,8 @@ fn parse(text: &str, folder: &Path) -> Result<Manifest, Vec<config::Error>> {
     manifest.filter(|_| errors.is_empty()).ok_or(errors)
 }
 
-/// Returns the JSON Schema of a manifest, for editors: what [`read`] accepts, for each type of
-/// runner and of cost.
+/// Returns the JSON Schema for manifests, which editors use. It describes what [`read`] accepts for
+/// each runner type and each cost type.
 #[must_use]
 pub fn published_schema() -> Value {
     let of = |text: &str| {
@@ -211,7 +212,7 @@ pub fn published_schema() -> Value {
         let schemas = types.iter().map(|name| {
             let mut whole = of(&format!("[{table}]\ntype = '{name}'"));
             let mut variant = whole.pointer_mut(&format!("/properties/{table}"))?.take();
-            // `urls` replaces `url`.
+            // Either `url` or `urls` is required.
             if variant.pointer("/properties/urls").is_some() {
                 variant.get_mut("required")?.as_array_mut()?.retain(|name| name != "url");
                 let either = serde_json::json!([{"required": ["url"]}, {"required": ["urls"]}]);
@@ -307,12 +308,12 @@ fn schema(root: &mut Section<'_>, folder: &Path) -> Option<Arc<Schema>> {
     inline.or(beside)
 }
 
-/// Returns the JSON Schema keyword that was probably meant by an unknown one.
+/// Returns the JSON Schema keyword that is closest to an unknown one.
 fn near_keyword(unknown: &str) -> Option<&'static str> {
     spelling::nearest(unknown, &KEYWORDS)
 }
 
-/// Returns the byte range of an unknown keyword in the table of the schema.
+/// Returns the byte range of an unknown keyword in the schema's table.
 fn key_at(schema: &values::Value<'_>, unknown: &UnknownKeyword) -> Range<usize> {
     let table = values::within(schema, &unknown.path);
     let mut keys = table.get_ref().as_table().into_iter().flatten().map(|(key, _)| key);

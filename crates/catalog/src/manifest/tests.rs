@@ -1,4 +1,4 @@
-//! Manifests: the errors of each key, with positions and suggestions.
+//! Tests the errors for each manifest key, with positions and suggestions.
 
 use std::fs;
 
@@ -262,7 +262,7 @@ fn manifest_error_names_the_right_table_of_a_misplaced_key() {
     assert!(message.contains("`retry` is a table of its own: write `[retry]`"), "{message}");
 }
 
-/// JSON Schema ignores keywords that it does not know.
+/// JSON Schema ignores unknown keywords, so the manifest parser must reject them.
 #[test]
 fn manifest_schema_refuses_misplaced_and_misspelled_keys() {
     let with = |key: &str| GOOD.replace("required = [\"image\"]", key);

@@ -18,9 +18,9 @@ const DEFAULT_WIDTH: u32 = 80;
 const DEPTH_MAX: usize = 200;
 /// Bytes parsed between two checks of depth and elapsed time.
 const PART: usize = 4 * 1024;
-/// CPU time limit for parsing: the parser compares each attribute of an element with all others.
-/// CPU time is measured rather than wall-clock time, so that a harmless page does not fail on a
-/// busy machine.
+/// CPU time limit for parsing, because the parser compares each attribute of an element with all
+/// the others. CPU time is measured rather than wall-clock time, so that a harmless page does not
+/// fail on a busy machine.
 const PARSE_TIME_MAX: Duration = Duration::from_secs(5);
 /// Bytes of memory budgeted per byte of HTML: about twice what the parsed and rendered page takes,
 /// so that a burst of large pages stays below half of the service's budget.

@@ -30,7 +30,7 @@ fn schema() -> Value {
             "size": {
                 "type": "integer",
                 "title": "Size",
-                "description": "Pixels on a side, at least.",
+                "description": "Minimum width and height, in pixels.",
                 "minimum": 32,
                 "maximum": 2048,
                 "default": DEFAULT_SIZE,
@@ -47,7 +47,7 @@ fn schema() -> Value {
     })
 }
 
-/// Estimates the memory of a run: the pixels, at most a margin more than requested, and their
+/// Estimates the memory for a run: the pixels, at most a margin more than requested, and their
 /// encoded forms.
 fn weigh(input: &Value) -> u64 {
     let side = u64::from(number(input, "size", DEFAULT_SIZE)).saturating_add(256);

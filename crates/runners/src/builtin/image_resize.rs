@@ -50,7 +50,7 @@ fn schema() -> Value {
             "format": {
                 "type": "string",
                 "title": "Format",
-                "description": "The result's format; the image's own when it is not given. With it, an animated image gives its first frame.",
+                "description": "The format of the result; by default, the format of the image. If it is given, only the first frame of an animated image is used.",
                 "enum": ["png", "jpeg", "webp", "gif", "bmp"],
             },
         },
@@ -227,7 +227,11 @@ mod tests {
         let large = json!({"width": 4096, "height": 4096, "fit": "cover"});
         assert_eq!(mib((10_000, 1), large), 288);
         let stretched = json!({"width": 4096, "height": 4096, "fit": "fill"});
-        assert_eq!(mib((10_000, 1), stretched), 689, "10000 x 4096 pixels of 16 bytes between");
+        assert_eq!(
+            mib((10_000, 1), stretched),
+            689,
+            "an intermediate image of 10000 x 4096 pixels"
+        );
         assert_eq!(mib((6000, 4000), json!({"width": 800})), 141);
         assert_eq!(mib((100, 100), json!({})), 0);
     }

@@ -117,8 +117,8 @@ pub(super) fn head(bytes: &[u8]) -> Result<Head, Failure> {
     ) {
         (width, height) = (height, width);
     }
-    // Other decoders also hold the coefficients of a progressive JPEG, or planes and frames.
-    // Turning an image needs a second one.
+    // Other decoders also keep the coefficients of a progressive JPEG, or planes and frames, in
+    // memory. Rotating an image needs memory for a second image.
     let is_plain = matches!(format, ImageFormat::Png | ImageFormat::Bmp);
     let decoding_factor = match (is_plain, turn) {
         (true, Orientation::NoTransforms) => 1,
@@ -134,8 +134,8 @@ pub(super) fn head(bytes: &[u8]) -> Result<Head, Failure> {
     })
 }
 
-/// Decodes an image, turns it upright as its EXIF data says, and detects its format. Of an animated
-/// image, decodes the first frame.
+/// Decodes an image, rotates it upright according to its EXIF data, and detects its format. Decodes
+/// only the first frame of an animated image.
 pub(super) fn decode(bytes: &[u8]) -> Result<(DynamicImage, ImageFormat), Failure> {
     let (head, _) = reader(bytes)?;
     let turn = orientation(&mut head.into_decoder().map_err(|error| unreadable(&error))?);
@@ -145,13 +145,13 @@ pub(super) fn decode(bytes: &[u8]) -> Result<(DynamicImage, ImageFormat), Failur
     Ok((image, format))
 }
 
-/// Cameras store photos as the sensor reads them, and how to turn them. Invalid EXIF data counts as
-/// none.
+/// Returns how to rotate a photo: cameras store the pixels in sensor order and record the rotation
+/// in EXIF data. Invalid EXIF data is ignored.
 fn orientation(decoder: &mut impl ImageDecoder) -> Orientation {
     decoder.orientation().unwrap_or(Orientation::NoTransforms)
 }
 
-/// Whether an image has more than one frame.
+/// Returns whether an image has more than one frame.
 pub(super) fn is_animated(bytes: &[u8], format: ImageFormat) -> bool {
     let file = || Cursor::new(bytes);
     if format == ImageFormat::Gif {
@@ -189,7 +189,7 @@ fn limits() -> Limits {
     limits
 }
 
-/// Returns the image format with this name in inputs.
+/// Returns the image format for a format name in inputs.
 pub(super) fn format_named(name: &str) -> Option<ImageFormat> {
     match name {
         "png" => Some(ImageFormat::Png),
@@ -204,7 +204,8 @@ pub(super) fn format_named(name: &str) -> Option<ImageFormat> {
 /// Encodes the image as a `data:` URI.
 pub(super) fn encode(image: &DynamicImage, format: ImageFormat) -> Result<String, Failure> {
     let mut bytes = Cursor::new(Vec::new());
-    // PNG supports every pixel type. The others need 8 bits per channel, and JPEG has no transparency.
+    // PNG supports every pixel type. The other formats need 8 bits per channel, and JPEG has no
+    // transparency.
     let plain = match (format, image.color().has_alpha()) {
         (ImageFormat::Png, _) => None,
         (ImageFormat::Jpeg, true) => Some(DynamicImage::from(on_white(image))),

@@ -1,8 +1,8 @@
-//! Exact numbers in JMESPath. The library computes with 64-bit floating-point numbers, so integers
-//! beyond 2^53 would be equal to others, and sums of integers would become fractions.
+//! Exact numbers in JMESPath. The library computes with 64-bit floating-point numbers, in which
+//! different integers beyond 2^53 can compare as equal, and sums of integers become fractions.
 //!
-//! Comparisons become calls of functions of this module, which also replaces the library's
-//! functions of numbers. Where no exact result exists, the query fails.
+//! This module rewrites comparisons as calls to its own functions, and replaces the library's
+//! numeric functions. A query fails if an exact result does not exist.
 
 use std::cmp::Ordering;
 use std::mem;
@@ -29,7 +29,7 @@ const COMPARATORS: [Comparator; 6] = [
 ];
 
 type Args<'a> = &'a [Rcvar];
-/// A function that replaces one of the library, which it gets.
+/// A function that replaces a library function, which it receives as an argument.
 type Replacement = fn(&str, &dyn Function, Args<'_>, &mut Context<'_>) -> SearchResult;
 
 const REPLACEMENTS: [(&[&str], Replacement); 4] = [
@@ -76,7 +76,8 @@ pub(super) fn compile<'r>(
     Ok(Expression::new(text, ast, runtime))
 }
 
-/// The name of the function of a comparator, which no expression can call.
+/// Returns the name of the function for a comparator. It contains a space, so no expression can
+/// call it.
 fn function_of(comparator: &Comparator) -> String {
     format!("compare {comparator:?}")
 }
@@ -163,12 +164,12 @@ fn equal(left: &Variable, right: &Variable) -> bool {
 fn order(left: &Number, right: &Number) -> Ordering {
     match (integer(left), integer(right)) {
         (Some(left), Some(right)) => left.cmp(&right),
-        // A fraction is below 2^53, so it compares exactly.
+        // A number with a fractional part is below 2^53, so it compares exactly.
         _ => left.as_f64().partial_cmp(&right.as_f64()).unwrap_or(Ordering::Equal),
     }
 }
 
-/// Returns the value of an integer, also in the notation of a fraction.
+/// Returns the value of an integer, even if it is written as a fraction, such as `1.0`.
 fn integer(number: &Number) -> Option<i128> {
     let float = || number.as_f64().filter(|float| float.fract() == 0.0);
     whole(number).or_else(|| format!("{:.0}", float()?).parse().ok())
@@ -187,7 +188,7 @@ fn as_number(value: &Variable) -> Option<&Number> {
     if let Variable::Number(number) = value { Some(number) } else { None }
 }
 
-/// Sorts, or finds the smallest or largest number.
+/// Sorts numbers, or finds the smallest or largest number.
 fn ordered(
     name: &str,
     own: &dyn Function,
@@ -205,7 +206,7 @@ fn ordered(
     };
     let Some(keys) = numbers(&keys) else { return own.evaluate(args, context) };
     let mut pairs: Vec<(&Number, &Rcvar)> = keys.into_iter().zip(items).collect();
-    // The sort is stable; of equal numbers, the first is the largest.
+    // The sort is stable, so the first of several equal items is the minimum or maximum.
     pairs.sort_by(|(one, _), (other, _)| match name.starts_with("max") {
         true => order(other, one),
         false => order(one, other),

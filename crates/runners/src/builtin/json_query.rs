@@ -19,7 +19,7 @@ use orrery_domain::model::OutputType;
 const LENGTH_MAX: u64 = 500;
 /// Maximum size of a document, in bytes of JSON.
 const DOCUMENT_MAX: usize = 2 * 1024 * 1024;
-/// Peak memory of a search per byte of the document, measured for documents of many small values.
+/// Peak memory of a search per byte of the document, measured with documents of many small values.
 const BYTES_EACH: u64 = 150;
 /// Bytes of memory for intermediate values of the expression.
 const WORKING_MEMORY: u64 = 32 * MIB;

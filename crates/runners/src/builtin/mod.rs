@@ -91,7 +91,7 @@ impl Builtin {
     /// refers to, if the model uses one.
     ///
     /// # Errors
-    /// The model's objection to the input.
+    /// Fails if the model rejects the input.
     pub fn compute(&self, input: &Value, image: &[u8]) -> Result<Value, Failure> {
         match self.work {
             Work::Pure { run, .. } => run(input),
@@ -139,7 +139,7 @@ pub struct BuiltinContext {
     budget: Budget,
     client: Client,
     policy: Arc<Policy>,
-    /// Reads files behind the service's own URLs without HTTP.
+    /// Reads the files that the service's own URLs refer to, without HTTP.
     files: Option<Files>,
 }
 
@@ -216,8 +216,8 @@ impl Runner for BuiltinRunner {
                     (self::images::load(&self.context, url).await?, Some(held))
                 }
             };
-            // Acquire a permit before memory, so that a run holding memory never waits for anything
-            // else.
+            // Acquire a permit before memory, so that a run that has memory never waits for
+            // anything else.
             let _place = places.take(1).await;
             let builtin = self.builtin;
             let input = Arc::clone(&job.input);

@@ -44,7 +44,7 @@ const MESSAGE_MAX: usize = 4096;
 const QUICK_ANSWER: usize = 64 * 1024;
 /// Maximum number of bytes read from the standard error of a worker that has exited.
 const LAST_WORDS_MAX: u64 = 4096;
-/// After a worker has closed its streams, how long it may take to exit before it is killed.
+/// How long a worker may take to exit after closing its streams, before it is killed.
 const ENDING: Duration = Duration::from_secs(1);
 /// Maximum number of processes in the control group, counting both active workers and workers being
 /// replaced.
@@ -143,8 +143,8 @@ impl Workers {
             && let Ok(Message::Weight(weight)) = answer
         {
             granted = weight;
-            // If the memory is refused, the worker is in the middle of a run, and dropping it kills
-            // it.
+            // If the budget rejects the weight, the worker is in the middle of a run, so it is
+            // dropped and thereby killed.
             memory = Some(budget.take(weight).await?);
             answer = self.heard(process.go_on(weight)).await;
         }
@@ -169,7 +169,7 @@ impl Workers {
 
     /// Stops workers that have been idle for `time`.
     pub(super) fn retire(&self, time: Duration) {
-        // Dropped, and thereby killed, only after the lock is released.
+        // The workers are dropped, and thereby killed, only after the lock is released.
         let retired: Vec<_> = {
             let mut idle = self.idle();
             let (kept, retired) = idle.drain(..).partition(|(_, since)| since.elapsed() < time);
@@ -233,8 +233,8 @@ impl Workers {
             command.arg("--group").arg(group.path());
         }
         command.env_clear().current_dir("/").kill_on_drop(true);
-        // A separate process group: terminal signals go only to the service, which lets running
-        // work finish.
+        // A separate process group prevents terminal signals from reaching the worker: only the
+        // service receives them, and lets running work finish.
         command.process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
@@ -252,7 +252,7 @@ impl Workers {
     fn group(&self) -> Option<&Group> {
         let Shared { groups, group, .. } = &*self.shared;
         if group.get().is_none() {
-            // A second line of defense behind the limits that each worker sets for itself.
+            // These limits are a second line of defense: each worker also sets limits for itself.
             let memory = MEMORY_MAX + RUNS_MAX as u64 * MEMORY_BESIDE;
             match groups.as_ref()?.make_shared("builtin", memory, PIDS_MAX) {
                 Ok(made) => drop(group.set(made)),
@@ -291,7 +291,8 @@ impl Process {
         self.hear().await
     }
 
-    /// Whether the worker exited before it accepted a job because it could not enter its sandbox.
+    /// Returns whether the worker exited before it accepted a job because it could not enter its
+    /// sandbox.
     async fn could_not_start(&mut self) -> bool {
         let waited = tokio::time::timeout(ENDING, self.child.wait()).await;
         waited.is_ok_and(|status| status.is_ok_and(|one| one.code() == Some(NOT_STARTED.into())))
@@ -326,7 +327,7 @@ impl Process {
         parsed.unwrap_or(Err(Lost::Nonsense))
     }
 
-    /// Ends a worker that sent no response, and returns the failure of its run.
+    /// Stops a worker that sent no response, and returns the failure of its run.
     async fn lost(mut self, lost: Lost, model: &str, memory: u64) -> Failure {
         match lost {
             Lost::Late => refuse("the run takes too long: make the input smaller"),
@@ -340,8 +341,8 @@ impl Process {
                 let mut said = Vec::new();
                 let mut errors = (&mut self.errors).take(LAST_WORDS_MAX);
                 let reading = errors.read_to_end(&mut said);
-                // The worker's output is already in the pipe, and no other process holds the write
-                // end.
+                // Reading ends, because the worker's output is already in the pipe and no other
+                // process holds the write end.
                 let _read_or_not = tokio::time::timeout(ENDING, reading).await;
                 ended(status, &String::from_utf8_lossy(&said), model, memory)
             }

@@ -52,7 +52,7 @@ impl Scripted {
                 }
             }
         };
-        tokio::time::timeout(Duration::from_secs(60), ending).await.expect("all workers end");
+        tokio::time::timeout(Duration::from_secs(60), ending).await.expect("all workers exit");
     }
 }
 
@@ -138,7 +138,7 @@ async fn worker_of_dropped_run_is_killed() {
         }
     }
     scripted.all_end().await;
-    assert!(budget.take(MIB).now_or_never().is_some(), "its memory is free again");
+    assert!(budget.take(MIB).now_or_never().is_some(), "the memory of the dropped run is free");
 }
 
 #[tokio::test]

@@ -1,5 +1,5 @@
-//! Every built-in model on valid and invalid input, called as the engine does: schema validation
-//! first, then the run.
+//! Tests every built-in model on valid and invalid input. Models are called as the engine calls
+//! them: schema validation first, then the run.
 
 use std::path::PathBuf;
 
@@ -94,7 +94,7 @@ async fn text_sentiment_of_neutral_text_ignores_emphasis() {
     }
 }
 
-/// Scores of `vaderSentiment` 3.3.2.
+/// The expected scores are those of `vaderSentiment` 3.3.2.
 #[tokio::test]
 async fn text_sentiment_follows_current_rules() {
     for (text, score) in [
@@ -294,7 +294,7 @@ async fn image_resize_turns_photos_upright() {
         image::RgbImage::from_fn(32, 16, |x, _| image::Rgb([if x < 16 { 255 } else { 0 }; 3]));
     let mut jpeg = std::io::Cursor::new(Vec::new());
     image::DynamicImage::from(image).write_to(&mut jpeg, Jpeg).unwrap();
-    // Where the left half, which is white, is in the upright image.
+    // `white` is a pixel of the left half, which is white, at its position in the upright image.
     for (orientation, size, white) in [
         (1, (32, 16), (2, 8)),
         (3, (32, 16), (29, 8)),
@@ -349,7 +349,7 @@ async fn image_resize_covers_large_box_from_one_line_image() {
     let input = json!({"image": png(10_000, 1), "width": 4096, "height": 4096, "fit": "cover",
         "format": "bmp"});
     let output = run("image-resize", input).await.unwrap();
-    // A BMP with 4 bytes per pixel, in base64.
+    // The output is a BMP with 4 bytes per pixel, in base64.
     assert_eq!(output.as_str().unwrap().len() / 1_000_000, 89);
 }
 

@@ -1,7 +1,8 @@
 //! `text-summary`: selects the most informative sentences of a text, in their original order.
 //!
-//! Extractive, using the frequency measure of Luhn (1958): a sentence's score is the sum of its
-//! topical words' frequencies divided by its length. It never generates sentences.
+//! The summary is extractive and uses the frequency measure of Luhn (1958): a sentence's score is
+//! the sum of its topical words' frequencies divided by its length. The model never generates
+//! sentences.
 
 use std::collections::HashMap;
 
@@ -70,8 +71,8 @@ fn summarize(input: &Value) -> Result<Value, Failure> {
     Ok(chosen.collect::<Vec<_>>().join(" ").into())
 }
 
-/// The square root prevents a short sentence that repeats the topic's name from outranking long
-/// ones.
+/// Returns the score of a sentence. The square root prevents a short sentence that repeats the
+/// topic's name from outranking long ones.
 #[expect(clippy::cast_precision_loss, reason = "counts of words stay far below 2^53")]
 fn density(sum: usize, words: usize) -> f64 {
     if words == 0 { 0.0 } else { sum as f64 / (words as f64).sqrt() }

@@ -47,7 +47,7 @@ impl Budget {
     }
 }
 
-/// Returns the weight of a run that holds `factor` bytes per byte of a text field.
+/// Returns the weight of a run that uses `factor` bytes of memory per byte of a text field.
 pub(super) fn of_text(input: &Value, field: &str, factor: u64) -> u64 {
     let bytes = super::text(input, field).len() as u64;
     MIB.saturating_add(bytes.saturating_mul(factor))
@@ -74,8 +74,8 @@ mod tests {
         }
         let [first, second, of_other] = waiting;
         drop(all);
-        drop(first.now_or_never().expect("the first one proceeds"));
-        let of_other = of_other.now_or_never().expect("then another organization's");
+        drop(first.now_or_never().expect("the first run proceeds"));
+        let of_other = of_other.now_or_never().expect("then the other organization's run");
         drop(of_other);
         assert!(second.now_or_never().is_some());
     }
@@ -84,7 +84,7 @@ mod tests {
     async fn memory_budget_queues_runs_and_rejects_oversized_ones() {
         let budget = Budget::new(10 * MIB);
         let first = budget.take(6 * MIB).await.unwrap();
-        assert!(budget.take(6 * MIB).now_or_never().is_none(), "the second one waits");
+        assert!(budget.take(6 * MIB).now_or_never().is_none(), "the second run waits");
         let small = budget.take(4 * MIB).now_or_never();
         drop(first);
         drop(small);

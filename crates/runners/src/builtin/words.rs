@@ -25,7 +25,7 @@ impl StopWords {
         text.unicode_words().map(str::to_lowercase).filter(|word| self.is_topical(word)).collect()
     }
 
-    /// Whether a lower-case word is topical.
+    /// Returns whether a lower-case word is topical.
     pub(super) fn is_topical(&self, word: &str) -> bool {
         word.chars().count() >= LENGTH_MIN
             && word.chars().any(char::is_alphabetic)

@@ -32,7 +32,7 @@ const RUN_BESIDE: u64 = 8 * MIB;
 pub(super) const CPU_SECONDS_MAX: u64 = 10;
 /// Maximum length of a line from the service, in bytes.
 const LINE_MAX: u64 = 4096;
-/// Bytes read before a claimed length is verified.
+/// Maximum number of bytes allocated in advance for a claimed length.
 const READ_AHEAD: usize = 1024 * 1024;
 
 /// Exit code of a worker that cannot enter its sandbox; never caused by a job.
@@ -41,7 +41,7 @@ pub(super) const NOT_STARTED: u8 = 125;
 /// The arguments with which the service starts a worker.
 #[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
 pub struct WorkerArgs {
-    /// The process id of the service; the worker ends with it
+    /// The process id of the service; the worker exits when the service does
     #[arg(long, value_name = "PID")]
     pub parent: i32,
     /// The control group to join
@@ -78,7 +78,7 @@ pub(super) enum Message {
 /// Serves jobs until the service closes its end, and returns the exit code of the process.
 ///
 /// # Errors
-/// Fails if a stream breaks.
+/// Fails if reading from or writing to a stream fails.
 pub fn run(args: &WorkerArgs) -> io::Result<u8> {
     memory::keep_less()?;
     let sandbox = match enter(args) {
@@ -103,7 +103,7 @@ fn enter(args: &WorkerArgs) -> io::Result<Sandbox> {
     Sandbox::enter(args.parent, MEMORY_MAX + MEMORY_BESIDE)
 }
 
-/// Serves jobs. `allow` limits additional memory use to this many bytes.
+/// Serves jobs. `allow` limits additional memory use to the given number of bytes.
 fn serve(
     jobs: &mut impl BufRead,
     answers: &mut impl Write,
@@ -114,7 +114,7 @@ fn serve(
         let input = read_bytes(jobs, head.input)?;
         let image = read_bytes(jobs, head.image)?;
         let builtin = find(&head.model).ok_or(io::ErrorKind::InvalidInput)?;
-        // The service has already parsed the input.
+        // The service has already parsed the input, so parsing fails only if it nests too deeply.
         let Ok(parsed) = serde_json::from_slice::<Value>(&input) else {
             say(answers, &Message::Failed(refuse("the input nests too deeply")))?;
             continue;

@@ -1,8 +1,8 @@
 //! The runner `cog`: runs predictions in containers built with Cog, over their HTTP API.
 //!
-//! A run is a `PUT` with an id of its own, so that a repetition after a crash joins the existing
-//! run instead of starting a second one. The model's schemas are read from the container. Cog
-//! accepts a limited number of concurrent runs and rejects further ones; a run waits until the
+//! Each run is a `PUT` request with a unique id, so that a request repeated after a crash joins the
+//! existing run instead of starting a second one. The model's schemas are read from the container.
+//! Cog accepts a limited number of concurrent runs and rejects further ones; a run waits until the
 //! container can accept it. Once a run has started, this module never repeats its request. If the
 //! model has several containers, a run interrupted by a crash of this service may be repeated in
 //! another container.
@@ -138,8 +138,9 @@ impl CogRunner {
                     (sent.map_err(|error| failure_of(&self.model.name, &error))?, lease)
                 }
             };
-            // 202: the run has been in progress in this container since before a crash. 409: the
-            // container is at its concurrency limit. 503: the container is starting.
+            // 202: the run is already in progress in this container, because it was started before
+            // a crash. 409: the container is at its concurrency limit. 503: the container is
+            // starting.
             match answer.status.as_u16() {
                 202 => held = Some(lease),
                 409 => lease.note(None),
@@ -302,7 +303,8 @@ impl Drop for CancelOnDrop<'_> {
         }
         let url = format!("{url}/predictions/{}/cancel", self.id);
         let client = self.runner.client.clone();
-        // Older versions of Cog continue a run after the connection is closed.
+        // Cancel explicitly, because older versions of Cog continue a run after the connection is
+        // closed.
         self.runner.tasks.spawn(async move {
             let limits =
                 Limits { total: CANCEL_TIMEOUT, answer_bytes: 4096, overflow: Overflow::Truncate };
@@ -328,7 +330,7 @@ fn readiness_of(body: &[u8]) -> Readiness {
             Readiness::Unready("its setup failed: the container's log says why".to_owned())
         }
         Some(other) => {
-            Readiness::Unready(format!("its container says {}", excerpt(other.as_bytes())))
+            Readiness::Unready(format!("its container reports {}", excerpt(other.as_bytes())))
         }
         None => Readiness::Unready("its container does not report its health".to_owned()),
     }

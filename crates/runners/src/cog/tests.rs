@@ -1,4 +1,4 @@
-//! The runner against a stub container. Integration tests use a real container.
+//! Tests the runner with a stub container. Integration tests use a real container.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -110,7 +110,7 @@ async fn cog_health_and_schema_are_refreshed() {
     runner.read_face(&runner.servers.usable().unwrap()).await;
     assert!(
         Arc::ptr_eq(&interface, &runner.interface().unwrap()),
-        "unchanged as long as the document is unchanged"
+        "the interface changes only with the document"
     );
     let gone = of("http://127.0.0.1:1".to_owned(), Tasks::new());
     gone.maintain().await;

@@ -1,5 +1,5 @@
-//! The runner `command`: runs a program of the operator that reads jobs and writes responses as
-//! JSON Lines on its standard streams (see `protocol`).
+//! The runner `command`: runs a program supplied by the operator, which reads jobs and writes
+//! responses as JSON Lines on its standard streams (see `protocol`).
 //!
 //! In `persistent` mode, a pool of workers serves the jobs, with one job at a time per worker; in
 //! `once` mode, each job has its own process. Dropping a run kills its process and all its
@@ -322,7 +322,7 @@ impl Runner for CommandRunner {
 const ENDED: &str = "its worker ended without an answer";
 
 /// Describes an unexpected exit, as a phrase that follows "the model 'x':". The program's own
-/// output is shown only to the operator, except messages of the guard.
+/// output is shown only to the operator, except messages from the guard.
 fn describe(status: Option<ExitStatus>, tail: &Tail) -> String {
     let not_started =
         status.and_then(|status| status.code()) == Some(i32::from(guard::NOT_STARTED));

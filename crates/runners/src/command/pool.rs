@@ -29,7 +29,7 @@ const HINT_ENDED: &str = "the worker ended before it answered: with mode = \"per
 const HINT_SILENT: &str = "the worker was ended before it answered: does it write a line of JSON for \
     each line that it reads, and flush it? Standard output is for answers alone: messages belong on \
     standard error";
-/// A worker that has lived this long is considered to have started successfully.
+/// A worker that has been running for this long is considered to have started successfully.
 const SETTLED: Duration = Duration::from_secs(2);
 
 /// The workers of one model.
@@ -119,7 +119,8 @@ impl Pool {
                 }
                 state.backoff.left()
             };
-            // After the delay, only a returned worker can help.
+            // Without a delay, all workers are in use, so the run must wait for a worker to be
+            // returned.
             let pause = if pause.is_zero() { LOOK_AGAIN } else { pause };
             tokio::select! {
                 () = freed => {}
@@ -265,7 +266,7 @@ impl Drop for WorkerLease {
     fn drop(&mut self) {
         let Some(worker) = self.worker.take() else { return };
         if tokio::runtime::Handle::try_current().is_err() {
-            // The runtime has shut down; dropping the worker tells its guard to end it.
+            // The runtime has shut down; dropping the worker tells its guard to end the worker.
             return;
         }
         let pool = Arc::clone(&self.pool);

@@ -1,6 +1,6 @@
-//! Runs one program of the operator as a guarded process: sandboxed, with a directory of its own,
-//! and killed together with all its descendants. The callers, `worker` and the MCP servers of
-//! `agent`, implement the protocol on its pipes.
+//! Runs one of the operator's programs as a guarded process: sandboxed, with its own directory, and
+//! killed together with all its descendants. The callers, `worker` and the MCP servers of `agent`,
+//! implement the protocol on its pipes.
 
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -28,7 +28,7 @@ const TEMPORARY: &str = "tmp";
 const ENDING: Duration = Duration::from_secs(15);
 /// Polling interval while waiting for a control group to become empty.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
-/// Grace period for a process that is not reused to exit after its job.
+/// Grace period for a process to exit after its job if it is not reused.
 const LEAVING: Duration = Duration::from_secs(1);
 
 /// Configuration for starting guard processes; see `orrery_guard`.
@@ -163,7 +163,7 @@ impl Process {
         self.gone(ENDING).await
     }
 
-    /// Gives the process a moment to exit by itself, then ends it.
+    /// Waits briefly for the process to exit by itself, then ends it.
     pub async fn leave(mut self) -> Option<ExitStatus> {
         self.stdin = None;
         match tokio::time::timeout(LEAVING, self.child.wait()).await {
@@ -195,7 +195,7 @@ impl Process {
     }
 
     fn ask_guard(&self) {
-        // Without a process id, the guard has exited and was reaped.
+        // A process without an id has already been reaped.
         if let (Some(_), Some(guard)) = (self.child.id(), self.group) {
             let _gone = kill_process(guard, Signal::TERM);
         }

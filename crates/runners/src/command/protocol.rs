@@ -22,9 +22,9 @@ pub(super) enum Said {
     /// The worker has started and accepts jobs.
     Ready,
     Log(String),
-    /// A part of the output, sent early.
+    /// A part of the output, sent before the job is finished.
     Part(Value),
-    /// The job has ended.
+    /// The job has finished.
     Ended(Box<Ended>),
 }
 
@@ -56,7 +56,7 @@ pub(super) fn job(job: &Job, folder: Option<&str>) -> String {
 }
 
 /// Parses a line. `id` is the worker's current job, if any; `cost_report` points to a cost in the
-/// response. Returns `Ok(None)` for a log line of a job that has ended.
+/// response. Returns `Ok(None)` for a log line of a job that has finished.
 ///
 /// # Errors
 /// The fault, as a phrase that follows "its worker".
@@ -152,7 +152,7 @@ mod tests {
         let Ok(Some(Said::Ended(ended))) =
             of(r#"{"id":"a","output":null,"metrics":{"cost":0.5,"input_tokens":3}}"#)
         else {
-            panic!("no end")
+            panic!("the job has not finished")
         };
         assert_eq!(ended.result, Ok(Value::Null));
         assert_eq!(
@@ -167,7 +167,7 @@ mod tests {
             let Ok(Some(Said::Ended(ended))) =
                 of(&format!(r#"{{"id":"a","error":"no"{classification}}}"#))
             else {
-                panic!("no end")
+                panic!("the job has not finished")
             };
             assert_eq!(ended.result, Err(Failure::new(class, "no")));
         }
@@ -184,7 +184,7 @@ mod tests {
         ] {
             assert!(of(line).unwrap_err().starts_with(says), "{line}");
         }
-        assert!(parse(br#"{"id":"a","output":1}"#, None, "").is_err(), "without a job");
+        assert!(parse(br#"{"id":"a","output":1}"#, None, "").is_err(), "no job is in progress");
         assert!(parse(b"\xff\xfe", Some("a"), "").is_err());
     }
 }

@@ -73,8 +73,8 @@ impl Worker {
         Folder::new_in(&self.process.home)
     }
 
-    /// Sends a job and reads messages until the job ends. With `is_last`, the worker is told that
-    /// no further job follows.
+    /// Sends a job and reads messages until the job has finished. With `is_last`, closes the
+    /// worker's standard input after the job, so that the worker exits.
     ///
     /// # Errors
     /// [`Error`]; the worker must then not be reused.
@@ -115,7 +115,7 @@ impl Worker {
         let ended = tokio::select! {
             biased;
             ended = &mut reading => ended,
-            // Output that the worker wrote before it closed its input still counts.
+            // Output that the worker wrote before closing its input still counts.
             _written_or_broken = writing => reading.await,
         }?;
         self.is_proven = true;
@@ -127,7 +127,7 @@ impl Worker {
         self.process.end().await
     }
 
-    /// Gives the worker a moment to exit by itself, then ends it.
+    /// Waits briefly for the worker to exit by itself, then ends it.
     pub(super) async fn leave(self) -> Option<ExitStatus> {
         self.process.leave().await
     }

@@ -23,7 +23,7 @@ impl DescriptionAge {
         self.asked = Some(runtime::monotonic_now());
     }
 
-    /// Whether to refresh now, given whether an endpoint is usable.
+    /// Returns whether to refresh now, given whether an endpoint is usable.
     pub fn is_due(&mut self, is_usable: bool) -> bool {
         let was_usable = std::mem::replace(&mut self.was_usable, is_usable);
         let is_fresh = self.asked.is_some_and(|asked| asked.elapsed() < FRESH);

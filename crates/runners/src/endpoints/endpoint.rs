@@ -16,9 +16,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Consecutive requests without a response after which an endpoint is ejected.
+/// Number of consecutive requests without a response after which an endpoint is ejected.
 const MISSES_MAX: u32 = 3;
-/// Consecutive failed probes after which an endpoint that has been ready before is ejected.
+/// Number of consecutive failed probes after which an endpoint that has been ready before is
+/// ejected.
 const PROBE_MISSES_MAX: u32 = 2;
 /// The delay after the first ejection; each further consecutive ejection doubles it.
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
@@ -40,7 +41,7 @@ pub enum Readiness {
 /// The state of an endpoint for selection, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Standing {
-    /// The endpoint responds, or is due for a retry that no request has taken yet.
+    /// The endpoint responds, or is due for a trial that no request has started yet.
     Usable,
     Starting,
     /// One request is testing whether the endpoint responds again.
@@ -64,7 +65,7 @@ enum Phase {
     Ejected {
         until: Instant,
     },
-    /// `is_taken` is true while a request is in flight.
+    /// `is_taken` is true while the trial request is in flight.
     Trial {
         is_taken: bool,
     },
@@ -167,7 +168,7 @@ impl Endpoint {
         }
     }
 
-    /// Ends a request in flight.
+    /// Records that a request is no longer in flight.
     pub(super) fn give_back(&self) {
         let mut state = self.state();
         state.in_flight = state.in_flight.saturating_sub(1);
@@ -203,7 +204,7 @@ impl Endpoint {
         state.eject(now, format!("it did not answer the last {misses} times: {reason}"))
     }
 
-    /// Whether a probe is due.
+    /// Returns whether a probe is due.
     pub(super) fn is_probe_due(&self, now: Instant) -> bool {
         let state = self.state();
         let is_old = |every: Duration| state.probed_at.is_none_or(|probed| probed + every <= now);
@@ -300,12 +301,12 @@ mod tests {
         assert_eq!(one.missed(now, now, "no"), Some(out));
         assert_eq!(one.standing(now, false).0, Standing::Ejected);
         let later = now + after(1);
-        assert_eq!(one.standing(later, false).0, Standing::Usable, "it is due");
+        assert_eq!(one.standing(later, false).0, Standing::Usable, "a trial is due");
         one.take(later, false);
         assert_eq!(one.standing(later, false), (Standing::OnTrial, 1));
-        assert_eq!(one.missed(later, later, "no"), None, "it was out before");
+        assert_eq!(one.missed(later, later, "no"), None, "already out of rotation");
         one.give_back();
-        assert_eq!(one.standing(later + after(1), false).0, Standing::Ejected, "twice as long");
+        assert_eq!(one.standing(later + after(1), false).0, Standing::Ejected, "a doubled delay");
         let later = later + after(2);
         one.take(later, false);
         assert_eq!(one.answered(later), Some(Change::In));
@@ -347,7 +348,7 @@ mod tests {
         assert_eq!(one.answered(before), None);
         assert_eq!(one.missed(before, now, "no"), None);
         assert_eq!(one.standing(now, false).0, Standing::Ejected);
-        assert_eq!(one.standing(now + after(1), false).0, Standing::Usable, "one ejection");
+        assert_eq!(one.standing(now + after(1), false).0, Standing::Usable, "only one ejection");
     }
 
     #[test]
@@ -361,7 +362,7 @@ mod tests {
         assert_eq!(
             one.standing(now + after(9), true).0,
             Standing::Ejected,
-            "no request is sent to it"
+            "a request does not end the ejection"
         );
         assert_eq!(one.probed(Readiness::Ready, now + after(1)), Some(Change::In));
         assert_eq!(one.seen(true).standing, Standing::Usable);
@@ -371,8 +372,8 @@ mod tests {
         assert_eq!(one.answered(now), None);
         assert_eq!(one.standing(now, true).0, Standing::Usable);
         assert!(!one.is_probe_due(now) && one.is_probe_due(now + after(5)));
-        assert_eq!(one.probed(unready(), now), None, "one is not enough");
-        assert!(one.is_probe_due(now), "but it is probed again at once");
+        assert_eq!(one.probed(unready(), now), None, "one failed probe");
+        assert!(one.is_probe_due(now), "probed again at once");
         assert_eq!(one.probed(unready(), now), Some(Change::Out("gone".to_owned())));
         assert_eq!(one.probed(Readiness::Starting, now), None);
         assert_eq!(one.probed(Readiness::Ready, now), Some(Change::In));

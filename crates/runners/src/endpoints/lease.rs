@@ -113,7 +113,8 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // On timeout, the engine drops the run.
+        // On timeout, the engine drops the run without recording an outcome, so record the miss
+        // here.
         if !self.is_noted && self.begun.elapsed() >= self.patience {
             let reason = format!("no answer within {:?}", self.patience);
             self.missed(&reason);

@@ -55,7 +55,7 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 const PROBE_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Maximum number of endpoints tried per request.
 const TRIES_MAX: usize = 3;
-/// The turn increment of an endpoint with weight 1.
+/// Amount by which a selection increases the turn counter of an endpoint with weight 1.
 const TURN: u64 = 1 << 20;
 
 /// The error for a request that received no response.
@@ -81,7 +81,8 @@ struct Group {
 }
 
 impl Group {
-    /// Locked during selection, so that no two requests take the last permit of an endpoint.
+    /// Locks the endpoints. Selection holds the lock, so that no two requests take the last permit
+    /// of an endpoint.
     fn endpoints(&self) -> MutexGuard<'_, HashMap<String, Weak<Endpoint>>> {
         self.endpoints.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -122,7 +123,7 @@ pub struct Pool {
     group: Arc<Group>,
     is_probed: bool,
     patience: Duration,
-    /// The turn of the last selection.
+    /// The highest turn counter with which an endpoint has been selected.
     turn: AtomicU64,
     /// Whether the endpoints have rejected `stream_options`.
     pub stream_options: Refusal,
@@ -133,8 +134,9 @@ struct Entry {
     endpoint: Arc<Endpoint>,
     weight: u32,
     concurrency: usize,
-    /// Increases with each selection, more slowly for larger weights. Changed only while the group
-    /// is locked.
+    /// The turn counter: of equally loaded endpoints, the one with the lowest counter is selected.
+    /// Each selection increases the counter, by less for a larger weight. Changed only while the
+    /// group is locked.
     turn: AtomicU64,
 }
 
@@ -164,7 +166,7 @@ impl EndpointState {
         }
     }
 
-    /// Whether the endpoint is in rotation.
+    /// Returns whether the endpoint is in rotation.
     #[must_use]
     pub const fn is_used(&self) -> bool {
         matches!(self.standing, Standing::Usable | Standing::Starting)
@@ -238,7 +240,7 @@ impl Pool {
         self.exchange(request, send, |answer| answer.status).await
     }
 
-    /// Like [`Pool::send`], but does not read the response body.
+    /// Sends a request like [`Pool::send`], but does not read the response body.
     ///
     /// # Errors
     /// As [`Pool::send`].
@@ -298,7 +300,7 @@ impl Pool {
         loop {
             let changed = self.group.changed.notified();
             tokio::pin!(changed);
-            // From here on, no notification is missed.
+            // Notifications sent from here on are not missed.
             changed.as_mut().enable();
             match self.pick(tried) {
                 Pick::Lease(lease) => return Some(lease),
@@ -448,13 +450,13 @@ pub(super) async fn ask_readiness(
         Ok(answer) if is_ready(answer.status) => Readiness::Ready,
         Ok(answer) => {
             let status = answer.status.as_u16();
-            Readiness::Unready(format!("its server says that it is not ready ({status})"))
+            Readiness::Unready(format!("its server reports that it is not ready ({status})"))
         }
         Err(error) => Readiness::Unready(format!("its server does not answer: {error}")),
     }
 }
 
-/// Sends an endpoint a short request about itself, and returns the response.
+/// Sends an endpoint a short request for its health or description, and returns the response.
 ///
 /// # Errors
 /// The error if there is no response.
@@ -468,7 +470,7 @@ pub(super) async fn probe(
     client.send(request, &limits).await.map_err(|error| error.to_string())
 }
 
-/// Whether a status means that a proxy has no backend.
+/// Returns whether a status means that a proxy has no backend.
 const fn is_nobody(status: StatusCode) -> bool {
     matches!(status.as_u16(), 502..=504)
 }

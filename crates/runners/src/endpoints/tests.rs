@@ -1,5 +1,5 @@
-//! Selection of endpoints, and failover if an endpoint does not respond. No network is used:
-//! responses are a function of the URL.
+//! Tests the selection of endpoints, and failover if an endpoint does not respond. No network is
+//! used: responses are a function of the URL.
 
 use std::convert::Infallible;
 use std::sync::atomic::AtomicUsize;
@@ -31,9 +31,9 @@ fn pool(urls: &[(&str, u32, Option<usize>)]) -> Pool {
     pool_in(&Registry::default(), urls, false)
 }
 
-/// Returns a lease that must be free at once.
+/// Returns a lease of an endpoint; panics if no endpoint is free.
 fn picked(pool: &Pool) -> Lease {
-    let Pick::Lease(lease) = pool.pick(&[]) else { panic!("none is free") };
+    let Pick::Lease(lease) = pool.pick(&[]) else { panic!("no endpoint is free") };
     lease
 }
 
@@ -80,11 +80,11 @@ fn endpoints_get_requests_by_weight() {
     let pool = pool(&[("http://a", 1, None), ("http://b", 3, None)]);
     let held: Vec<Lease> = (0..8).map(|_| picked(&pool)).collect();
     let of_b = held.iter().filter(|lease| lease.url() == "http://b").count();
-    assert_eq!(of_b, 6, "in flight");
+    assert_eq!(of_b, 6, "requests in flight at b");
     drop(held);
     let turns: Vec<String> = (0..40).map(|_| picked(&pool).url().to_owned()).collect();
     let of_b = turns.iter().filter(|url| *url == "http://b").count();
-    assert!((29..=31).contains(&of_b), "one after the other: {of_b}");
+    assert!((29..=31).contains(&of_b), "sequential requests to b: {of_b}");
     // An idle endpoint receives the next request, regardless of the turns.
     let one = picked(&pool);
     assert_ne!(picked(&pool).url(), one.url());
@@ -124,7 +124,7 @@ async fn request_fails_over_only_if_it_had_no_effect() {
         assert!(asked.windows(2).all(|two| two[0] != two[1]), "{asked:?}");
     }
     let (came, asked) = ask(&pool(&[("http://a", 1, None)]), |_| Ok(503)).await;
-    assert_eq!((came.unwrap(), asked.len()), (503, 1), "there is no other");
+    assert_eq!((came.unwrap(), asked.len()), (503, 1), "there is no other endpoint");
 }
 
 #[tokio::test]
@@ -149,7 +149,7 @@ async fn endpoint_that_does_not_answer_leaves_rotation() {
     for _ in 0..3 {
         assert!(ask(&pool, |_| Err(refused())).await.0.is_err());
     }
-    let Health::Failing(reason) = pool.health() else { panic!("all are out") };
+    let Health::Failing(reason) = pool.health() else { panic!("all endpoints are out") };
     assert!(reason.starts_with("none of its 2 servers answers; a: it did not answer"), "{reason}");
     assert_eq!(ask(&pool, |_| Ok(200)).await.0.unwrap(), 200);
     assert_eq!(pool.health(), Health::Good);
@@ -171,9 +171,9 @@ async fn probes_remove_and_restore_endpoints() {
     drop(leases);
     pool.probe_now("http://a", |_| async { Readiness::Ready }).await;
     let first = picked(&pool);
-    assert_eq!(first.url(), "http://a", "it has nothing in flight and is tried");
+    assert_eq!(first.url(), "http://a", "a is on trial");
     let others: Vec<Lease> = (0..4).map(|_| picked(&pool)).collect();
-    assert!(others.iter().all(|lease| lease.url() == "http://b"), "by only one request");
+    assert!(others.iter().all(|lease| lease.url() == "http://b"), "only one request tries a");
     let mut first = first;
     first.note(None);
     assert_eq!(picked(&pool).url(), "http://a");
@@ -186,9 +186,9 @@ fn reload_keeps_the_state_of_an_endpoint_that_stays() {
     let held: Vec<Lease> = (0..2).map(|_| picked(&before)).collect();
     let after = pool_in(&registry, &[("http://b", 1, Some(1)), ("http://c", 1, None)], false);
     drop(before);
-    assert_eq!(after.states()[0].in_flight, 1, "it counts what began before");
+    assert_eq!(after.states()[0].in_flight, 1, "b counts earlier requests");
     let next: Vec<Lease> = (0..3).map(|_| picked(&after)).collect();
-    assert!(next.iter().all(|lease| lease.url() == "http://c"), "b has as much as it may");
+    assert!(next.iter().all(|lease| lease.url() == "http://c"), "b is at its limit");
     drop(held);
     assert_eq!(picked(&after).url(), "http://b");
 }
@@ -208,5 +208,5 @@ async fn endpoint_that_hangs_leaves_rotation() {
     for _ in 0..3 {
         drop(picked(&cancelled));
     }
-    assert_eq!(cancelled.health(), Health::Good, "a cancel says nothing");
+    assert_eq!(cancelled.health(), Health::Good, "a cancelled run is no miss");
 }

@@ -1,5 +1,5 @@
 //! Parses and validates the header of a GGUF file before llama.cpp reads the file, because
-//! llama.cpp trusts it more than an untrusted file deserves.
+//! llama.cpp does not validate enough for untrusted files.
 //!
 //! Counts, lengths and nesting are limited, and the file must be as long as its tensors require.
 //! The weights are never read, long lists are skipped, and no allocation depends on a length stated
@@ -14,7 +14,7 @@ use super::gguf_types::{tensor_type, width};
 use orrery_runtime::regular_file;
 
 const MAGIC: &[u8; 4] = b"GGUF";
-/// The format versions that llama.cpp supports, all little-endian here.
+/// The format versions that llama.cpp supports. Only little-endian files are supported.
 const VERSIONS: std::ops::RangeInclusive<u32> = 2..=3;
 const ENTRIES_MAX: u64 = 65_536;
 const TENSORS_MAX: u64 = 65_536;
@@ -83,7 +83,7 @@ pub struct Header {
     pub parameters: u64,
     /// The most common data type of the weights, such as `Q4_K`.
     pub quantization: &'static str,
-    /// Whether it is an embedding model.
+    /// Whether the model is an embedding model.
     pub is_embedding: bool,
     /// Whether the file defines how token vectors are pooled.
     pub has_pooling: bool,
@@ -129,7 +129,7 @@ impl Header {
         Self::parse(BufReader::with_capacity(256 * 1024, file), length)
     }
 
-    /// Like [`Header::read`], from a source with `length` bytes.
+    /// Reads a header like [`Header::read`], from a source with `length` bytes.
     fn parse(source: impl BufRead + Seek, length: u64) -> Result<Self, Error> {
         let mut reader = Reader { source, at: 0 };
         let magic: [u8; 4] = reader.bytes()?;
@@ -197,7 +197,7 @@ fn describe(
         return Err(Error::new(message));
     }
     if architecture.starts_with("t5") {
-        return Err(Error::new("is an encoder with a decoder, which this program does not run"));
+        return Err(Error::new("is an encoder-decoder model, which this program cannot run"));
     }
     check_vocabulary(metadata, text("tokenizer.ggml.model").as_deref())?;
     let context_length = number("context_length").filter(|length| *length > 0);
@@ -243,14 +243,15 @@ fn describe(
     })
 }
 
-/// Rejects counts of experts, or of layers for several tokens, that llama.cpp cannot handle.
+/// Rejects numbers of experts, or of layers that predict further tokens, that llama.cpp cannot
+/// handle.
 fn check_experts(architecture: &str, number: impl Fn(&str) -> Option<u64>) -> Result<(), Error> {
     let count = |key| number(key).unwrap_or(0);
     let (experts, used) = (count("expert_count"), count("expert_used_count"));
     let (groups, used_groups) = (count("expert_group_count"), count("expert_group_used_count"));
     let are_groups_valid = groups <= 1
         || (groups < experts && experts % groups == 0 && (1..groups).contains(&used_groups));
-    // llama.cpp ignores a single expert of these.
+    // llama.cpp ignores a single expert in models of this family.
     let is_dense = architecture.starts_with("hunyuan") && experts <= 1;
     let is_valid = match experts {
         _ if is_dense => true,
@@ -267,7 +268,9 @@ fn check_experts(architecture: &str, number: impl Fn(&str) -> Option<u64>) -> Re
     }
     let (more, blocks) = (count("nextn_predict_layers"), count("block_count"));
     if more > blocks {
-        return Err(Error(format!("claims {more} of its {blocks} layers for further tokens")));
+        return Err(Error(format!(
+            "claims {more} of its {blocks} layers for multi-token prediction"
+        )));
     }
     Ok(())
 }
@@ -300,7 +303,7 @@ fn check_vocabulary(
     Ok(())
 }
 
-/// Totals over the descriptions of the tensors.
+/// Totals computed from the tensors' descriptions.
 #[derive(Debug, Default)]
 struct Weights {
     parameters: u64,
@@ -518,11 +521,13 @@ impl<R: BufRead + Seek> Reader<R> {
                 return Err(fault(&format!("has the unknown type {kind}")));
             };
             if name.ends_with("norm.weight") && name_of_type != "F32" {
-                return Err(fault(&format!("is of the type {name_of_type}, and norms are F32")));
+                return Err(fault(&format!(
+                    "is of the type {name_of_type}, but norms must be F32"
+                )));
             }
             if name.ends_with(".weight") && matches!(name_of_type, "I8" | "I16" | "I32" | "I64") {
                 return Err(fault(&format!(
-                    "is of the type {name_of_type}, and weights are not integers"
+                    "is of the type {name_of_type}, but weights must not be integers"
                 )));
             }
             if elements == 0 || row % block != 0 {

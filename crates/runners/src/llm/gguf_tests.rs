@@ -129,7 +129,7 @@ fn gguf_rejects_excessive_claims() {
         (good().with("llama.block_count", number(513)), "claims 513 layers"),
         (good().with("general.architecture", number(1)), "does not name its architecture"),
         (good().with("split.count", number(2)), "is one part of several"),
-        (good().with("general.architecture", string("t5")), "is an encoder with a decoder"),
+        (good().with("general.architecture", string("t5")), "is an encoder-decoder model"),
         (good().with("general.alignment", number(0)), "has no valid alignment"),
         (good().with("general.alignment", number(24)), "has no valid alignment"),
         (good().with("x", vec![99, 0, 0, 0]), "has metadata of the unknown type 99"),
@@ -227,13 +227,13 @@ fn gguf_rejects_impossible_experts_and_types() {
     for (parts, said) in [
         (
             with_weight("token_embd.weight", 26),
-            "'token_embd.weight' is of the type I32, and weights",
+            "'token_embd.weight' is of the type I32, but weights",
         ),
         (
             with_weight("blk.0.attn_q.weight", 24),
-            "'blk.0.attn_q.weight' is of the type I8, and weights",
+            "'blk.0.attn_q.weight' is of the type I8, but weights",
         ),
-        (with_weight("output.weight", 27), "'output.weight' is of the type I64, and weights"),
+        (with_weight("output.weight", 27), "'output.weight' is of the type I64, but weights"),
         (types(&[1, 6]), "has a vocabulary of a different kind than it declares"),
         (types(&[6; 2000]), "has a vocabulary of a different kind than it declares"),
         (experts([2, 5, 0, 0]), "claims 2 experts, 5 of which are used"),

@@ -2,9 +2,9 @@
 //! (`worker`).
 //!
 //! The process serves OpenAI's API, like the servers of the runner `openai`, but on a private
-//! socket pair; the chat router, predictions and workflows therefore use it in the same way. It is
-//! started on demand and stopped when idle, and a crash loses only the active generations
-//! (`process`). This file parses the manifest; it generates no text itself.
+//! socket pair; the chat router, predictions and workflows therefore use it in the same way. The
+//! process is started on demand and stopped when idle, and a crash loses only the active
+//! generations (`process`). This file parses the manifest; it generates no text itself.
 
 pub mod gguf;
 mod gguf_types;
@@ -49,7 +49,7 @@ const BATCH_MAX: u32 = 8192;
 const DEFAULT_IDLE: Duration = Duration::from_secs(15 * 60);
 const IDLE_MIN: Duration = Duration::from_secs(1);
 const IDLE_MAX: Duration = Duration::from_secs(366 * 86_400);
-/// Bounds of `memory_bytes`.
+/// Lower and upper bound of `memory_bytes`.
 const MEMORY_MIN: u64 = 64 * 1024 * 1024;
 const MEMORY_MAX: u64 = 1 << 50;
 

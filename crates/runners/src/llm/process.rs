@@ -42,7 +42,8 @@ const LOADING_MAX: Duration = Duration::from_secs(600);
 const STARTING_MAX: Duration = Duration::from_secs(60);
 /// How long a killed process may take to exit.
 const ENDING: Duration = Duration::from_secs(5);
-/// Maximum delay after a failure that a request still waits for.
+/// Longest restart delay that a request waits for. If the delay is longer, the request fails at
+/// once.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Maximum number of times that a request is repeated because its process exited on account of
 /// another request.
@@ -109,7 +110,7 @@ pub struct InUse {
 }
 
 impl InUse {
-    /// After an interrupted response, returns how the process exited, as a phrase that follows "the
+    /// Returns how the process exited after an interrupted response, as a phrase that follows "the
     /// model 'x':"; `None` if it is still running.
     pub async fn ended(&self) -> Option<String> {
         self.process.reap(&self.instance).await
@@ -196,8 +197,8 @@ impl Process {
         let pause = {
             let state = self.lock();
             let pause = state.backoff.left();
-            // A failed start fails all requests that were waiting for it; no request waits for a
-            // long delay.
+            // A failed start fails all requests that were waiting for it. If the restart delay is
+            // long, requests fail instead of waiting.
             let is_no_use =
                 state.starts != starts || pause > PATIENCE || (is_impatient && !pause.is_zero());
             if let (true, Some(failure)) = (is_no_use, &state.failure) {
@@ -275,7 +276,8 @@ impl Process {
         let file = self.options.header().map_or(0, |header| header.file_bytes);
         let most = self.options.memory_bytes.map(|bytes| bytes.saturating_add(file));
         let group = group.map(|groups| groups.make(most)).transpose();
-        let group = group.map_err(|error| format!("its control group cannot be made: {error}"))?;
+        let group =
+            group.map_err(|error| format!("its control group cannot be created: {error}"))?;
         let spawned = when_able(STARTING_MAX, || self.spawn(group.as_ref())).await;
         let (mut child, socket) =
             spawned.map_err(|error| format!("its process cannot be started: {error}"))?;
@@ -289,7 +291,8 @@ impl Process {
             .await;
         let (requests, connection) = connected.map_err(|error| format!("its process: {error}"))?;
         Tasks::attend(async move {
-            // Callers waiting for responses detect how the process exits.
+            // The result is ignored, because callers waiting for responses detect how the process
+            // exits.
             let _ended = connection.await;
         });
         let id = child.id();
@@ -314,8 +317,8 @@ impl Process {
         })
     }
 
-    /// Must be called on a thread that lives as long as the runtime: the process treats the end of
-    /// the thread as the end of the service.
+    /// Spawns the process. Must be called on a thread that lives as long as the runtime: the
+    /// process treats the end of the thread as the end of the service.
     fn spawn(&self, group: Option<&Group>) -> io::Result<(Child, UnixStream)> {
         let (ours, theirs) = Pair::pair()?;
         ours.set_nonblocking(true)?;
@@ -335,15 +338,16 @@ impl Process {
         let mut command = Command::new(&self.guard.program);
         command.arg("llm-worker").args(args.arguments());
         command.env_clear().current_dir("/").kill_on_drop(true);
-        // A separate process group: terminal signals go only to the service, which lets running
-        // work finish.
+        // A separate process group prevents terminal signals from reaching the process: only the
+        // service receives them, and lets running work finish.
         command.process_group(0);
         command.stdin(Stdio::from(OwnedFd::from(theirs)));
         command.stdout(Stdio::null()).stderr(Stdio::piped());
         Ok((command.spawn()?, UnixStream::from_std(ours)?))
     }
 
-    /// Returns an error if starting the process would be pointless.
+    /// Returns the reason why the model can never be loaded, if there is one: an invalid file, or a
+    /// build or processor that cannot run models.
     fn fault(&self) -> Option<String> {
         if let Err(error) = &self.options.header {
             return Some(format!("its file {} {error}", self.options.file.display()));
@@ -351,8 +355,8 @@ impl Process {
         super::worker::unsupported().map(str::to_owned)
     }
 
-    /// After an interrupted response, waits briefly for the process to exit. Returns how the
-    /// process exited, if it did.
+    /// Waits briefly for the process to exit after an interrupted response. Returns how the process
+    /// exited, if it did.
     async fn reap(&self, instance: &Arc<Instance>) -> Option<String> {
         let waited = async {
             while instance.ended().is_none() {
@@ -392,7 +396,7 @@ impl Process {
         }
         match status.signal() {
             Some(libc::SIGKILL) if self.options.memory_bytes.is_some() => {
-                "its process was killed: has it reached its memory_bytes?".to_owned()
+                "its process was killed: it may have reached its `memory_bytes`".to_owned()
             }
             _ => format!("its process ended ({status})"),
         }
@@ -442,7 +446,7 @@ impl Process {
         is_idle.then_some(state.idle_since)
     }
 
-    /// Whether the model is loaded.
+    /// Returns whether the model is loaded.
     pub(super) fn is_loaded(&self) -> bool {
         self.lock().instance.is_some()
     }
@@ -469,7 +473,7 @@ impl Process {
         Some(self.tail.text()).filter(|text| !text.is_empty())
     }
 
-    /// Returns the model as run on this machine.
+    /// Returns the properties of the model and of its process.
     pub(super) fn local(&self) -> LocalModel {
         let header = self.options.header();
         let id = self.lock().instance.as_ref().and_then(|instance| instance.id);
@@ -549,7 +553,8 @@ impl Instance {
     }
 }
 
-/// Whether the process exited to abandon the work of one request; the model itself is healthy.
+/// Returns whether the process exited to abandon the work of one request; the model itself is
+/// healthy.
 fn gave_up(status: ExitStatus) -> bool {
     status.code() == Some(GIVEN_UP.into())
 }

@@ -13,7 +13,7 @@ use super::process::Process;
 use orrery_guard::groups;
 use orrery_runtime as runtime;
 
-/// Maximum wait for models that are serving requests.
+/// Maximum time to wait for models that are serving requests.
 const WAITING_MAX: Duration = Duration::from_secs(60);
 
 /// The memory budget and the processes that use it.
@@ -47,8 +47,9 @@ impl Room {
         self.idle.notify_waiters();
     }
 
-    /// Frees this many bytes; waits a while for models that are serving requests, unless
-    /// `is_impatient`. While the returned guard exists, no other model is loaded.
+    /// Frees this many bytes. Waits for models that are serving requests, for up to
+    /// `WAITING_MAX`, unless `is_impatient`. While the returned guard exists, no other model is
+    /// loaded.
     ///
     /// # Errors
     /// An out-of-memory message, as a phrase that follows the model's name.
@@ -74,7 +75,7 @@ impl Room {
             if !can_wait || timeout_at(until, idle).await.is_err() {
                 let free = free.unwrap_or(0);
                 return Err(format!(
-                    "it needs about {} of memory, and {} are free: a smaller context or a stronger \
+                    "it needs about {} of memory, but only {} are free: a smaller context or a stronger \
                      quantization takes less",
                     shown(needed),
                     shown(free)

@@ -1,4 +1,4 @@
-//! Manifests of this runner type. Tests of the whole service cover the processes.
+//! Tests the manifests of this runner type. Integration tests cover the processes.
 
 use serde_json::json;
 

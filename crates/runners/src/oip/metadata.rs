@@ -66,7 +66,7 @@ impl Datatype {
         })
     }
 
-    /// Whether the elements are integers.
+    /// Returns whether the elements are integers.
     pub(super) const fn is_whole(self) -> bool {
         matches!(self, Self::Unsigned(_) | Self::Signed(_))
     }
@@ -105,7 +105,7 @@ impl Datatype {
 }
 
 impl Tensor {
-    /// Whether a single element may be given instead of the whole tensor.
+    /// Returns whether a single element may be given instead of the complete tensor.
     pub(super) fn takes_scalar(&self) -> bool {
         self.shape.as_ref().is_none_or(|shape| shape.iter().all(|length| matches!(length, -1 | 1)))
     }
@@ -114,7 +114,7 @@ impl Tensor {
     fn schema(&self) -> Value {
         let (kind, range) = match Datatype::of(&self.datatype) {
             Some(datatype) => datatype.schema(),
-            // The server validates this tensor.
+            // The datatype has no JSON representation, so the server validates this tensor.
             None => return json!({"description": self.describe()}),
         };
         let mut schema = match &self.shape {
@@ -217,8 +217,8 @@ impl Metadata {
         self.inputs.iter().find(|tensor| tensor.name == name)
     }
 
-    /// Whether an input is in the protocol's native format, as opposed to having a tensor named
-    /// `inputs`.
+    /// Returns whether an input is in the protocol's native format, as opposed to having a tensor
+    /// named `inputs`.
     pub(super) fn is_own_form(&self, input: &Map<String, Value>) -> bool {
         input.get("inputs").is_some_and(Value::is_array) && self.input("inputs").is_none()
     }

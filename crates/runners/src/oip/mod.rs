@@ -3,11 +3,12 @@
 //!
 //! The request schema is derived from the model's metadata. An input contains each tensor by name
 //! as nested arrays, or uses the protocol's native format; the output contains the tensors by name,
-//! as nested arrays again. The runner sends a request once, unless the request certainly had no
-//! effect (`endpoints`), because retries and fallbacks belong to the engine.
+//! as nested arrays again. The runner repeats a request only if the request certainly had no effect
+//! (`endpoints`), because retries and fallbacks belong to the engine.
 //!
 //! ```text
-//! metadata   the model's tensors, and the request schema      tensors    nested arrays to flat ones, and back
+//! metadata   the model's tensors, and the request schema
+//! tensors    conversion between nested arrays and flat ones
 //! ```
 
 mod metadata;
@@ -74,8 +75,8 @@ impl Options {
 fn root_url(value: &values::Value<'_>) -> Parsed<String> {
     let url = base_url(value)?;
     if url.ends_with("/v2") || url.contains("/v2/") {
-        let message = "expected the server's URL without /v2/…, which the protocol adds; the model has \
-                       a key of its own, `model`";
+        let message = "expected the server's URL without /v2/…, which the protocol adds; name the \
+                       model in the key `model`";
         return Err(problem(value, message.to_owned()));
     }
     Ok(url)
@@ -123,7 +124,7 @@ impl OipRunner {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queries a server for whether the model is ready.
+    /// Checks whether the model is ready on a server.
     async fn probe(&self, url: String) -> Readiness {
         let request = Request::get(format!("{url}{}/ready", self.options.path));
         endpoints::ask_readiness(&self.client, request, |status| status.is_success()).await

@@ -28,7 +28,7 @@ pub(super) fn request(
             fields.keys().find(|name| !OWN_FORM.contains(&name.as_str()) && *name != "id");
         if let Some(name) = stranger {
             return Err(format!(
-                "'{name}' is given beside 'inputs': give each tensor by its name, or all in 'inputs'"
+                "'{name}' is given together with 'inputs': give each tensor by its name, or all in 'inputs'"
             ));
         }
         for name in OWN_FORM {
@@ -93,7 +93,9 @@ fn flattened(tensor: &Tensor, value: &Value) -> Result<Value, String> {
             *wanted == -1 || u64::try_from(*wanted) == Ok(*length as u64)
         };
         if shape.len() != wanted.len() || !shape.iter().zip(wanted).all(fits) {
-            return Err(format!("'{name}' has the shape {shape:?}, the model takes {wanted:?}"));
+            return Err(format!(
+                "'{name}' has the shape {shape:?}, but the model takes {wanted:?}"
+            ));
         }
     }
     Ok(json!({"name": name, "shape": shape, "datatype": tensor.datatype, "data": data}))
@@ -119,7 +121,8 @@ fn flatten(
     }
 }
 
-/// Returns an integer without a fractional part of zero, which JSON allows.
+/// Converts an integer with a fractional part of zero, such as `3.0`, to one without a fractional
+/// part.
 fn whole(element: &Value, datatype: Option<Datatype>) -> Value {
     let float = element.as_f64().filter(|_| element.is_f64());
     match float {
@@ -251,7 +254,7 @@ mod tests {
         ]});
         assert_eq!(body.unwrap(), expected);
         let empty = sent(json!({"x": [], "s": []}));
-        assert_eq!(empty.unwrap_err(), "'x' has the shape [0], the model takes [-1, 2]");
+        assert_eq!(empty.unwrap_err(), "'x' has the shape [0], but the model takes [-1, 2]");
         let none = sent(json!({"s": [], "parameters": {"a": 1}})).unwrap();
         assert_eq!(none["inputs"][0]["shape"], json!([0]));
         assert_eq!(none["parameters"], json!({"a": 1}));
@@ -275,11 +278,11 @@ mod tests {
             (json!({"x": [[1, 2], [3]]}), "'x' has rows of different lengths"),
             (json!({"x": [[1, 2], 3]}), "'x' has rows of different lengths"),
             (json!({"x": [1, [2]]}), "'x' has rows of different lengths"),
-            (json!({"x": [[1, 2, 3]]}), "'x' has the shape [1, 3], the model takes [-1, 2]"),
-            (json!({"x": 1}), "'x' has the shape [], the model takes [-1, 2]"),
+            (json!({"x": [[1, 2, 3]]}), "'x' has the shape [1, 3], but the model takes [-1, 2]"),
+            (json!({"x": 1}), "'x' has the shape [], but the model takes [-1, 2]"),
             (json!({"any": deep}), "'any' has more than 16 dimensions"),
             (json!({"q": 1}), "the model has no input 'q'; its inputs are x, n, s, any"),
-            (json!({"inputs": [], "x": 1}), "'x' is given beside 'inputs'"),
+            (json!({"inputs": [], "x": 1}), "'x' is given together with 'inputs'"),
         ] {
             let error = sent(input.clone()).unwrap_err();
             assert!(error.contains(says), "{input}: {error}");

@@ -1,4 +1,4 @@
-//! The runner with a stub server. Integration tests use a real server.
+//! Tests the runner with a stub server. Integration tests use a real server.
 
 use std::sync::atomic::Ordering;
 
@@ -102,7 +102,7 @@ async fn oip_health_and_schema_are_refreshed() {
     assert_eq!((runner.health(), runner.interface().is_none()), (Health::Starting, true));
     runner.maintain().await;
     let Health::Failing(reason) = runner.health() else { panic!("it is not ready") };
-    assert_eq!(reason, "its server says that it is not ready (404)");
+    assert_eq!(reason, "its server reports that it is not ready (404)");
     runner.servers.probe_now(&url, |url| runner.probe(url)).await;
     runner.maintain().await;
     assert_eq!(runner.health(), Health::Good);
@@ -138,7 +138,7 @@ async fn oip_removes_dead_endpoint_from_rotation() {
     .await;
     let runner = of(&["http://127.0.0.1:1", &url]);
     run(&runner, json!({"x": 1})).await.unwrap();
-    assert_eq!(count.load(Ordering::SeqCst), 2, "the metadata, at the second server, and the run");
+    assert_eq!(count.load(Ordering::SeqCst), 2, "requests for the metadata and the run");
     runner.maintain().await;
     for _ in 0..8 {
         run(&runner, json!({"x": 1})).await.unwrap();

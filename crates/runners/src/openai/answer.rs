@@ -30,7 +30,8 @@ use orrery_runtime as runtime;
 
 /// Longest event of a stream in bytes: an image is one event.
 pub const EVENT_MAX: usize = 16 * 1024 * 1024;
-/// Values of `Content-Encoding` that mean no coding, including charsets that belong elsewhere.
+/// Values of `Content-Encoding` that mean no coding, including charsets, which belong in
+/// `Content-Type`.
 const NO_CODINGS: [&str; 8] =
     ["", "identity", "none", "binary", "utf-8", "utf8", "us-ascii", "iso-8859-1"];
 /// Compressed bytes decoded at a time; they expand at most a thousandfold.
@@ -91,7 +92,7 @@ impl Decoder {
     /// Decodes a piece, together with bytes held back earlier.
     fn decode(&mut self, piece: &[u8]) -> Result<Bytes, BodyError> {
         if let (Self::Deflate, Some(first)) = (&*self, piece.first()) {
-            // The method of compression in zlib's header.
+            // The low half of zlib's first byte is the compression method, which is 8.
             let is_zlib = first & 0x0f == 8;
             *self = if is_zlib {
                 Self::Zlib(ZlibDecoder::new(Vec::new()))
@@ -157,15 +158,15 @@ impl Body {
     }
 }
 
-/// Whether a response declares itself to be an event stream.
+/// Returns whether a response declares itself to be an event stream.
 pub fn is_event_stream(headers: &HeaderMap) -> bool {
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     kind.is_some_and(|kind| kind.trim_start().to_ascii_lowercase().starts_with("text/event-stream"))
 }
 
-/// Determines from the first bytes whether a response is a stream. Returns the bytes up to the first
-/// part of its answer, or those that arrive before the client must receive a first sign of progress.
-/// Media types are ignored, because many servers send wrong ones.
+/// Determines from the first bytes whether a response is a stream. Returns the bytes up to the
+/// first part of the answer, or the bytes that have arrived by the time at which the client must
+/// receive a first sign of progress. Media types are ignored, because many servers send wrong ones.
 ///
 /// # Errors
 /// [`Failure`], also if a stream fails before its answer begins.
@@ -212,7 +213,7 @@ pub async fn begin(
             until = until.min(first_sign);
         }
         if is_over {
-            return Err(broken(name, "its stream ended before it began"));
+            return Err(broken(name, "its stream ended before the answer began"));
         }
         if read.len() > EVENT_MAX {
             return Ok((true, Some(read.freeze())));
@@ -220,7 +221,8 @@ pub async fn begin(
     }
 }
 
-/// Whether an event begins an answer. Rejects a failure while another model can still be tried.
+/// Returns whether an event begins an answer. An event that reports a failure is an error, because
+/// another model can still be tried.
 fn begins_answer(name: &str, event: &Event) -> Result<bool, Failure> {
     let data = event.data.as_ref().map(|data| data.trim_ascii()).unwrap_or_default();
     if data.is_empty() {
@@ -239,7 +241,7 @@ fn begins_answer(name: &str, event: &Event) -> Result<bool, Failure> {
     }
 }
 
-/// Returns the failure of a stream with an event that is not JSON.
+/// Returns the failure for a stream with an event that is not JSON.
 pub fn not_json() -> Failure {
     let message = "the model's stream contains an event that is not valid JSON";
     Failure::new(502, ErrorClass::ProviderError, message)
@@ -268,8 +270,9 @@ pub async fn refusal(
     refused(name, head.status.as_u16(), &head.headers, &read, authorization)
 }
 
-/// Converts an error response into a failure. Its status is retained unless it concerns this
-/// service's own key or account or is not an error status; in these cases, the status becomes 502.
+/// Converts an error response into a failure. The status of the response is retained unless it is
+/// not an error status, or concerns this service's own key or account. In these cases, the failure
+/// has the status 502.
 pub fn refused(
     name: &str,
     status: u16,
@@ -304,8 +307,8 @@ pub fn refused(
     failure
 }
 
-/// Parses a whole response as an object. An error with a success status is a failure, and so is a
-/// response without the result of the operation; if `operation` is `None`, any contents are
+/// Parses a complete response as an object. An error with a success status is a failure, and so is
+/// a response without the result of the operation; if `operation` is `None`, any contents are
 /// accepted.
 ///
 /// # Errors
@@ -343,7 +346,7 @@ pub fn parse(operation: Option<Operation>, name: &str, text: &[u8]) -> Result<Ra
     }
 }
 
-/// Returns the text of a whole response, in UTF-8 and without a byte-order mark.
+/// Returns the text of a complete response, in UTF-8 and without a byte-order mark.
 ///
 /// # Errors
 /// [`Failure`] for an unsupported charset, and for text that is not valid in it.

@@ -1,4 +1,4 @@
-//! Whole responses that are not what they seem to be, and compressed bodies.
+//! Tests complete responses that report or conceal a failure, and compressed bodies.
 
 use super::*;
 

@@ -31,7 +31,7 @@ use orrery_runtime as runtime;
 /// image in a chat.
 pub const ANSWER_MAX: usize = answer::EVENT_MAX;
 
-/// A request to a model and the parsing of its response.
+/// Builds a request to a model and parses its response.
 #[derive(Debug, Clone, Copy)]
 pub struct Exchange<'m> {
     pub kind: Kind,
@@ -134,7 +134,7 @@ impl Exchange<'_> {
         self.parse_whole(job, said).await
     }
 
-    /// Interprets a whole response.
+    /// Interprets a complete response.
     ///
     /// # Errors
     /// The server's error, or a response without the requested contents.
@@ -173,8 +173,8 @@ impl Exchange<'_> {
         self.ended(job, stream)
     }
 
-    /// Parses the text that a server sent in a response of this many bytes. `parse` receives the
-    /// model's name.
+    /// Parses the text of a response of this many bytes; a large text is parsed on a blocking
+    /// thread. `parse` receives the model's name.
     async fn parse_aside<T: Send + 'static>(
         &self,
         bytes: usize,
@@ -183,12 +183,12 @@ impl Exchange<'_> {
         let name = self.model.name.clone();
         let parsed = answers::parse_aside(bytes, move || parse(&name)).await;
         parsed.unwrap_or_else(|| {
-            let what = format!("the answer of the model '{}' cannot be read", self.model.name);
+            let what = format!("the answer from the model '{}' cannot be read", self.model.name);
             Err(failure::Failure::new(500, ErrorClass::InternalError, what))
         })
     }
 
-    /// Returns the failure of a response that is not what was requested.
+    /// Returns the failure for a response that is not what was requested.
     fn unexpected_response(&self, what: &str, said: &[u8]) -> failure::Failure {
         unexpected(&self.model.name, what, said)
     }
@@ -328,7 +328,7 @@ impl Exchange<'_> {
     }
 }
 
-/// A response that arrived as a whole.
+/// A response that was not streamed.
 enum Whole {
     /// A chat completion, as the events that a stream would have.
     Events(Bytes),
@@ -359,7 +359,7 @@ impl Whole {
     }
 }
 
-/// Returns the failure of a response that is not what was requested.
+/// Returns the failure for a response that is not what was requested.
 fn unexpected(name: &str, what: &str, said: &[u8]) -> failure::Failure {
     misunderstood(name, &format!("{what}: {}", excerpt(said)))
 }
@@ -376,7 +376,7 @@ struct ChatStream {
     /// Whether `[DONE]` has arrived.
     is_done: bool,
     moderated: bool,
-    /// Whether the answer ended at the limit on its tokens.
+    /// Whether the answer reached its token limit.
     is_cut: bool,
 }
 

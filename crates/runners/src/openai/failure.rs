@@ -18,9 +18,9 @@ const PASSED_ON: [&str; 2] = ["retry-after", "retry-after-ms"];
 const CONTEXT: &str = "context_length_exceeded";
 /// Words with which servers report that a prompt exceeds the model's context.
 const CONTEXTS: [&str; 4] = ["context length", "context size", "context window", "maximum context"];
-/// Words of errors that name the options of streams.
+/// Words in errors that name the stream options.
 const OPTIONS: [&str; 2] = ["stream_options", "include_usage"];
-/// Words of errors about an unknown field, which may be the options of streams.
+/// Words in errors about an unknown field, which may be one of the stream options.
 const UNKNOWN: [&str; 5] =
     ["extra inputs", "extra fields", "additional properties", "unknown field", "unrecognized"];
 
@@ -66,8 +66,9 @@ impl Failure {
         Self { status, class, message: message.into(), said: Box::default() }
     }
 
-    /// Whether another model may succeed, which is not the case if the request itself is invalid. A
-    /// missing model, a context that is too short or a missing feature does not affect other models.
+    /// Returns whether another model may succeed, which is not the case if the request itself is
+    /// invalid. A missing model, a context that is too short or a missing feature does not affect
+    /// other models.
     pub fn may_fall_back(&self) -> bool {
         let code = self.said.code.as_deref();
         let is_of_model = self.status == 404
@@ -76,12 +77,12 @@ impl Failure {
         self.class != ErrorClass::InvalidUserInput || is_of_model
     }
 
-    /// Whether the server may reject `stream_options` as unknown.
+    /// Returns whether the server may reject `stream_options` as unknown.
     pub fn names_stream_options(&self) -> bool {
         matches!(self.status, 400 | 422) && self.said.rejects_options
     }
 
-    /// Adds what the whole text of an error response reveals.
+    /// Adds the details found in the full text of an error response.
     pub fn read_text(&mut self, text: &str) {
         self.said.rejects_options = has_any(text, &OPTIONS) || has_any(text, &UNKNOWN);
         if matches!(self.status, 400 | 413 | 422) && has_any(&self.message, &CONTEXTS) {
@@ -118,7 +119,7 @@ pub fn said_of(status: u16, error: &[u8]) -> Failure {
     Failure { said: Box::new(said), ..Failure::new(status, class, message) }
 }
 
-/// Whether a text contains any of these words, in any letter case.
+/// Returns whether a text contains any of these words, in any letter case.
 fn has_any(text: &str, words: &[&str]) -> bool {
     let text = text.to_ascii_lowercase();
     words.iter().any(|word| text.contains(word))
@@ -130,18 +131,18 @@ pub fn cut(text: &str) -> String {
     text.chars().take(SAID_MAX).collect()
 }
 
-/// Returns the failure of a response that is not what was requested.
+/// Returns the failure for a response that is not what was requested.
 pub fn misunderstood(name: &str, what: &str) -> Failure {
     Failure::new(502, ErrorClass::ProviderError, format!("the model '{name}': {what}"))
 }
 
-/// Returns the failure of an interrupted response.
+/// Returns the failure for an interrupted response.
 pub fn broken(name: &str, what: &str) -> Failure {
     let message = format!("the model '{name}': {what}");
     Failure::new(502, ErrorClass::ProviderUnavailable, message)
 }
 
-/// Returns the failure of a response that takes too long.
+/// Returns the failure for a response that takes too long.
 pub fn too_late(name: &str) -> Failure {
     let message = format!("the model '{name}' did not answer in time");
     Failure::new(504, ErrorClass::ExecutionTimeout, message)

@@ -203,8 +203,8 @@ fn merge_items(held: &mut Vec<Value>, items: Vec<Value>, room: &mut usize) -> bo
     fits
 }
 
-/// Whether an item of a delta continues an earlier item: it has the same index, and no different
-/// id. Without an index, an item with an id or a name is a new item.
+/// Returns whether an item of a delta continues an earlier item: it has the same index, and no
+/// different id. Without an index, an item with an id or a name is a new item.
 fn goes_on(begun: &Map<String, Value>, item: &Map<String, Value>) -> bool {
     let text = |fields: &Map<String, Value>, name: &str| {
         fields.get(name).and_then(Value::as_str).filter(|text| !text.is_empty()).map(str::to_owned)

@@ -3,8 +3,8 @@
 //!
 //! Chat is always requested as a stream, so that dropping the run on cancellation closes the
 //! connection and the server stops. The server's token counts are reported as usage. The runner
-//! sends a request once, unless the request certainly had no effect (`endpoints`), because retries
-//! and fallbacks belong to the engine.
+//! repeats a request only if the request certainly had no effect (`endpoints`), because retries and
+//! fallbacks belong to the engine.
 
 pub mod answer;
 mod exchange;
@@ -96,8 +96,8 @@ impl options::Options for Options {
     }
 
     fn runner(self: Arc<Self>, model: Model, dependencies: &Dependencies) -> Arc<dyn Runner> {
-        // A single server is not probed, because it may belong to someone else; its responses show
-        // its health.
+        // A single server is not probed, because it may belong to a third party; its health is
+        // derived from its responses.
         let is_probed = self.addresses.len() > 1;
         let servers = Arc::new(model.servers(&self.addresses, is_probed, false, dependencies));
         let client = dependencies.client.clone();

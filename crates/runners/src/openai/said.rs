@@ -1,8 +1,8 @@
 //! Measures the text that a model has written: the bytes of its content, thinking and refusals, and
 //! of the names and arguments of its tool calls, without JSON escapes.
 //!
-//! Roles, ids, indexes and media are not counted. No text is stored. Whole responses, stream events
-//! and the deltas of predictions are measured in the same way.
+//! Roles, ids, indexes and media are not counted. No text is stored. Complete responses, stream
+//! events and the deltas of predictions are measured in the same way.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ pub fn text_bytes(json: &[u8]) -> Option<u64> {
     bytes_of(&mut reader).ok()
 }
 
-/// Like [`text_bytes`], for parsed JSON.
+/// Returns the same as [`text_bytes`], for parsed JSON.
 ///
 /// # Errors
 /// The deserializer's error.
@@ -25,8 +25,8 @@ pub fn bytes_of<'de, D: Deserializer<'de>>(reader: D) -> Result<u64, D::Error> {
     Counter(Place::Fields).deserialize(reader)
 }
 
-/// Whether a delta has a part of an answer that clients can read or, with `is_finished`, ends an
-/// answer that may be empty.
+/// Returns whether a delta contains part of an answer that clients can read. With `is_finished`,
+/// also returns true for a delta that ends an empty answer.
 #[must_use]
 pub fn is_answer(delta: &Map<String, Value>, is_finished: bool) -> bool {
     let is_part = |(name, value): (&String, &Value)| match (name.as_str(), value) {
@@ -42,7 +42,7 @@ pub fn is_answer(delta: &Map<String, Value>, is_finished: bool) -> bool {
     delta.iter().any(is_part) || (is_finished && is_end())
 }
 
-/// Whether a value is null or empty.
+/// Returns whether a value is null or empty.
 pub(super) fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,

@@ -1,5 +1,5 @@
-//! Server dialects: failures with a success status, whole completions instead of a stream, and
-//! usage in the format of other APIs.
+//! Server dialects: failures with a success status, completions that are not streamed although a
+//! stream was requested, and usage in the format of other APIs.
 
 use std::sync::LazyLock;
 
@@ -64,13 +64,13 @@ pub fn failure_in(answer: &Value) -> Option<Failure> {
     Some(Failure { said: Box::default(), ..said_in_answer(said) })
 }
 
-/// Whether a choice reports a failure, as OpenRouter's do.
+/// Returns whether a choice reports a failure, as OpenRouter's choices do.
 fn is_failed(choice: &Value) -> bool {
     choice.get("error").is_some_and(|error| !matches!(error, Value::Null | Value::Bool(false)))
         || choice.get("finish_reason").and_then(Value::as_str) == Some("error")
 }
 
-/// Returns the failure in an event that its server has named an error.
+/// Returns the failure in an event named `error`.
 pub fn failure_in_error_event(data: &[u8]) -> Failure {
     let text = String::from_utf8_lossy(data);
     let value = serde_json::from_slice(data).unwrap_or_else(|_text| Value::from(&*text));
@@ -78,8 +78,8 @@ pub fn failure_in_error_event(data: &[u8]) -> Failure {
     named.unwrap_or_else(|| Failure::new(502, ErrorClass::ProviderError, cut(text.trim())))
 }
 
-/// Whether an event contains a part of an answer, or has an unknown form. Other events, such as
-/// those with only a role or the usage, may precede a failure.
+/// Returns whether an event contains part of an answer, or has an unknown form. Other events, such
+/// as those with only a role or the usage, may precede a failure.
 pub fn has_answer(event: &Value) -> bool {
     let Some(choices) = event.get("choices").and_then(Value::as_array) else {
         return event.get("usage").is_none();
@@ -101,23 +101,23 @@ fn said_in_answer(error: &Value) -> Failure {
     Failure { class, ..failure }
 }
 
-/// A log-probability that is not a number, which Python's JSON has and JSON has not.
+/// Matches a log-probability of NaN or infinity, which Python's JSON allows but JSON does not.
 static LOGPROB: LazyLock<Option<Regex>> =
     LazyLock::new(|| Regex::new(r#"("logprob"\s*:\s*)(?:NaN|-?Infinity)"#).ok());
-/// Each escape in a string. The group is one half of a UTF-16 character without the other.
+/// Matches each escape sequence in a string. The group matches an unpaired UTF-16 surrogate.
 static ESCAPE: LazyLock<Option<Regex>> = LazyLock::new(|| {
     let pair = r"u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}";
     Regex::new(&format!(r"(?s-u)\\(?:{pair}|(u[dD][89a-fA-F][0-9a-fA-F]{{2}})|.)")).ok()
 });
 
-/// Repairs the mistakes of servers that leave a JSON text otherwise readable: impossible
-/// log-probabilities, and halves of characters. Returns `None` if it has none.
+/// Repairs server mistakes in JSON text that is otherwise readable: log-probabilities that are not
+/// finite, and unpaired surrogates. Returns `None` if the text has neither.
 pub fn repaired(json: &[u8]) -> Option<Bytes> {
     let numbers = LOGPROB.as_ref()?.replace_all(json, &b"${1}-9999.0"[..]);
     let whole = ESCAPE.as_ref()?.replace_all(&numbers, |escape: &Captures<'_>| {
         if escape.get(1).is_some() { br"\ufffd".to_vec() } else { escape[0].to_vec() }
     });
-    // Line breaks are only between values, and would split an event.
+    // In JSON, line breaks occur only between values. They would split an event, so replace them.
     let is_break = |byte: &u8| matches!(byte, b'\n' | b'\r');
     let text: Vec<u8> =
         whole.iter().map(|byte| if is_break(byte) { b' ' } else { *byte }).collect();
@@ -130,9 +130,10 @@ pub fn parse(event: &[u8]) -> Option<Value> {
     parsed.or_else(|| serde_json::from_slice(&repaired(event)?).ok())
 }
 
-/// Converts a whole completion into the events of a stream; returns `None` if it has no choices.
+/// Converts a complete response into the events of a stream; returns `None` if it has no choices.
 pub fn events_of(text: &[u8]) -> Option<Bytes> {
-    // Values stay raw, because a parsed response full of numbers takes many times its length.
+    // Values stay raw, because a parsed response full of numbers takes many times its length in
+    // memory.
     let mut answer: RawObject = serde_json::from_slice(text).ok()?;
     let usage: Option<Box<RawValue>> = answer.value("usage");
     answer.remove("usage");
@@ -148,7 +149,7 @@ pub fn events_of(text: &[u8]) -> Option<Bytes> {
     Some(events.into())
 }
 
-/// Converts an event that contains a whole completion into an event of a stream.
+/// Converts an event that contains a complete response into an event of a stream.
 pub fn event_of(text: &[u8]) -> Option<Bytes> {
     let mut answer: RawObject = serde_json::from_slice(text).ok()?;
     to_chunk(&mut answer)?;
@@ -165,8 +166,8 @@ fn to_chunk(answer: &mut RawObject) -> Option<()> {
     answer.set("choices", &choices).ok()
 }
 
-/// Converts the events of a stream into a whole completion; returns `None` if the stream is
-/// incomplete. A failure in the stream becomes the completion's `error`.
+/// Converts the events of a stream into a complete response; returns `None` if the stream is
+/// incomplete. A failure in the stream becomes the response's `error`.
 pub fn completion_of(text: &[u8]) -> Option<Vec<u8>> {
     let mut reader = EventReader::new(usize::MAX);
     reader.push(text);
@@ -298,7 +299,7 @@ pub fn counts_in(object: &Map<String, Value>) -> Option<Counts> {
     let usage = object.get("usage").map(|usage| usage.get(0).unwrap_or(usage));
     let within = |name: &str| usage?.get(name);
     let places = [
-        // Cohere reports the tokens that it bills, and all tokens.
+        // Cohere reports both the billed tokens and all tokens; prefer the billed ones.
         within("billed_units"),
         within("tokens"),
         usage,
@@ -338,7 +339,7 @@ fn counted(usage: &Map<String, Value>) -> Option<Counts> {
     ]);
     let input = match named {
         Some(input) => input?,
-        // In this format, cached tokens are counted in addition to the other input tokens;
+        // If the field is named `input_tokens`, cached tokens are counted in addition to it;
         // elsewhere they are included.
         None => match first(&["input_tokens"]) {
             Some(input) => input?.map(|input| {

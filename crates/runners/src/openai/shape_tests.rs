@@ -1,4 +1,4 @@
-//! Responses of many servers, and how they are interpreted.
+//! Tests how responses in the dialects of many servers are interpreted.
 
 use serde_json::json;
 
@@ -88,7 +88,7 @@ fn stream_that_was_not_requested_becomes_a_completion() {
         {"index": 0, "message": {"role": "assistant", "content": "ab"}, "finish_reason": "length"}]});
     assert_eq!(completion, expected);
     let begun = event("{\"content\":\"a\"}", "");
-    assert_eq!(completion_of(begun.as_bytes()), None, "it is incomplete");
+    assert_eq!(completion_of(begun.as_bytes()), None, "the stream is incomplete");
     assert!(completion_of((begun.clone() + "data: [DONE]\n\n").as_bytes()).is_some());
     for error in ["data: {\"error\":{\"message\":\"no\"}}\n\n", "event: error\ndata: no\n\n"] {
         let failed = completion_of((begun.clone() + error).as_bytes()).unwrap();
@@ -197,7 +197,7 @@ fn usage_of_the_total_completes_the_other_counts() {
         ),
         (json!({"prompt_tokens": 3, "total_tokens": 5}), 8, 3, 2, false),
         (json!({"completion_tokens": 2, "total_tokens": 5}), 8, 3, 2, false),
-        // A total that contradicts the other counts.
+        // The total contradicts the other counts.
         (json!({"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 1}), 8, 3, 2, false),
         (json!({"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": -1}), 8, 3, 2, false),
         (json!({"total_tokens": 50}), 8, 7, 2, true),
@@ -223,7 +223,7 @@ fn completion_is_converted_to_stream_events() {
     assert_eq!(usage["choices"], json!([]));
     assert_eq!(usage["usage"], json!({"prompt_tokens": 1}));
     assert_eq!(events[2], "data: [DONE]");
-    // Numbers are unchanged, and a text becomes a message.
+    // Numbers are unchanged, and `text` becomes a message.
     let answer = br#"{"choices":[{"text":"a","logprobs":[1.10000000000000000001]}],"usage":null}"#;
     let events = events_of(answer).unwrap();
     let expected = "data: {\"choices\":[{\"logprobs\":[1.10000000000000000001],\"delta\":{\"role\":\"assistant\",\

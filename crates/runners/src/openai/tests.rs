@@ -1,4 +1,4 @@
-//! The runner with servers that stream, reject requests, break off or send garbage.
+//! Tests the runner with servers that stream, reject requests, break off or send garbage.
 
 use std::time::Duration;
 
@@ -182,7 +182,7 @@ async fn openai_failures_have_error_class_and_name_the_model() {
         (Kind::Chat, whole(400, policy), ErrorClass::ContentModeration, "answered 400: no"),
         (Kind::Chat, whole(503, ""), ErrorClass::ProviderUnavailable, "answered 503"),
         (Kind::Chat, whole(200, "<p>"), ErrorClass::ProviderError, "HTML"),
-        (Kind::Chat, whole(200, ""), ErrorClass::ProviderUnavailable, "before it began"),
+        (Kind::Chat, whole(200, ""), ErrorClass::ProviderUnavailable, "before the answer began"),
         (Kind::Chat, whole(200, "{}"), ErrorClass::ProviderError, "none of the requested content"),
         (Kind::Chat, whole(200, vllm), ErrorClass::ProviderError, "CUDA out of memory"),
         (Kind::Chat, stream(unfinished), ErrorClass::ProviderUnavailable, "ended before"),
@@ -257,7 +257,7 @@ async fn openai_closes_connection_when_run_is_dropped() {
     let job = Arc::<RecordingProgress>::default().job(json!({"prompt": "x"}));
     let mut run = runner.run(job);
     tokio::select! {
-        _ = &mut run => panic!("it has ended"),
+        _ = &mut run => panic!("the run has finished"),
         asked = request => assert!(asked.is_ok()),
     }
     drop(run);
@@ -272,8 +272,8 @@ fn openai_each_kind_has_a_compilable_schema() {
     }
 }
 
-/// Compares the output of a stream of these events with the output of the same response sent as a
-/// whole.
+/// Compares the output for a stream of these events with the output for the same response if it is
+/// not streamed.
 #[tokio::test]
 async fn openai_chat_output_carries_more_than_text() {
     let call = json!({"id": "c", "type": "function",

@@ -1,4 +1,4 @@
-//! Formats generated text for OpenAI clients: as a whole response, or as chunks of a stream.
+//! Formats generated text for OpenAI clients: as a complete response, or as chunks of a stream.
 
 use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::token::LlamaToken;
@@ -11,9 +11,9 @@ use super::sampling::Likely;
 use super::thinking::{Divider, Split};
 use super::tools::{Call, Form};
 
-/// Models trained on other formats write calls in a JSON code block.
+/// The beginnings of JSON code blocks, in which models trained on other formats write calls.
 const FENCES: [&str; 2] = ["```json\n{", "```\n{"];
-/// The beginning of a JSON call without markers, without whitespace.
+/// The beginning of a JSON call without markers, with all whitespace removed.
 const NAMED: &str = "{\"name\"";
 
 /// The constant fields of all chunks of a response.
@@ -23,7 +23,7 @@ pub(super) struct Frame {
     /// Unix time in seconds.
     pub created: i64,
     pub model: String,
-    /// Warnings about the request, which a whole completion contains.
+    /// Warnings about the request, which are included in a response that is not streamed.
     pub warnings: Vec<String>,
 }
 
@@ -34,13 +34,13 @@ pub(super) struct Choice {
     reading: Calls,
     is_legacy: bool,
     divider: Divider,
-    /// Text held back because it is, or may be the beginning of, calls.
+    /// Text held back because it contains calls, or may be the beginning of calls.
     held: String,
     is_calls: bool,
     /// Whether the text has turned out not to start with calls.
     is_text: bool,
     has_begun: bool,
-    /// Collects the text of a response that is returned whole.
+    /// Collects the text of a response that is not streamed.
     whole: Option<Whole>,
 }
 
@@ -71,7 +71,7 @@ impl Frame {
         chunk
     }
 
-    /// Builds a completion that is returned whole.
+    /// Builds a completion that is not streamed.
     #[must_use]
     pub(super) fn completion(&self, choices: Vec<Value>, ends: &[End]) -> Value {
         let mut completion = json!({
@@ -103,7 +103,7 @@ fn usage(ends: &[End]) -> Value {
 }
 
 impl Choice {
-    /// Creates choice `index` of a request; with `is_whole`, its text is collected.
+    /// Creates choice `index` of a request; with `is_whole`, the choice's text is collected.
     #[must_use]
     pub(super) fn new(index: u32, reading: Reading, is_whole: bool) -> Self {
         Self {
@@ -212,7 +212,7 @@ impl Choice {
         chunks
     }
 
-    /// Builds the whole choice.
+    /// Builds the choice of a response that is not streamed.
     #[must_use]
     pub(super) fn whole(mut self, frame: &Frame, end: &End) -> Value {
         let (rest, calls) = self.take_rest(end);
@@ -311,8 +311,9 @@ fn marks_of(form: Form) -> impl Iterator<Item = &'static str> {
     own.into_iter().chain(native::MARKS)
 }
 
-/// Whether a text that either contains no calls or starts with them does so; `None` if that is not
-/// certain yet. With `is_instead`, the text is otherwise an answer in a required format.
+/// Returns whether a text starts with calls, or `None` if that is not certain yet. A text that does
+/// not start with calls contains none. With `is_instead`, such a text is an answer in a required
+/// format.
 fn starts_with_calls(held: &str, form: Form, is_instead: bool) -> Option<bool> {
     let mut text = bare(held).to_owned();
     let mut begins: Vec<&str> = match (form.is_whole(), is_instead) {
@@ -334,14 +335,14 @@ fn starts_with_calls(held: &str, form: Form, is_instead: bool) -> Option<bool> {
     if may_begin { None } else { Some(false) }
 }
 
-/// Whether a JSON text has the fields of a call and no others.
+/// Returns whether a JSON text has the fields of a call and no others.
 fn is_only_call(text: &str) -> bool {
     let fields: Option<Map<String, Value>> = serde_json::from_str(bare(text).trim()).ok();
     let is_field = |name: &String| ["name", "parameters", "arguments"].contains(&name.as_str());
     fields.is_some_and(|fields| fields.len() == 2 && fields.keys().all(is_field))
 }
 
-/// Whether held-back text may be a JSON response or a code block.
+/// Returns whether held-back text may be a JSON response or a code block.
 fn is_text(form: Form, text: &str) -> bool {
     form.is_whole() && text.trim_start().starts_with([form.mark(), "`"].map(first_of))
 }
@@ -369,7 +370,7 @@ fn delta(content: String, reasoning: String) -> Value {
 }
 
 fn tool_call(frame: &Frame, choice: u32, index: usize, call: &Call) -> Value {
-    // Unique within a conversation, because the response id is.
+    // The id is unique within a conversation, because the response id is.
     let id = frame.id.trim_start_matches("chatcmpl-");
     json!({
         "id": format!("call_{id}_{choice}_{index}"),

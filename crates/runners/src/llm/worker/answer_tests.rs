@@ -1,4 +1,4 @@
-//! Answers: what clients receive for texts in the formats of model families.
+//! Tests what clients receive for generated text in the formats of various model families.
 
 use super::*;
 use crate::llm::worker::thinking::Thinking;

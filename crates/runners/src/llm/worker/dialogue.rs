@@ -8,9 +8,9 @@ use std::collections::VecDeque;
 
 use serde_json::{Map, Value, json};
 
-/// Limit on the search for a plan, in rendered messages.
+/// Maximum number of messages rendered while searching for a plan.
 const MESSAGES_PROBED_MAX: usize = 100_000;
-/// Length of the call ids that some templates demand.
+/// Length of the call ids that some templates require.
 const SHORT_ID: usize = 9;
 const ROLE: &str = "role";
 const CONTENT: &str = "content";
@@ -46,7 +46,7 @@ enum Finished {
     TextApart,
     /// Each call in a separate message, followed by its result.
     OneByOne,
-    /// As texts from the assistant and the user.
+    /// As text messages from the assistant and the user.
     Text,
 }
 
@@ -242,7 +242,8 @@ impl Probe {
                 }
                 if let Some(arguments) = call.pointer_mut(ARGUMENTS) {
                     let marker = probe.marker(what);
-                    // Arguments that are not an object stay a text, which some templates reject.
+                    // Arguments that are not an object remain a string, which some templates
+                    // reject.
                     if arguments.is_object() {
                         *arguments = json!({&marker: null, "value": &marker});
                         probe.arguments.push(marker);
@@ -279,14 +280,15 @@ impl Probe {
         lost.map(|(_, what)| what.as_str())
     }
 
-    /// Whether a prompt contains a list of parts as such, instead of their texts.
+    /// Returns whether a prompt contains the printed form of a list of parts instead of the parts'
+    /// texts.
     #[must_use]
     pub(super) fn shows_parts(&self, prompt: &str) -> bool {
         ["\"text\": \"Mq", "'text': 'Mq"].iter().any(|part| prompt.contains(part))
     }
 
-    /// Whether a prompt renders the arguments of calls as JSON, rather than as a JSON string or in
-    /// another notation.
+    /// Returns whether a prompt renders the arguments of calls as JSON, rather than as a JSON
+    /// string or in another notation.
     #[must_use]
     pub(super) fn has_json_arguments(&self, prompt: &str) -> bool {
         self.arguments.iter().all(|marker| {

@@ -47,7 +47,7 @@ pub(super) struct Embedder<'m> {
     watch: Arc<Watch>,
     sequences_max: usize,
     jobs: Receiver<Job>,
-    /// Requests in progress, each of which computes one batch per turn.
+    /// Requests in progress, which take turns to compute one batch each.
     turns: VecDeque<Turn>,
 }
 
@@ -175,7 +175,7 @@ fn unit(vector: &[f32]) -> Vec<f32> {
     vector.iter().map(part).collect()
 }
 
-/// Parses a request: its texts as tokens, and whether the vectors are requested in base64.
+/// Parses a request. Returns its texts as tokens, and whether the vectors are requested in base64.
 ///
 /// # Errors
 /// The fault in the request.
@@ -227,7 +227,7 @@ pub(super) fn read(
             ids.iter().map(known).collect::<Result<_, _>>()?
         };
         if tokens.is_empty() {
-            return Err(Refusal::of("input", "a text of input is empty"));
+            return Err(Refusal::of("input", "a text in input is empty"));
         }
         if tokens.len() > room {
             return Err(too_long(tokens.len(), room));
@@ -247,8 +247,8 @@ pub(super) fn read(
 
 fn too_long(tokens: usize, room: usize) -> Refusal {
     let message = format!(
-        "a text of input has {tokens} tokens or more, and this model's context {room}: send shorter \
-         texts, or give the model a larger context"
+        "a text in input has {tokens} tokens or more, but this model's context has {room}: send \
+         shorter texts, or give the model a larger context"
     );
     Refusal { code: Some("context_length_exceeded"), ..Refusal::of("input", message) }
 }

@@ -2,8 +2,8 @@
 //! batch. Each batch takes one token from every active generation, then fills the remaining space
 //! with prompt tokens of new requests, so that a long prompt does not block other generations.
 //!
-//! The loop never waits for a reader: a generation whose reader falls behind pauses, and one whose
-//! reader has disconnected is dropped before the next batch. When the context is full, the most
+//! The loop never waits for a reader: a generation pauses while its reader is behind, and is
+//! dropped before the next batch if its reader has disconnected. When the context is full, the most
 //! recently admitted generation is suspended and its tokens are recomputed later.
 
 use std::collections::VecDeque;
@@ -39,7 +39,7 @@ const GRAMMAR_SLOW: &str =
 /// Sleep time while every reader is behind.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// The size of the context.
+/// The sizes of the context and of its batches, and the number of threads.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     /// Tokens shared by all generations.
@@ -57,7 +57,7 @@ pub(super) struct Job {
     pub sampling: Sampling,
     pub max_tokens: usize,
     pub stops: Vec<String>,
-    /// Control tokens that the text includes.
+    /// Control tokens whose text becomes part of the generated text.
     pub shown: Arc<[LlamaToken]>,
     /// The number of most likely tokens to return at each position.
     pub logprobs: Option<usize>,
@@ -334,7 +334,7 @@ impl<'m> Engine<'m> {
         order.sort_unstable();
         let mut plan = Vec::new();
         let mut used = 0;
-        // Every active generation gets its token in any case.
+        // Every active generation gets its token, even if that exceeds the pace.
         let most = self.pace.tokens().max(order.len());
         for (_, _, index) in order {
             let Some(slot) = self.slots.all.get(index) else { continue };
@@ -351,7 +351,7 @@ impl<'m> Engine<'m> {
                     output = Some(self.batch.n_tokens());
                 }
                 if self.batch.add(*token, at, &[slot.id], is_last).is_err() {
-                    // The batch has exactly as many tokens as were counted.
+                    // Never happens: the batch has room for all counted tokens.
                     break;
                 }
             }

@@ -1,9 +1,9 @@
 //! The process that runs one model (`orrery llm-worker …`): llama.cpp behind OpenAI's API, on the
 //! socket that is the process's standard input.
 //!
-//! It enters its sandbox before it opens the model's file: it can read only that file and its chat
-//! template. It exits when the service does. llama.cpp may crash at any time; the process holds no
-//! state that is not also in the service's store.
+//! The process enters its sandbox before it opens the model's file: it can read only that file and
+//! its chat template. It exits when the service does. llama.cpp may crash at any time; the process
+//! has no state that is not also in the service's store.
 
 #[cfg(feature = "llama")]
 mod answer;
@@ -61,18 +61,18 @@ pub const NOT_STARTED: u8 = 3;
 /// Exit code of a process that exited to abandon work that did not stop by itself; its last line of
 /// output states the reason.
 pub const GIVEN_UP: u8 = 4;
-/// Responds once the model is loaded: with 200, including a warning if the model has a fault, or
-/// with the reason for a failure.
+/// The route that responds once the model is loaded: with 200, including a warning if the model has
+/// a fault, or with the reason for a failure.
 pub const READY: &str = "/ready";
-/// Scores the answer labels of questions about one state.
+/// The route that scores the answer labels of questions about one state.
 pub const SCORE: &str = "/score";
-/// Counts the tokens of a conversation's prompt.
+/// The route that counts the tokens of a conversation's prompt.
 pub const COUNT: &str = "/count";
 
 /// The settings of the process.
 #[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
 pub struct WorkerArgs {
-    /// The process id of the service; the worker ends with it
+    /// The process id of the service; the worker exits when the service does
     #[arg(long, value_name = "PID")]
     pub parent: i32,
     /// The control group to join
@@ -153,13 +153,13 @@ pub fn unsupported() -> Option<&'static str> {
 /// Serves the model until the service stops it, and returns the exit code of the process.
 ///
 /// # Errors
-/// Fails if the socket breaks.
+/// Fails if standard input is not a socket, or if the connection breaks.
 #[cfg(feature = "llama")]
 pub fn run(args: &WorkerArgs) -> io::Result<u8> {
     boot::run(args)
 }
 
-/// This build does not support running models.
+/// Does nothing, because this build does not support running models.
 ///
 /// # Errors
 /// Never fails.

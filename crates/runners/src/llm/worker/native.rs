@@ -39,7 +39,7 @@ const LLAMA: &str = "<|python_start|>";
 /// Llama 3 writes this marker before calls, even if its template does not show it.
 pub(super) const PYTHON: &str = "<|python_tag|>";
 const DSML: &str = "<｜DSML｜";
-/// Parts of the texts of control tokens within calls.
+/// Texts that identify control tokens within calls.
 const PARTS: [&str; 14] = [
     "tool_call",
     "TOOL_CALL",
@@ -62,7 +62,7 @@ const CALLS_MAX: usize = 32;
 /// A parser of one format; returns an empty list for text in any other format.
 type Reader<'r> = &'r dyn Fn(&str) -> Vec<Call>;
 
-/// Whether a control token belongs to calls.
+/// Returns whether a control token belongs to calls.
 #[must_use]
 pub(super) fn is_part(token: &str) -> bool {
     PARTS.iter().any(|part| token.contains(part))
@@ -146,11 +146,12 @@ fn value(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|_text| text.into())
 }
 
-/// `<function=name>{…}</function>` and `<function=name><parameter=key>value</parameter></function>`.
+/// Parses `<function=name>{…}</function>` and
+/// `<function=name><parameter=key>value</parameter></function>`.
 fn functions(text: &str) -> Vec<Call> {
     let one = |part: &str| {
         let (name, body) = part.split_once('>')?;
-        // A call without its end tag may lack arguments.
+        // A call without its end tag may lack arguments, so it is ignored.
         let body = body.split_once("</function>")?.0.trim();
         if body.starts_with('{') {
             return call(name, &json(body)?);
@@ -167,7 +168,8 @@ fn functions(text: &str) -> Vec<Call> {
     text.split("<function=").skip(1).filter_map(one).collect()
 }
 
-/// `<|tool_call|>[{"name": …, "arguments": …}]`, `functools[…]`, `<|python_tag|>{…}` and others.
+/// Parses `<|tool_call|>[{"name": …, "arguments": …}]`, `functools[…]`, `<|python_tag|>{…}` and
+/// others.
 fn lists(text: &str) -> Vec<Call> {
     let marks = [
         "<|tool_call|>",
@@ -199,7 +201,7 @@ fn lists(text: &str) -> Vec<Call> {
     list.iter().filter_map(one).collect()
 }
 
-/// LFM2 and Llama 4: `[name(key="value")]`, with or without a tag around it.
+/// Parses the format of LFM2 and Llama 4: `[name(key="value")]`, with or without a tag around it.
 fn pythonic(text: &str) -> Vec<Call> {
     let text = text.trim();
     let text = text.strip_prefix(PYTHON).unwrap_or(text);
@@ -212,7 +214,8 @@ fn pythonic(text: &str) -> Vec<Call> {
     python::calls(inside.unwrap_or(text))
 }
 
-/// Mistral, since Small 3.2: `[TOOL_CALLS]name[ARGS]{…}`, optionally with a call id in between.
+/// Parses the format of Mistral since Small 3.2: `[TOOL_CALLS]name[ARGS]{…}`, optionally with a
+/// call id in between.
 fn named(text: &str) -> Vec<Call> {
     let one = |part: &str| {
         let (name, rest) = part.split_at_checked(part.find(['[', '{'])?)?;
@@ -222,11 +225,12 @@ fn named(text: &str) -> Vec<Call> {
     text.split("[TOOL_CALLS]").skip(1).filter_map(one).collect()
 }
 
-/// GLM: `<tool_call>name<arg_key>…</arg_key><arg_value>…</arg_value></tool_call>`; a name alone is
-/// a call only if `may_be_name`.
+/// Parses the format of GLM:
+/// `<tool_call>name<arg_key>…</arg_key><arg_value>…</arg_value></tool_call>`. A name alone is a
+/// call only if `may_be_name`.
 fn keyed(text: &str, may_be_name: bool) -> Vec<Call> {
     let one = |part: &str| {
-        // A call without its end tag may lack arguments.
+        // A call without its end tag may lack arguments, so it is ignored.
         let part = part.split_once("</tool_call>")?.0.trim();
         let end = part.find("<arg_key>").or(may_be_name.then_some(part.len()))?;
         let (name, body) = part.split_at_checked(end)?;
@@ -243,7 +247,7 @@ fn keyed(text: &str, may_be_name: bool) -> Vec<Call> {
     text.split("<tool_call>").skip(1).filter_map(one).collect()
 }
 
-/// JSON code blocks that contain the name and the arguments of a call.
+/// Parses JSON code blocks that contain the name and the arguments of a call.
 fn fenced(text: &str) -> Vec<Call> {
     let one = |part: &str| {
         let value = json(part.strip_prefix("json").unwrap_or(part))?;
@@ -275,7 +279,7 @@ fn sections(text: &str, [begin, between, end]: &Section) -> Vec<Call> {
     text.split(begin).skip(1).filter_map(one).collect()
 }
 
-/// Harmony: `<|channel|>commentary to=functions.name …<|message|>{…}`.
+/// Parses the Harmony format: `<|channel|>commentary to=functions.name …<|message|>{…}`.
 fn channels(text: &str) -> Vec<Call> {
     let one = |part: &str| {
         let end = part.find(|letter: char| letter.is_whitespace() || letter == '<')?;
@@ -286,8 +290,8 @@ fn channels(text: &str) -> Vec<Call> {
     text.split("to=functions.").skip(1).filter_map(one).collect()
 }
 
-/// `<invoke name="…"><parameter name="…">…`: MiniMax and others; DeepSeek V3.2 writes
-/// `<｜DSML｜invoke name="…"><｜DSML｜parameter name="…" string="true">…`.
+/// Parses `<invoke name="…"><parameter name="…">…`, the format of MiniMax and others. DeepSeek V3.2
+/// writes `<｜DSML｜invoke name="…"><｜DSML｜parameter name="…" string="true">…`.
 fn invocations(text: &str) -> Vec<Call> {
     let text = text.replace("｜DSML｜", "");
     let one = |part: &str| {

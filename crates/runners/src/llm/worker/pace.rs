@@ -1,5 +1,5 @@
 //! Adapts the number of tokens per step to the speed of the machine. A batch cannot be interrupted,
-//! so steps are kept short: an abandoned generation ends with its current step.
+//! so steps are kept short: an abandoned generation stops only after its current step.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ mod tests {
         pace.note(256, Duration::ZERO);
         assert_eq!(pace.tokens(), 256);
         pace.note(3, STEP / 2);
-        assert_eq!(pace.tokens(), 256, "a small step");
+        assert_eq!(pace.tokens(), 256, "a small fast step");
         pace.note(256, STEP * 4);
         assert_eq!(pace.tokens(), 64);
         pace.note(64, STEP * 100);

@@ -33,7 +33,7 @@ pub(super) struct Reading {
 pub(super) enum Calls {
     /// The text has a required format and contains no calls.
     Text,
-    /// Calls that the model writes are not requested, and are dropped.
+    /// Calls are not requested; calls that the model writes anyway are dropped.
     Dropped(Form),
     /// The text may switch to calls.
     Maybe(Form),
@@ -45,7 +45,7 @@ pub(super) enum Calls {
 
 impl Reading {
     /// Determines how the generated text is parsed. Closes thinking that the prompt has opened, if
-    /// the required format does not allow it.
+    /// the required format does not allow thinking.
     fn of(chat: &Chat, form: Form, tools: &Tools<'_>, prompt: &mut String) -> Self {
         let calls = match (tools.is_empty(), &chat.format) {
             (true, None) => Calls::Dropped(form),
@@ -92,7 +92,7 @@ pub(super) fn prepare(
     let mut prompt = template.render(&chat.messages, &tools, &chat.template_values, work)?;
     let reading = Reading::of(chat, template.tools, &tools, &mut prompt);
     let vocabulary = model.vocab();
-    // Omit the first token if the template writes it itself.
+    // Omit the BOS token if the template writes it itself.
     let bos = vocabulary.bos();
     let bos = if bos.0 >= 0 { vocabulary.token_to_piece(bos, true, None) } else { Vec::new() };
     let begins = !bos.is_empty() && prompt.as_bytes().starts_with(&bos);
@@ -102,8 +102,9 @@ pub(super) fn prepare(
         return Err(overflow(least, wanted, room));
     }
     sizes.check_words("messages", &prompt)?;
-    // Pieces of a control token inside a message are tokenized separately, as text. A tokenizer may
-    // put a space before each piece: the separator, which no token contains, keeps it apart.
+    // Pieces of a control token inside a message are tokenized separately, as text. Some tokenizers
+    // put a space before each text. The separator, which no token contains, prevents a space before
+    // the piece; its own tokens are removed.
     let mut tokens = Vec::new();
     let separator = vocabulary.tokenize(SPLIT.to_string().as_bytes(), false, false);
     for (number, part) in prompt.split(SPLIT).enumerate() {
@@ -168,7 +169,7 @@ pub(super) fn prepare(
 pub(super) struct Sizes {
     /// Length of the longest token, in bytes.
     longest: usize,
-    /// Whether words are split by recursion whose depth is the length of the word.
+    /// Whether words are split recursively, to a depth that equals the length of the word.
     nests: bool,
 }
 
@@ -179,7 +180,7 @@ impl Sizes {
         let vocabulary = model.vocab();
         let length = |token| vocabulary.token_to_piece(token, true, None).len();
         let longest = vocabulary.tokens().map(length).max().unwrap_or(1).max(1);
-        // The name that llama.cpp gives to byte-pair vocabularies.
+        // llama.cpp's name for byte-pair vocabularies is `gpt2`.
         let nests = model.meta_val_str("tokenizer.ggml.model").is_ok_and(|kind| kind == "gpt2");
         Self { longest, nests }
     }

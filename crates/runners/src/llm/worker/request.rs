@@ -22,7 +22,7 @@ const SCHEMA_BYTES_MAX: usize = 256 * 1024;
 
 /// Maximum number of ignored fields that are listed.
 const WARNINGS_MAX: usize = 10;
-/// The fields of a request that have an effect, without [`SCHEMA_FIELDS`].
+/// The fields of a request that have an effect, except [`SCHEMA_FIELDS`].
 const KNOWN: [&str; 31] = [
     "model",
     "messages",
@@ -56,7 +56,7 @@ const KNOWN: [&str; 31] = [
     "system",
     "cache_prompt",
 ];
-/// Fields that ask for no other answer.
+/// Ignored fields that do not affect the answer and therefore cause no warning.
 const WITHOUT_EFFECT: [&str; 8] = [
     "user",
     "metadata",
@@ -133,7 +133,7 @@ pub(super) struct Chat {
     pub bias: Vec<(i32, f32)>,
     /// Additional variables of the chat template.
     pub template_values: Map<String, Value>,
-    /// A sentence for each field that is ignored although it asks for another answer.
+    /// A warning for each ignored field that may have been meant to affect the answer.
     pub warnings: Vec<String>,
 }
 
@@ -195,7 +195,10 @@ impl Fields<'_> {
 
     fn number(&self, name: &str, least: f32, most: f32, default: f32) -> Result<f32, Refusal> {
         let Some(value) = self.get(name) else { return Ok(default) };
-        #[expect(clippy::cast_possible_truncation, reason = "sampling needs no more")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "32 bits are precise enough for sampling"
+        )]
         let number = value.as_f64().map(|number| number as f32);
         let number = number.filter(|number| (least..=most).contains(number));
         number.ok_or_else(|| {
@@ -252,7 +255,7 @@ impl Chat {
             let message = || Refusal::of("seed", "seed must be a whole number");
             let whole = whole_number::<u64>(seed)
                 .or_else(|| whole_number::<i64>(seed).map(i64::cast_unsigned));
-            // Combine the upper and lower halves.
+            // llama.cpp uses 32-bit seeds, so combine the upper and lower halves.
             whole.map(|seed| (seed ^ (seed >> 32)) & u64::from(u32::MAX)).ok_or_else(message)
         });
         let seed = seed.transpose()?.and_then(|seed| u32::try_from(seed).ok());
@@ -289,7 +292,7 @@ impl Chat {
     }
 }
 
-/// Returns a sentence for each field that has no effect.
+/// Returns a warning for each field that is ignored.
 fn warnings(fields: &Map<String, Value>) -> Vec<String> {
     let is_known = |name: &str| {
         KNOWN.contains(&name) || SCHEMA_FIELDS.contains(&name) || WITHOUT_EFFECT.contains(&name)
@@ -314,7 +317,7 @@ fn numbers(fields: &Fields<'_>) -> Result<Numbers, Refusal> {
         min_p: fields.number("min_p", 0.0, 1.0, 0.0)?,
         presence_penalty: fields.number("presence_penalty", -2.0, 2.0, 0.0)?,
         frequency_penalty: fields.number("frequency_penalty", -2.0, 2.0, 0.0)?,
-        // llama.cpp's name, and the name of most other servers.
+        // llama.cpp calls this field `repeat_penalty`, and most other servers `repetition_penalty`.
         repeat_penalty: match fields.get("repeat_penalty") {
             Some(_) => fields.number("repeat_penalty", 0.01, 10.0, 1.0)?,
             None => fields.number("repetition_penalty", 0.01, 10.0, 1.0)?,
@@ -343,7 +346,7 @@ fn tools(fields: &Fields<'_>) -> Result<Vec<Tool>, Refusal> {
     list.iter().enumerate().map(read).collect()
 }
 
-/// Parses a tool at a place of the request; its function is at `place` followed by `within`.
+/// Parses the tool at `place` in the request; its function is at `place` followed by `within`.
 fn read_tool(tool: &Value, place: &str, within: &str) -> Result<Tool, Refusal> {
     let kind = tool.get("type").and_then(Value::as_str).unwrap_or("function");
     if kind != "function" {
@@ -408,10 +411,9 @@ fn choice(fields: &Fields<'_>, tools: &[Tool]) -> Result<ToolChoice, Refusal> {
     Ok(choice)
 }
 
-/// Fields of other servers that contain the JSON Schema of the answer: llama.cpp's, vLLM's and
-/// Ollama's.
+/// Fields in which other servers (llama.cpp, vLLM and Ollama) expect the JSON Schema of the answer.
 const SCHEMA_FIELDS: [&str; 3] = ["json_schema", "guided_json", "format"];
-/// Fields of other servers that constrain the answer in ways that are not supported.
+/// Fields with which other servers constrain the answer in ways that are not supported here.
 const CONSTRAINTS: [&str; 6] = [
     "guided_choice",
     "guided_regex",
@@ -462,7 +464,7 @@ fn format(fields: &Fields<'_>) -> Result<Option<Format>, Refusal> {
     }
 }
 
-/// Parses the JSON Schema of the answer at a place of the request.
+/// Parses the JSON Schema of the answer at `place` in the request.
 fn schema_of(given: &Value, place: &str, is_strict: bool) -> Result<Format, Refusal> {
     let parsed = given.as_str().and_then(|text| serde_json::from_str(text).ok());
     let schema = parsed.unwrap_or_else(|| given.clone());

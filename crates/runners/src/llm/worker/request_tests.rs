@@ -1,4 +1,5 @@
-//! Requests: which fields are read, in the forms of common clients, and which are rejected.
+//! Tests which request fields are read, in the forms that common clients send, and which are
+//! rejected.
 
 use serde_json::json;
 

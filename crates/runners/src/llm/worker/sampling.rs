@@ -1,5 +1,5 @@
-//! Samples the next token with llama.cpp's samplers, in the order of its own server, and with the
-//! grammar that constrains the generation.
+//! Samples the next token with llama.cpp's samplers, in the same order as llama.cpp's own server,
+//! and with the grammar that constrains the generation.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ pub(super) struct Bound {
 /// A trigger that activates a grammar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trigger {
-    /// This text, anywhere.
+    /// This text, at any position.
     Mark(&'static str),
     /// The beginning of the text, if it is an object whose first key is `name`.
     Named,
@@ -194,7 +194,7 @@ impl Sampler {
         }
     }
 
-    /// Whether a grammar constrains the next token.
+    /// Returns whether a grammar constrains the next token.
     #[must_use]
     pub(super) const fn is_bound(&self) -> bool {
         self.grammar.is_some()
@@ -211,7 +211,7 @@ impl Sampler {
     ) -> Result<LlamaToken, Halt> {
         let grammar = match &mut self.grammar {
             Some(grammar) if self.awaiting.is_none() => grammar,
-            // `sample` also accepts the token.
+            // `sample` also records the token in the chain.
             Some(_) | None => return Ok(self.chain.sample(context, index)),
         };
         let begun = runtime::monotonic_now();
@@ -243,7 +243,7 @@ impl Sampler {
 
 impl Sampler {
     /// Records a generated token while a grammar awaits its trigger. A mark that starts inside a
-    /// token does not activate the grammar, but the text is still parsed at its end.
+    /// token does not activate the grammar, but calls are still parsed when the text is complete.
     pub(super) fn note(&mut self, token: LlamaToken, piece: &[u8]) {
         let Some(awaiting) = &mut self.awaiting else { return };
         let has_come = awaiting.add(token, piece);
@@ -278,7 +278,10 @@ pub(super) fn likelihoods(
     let logits = context.get_logits_ith(index);
     let highest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|logit| f64::from(logit - highest).exp()).sum();
-    #[expect(clippy::cast_possible_truncation, reason = "a logarithm of at most a vocabulary")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the logarithm of at most the vocabulary's size"
+    )]
     let total = sum.ln() as f32 + highest;
     let likely = |token: LlamaToken| {
         let logit = usize::try_from(token.0).ok().and_then(|place| logits.get(place));

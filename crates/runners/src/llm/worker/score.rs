@@ -32,11 +32,11 @@ const JOBS_MAX: usize = 64;
 /// Maximum number of questions per request, and of labels per question.
 const QUESTIONS_MAX: usize = 256;
 const LABELS_MAX: usize = 26;
-/// Sequence ids: the state, and one for each of the two orders.
+/// Sequence ids: the state, and one for each of the two orders of a question's options.
 const STATE: i32 = 0;
 const ORDERS: [i32; 2] = [1, 2];
-/// Tokens per step; a disconnected caller is noticed after each step. It does not depend on time,
-/// so that scores are reproducible.
+/// Tokens per step; a disconnected caller is noticed after each step. The number does not depend on
+/// time, so that scores are reproducible.
 const STEP: usize = 64;
 /// The context size is rounded up to a multiple of this many tokens.
 const CONTEXT_STEP: usize = 256;
@@ -126,7 +126,7 @@ impl Labels {
         Self { tokens }
     }
 
-    /// Whether each of the first `count` labels has a token.
+    /// Returns whether each of the first `count` labels has a token.
     #[must_use]
     fn has(&self, count: usize) -> bool {
         self.tokens.get(..count).is_some_and(|all| all.iter().all(|one| !one.is_empty()))
@@ -186,7 +186,7 @@ impl<'m> Scorer<'m> {
         questions: &[Suffix],
         reply: &oneshot::Sender<Result<Vec<Scores>, String>>,
     ) -> Result<Vec<Scores>, String> {
-        // The two orders of a question can only copy a recurrent state, not share it.
+        // The two orders of a question can copy a recurrent state, but cannot share it.
         let can_share = !self.model.is_recurrent() && !self.model.is_hybrid();
         let own = questions.iter().map(|question| question.tokens(can_share)).max();
         let size = (prefix.len() + own.unwrap_or(0)).next_multiple_of(CONTEXT_STEP);
@@ -301,7 +301,7 @@ impl Computing<'_, '_> {
                 };
                 let logits = self.context.get_logits_ith(place);
                 let found = self.labels.scores(logits, question.labels);
-                *order = found.ok_or("the model computes no numbers")?;
+                *order = found.ok_or("the model computed values that are not finite")?;
             }
         }
         for sequence in ORDERS {
@@ -371,7 +371,7 @@ pub(super) fn read(
     let (head, tail) = around(texts.template, &body.system, work)?;
     let Texts { model, sizes, room, .. } = texts;
     let vocabulary = model.vocab();
-    // Omit the first token if the template writes it itself.
+    // Omit the BOS token if the template writes it itself.
     let bos = vocabulary.bos();
     let bos = if bos.0 >= 0 { vocabulary.token_to_piece(bos, true, None) } else { Vec::new() };
     let begins = !bos.is_empty() && head.as_bytes().starts_with(&bos);
@@ -419,7 +419,7 @@ pub(super) fn read(
 /// Returns the text that the chat template writes before and after the user's message. If a
 /// template has no system role, the instructions precede the message.
 fn around(template: &ChatTemplate, system: &str, work: &Work) -> Result<(String, String), Refusal> {
-    // Models that can think before answering must answer at once.
+    // Turn off thinking, because the model must answer with its first token.
     let values: Map<String, Value> =
         [("enable_thinking".to_owned(), false.into())].into_iter().collect();
     let render = |messages: Value| {
@@ -439,7 +439,10 @@ fn around(template: &ChatTemplate, system: &str, work: &Work) -> Result<(String,
     };
     let around = prompt.split_once(MARK).filter(|(_, tail)| !tail.contains(MARK));
     let (head, tail) = around.ok_or_else(|| {
-        Refusal::because(500, "the model's chat template does not show the user's message once")
+        Refusal::because(
+            500,
+            "the model's chat template does not show the user's message exactly once",
+        )
     })?;
     Ok((head.to_owned(), tail.to_owned()))
 }

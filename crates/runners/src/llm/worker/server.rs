@@ -200,7 +200,7 @@ async fn answer(request: Request<Incoming>, mut state: watch::Receiver<State>) -
 async fn chat(loaded: Arc<Loaded>, body: Bytes, client: &Arc<Client>) -> Result<Answer, Refusal> {
     let reader = Arc::clone(&loaded);
     let asked = Arc::downgrade(client);
-    // Tokenizing a long prompt takes a while.
+    // Tokenizing a long prompt takes a while, so it runs on a blocking thread.
     let read = tokio::task::spawn_blocking(move || {
         let work = reader.watch.begin(Step::Reading, &asked);
         work.check()?;
@@ -240,7 +240,7 @@ async fn chat(loaded: Arc<Loaded>, body: Bytes, client: &Arc<Client>) -> Result<
     Ok(json(StatusCode::OK, &frame.completion(choices, &ends)))
 }
 
-/// Collects one whole response.
+/// Collects a complete response.
 async fn whole_answer(
     loaded: &Loaded,
     frame: &Frame,
@@ -361,7 +361,7 @@ async fn embed(
 
 async fn score(loaded: Arc<Loaded>, body: Bytes, client: &Arc<Client>) -> Result<Answer, Refusal> {
     let asked = Arc::downgrade(client);
-    // Tokenizing a long state takes a while.
+    // Tokenizing a long state takes a while, so it runs on a blocking thread.
     let read = tokio::task::spawn_blocking(move || {
         let work = loaded.watch.begin(Step::Reading, &asked);
         work.check()?;
@@ -384,10 +384,10 @@ async fn score(loaded: Arc<Loaded>, body: Bytes, client: &Arc<Client>) -> Result
     Ok(json(StatusCode::OK, &score::answer(Some(&scores), tokens)))
 }
 
-/// Counts the tokens of the prompt that a chat completion would have.
+/// Counts the tokens in the prompt that a chat completion would use.
 async fn count(loaded: Arc<Loaded>, body: Bytes, client: &Arc<Client>) -> Result<Answer, Refusal> {
     let asked = Arc::downgrade(client);
-    // Tokenizing a long prompt takes a while.
+    // Tokenizing a long prompt takes a while, so it runs on a blocking thread.
     let counted = tokio::task::spawn_blocking(move || {
         let work = loaded.watch.begin(Step::Reading, &asked);
         work.check()?;
@@ -410,7 +410,7 @@ fn busy<T>(error: &TrySendError<T>) -> Refusal {
 }
 
 fn failed(reason: &str) -> Refusal {
-    Refusal::because(500, format!("the model could not compute this: {reason}"))
+    Refusal::because(500, format!("the model failed to compute a response: {reason}"))
 }
 
 fn panicked() -> Refusal {

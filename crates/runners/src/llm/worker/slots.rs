@@ -57,7 +57,7 @@ impl Slots {
         Self { all: (0..count).map(slot).collect(), room, can_cut, clock: 0 }
     }
 
-    /// Whether any sequence has an active generation.
+    /// Returns whether any sequence has an active generation.
     #[must_use]
     pub(super) fn is_active(&self) -> bool {
         self.all.iter().any(|slot| slot.answer.is_some())
@@ -196,7 +196,7 @@ impl Slots {
         slot.cached.truncate(keep);
         slot.shared.0 = slot.shared.0.min(keep);
         for other in self.all.iter_mut().filter(|other| other.shared.1 == index) {
-            // Tokens from there on are no longer shared.
+            // Tokens after the first `keep` tokens are no longer shared.
             other.shared.0 = other.shared.0.min(keep);
         }
     }

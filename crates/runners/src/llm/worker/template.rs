@@ -35,7 +35,7 @@ pub(super) const SPLIT: char = '\u{FDD0}';
 const CONTROLS_SIZE_MAX: usize = 64 * 1024 * 1024;
 /// Matches likely control tokens, used if the regex of the actual ones is too large.
 const CONTROLS_GUESSED: &str = r"<[^<>\s]{1,64}>|\[/?[A-Z_]{1,64}\]";
-/// Tags that Hugging Face uses in training; they render as nothing.
+/// Tags that Hugging Face uses in training; they produce no output.
 const GENERATION: &str = r"\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}";
 
 /// Instruction limit for rendering one conversation.
@@ -43,7 +43,7 @@ const FUEL_MAX: u64 = 50_000_000;
 /// Maximum length of a prompt, in bytes.
 const PROMPT_MAX: usize = 16 * 1024 * 1024;
 const NAME: &str = "chat";
-/// The template of a model that has none.
+/// The template for a model that has none.
 const CHATML: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\n\
     {{ message.content }}<|im_end|>\n{% endfor %}\
     {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
@@ -59,7 +59,7 @@ pub(super) struct ChatTemplate {
     pub tools: Form,
     /// Whether the template itself lists the tools.
     knows_tools: bool,
-    /// Whether the template reads the parts of contents.
+    /// Whether the template supports contents that are lists of parts.
     knows_parts: bool,
     /// Whether the template reads thinking from the field `thinking`.
     knows_thinking: bool,
@@ -224,7 +224,7 @@ impl ChatTemplate {
         variables.insert("eos_token".to_owned(), self.eos.as_str().into());
         let refused = |error: &Error| {
             let said = error.detail().map_or_else(|| error.to_string(), str::to_owned);
-            format!("the model's chat template rejects this: {said}")
+            format!("the model's chat template rejects the request: {said}")
         };
         let template = self.environment.get_template(NAME).map_err(|error| refused(&error))?;
         let rendered = rendering::render(&template, &variables, PROMPT_MAX);
@@ -265,7 +265,7 @@ fn without_training_tags(source: String) -> String {
 }
 
 /// Returns whether a user-defined token is a marker that the template writes itself, such as
-/// `<tool_call>`. Other user-defined tokens, such as runs of spaces, stay whole in messages.
+/// `<tool_call>`. Other user-defined tokens, such as runs of spaces, are not split in messages.
 fn is_marker_of(template: &str, token: &str) -> bool {
     token.starts_with(['<', '[']) && template.contains(token)
 }

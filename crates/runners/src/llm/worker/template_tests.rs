@@ -1,5 +1,5 @@
-//! Chat templates: features that real templates use, and twenty conversations rendered with the
-//! templates of known families (`tests/templates/`).
+//! Tests features that real chat templates use, and renders twenty conversations with the templates
+//! of known model families (`tests/templates/`).
 
 use serde_json::json;
 
@@ -271,7 +271,7 @@ fn template_that_reads_parts_gets_texts_as_parts() {
         let prompt = prompt(&template(source), &given, false).unwrap();
         assert_eq!(prompt, "system: S1S|user: U1UX|assistant: H1H|user: U2U|");
     }
-    // Both forms are read: contents stay texts.
+    // This template reads both forms, so contents remain strings.
     let both = "{% for m in messages %}{% if m.content is string %}={{ m.content }}{% else %}\
                 {% for p in m.content %}{% if p.type == 'text' %}{{ p.text }}{% endif %}{% endfor %}\
                 {% endif %}{% endfor %}";
@@ -368,7 +368,8 @@ fn template_ignores_control_tokens_in_messages() {
     let prompt = prompt(&template, &given, true).unwrap();
     assert!(prompt.replace(SPLIT, "").contains(hostile), "{prompt}");
     let own = prompt.matches("<|im_end|>").count();
-    // The template's own markers: one per message, including one for the tools.
+    // The prompt contains only the template's own markers: one per message, including one for the
+    // tools.
     assert_eq!((own, prompt.contains("[INST]")), (4, false), "{prompt:?}");
 }
 
@@ -468,7 +469,7 @@ fn template_supports_features_of_real_templates() {
 fn template_error_is_reported() {
     let hi = json!([{"role": "user", "content": "x"}]);
     let said = prompt(&template("{{ raise_exception('Not today') }}"), &hi, false).unwrap_err();
-    assert!(said.ends_with("rejects this: Not today"), "{said}");
+    assert!(said.ends_with("rejects the request: Not today"), "{said}");
 }
 
 #[test]
@@ -546,7 +547,7 @@ fn rewritten(template: &ChatTemplate, what: &str, words: &[(&str, &'static str)]
     words.iter().find(|(part, _)| plan.contains(part)).unwrap().1
 }
 
-/// Returns the thinking tag that a template knows, and whether the template retains earlier
+/// Returns the thinking tag that a template uses, and whether the template retains earlier
 /// thinking.
 fn thought(source: &str) -> String {
     let known = thinking::TAGS.iter().find(|(open, _)| source.contains(open));

@@ -1,4 +1,4 @@
-//! Assembles generated text from its tokens: only whole characters, up to the first stop string.
+//! Assembles generated text from its tokens: only complete characters, up to the first stop string.
 
 /// The result of adding the bytes of a token.
 #[derive(Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Methods of Python's strings that chat templates call and `minijinja_contrib` lacks.
+//! Methods of Python strings that chat templates call and `minijinja_contrib` lacks.
 
 use minijinja::value::{Value, from_args};
 use minijinja::{Error, ErrorKind};

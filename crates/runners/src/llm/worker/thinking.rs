@@ -1,5 +1,6 @@
-//! Separates thinking from the rest of a model's response: the text between tags, the first of
-//! which may be in the prompt, or the messages of the Harmony format (gpt-oss).
+//! Separates thinking from the rest of a model's response. Thinking is the text between two tags,
+//! the first of which may be in the prompt, or consists of messages in the Harmony format
+//! (gpt-oss).
 
 /// The tags around thinking.
 pub(super) const TAGS: [(&str, &str); 12] = [
@@ -16,11 +17,11 @@ pub(super) const TAGS: [(&str, &str); 12] = [
     ("<|START_THINKING|>", "<|END_THINKING|>"),
     ("<|channel|>analysis<|message|>", "<|end|>"),
 ];
-/// Texts with which the header of a Harmony message starts; the prompt may contain its beginning.
+/// Texts that start the header of a Harmony message; the prompt may contain the header's beginning.
 const HEADERS: [&str; 3] = ["<|channel|>", "<|start|>", FUNCTIONS];
 /// The token between the header and the text of a Harmony message.
 const MESSAGE: &str = "<|message|>";
-/// Tokens that end a Harmony message. The last two start the next one, without an end token.
+/// Tokens that end a Harmony message. The last two start the next message, without an end token.
 const ENDS: [&str; 5] = ["<|end|>", "<|call|>", "<|return|>", "<|start|>", "<|channel|>"];
 /// The recipient of a Harmony message that is a call.
 const FUNCTIONS: &str = "to=functions.";
@@ -63,9 +64,9 @@ enum State {
         is_new: bool,
     },
     Content,
-    /// In the header of a Harmony message.
+    /// The text is in the header of a Harmony message.
     Header,
-    /// In the text of a Harmony message.
+    /// The text is in the body of a Harmony message.
     Message {
         kind: Message,
         is_new: bool,
@@ -75,14 +76,14 @@ enum State {
 /// The purpose of a Harmony message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Message {
-    /// Thinking, or a call of the model's own tools.
+    /// Thinking, or a call to the model's own tools.
     Thought,
-    /// The answer, or a preamble of calls.
+    /// The answer, or a preamble to calls.
     Said,
     Call,
 }
 
-/// Whether a control token belongs to thinking.
+/// Returns whether a control token belongs to thinking.
 #[must_use]
 pub(super) fn is_part(token: &str) -> bool {
     ENDS.contains(&token)
@@ -109,7 +110,7 @@ impl Divider {
         Self { state, held: String::new(), has_content: false }
     }
 
-    /// Adds text, and returns the parts that are certain.
+    /// Adds text, and returns the parts whose kind is certain.
     pub(super) fn push(&mut self, text: &str) -> Split {
         self.held.push_str(text);
         let mut split = Split::default();
@@ -124,7 +125,7 @@ impl Divider {
             State::Thinking { .. } | State::Message { kind: Message::Thought, .. } => {
                 Split { reasoning: rest.trim_end().into(), ..Split::default() }
             }
-            // A header without a text says nothing.
+            // A header without a message contains neither thinking nor content.
             State::Header => Split::default(),
             State::Start { is_behind: true } => {
                 Split { content: rest.trim_start().into(), ..Split::default() }
@@ -135,7 +136,7 @@ impl Divider {
         }
     }
 
-    /// Moves the parts that are certain to `split`. Returns whether there may be more.
+    /// Moves the parts whose kind is certain to `split`. Returns whether there may be more.
     fn step(&mut self, split: &mut Split) -> bool {
         match self.state {
             State::Content => {
@@ -186,7 +187,7 @@ impl Divider {
             self.state = State::Start { is_behind: true };
             return true;
         }
-        // The end of the text may be the whitespace before the tag.
+        // The end of the text may be the whitespace before the closing tag, so hold it back.
         let before = without_beginning(&self.held, &[close]).trim_end().len();
         let rest = self.held.split_off(before);
         split.reasoning.push_str(&std::mem::replace(&mut self.held, rest));
@@ -199,7 +200,7 @@ impl Divider {
         let is_end = |letter: char| letter.is_whitespace() || letter == '<';
         let behind = |mark: &str| header.split_once(mark)?.1.trim_start().split(is_end).next();
         let kind = if let Some(name) = behind(FUNCTIONS) {
-            // The form that the parser of calls knows.
+            // The call parser recognizes this form.
             split.content.push_str(&format!("<|channel|>commentary {FUNCTIONS}{name}{MESSAGE}"));
             Message::Call
         } else if header.contains("to=") || behind("<|channel|>") == Some("analysis") {

@@ -14,7 +14,7 @@ use super::sampling::Trigger;
 /// Maximum number of calls in one response.
 const CALLS_MAX: usize = 32;
 
-/// How the templates of Llama 3.1 and 3.2 write calls.
+/// Texts that identify the templates of Llama 3.1 and 3.2.
 const LLAMA: [&str; 2] = ["<|python_tag|>", "\"parameters\": dictionary of argument name"];
 
 /// The format in which a model writes calls.
@@ -28,7 +28,7 @@ pub(super) enum Form {
     Bare,
     /// `[TOOL_CALLS]name[ARGS]{…}`: Mistral since Small 3.2.
     Args,
-    /// Required calls use the family's own tokens, all others [`Form::Tagged`].
+    /// Required calls use the family's own tokens; all other calls use [`Form::Tagged`].
     Family(Family),
     /// `<|tool_call_start|>[…]<|tool_call_end|>`: LFM2; required calls are JSON between these
     /// tokens.
@@ -105,7 +105,7 @@ impl Family {
         }
     }
 
-    /// Returns the expression of a tool call whose arguments match an expression.
+    /// Returns the expression for a tool call whose arguments match an expression.
     fn call(&self, name: &str, arguments: &str) -> String {
         let [begin, between, end] = self.call;
         let begin = if self.is_numbered {
@@ -118,7 +118,7 @@ impl Family {
         format!("{begin} ws {arguments}{end}")
     }
 
-    /// Returns the expression of one call and up to `more` further calls.
+    /// Returns the expression for one call and up to `more` further calls.
     fn all(&self, one: &str, more: usize) -> String {
         let more = if self.is_single || more == 0 {
             String::new()
@@ -191,7 +191,7 @@ impl Form {
         }
     }
 
-    /// Whether a text consists either entirely of calls or contains none.
+    /// Returns whether a text either consists entirely of calls or contains none.
     #[must_use]
     pub(super) const fn is_whole(self) -> bool {
         matches!(self, Self::Bare | Self::Python)
@@ -262,7 +262,7 @@ impl<'r> Tools<'r> {
         Tools { tools: Vec::new(), choice: &ToolChoice::None, is_many: false }
     }
 
-    /// Whether there are no tools.
+    /// Returns whether there are no tools.
     #[must_use]
     pub(super) fn is_empty(&self) -> bool {
         self.tools.is_empty()
@@ -274,7 +274,7 @@ impl<'r> Tools<'r> {
         self.tools.iter().map(|tool| tool.given.clone()).collect()
     }
 
-    /// Whether the model must call a tool.
+    /// Returns whether the model must call a tool.
     #[must_use]
     pub(super) fn are_forced(&self) -> bool {
         let is_forced = matches!(self.choice, ToolChoice::Required | ToolChoice::Named(_));
@@ -453,7 +453,7 @@ mod tests {
         let (text, trigger) =
             calls(&ToolChoice::Named("second".to_owned()), Form::Tagged, false).unwrap();
         assert!(trigger.is_none() && !text.contains("first"), "{text}");
-        // Beside a required format, the calls are in the form of required calls.
+        // With a required format, the calls are in the form of required calls.
         for form in [Form::Tagged, Form::Free, Form::Family(Family::KIMI), Form::Python] {
             let (text, trigger) = calls(&ToolChoice::Auto, form, true).unwrap();
             let (required, _) = calls(&ToolChoice::Required, form, false).unwrap();

@@ -72,9 +72,9 @@ pub(super) enum Step {
 }
 
 impl Step {
-    /// Grace period for the work to stop by itself. An exit interrupts the streams of other
-    /// clients, so steps that are bounded by their input get more time than those that a template
-    /// or schema can prolong.
+    /// Returns the grace period for the work to stop by itself. An exit interrupts the streams of
+    /// other clients, so steps that are bounded by their input get more time than those that a
+    /// template or schema can prolong.
     const fn stopping_max(self) -> Duration {
         match self {
             Self::Reading => Duration::from_secs(10),
@@ -110,7 +110,7 @@ struct Entry {
     left: Option<Instant>,
 }
 
-/// Work on a request; it ends when this is dropped.
+/// Work on a request. Dropping this value marks the work as finished.
 #[derive(Debug)]
 pub(super) struct Work {
     watch: Arc<Watch>,
@@ -136,7 +136,7 @@ impl Work {
     /// Checks whether to continue.
     ///
     /// # Errors
-    /// The caller has disconnected, or the step has taken too long.
+    /// Fails if the caller has disconnected, or if the step has taken too long.
     pub(super) fn check(&self) -> Result<(), Refusal> {
         if self.client.strong_count() == 0 {
             return Err(Refusal::because(500, "the caller disconnected"));
@@ -181,7 +181,7 @@ impl Watch {
         work
     }
 
-    /// Watches for as long as the process lives; needs a separate thread.
+    /// Watches until the process exits; must run on a separate thread.
     pub(super) fn run(&self) {
         loop {
             let none = |running: &mut Running| running.all.is_empty();
@@ -195,12 +195,12 @@ impl Watch {
             }
             // The service reads standard error and shows its last line.
             drop(std::io::Write::write_all(&mut std::io::stderr(), said.as_bytes()));
-            // Other threads still use llama.cpp's statics.
+            // Skip destructors, because other threads still use llama.cpp's static variables.
             exit_at_once(GIVEN_UP.into());
         }
     }
 
-    /// Returns the first work that must stop but does not: the reason, and its caller.
+    /// Returns the first work that should have stopped but has not: the reason, and its caller.
     fn look(&self) -> Option<(Refusal, Weak<Client>)> {
         let (data, now) = (self.data(), monotonic_now());
         let mut running = self.lock();

@@ -21,8 +21,8 @@ pub(super) use self::strings::literal;
 /// Cost limit over all schemas of a request: one unit per subschema, property, value and expanded
 /// repetition.
 const COST_MAX: usize = 20_000;
-/// Approximate limit on the copied parts of schemas in bytes: alternatives and `allOf` repeat
-/// adjacent keywords.
+/// Approximate limit on the copied parts of schemas in bytes: alternatives and `allOf` copy the
+/// keywords next to them.
 const COPIED_MAX: usize = 64 * 1024 * 1024;
 /// Maximum size of a grammar, in bytes.
 const BYTES_MAX: usize = 2 * 1024 * 1024;
@@ -142,7 +142,7 @@ struct Builder<'r, 's> {
 impl Builder<'_, '_> {
     fn build(&mut self) -> Result<String, Error> {
         let root = self.value(self.root, "")?;
-        // Iterative rather than recursive, because references may nest deeply.
+        // A loop instead of recursion, because references may nest deeply.
         while let Some((name, leaf)) = self.queue.pop() {
             let expression = self.leaf(&leaf)?;
             self.rules.define(&name, &expression);
@@ -271,8 +271,8 @@ impl Builder<'_, '_> {
         Ok(if least == 0 { format!("( {all} )?") } else { all })
     }
 
-    /// Repeats a rule. Large counts are built from blocks, which takes about twice the square root
-    /// of the count in rules.
+    /// Repeats a rule. Large counts are built from blocks, so that the number of rules is only
+    /// about twice the square root of the count.
     fn repeated(
         &mut self,
         rule: &str,

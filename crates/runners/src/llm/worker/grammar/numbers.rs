@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::Error;
 use super::places::Leaf;
 
-/// Minimum extent of a half-open range.
+/// Minimum size assumed for a range that has only one bound.
 const OPEN: f64 = 999_999_999_999.0;
 /// Larger bounds are ignored: unbounded numbers have at most 16 digits and stay below this value.
 const BOUND_MAX: f64 = 1e16;
@@ -13,8 +13,8 @@ const BOUND_MAX: f64 = 1e16;
 /// least `DECIMALS` and at most this many.
 const DECIMALS_MAX: u32 = 6;
 const DECIMALS: u32 = 4;
-/// Maximum bound, scaled to an integer, that is written digit by digit. If more decimal places
-/// would exceed it, the grammar excludes numbers with that many.
+/// Maximum bound, scaled to an integer, that is written digit by digit. The grammar excludes
+/// numbers with so many decimal places that the scaled bound would exceed this value.
 const SCALED_MAX: f64 = 1e18;
 
 /// The bounds of a leaf.

@@ -141,7 +141,7 @@ impl Builder<'_, '_> {
                 true => format!("\",\" ws {pair} {after}"),
                 false => format!("( \",\" ws {pair} )? {after}"),
             };
-            // After a required property, the object is never empty.
+            // An object cannot start after a required property, so no `first` rule is needed there.
             let first = if index <= until { self.rules.add(&next) } else { String::new() };
             rest = Rest { after: self.rules.add(&behind), first };
         }

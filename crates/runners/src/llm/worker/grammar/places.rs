@@ -259,7 +259,7 @@ impl Builder<'_, '_> {
             Ok(validator) => values.retain(|value| validator.is_valid(value)),
             Err(_) if self.is_strict => {
                 let why =
-                    "keywords beside enum or const cannot be enforced: omit them, or omit strict";
+                    "keywords next to enum or const cannot be enforced: omit them, or omit strict";
                 return Err(Error::new(place, why));
             }
             Err(_) => {}
@@ -287,7 +287,7 @@ impl Builder<'_, '_> {
         let place = at.place;
         let reference = fields.get("$ref").and_then(Value::as_str);
         let reference =
-            reference.ok_or_else(|| Error::new(place, "$ref must be a text"))?.to_owned();
+            reference.ok_or_else(|| Error::new(place, "$ref must be a string"))?.to_owned();
         let target = self.target(&reference).ok_or_else(|| {
             let short: String = reference.chars().take(100).collect();
             Error::new(place, format!("$ref '{short}' points to nothing in this schema"))
@@ -321,7 +321,7 @@ impl Builder<'_, '_> {
         let is_alone = beside.keys().all(|name| is_annotation(name) || name == "type");
         for (index, part) in parts.iter().enumerate() {
             let of_part = format!("{place}/{keyword}/{index}");
-            // A type beside alternatives only repeats the types in them.
+            // A type next to alternatives only repeats the types in them.
             if is_alone && (part.get("type").is_some() || !beside.contains_key("type")) {
                 self.choose(part, at.within(&of_part))?;
             } else {

@@ -43,7 +43,7 @@ impl Builder<'_, '_> {
         let pattern = match schema.get("pattern") {
             None | Some(Value::Null) => None,
             Some(Value::String(pattern)) => Some(pattern.clone()),
-            Some(_) => return Err(Error::new(place, "pattern must be a text")),
+            Some(_) => return Err(Error::new(place, "pattern must be a string")),
         };
         let format = of_format(schema.get("format").and_then(Value::as_str).unwrap_or_default());
         if self.is_strict && pattern.is_some() && format.is_some() {
@@ -149,7 +149,7 @@ impl Builder<'_, '_> {
             HirKind::Look(Look::Start) if ends.is_first => return Ok(behind.trim().to_owned()),
             HirKind::Look(Look::End) if ends.is_last => return Ok(before.trim().to_owned()),
             HirKind::Look(_) => {
-                let why = "a pattern has an anchor or a word boundary within";
+                let why = "a pattern has an anchor or a word boundary in the middle";
                 return Err(Error::new(place, why));
             }
             HirKind::Empty => String::new(),
@@ -202,7 +202,7 @@ impl Builder<'_, '_> {
 
     /// Returns the expression for a character class, in JSON string notation.
     fn class(&mut self, class: &Class, place: &str) -> Result<String, Error> {
-        let unsupported = || Error::new(place, "a pattern has a class without characters");
+        let unsupported = || Error::new(place, "a pattern has an empty character class");
         let Class::Unicode(class) = class else { return Err(unsupported()) };
         self.spend(class.ranges().len() / 8, place)?;
         let all = in_json(class);
@@ -251,7 +251,7 @@ fn lengths(expression: &Hir) -> (u64, Option<u64>) {
     (least, most.filter(|_| is_anchored(expression)))
 }
 
-/// Whether the expression is anchored at both ends.
+/// Returns whether the expression is anchored at both ends.
 fn is_anchored(expression: &Hir) -> bool {
     match expression.kind() {
         HirKind::Capture(group) => is_anchored(&group.sub),

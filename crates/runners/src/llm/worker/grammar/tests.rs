@@ -185,7 +185,7 @@ fn letter(expression: &[char], at: &mut usize) -> char {
     };
     let hex: String = expression[*at..*at + digits].iter().collect();
     *at += digits;
-    // Range bounds that are not valid characters.
+    // Some range bounds are not valid characters; use the nearest valid one.
     let code = u32::from_str_radix(&hex, 16).unwrap();
     char::from_u32(code).unwrap_or(if code < 0xE000 { '\u{D7FF}' } else { char::MAX })
 }
@@ -347,7 +347,7 @@ fn grammar_enforces_keywords_beside_literals() {
     assert!(said.to_string().contains("no value matches"), "{said}");
     let beside = json!({"enum": ["ab"], "pattern": "^(?=a)"});
     assert!(grammar(&beside, false).is_ok());
-    assert!(grammar(&beside, true).unwrap_err().to_string().contains("beside enum or const"));
+    assert!(grammar(&beside, true).unwrap_err().to_string().contains("next to enum or const"));
 }
 
 #[test]
@@ -434,7 +434,7 @@ fn grammar_enforces_lengths_and_bounds() {
         &[r#""ab""#, r#""a\n\u00e9""#, r#""é月""#, r#""🌙🌙🌙""#],
         &[r#""a""#, r#""abcd""#, r#""é""#, r#""🌙🌙🌙🌙""#],
     );
-    // Lengths beside a pattern also count characters.
+    // Lengths next to a pattern also count characters, not bytes.
     for pattern in ["^[é月🌙]+$", "^é?月{1,2}$", "^(é月|🌙月é)$"] {
         let schema = json!({"pattern": pattern, "minLength": 1, "maxLength": 3});
         check(schema, &[r#""é月""#], &[r#""é月🌙é""#, r#""""#]);
@@ -566,7 +566,7 @@ fn grammar_of_hostile_schema_is_small_or_rejected() {
         let all = (0..count).map(|number| (format!("p{number}"), json!({"type": "null"})));
         json!({"type": "object", "properties": all.collect::<Fields>()})
     };
-    // Keywords beside alternatives are copied into each of them.
+    // Keywords next to alternatives are copied into each of them.
     let names = (0..8_000).map(|number| (format!("q{number}"), json!({})));
     let wide = |keyword: &str, parts: Value| json!({keyword: parts, "properties": names.clone().collect::<Fields>()});
     for (schema, most) in [
