@@ -1,9 +1,9 @@
 //! Cells: the in-memory entries through which every change to an unfinished execution is made.
 //!
-//! Code that changes an execution holds the cell's lock from reading the state until its commit has
-//! returned, so a cancellation and a completion cannot interleave. A cell exists while its
-//! execution is queued in memory, running, or being cancelled. All other executions are read from
-//! the store on demand.
+//! Code that changes an execution locks the cell before it reads the state, and keeps the lock
+//! until its commit has returned, so a cancellation and a completion cannot interleave. A cell
+//! exists while its execution is queued in memory, running, or being cancelled. All other
+//! executions are read from the store on demand.
 
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -20,7 +20,7 @@ use orrery_domain::ids::{ExecutionId, OrganizationId};
 use orrery_domain::machine::workflow::StepProgress;
 use orrery_runtime as runtime;
 
-/// How long a reader waits for changes in progress, which may wait for memory themselves.
+/// How long a reader waits for changes in progress. A change may itself have to wait for memory.
 const CHANGE_WAIT_MAX: Duration = Duration::from_millis(500);
 
 /// The in-memory state of an unfinished execution.
@@ -29,7 +29,7 @@ pub(crate) struct LoadedExecution {
     pub execution: Execution,
     /// Progress of the workflow's steps while it runs; `None` for predictions.
     pub progress: Option<Box<StepProgress>>,
-    /// True until the execution first runs; until then it has no stored steps.
+    /// True until the execution first runs. Until then, the execution has no stored steps.
     pub is_new: bool,
 }
 
@@ -51,13 +51,14 @@ pub(crate) struct ActiveExecution {
     waiting_cancellations: Mutex<WaitingCancellations>,
     /// Notified when an event is sent to the execution or one of its children ends.
     pub event: tokio::sync::Notify,
-    /// Ended children that the execution's steps may be waiting for.
+    /// Children that have ended and for which the execution's steps may be waiting.
     pub ended_children: Mutex<Vec<ExecutionId>>,
     /// Progress and logs reported by the execution's run.
     pub run_progress: Arc<RunProgress>,
 }
 
-/// The cancellations that wait for the lock, and the token that tells the task that holds it.
+/// The number of cancellations that wait for the cell's lock, and the token that notifies the task
+/// that holds the lock.
 #[derive(Debug, Default)]
 struct WaitingCancellations {
     count: usize,
@@ -72,8 +73,8 @@ impl ActiveExecution {
         self.waiting_cancellations().token.clone()
     }
 
-    /// Tells the task that holds the lock that a cancellation waits for it, until the returned
-    /// guard is dropped.
+    /// Notifies the task that holds the lock that a cancellation is waiting for the lock. The
+    /// notification remains in effect until the returned guard is dropped.
     pub(crate) fn announce_cancellation(&self) -> WaitingCancellation<'_> {
         let mut waiting = self.waiting_cancellations();
         waiting.count += 1;
@@ -105,7 +106,7 @@ impl Drop for WaitingCancellation<'_> {
     fn drop(&mut self) {
         let mut waiting = self.0.waiting_cancellations();
         waiting.count -= 1;
-        // Whoever takes the lock later is not interrupted.
+        // Tasks that take the lock from now on must not be interrupted.
         if waiting.count == 0 {
             waiting.token = CancellationToken::new();
         }
@@ -161,7 +162,7 @@ impl ActiveExecutions {
     }
 
     /// Returns the cell of a new execution and sets its state if it is not loaded. A locked cell is
-    /// left alone: the task that holds the lock has already read the state.
+    /// left unchanged, because the task that holds the lock has already read the state.
     pub(crate) fn insert_loaded(&self, execution: &Execution) -> Handle {
         let handle = self.get_or_insert(execution.id);
         if let Ok(mut state) = handle.state.try_lock()
@@ -187,8 +188,8 @@ impl ActiveExecutions {
     }
 }
 
-/// Reads current states. Waits for changes in progress, but only for a short time, however many
-/// executions it reads.
+/// Reads current states. Waits for changes in progress, but only for a short time in total,
+/// regardless of how many executions it reads.
 #[derive(Debug)]
 pub(crate) struct Reader<'a> {
     registry: &'a ActiveExecutions,
@@ -196,8 +197,9 @@ pub(crate) struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Applies `view` to the state of an execution. Returns `None` if the state is not in memory or
-    /// its change takes too long; the store then has the last committed state.
+    /// Applies `view` to the state of an execution. Returns `None` if the state is not in memory,
+    /// or if a change in progress takes too long. In both cases, the store has the last committed
+    /// state.
     pub(crate) async fn read<T>(
         &self,
         id: ExecutionId,

@@ -1,5 +1,6 @@
-//! Lane activity: how full each lane is, how much work has ended in it, and how long the work took.
-//! The counters are in memory, start at zero with the process and cover a bounded number of lanes.
+//! Lane activity: how full each lane is, how many executions and calls have ended in it, and how
+//! long they took. The counters are in memory, start at zero when the process starts, and cover a
+//! limited number of lanes.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,8 +13,8 @@ use orrery_domain::agent;
 use orrery_domain::execution::{Execution, Status};
 use orrery_domain::histogram::{Histogram, Meter};
 
-/// Maximum number of lanes with counters, about 1200 bytes each. Beyond that, the lane with the
-/// oldest last completion is dropped.
+/// Maximum number of lanes with counters, about 1200 bytes each. Beyond that, the counters of the
+/// lane whose last completion is oldest are dropped.
 const COUNTED_MAX: usize = 512;
 
 /// The activity of one lane.
@@ -25,8 +26,8 @@ pub struct LaneActivity {
     pub load: Load,
     /// Executions that have failed since the process started.
     pub failed: u64,
-    /// Durations of all ended work: executions are measured from their creation, workflow steps and
-    /// chat router calls from their request for a permit.
+    /// Durations of all ended work. Executions are measured from their creation; workflow steps and
+    /// chat router calls are measured from their request for a permit.
     pub times: Histogram,
 }
 
@@ -78,7 +79,8 @@ fn forget_oldest(lanes: &mut HashMap<Box<str>, Arc<LaneMeter>>) {
     }
 }
 
-/// Clients create any number of sessions, so all of them count as one lane.
+/// Returns the lane whose counters are used for `lane`. Clients can create any number of sessions,
+/// so all sessions count as one lane.
 fn merged(lane: &str) -> &str {
     if lane.starts_with(agent::LANE_PREFIX) { agent::LANE } else { lane }
 }

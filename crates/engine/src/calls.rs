@@ -1,7 +1,7 @@
 //! Calls: work that the engine admits and records but does not run, such as a chat router call or a
-//! request for decisions. A call is not queued in a lane and is never run again. It is stored when
-//! it ends, in one commit with its charge. Its reservation is in memory only and is lost with the
-//! process.
+//! request for decisions. A call is not queued in a lane and is never run again. The commit that
+//! stores an ended call also charges its cost. The reservation of a call is in memory only, and is
+//! lost when the process ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub struct EndedCall {
     pub execution: Execution,
     /// The part of the call's response that is stored, as JSON.
     pub output: Option<Box<RawValue>>,
-    /// Written in the same commit.
+    /// Writes to include in the same commit.
     pub beside: Commit,
     pub reservation: Option<Reservation>,
 }
@@ -59,7 +59,7 @@ impl Engine {
         Ok(Some(inner.billing.hold(organization, price).await?))
     }
 
-    /// Acquires a permit of a catalog model, waiting until one is free.
+    /// Acquires a permit for a catalog model, waiting until a permit is free.
     ///
     /// # Errors
     /// [`Error::QueueFull`] if the model's queue is full.

@@ -20,8 +20,8 @@ const PAGES_MAX: usize = 100_000;
 
 impl Engine {
     /// Cancels an execution immediately: stops its run and frees its permit. No webhook is sent.
-    /// Cancelling a cancelled execution is not an error. If the execution has ended and is the root
-    /// of a tree, its unfinished descendants are cancelled.
+    /// Cancelling a cancelled execution is not an error. If the execution is the root of a tree and
+    /// has already ended, its unfinished descendants are cancelled.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::AlreadyEnded`], [`Error::Storage`] (nothing was changed).
@@ -69,7 +69,7 @@ impl Engine {
                 for execution in &found {
                     match engine.inner.cancel(organization, execution.id).await {
                         Ok(_) => cancelled += 1,
-                        // The execution ended on its own.
+                        // The execution has ended in the meantime.
                         Err(Error::NotFound | Error::AlreadyEnded(_)) => {}
                         Err(error) => return Err(error),
                     }
@@ -90,8 +90,8 @@ impl Inner {
         organization: OrganizationId,
         id: ExecutionId,
     ) -> Result<Execution, Error> {
-        // Close the tree before waiting for the state lock: a tree that keeps spawning descendants
-        // can saturate the disk.
+        // Close the tree before waiting for the state lock, because a tree that keeps starting
+        // descendants can saturate the disk and delay this cancellation.
         let closing = self.trees.find(organization, id).map(Tree::close);
         let active = self.active.get_or_insert(id);
         let mut state = match active.state.try_lock() {
@@ -125,8 +125,8 @@ impl Inner {
         active.event.notify_one();
         self.isolation.quarantined().remove(&id);
         if !was_suspended {
-            // Forget the execution while its state is locked: a task that has started it in the
-            // meantime keeps its permit until the lock is released.
+            // Remove the execution from the lane while its state is locked. A task that has started
+            // the execution in the meantime keeps its permit until this lock is released.
             let mut lanes = self.lanes();
             lanes.forget(&lane, id);
             if cancelled.kind() == Kind::Agent {
@@ -139,7 +139,7 @@ impl Inner {
         Ok(cancelled)
     }
 
-    /// Cancels an execution; succeeds if the execution has already ended.
+    /// Cancels an execution. Also succeeds if the execution has already ended.
     pub(crate) async fn cancel_unwanted(
         self: &Arc<Self>,
         organization: OrganizationId,

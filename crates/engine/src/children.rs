@@ -1,4 +1,4 @@
-//! Child executions: a step of one execution starts another one and may wait for it.
+//! Child executions: a step of one execution starts another execution and may wait for it.
 //!
 //! Two kinds of timer rows with reserved due times keep parent and child consistent across a crash.
 //! The commit that ends a child writes a timer that wakes its parent ([`rows::CHILD_ENDED`]), and

@@ -1,5 +1,5 @@
-//! Many child executions: cancellation leaves no orphan, a waiting execution never holds a permit,
-//! and the nesting depth is limited.
+//! Tests many child executions: cancellation leaves no orphaned children, an execution that waits
+//! for a child never holds a permit, and the nesting depth is limited.
 
 use std::time::Duration;
 
@@ -108,7 +108,7 @@ fn children_of_cancelled_parent_are_cancelled_by_next_process() {
     runtime().block_on(async {
         let process = Process::start_with(&folder, i64::MAX, script(&cases), Options::default());
         process.engine.recover().await.unwrap();
-        // The commit that got through may have been a different one.
+        // The last successful commit may not have been the cancellation, so cancel again.
         let _cancelled = process.engine.cancel(ORGANIZATION.into(), parent).await;
         check_no_orphan(&process, parent).await;
         process.engine.inner.tasks.stop();

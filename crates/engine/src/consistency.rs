@@ -1,9 +1,9 @@
 //! Consistency checks: compare in-memory state with the store, and repair and report mismatches.
 //!
-//! In correct operation, a check finds nothing. A check looks for permits held by dead tasks, queue
-//! rows unknown to the scheduler, executions that are neither in a lane nor in the timers, and
-//! reservations that match no unfinished execution. Each check reads a bounded number of rows, and
-//! confirms a mismatch with a second read before repairing it.
+//! As long as the engine works correctly, a check finds nothing. A check looks for permits held by
+//! dead tasks, queue rows unknown to the scheduler, executions that are neither in a lane nor in
+//! the timers, and reservations that match no unfinished execution. Each check reads a limited
+//! number of rows, and confirms a mismatch with a second read before it repairs the mismatch.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -45,7 +45,7 @@ pub(crate) struct Rounds {
     most: usize,
     /// Reserved amounts that did not match in the previous check.
     drifts: HashMap<OrganizationId, Usd>,
-    /// The index row after which the next check resumes.
+    /// The index row after which the next check continues.
     at: Option<Key>,
 }
 
@@ -56,7 +56,7 @@ impl Default for Rounds {
 }
 
 impl Rounds {
-    /// Creates checks that visit up to `most` unfinished executions each.
+    /// Creates the state for checks that each visit up to `most` unfinished executions.
     pub(crate) fn of(most: usize) -> Self {
         Self { most, drifts: HashMap::new(), at: None }
     }
@@ -73,7 +73,7 @@ struct Walk {
 }
 
 impl Walk {
-    /// Creates a walk over up to `most` executions that adds to earlier findings.
+    /// Creates a walk over up to `most` executions. Its repairs are added to `found`.
     const fn of(most: usize, found: Repairs) -> Self {
         Self { left: most, sum: Usd::ZERO, met: 0, found }
     }
@@ -109,7 +109,8 @@ impl Inner {
         self.check_executions(found, rounds).await
     }
 
-    /// Releases the permits of dead tasks; their executions are then read from the store again.
+    /// Releases permits that dead tasks hold. The executions of these tasks are then read from the
+    /// store again.
     fn check_slots(&self) -> usize {
         let mut lanes = self.lanes();
         let leaked = lanes.leaked();
@@ -125,7 +126,7 @@ impl Inner {
         places
     }
 
-    /// Finds lanes whose in-memory window should be complete but is not.
+    /// Finds lanes whose in-memory window should contain all of the lane's rows but does not.
     async fn check_lanes(&self) -> Result<usize, Error> {
         let mut found = 0;
         let mut lanes = self.store.scan(Page::of(rows::queues(), 1));
@@ -149,8 +150,8 @@ impl Inner {
         Ok(found)
     }
 
-    /// Returns a row that is unknown to a lane with a complete window, after confirming it with a
-    /// second read. The next check finds unknown rows of other organizations.
+    /// Returns a row that a lane should have in memory but does not, after confirming it with a
+    /// second read. The next check finds such rows of other organizations.
     async fn find_unknown(
         &self,
         lane: &str,
@@ -163,8 +164,9 @@ impl Inner {
             if is_held || self.lanes().knows(lane, id) {
                 continue;
             }
-            // The execution may have left the lane since. If its row still exists, the commit that
-            // added it must have announced it to the lane.
+            // The execution may have left the lane since the first read. If its row still exists,
+            // the lane should contain it, because the commit that added the row had to announce it
+            // to the lane.
             let exists = self.store.get(&key).await?.is_some();
             let lanes = self.lanes();
             if exists && !lanes.knows(lane, id) && lanes.complete_len(lane).is_some() {
@@ -176,10 +178,10 @@ impl Inner {
 
     /// Checks that every unfinished execution is in a lane or in the timers, and that each
     /// organization's reserved amount is the sum of its executions' reservations. If there are more
-    /// executions than one check visits, the next check resumes where this one stopped. The
+    /// executions than one check visits, the next check continues where this check stopped. The
     /// reserved amount of an organization is compared only if one check visits all of its
-    /// executions and none of them begins or ends in the meantime; a busy organization needs two
-    /// checks in a quiet period.
+    /// executions, and none of them begins or ends during the check. To correct an amount, two such
+    /// checks are needed.
     async fn check_executions(
         self: &Arc<Self>,
         found: Repairs,
@@ -242,7 +244,7 @@ impl Inner {
         Ok(Some(ids))
     }
 
-    /// Checks the unfinished executions of an organization, resuming where the previous check
+    /// Checks the unfinished executions of an organization, continuing where the previous check
     /// stopped. Returns the key where this check stops, or `None` once all executions were visited.
     async fn check_organization(
         self: &Arc<Self>,
@@ -310,7 +312,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Whether the execution is in its lane or in the timers.
+    /// Whether the execution has an owner: whether it is in its lane or in the timers.
     async fn has_owner(&self, execution: &Execution) -> Result<bool, Error> {
         let row = match execution.aside_until() {
             Some(due) => rows::timer(due, execution.id),
@@ -319,9 +321,9 @@ impl Inner {
         Ok(self.store.get(&row).await?.is_some())
     }
 
-    /// Puts an execution without an owner back into its lane. Reads the execution again under the
-    /// lock of its cell, so that it cannot change concurrently. Returns false if the execution has
-    /// an owner.
+    /// Puts an execution without an owner back into its lane. Reads the execution again while its
+    /// cell is locked, so that it cannot change concurrently. Returns false if the execution has an
+    /// owner.
     async fn requeue_orphan(
         self: &Arc<Self>,
         organization: OrganizationId,
@@ -375,9 +377,9 @@ impl Inner {
 }
 
 /// Whether a walk visited exactly the executions that were unfinished both before and after the
-/// walk. Comparing the reserved amounts alone does not prove that: if one execution ends and
-/// another of the same price begins, the amount is unchanged, but the walk may have visited
-/// neither.
+/// walk. It is not enough to compare the reserved amounts: if one execution ends and another
+/// execution with the same price begins, the amount is unchanged, but the walk may have visited
+/// neither of them.
 fn is_of_one_moment(
     before: &BTreeSet<ExecutionId>,
     walk: &Walk,
@@ -422,8 +424,9 @@ mod tests {
     use crate::Options;
     use crate::simulation_tests::{ORGANIZATION, Process, Script, prediction, runtime};
 
-    /// One execution ends before the walk reaches it, and another of the same price begins behind
-    /// the walk: the reserved amount is correct although the walk's sum is lower.
+    /// One execution ends before the walk reaches it, and another execution with the same price
+    /// begins at a position that the walk has already passed. The reserved amount is correct
+    /// although the walk's sum is lower.
     #[test]
     fn consistency_check_ignores_sum_when_executions_changed_meanwhile() {
         let folder = tempfile::tempdir().unwrap();

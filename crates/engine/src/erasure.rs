@@ -6,14 +6,15 @@ use crate::{Engine, Error, bulk, rows};
 use orrery_domain::ids::{JobId, OrganizationId};
 use orrery_storage::Commit;
 
-/// Number of unfinished executions that are cancelled before the next look.
+/// Number of unfinished executions that are cancelled before the remaining ones are read again.
 const PAGE: usize = 500;
 
 impl Engine {
-    /// Cancels an organization's unfinished executions and bulk jobs, and deletes all of them.
+    /// Cancels an organization's unfinished executions and bulk jobs, and then deletes all of its
+    /// executions and bulk jobs.
     ///
     /// # Errors
-    /// [`Error::Storage`]: some may be left.
+    /// [`Error::Storage`]: some executions or jobs may remain.
     pub async fn erase(&self, organization: OrganizationId) -> Result<(), Error> {
         let store = &self.inner.store;
         let mut jobs = store.scan(bulk::jobs_of(organization));

@@ -14,7 +14,7 @@ pub enum Error {
     /// The organization has reached its limit of queued executions. Nothing was created.
     #[error("this organization is limited to {limit} queued executions and has {queued}")]
     TooManyQueued { limit: usize, queued: usize },
-    /// The model's queue is full and the model does not respond. Nothing was created.
+    /// The model's queue is full because the model does not respond. Nothing was created.
     #[error("the model '{model}' does not answer: {reason}")]
     Failing { model: String, reason: String },
     /// The balance is too low. Nothing was created.
@@ -26,8 +26,7 @@ pub enum Error {
     /// The organization has no such execution.
     #[error("execution not found")]
     NotFound,
-    /// The execution has already ended, and was not cancelled; carries its status as shown to
-    /// clients.
+    /// The execution has already ended. Contains its status as shown to clients.
     #[error("execution has already ended with status {0}")]
     AlreadyEnded(&'static str),
     /// The event has already been answered.

@@ -35,7 +35,8 @@ impl Engine {
     ) -> Result<(), Error> {
         let inner = Arc::clone(&self.inner);
         let event = SentEvent { payload, source, at: inner.clock.now() };
-        // A client that disconnects must not leave a stored event whose step was never notified.
+        // If the client disconnects, this must still complete. Otherwise the event could be stored
+        // without a notification of its step.
         let sending = self
             .inner
             .tasks
@@ -56,8 +57,8 @@ impl Inner {
             return Err(Error::HeldBack);
         }
         let active = self.active.get_or_insert(id);
-        // The lock is held until the commit has returned, because the step's end is committed under
-        // the same lock.
+        // Hold the lock until the commit has returned, because the end of the step is committed
+        // under the same lock.
         let mut state = active.state.lock().await;
         let loaded = self.loaded(&mut state, organization, id).await?;
         let run = loaded.execution.workflow().ok_or(Error::NotFound)?;

@@ -1,8 +1,8 @@
 //! The engine's side of agent exchanges.
 //!
-//! The engine schedules an exchange, persists its steps and ends it exactly once. An implementation
-//! of [`Exchanges`], in a crate above the engine, executes the steps. A completed step is never
-//! repeated, because it is committed before the next one begins.
+//! The engine schedules an exchange, persists its steps and ends the exchange exactly once. A crate
+//! above the engine implements [`Exchanges`], which executes the steps. A completed step is never
+//! repeated, because it is committed before the next step begins.
 
 use std::fmt;
 use std::pin::Pin;
@@ -33,9 +33,9 @@ pub struct Ending {
     /// `None` on success.
     pub fault: Option<Fault>,
     pub tokens: Tokens,
-    /// The exchange ended with a question to the client.
+    /// Whether the exchange ended with a question to the client.
     pub needs_clarification: bool,
-    /// Written in the commit that ends the exchange.
+    /// Writes to include in the commit that ends the exchange.
     pub beside: Commit,
 }
 
@@ -72,15 +72,16 @@ impl fmt::Debug for ExchangeRun {
     }
 }
 
-/// The cost of a step, and the part of it that is charged when the step ends.
+/// The cost of a step, and the part of this cost that is charged when the step ends.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct StepCost {
     pub total: Usd,
-    /// Less than the total if a tool was charged separately.
+    /// Less than the total cost if a tool was charged separately.
     pub charged: Usd,
 }
 
-/// The yielded permit of an exchange that waits for its child. Dropping it reacquires the permit.
+/// A guard for an exchange that has yielded its permit while it waits for its child. When the guard
+/// is dropped, the exchange takes the permit back.
 pub struct YieldedPlace {
     inner: Arc<Inner>,
     lane: String,
@@ -198,7 +199,8 @@ impl ExchangeRun {
         Ok(())
     }
 
-    /// Commits the end of the current step, or of a new step that begins and ends in this commit.
+    /// Commits the end of the current step. If there is no current step, commits a new step that
+    /// begins and ends in this commit.
     ///
     /// # Errors
     /// As [`ExchangeRun::begin_step`].
@@ -259,7 +261,7 @@ impl ExchangeRun {
 }
 
 impl Inner {
-    /// Runs the exchange in the cell until it ends.
+    /// Runs the exchange in this cell until it ends.
     pub(crate) async fn run_exchange(
         self: &Arc<Self>,
         active: &ActiveExecution,

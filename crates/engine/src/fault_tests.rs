@@ -1,6 +1,6 @@
-//! Faults injected into a running engine: rows that become visible before their commit returns, a
-//! disk that fails and recovers, panics in engine code, unreadable records, stuck lanes. Afterwards
-//! no work is stranded, duplicated, undone or leaked.
+//! Injects faults into a running engine: rows that become visible before their commit returns, a
+//! disk that fails and recovers, panics in engine code, unreadable records, stuck lanes. Afterward,
+//! no work is stranded, duplicated or undone, and no permit is leaked.
 
 use std::time::Duration;
 
@@ -50,8 +50,8 @@ async fn check_rest(process: &Process) {
     check_books(&process.store).await;
 }
 
-/// Waves of creates, chains and cancellations, with each commit visible for a while before it is
-/// durable and returns: the refill of a lane sees rows whose hooks have not run.
+/// Waves of submissions, chains and cancellations. The rows of each commit are visible for a while
+/// before the commit returns, so the refill of a lane sees rows whose hooks have not run yet.
 #[test]
 fn engine_runs_early_visible_rows_once_and_keeps_cancels() {
     let folder = tempfile::tempdir().unwrap();
@@ -123,7 +123,7 @@ fn engine_enqueues_work_after_submitter_is_dropped() {
         process.engine.recover().await.unwrap();
         let one = prediction(0, &["works"], false);
         let id = one.id;
-        // This is the inner future, so no task polls it.
+        // This is the inner future, which no task continues when it is dropped.
         let submitting = process.engine.inner.submit(vec![one], Commit::new());
         drop(process.store.faults().hold_at_sync(submitting).await);
         until(|| !process.script.calls.lock().unwrap().is_empty()).await;
@@ -243,7 +243,7 @@ fn engine_stuck_workflows_leave_a_slot_for_idle_model() {
     });
 }
 
-/// One organization uses all permits of a shared workflow: every other organization can still start
+/// One organization uses all permits of a shared workflow. Every other organization can still start
 /// one execution.
 #[test]
 fn engine_stuck_organization_leaves_a_shared_workflow_to_others() {
@@ -286,7 +286,7 @@ fn engine_bad_records_do_not_block_other_work() {
         let lane = orrery_domain::execution::lane_of_model("works");
         for number in 0..600_u32 {
             let id: ExecutionId = new_id();
-            // Every second row is not a valid queue key.
+            // The key of every second row is not a valid queue key.
             let key = match number % 2 {
                 0 => rows::queued(&lane, organization, id),
                 _ => rows::queue(&lane).id(id),
@@ -304,7 +304,7 @@ fn engine_bad_records_do_not_block_other_work() {
     });
 }
 
-/// An unreadable execution at the head of a lane is retried on its own: the executions after it
+/// An unreadable execution at the head of a lane is retried, and meanwhile the executions after it
 /// run.
 #[test]
 fn engine_damaged_execution_does_not_block_its_lane() {

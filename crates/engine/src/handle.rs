@@ -33,7 +33,7 @@ use orrery_runtime::{Clock, Tasks};
 use orrery_storage::{Page, Store};
 use orrery_webhooks::Endpoints;
 
-/// Maximum number of an organization's executions of one model that [`Engine::share`] counts.
+/// Maximum number of executions that [`Engine::share`] counts for an organization and a model.
 pub(crate) const SHARE_MAX: usize = 10_000;
 
 /// Passes a committed delivery to the outbox.
@@ -49,7 +49,7 @@ pub struct Options {
     pub active: usize,
     /// Maximum run time of a workflow, excluding waits.
     pub workflow_timeout: Duration,
-    /// An execution that has nothing due within this time is suspended: it gives up its permit and
+    /// An execution with nothing due within this time is suspended: it releases its permit and
     /// memory.
     pub suspend_after: Duration,
     /// Whether to reject work that the organization's balance does not cover.
@@ -62,7 +62,8 @@ pub struct Options {
     pub organization_bytes: u64,
     /// Limits on the descendants of one root execution.
     pub tree: TreeLimits,
-    /// After a start, how long an execution that must run alone may block all others.
+    /// Maximum time after a start during which an execution that must run alone may block all other
+    /// executions.
     pub isolation: Duration,
     /// Memory limit of all running workflows combined, in bytes.
     pub workflow_memory: usize,
@@ -98,7 +99,8 @@ pub struct Dependencies {
     pub client: Client,
     /// Stores the binary outputs of models.
     pub files: Files,
-    /// Endpoints notified of ended executions, in addition to the request's own webhook.
+    /// Endpoints that are notified of new and ended executions, in addition to the webhook of the
+    /// request.
     pub endpoints: Endpoints,
     pub on_delivery: OnDelivery,
 }
@@ -126,7 +128,7 @@ pub(super) struct Inner {
     pub(super) scheduler: Arc<Scheduler>,
     pub(super) retries: Arc<Retries>,
     pub(super) active: ActiveExecutions,
-    /// Execution trees that are in memory.
+    /// The execution trees that are in memory.
     pub(super) trees: Trees,
     pub(super) memory: MemoryBudgets,
     pub(super) meters: Meters,
@@ -166,7 +168,7 @@ impl Inner {
         self.is_recovered.load(Ordering::Acquire)
     }
 
-    /// Applies an organization's limit of running executions.
+    /// Applies an organization's limit on running executions.
     fn cap_organization(&self, organization: OrganizationId, limits: Limits) {
         let cap = limits.running.map(|cap| usize::try_from(cap).unwrap_or(usize::MAX));
         self.lanes().set_organization_cap(organization, cap);
@@ -264,13 +266,13 @@ impl Engine {
         self.inner.store.read(&key).await?.ok_or(Error::NotFound)
     }
 
-    /// Returns the load of a model's lane.
+    /// Returns the load on a model's lane.
     #[must_use]
     pub fn load(&self, model: &str) -> Load {
         self.inner.lanes().load(&lane_of_model(model))
     }
 
-    /// Returns an organization's share of the load of a model's lane. At most [`SHARE_MAX`]
+    /// Returns an organization's share of the load on a model's lane. At most [`SHARE_MAX`]
     /// executions are counted.
     ///
     /// # Errors
@@ -300,8 +302,8 @@ impl Engine {
         is_known.then(|| self.inner.lanes().load_of(organization))
     }
 
-    /// Returns the number of executions that await a retry after an internal error or are being
-    /// retried.
+    /// Returns the number of executions that failed with an internal error and are waiting for a
+    /// retry or being retried.
     #[must_use]
     pub fn retrying(&self) -> usize {
         self.inner.retries.len()

@@ -1,5 +1,4 @@
-//! The engine: accepts executions, runs them, and brings every accepted execution to exactly one
-//! end.
+//! The engine: accepts executions, runs them, and ends every accepted execution exactly once.
 //!
 //! [`Engine`] is the handle: cheap to clone, safe to call from any task.
 //!
@@ -11,11 +10,11 @@
 //! | `bulk` | bulk jobs: one action on many executions |
 //! | `traces` | spans of completed executions for the operator's collector |
 //!
-//! - An acknowledged submission is durable; a restart fails no execution.
-//! - `domain::machine` decides every transition; this crate commits it, and then performs its
-//!   volatile effects.
-//! - An unfinished execution has exactly one row, in a lane or in the timers.
-//! - Models, workflows and agent exchanges come from the crates above, through [`Models`],
+//! - An acknowledged submission is durable; no execution fails because of a restart.
+//! - `domain::machine` decides every state transition; this crate commits the transition, and then
+//!   performs its volatile effects.
+//! - An unfinished execution has exactly one row that schedules it, in a lane or in the timers.
+//! - Crates above this one provide models, workflows and agent exchanges, through [`Models`],
 //!   [`Plans`] and [`Exchanges`].
 
 pub mod query;

@@ -15,7 +15,8 @@ use orrery_domain::secret::Values;
 use orrery_runners::Runner;
 use orrery_storage::{self as storage, Commit};
 
-/// The engine's view of a model. A snapshot: a reload of the catalog affects only later lookups.
+/// The engine's view of a model. It is a snapshot: when the catalog is reloaded, only later lookups
+/// see the change.
 #[derive(Debug, Clone)]
 pub struct ModelSpec {
     pub runner: Arc<dyn Runner>,
@@ -35,7 +36,7 @@ pub struct ModelSpec {
 /// A future that resolves to a validated input, or to an error message.
 pub type CheckInputFuture<'a> = Pin<Box<dyn Future<Output = Result<Value, String>> + Send + 'a>>;
 
-/// Looks up models by slug, at each use.
+/// Looks up models by slug. The engine looks up a model each time it uses the model.
 pub trait Models: Send + Sync {
     /// Returns the model, or `None` if it is no longer in the catalog.
     fn model(&self, slug: &str) -> Option<ModelSpec>;
@@ -73,9 +74,9 @@ pub struct Callee {
     pub workflow: WorkflowId,
     pub version: String,
     pub revision: RevisionId,
-    /// Validated against the schema of the version, with defaults filled in.
+    /// The inputs, validated against the version's schema, with defaults filled in.
     pub inputs: Value,
-    /// Written in the commit that creates the execution.
+    /// Writes to include in the commit that creates the execution.
     pub beside: Commit,
 }
 

@@ -12,7 +12,8 @@ use orrery_domain::machine::workflow::{Event, shift_due};
 use orrery_storage::Commit;
 
 impl Engine {
-    /// Pauses a workflow execution on behalf of `by`. Pausing a paused execution changes nothing.
+    /// Pauses a workflow execution and records `by` as the reason. If the execution is already
+    /// paused, nothing changes.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::AlreadyEnded`], [`Error::Storage`] (nothing was changed).
@@ -44,7 +45,8 @@ impl Engine {
         by: Option<String>,
     ) -> Result<Execution, Error> {
         let inner = Arc::clone(&self.inner);
-        // A client that disconnects must not leave rows unknown to their lanes.
+        // If the client disconnects, this must still complete. Otherwise rows could remain that are
+        // unknown to their lanes.
         let changing = self
             .inner
             .tasks

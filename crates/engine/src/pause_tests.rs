@@ -1,5 +1,5 @@
-//! Pauses on the real executor: running steps finish, no new step starts, not even after a restart,
-//! and paused time does not count toward timeouts.
+//! Tests pauses on the real executor: running steps finish; no new step starts, not even after a
+//! restart; and paused time does not count toward timeouts.
 
 use std::time::Duration;
 
@@ -113,7 +113,7 @@ fn pause_keeps_queued_execution_from_starting_until_resume_or_cancel() {
     let folder = tempfile::tempdir().unwrap();
     runtime().block_on(async {
         let process = Process::start_with(&folder, i64::MAX, script(&cases), options());
-        // Both are paused before anything runs.
+        // Both executions are paused before anything runs.
         let one = submit(&process, 1, &cases[1]).await;
         let other = submit(&process, 1, &cases[1]).await;
         pause(&process, one).await;
@@ -198,7 +198,7 @@ fn pause_of_exhausted_step_waits_for_resume_and_retries() {
     });
 }
 
-/// The execution is paused and resumed while its task starts: it runs again, and nothing fails.
+/// If an execution is paused and resumed while its task starts, it runs again, and nothing fails.
 #[test]
 fn pause_and_resume_at_start_leave_no_retry() {
     let cases = [case("short", json!([model("a", "same", json!(1))]), json!({}), Ok(json!(1)))];

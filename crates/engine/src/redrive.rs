@@ -1,5 +1,5 @@
-//! Redrive: a new execution with the inputs and workflow version of a failed or cancelled one. It
-//! resumes after the steps that had completed.
+//! Redrive: creates a new execution with the inputs and workflow version of a failed or cancelled
+//! execution. The new execution does not repeat the steps that had completed.
 
 use std::sync::Arc;
 
@@ -14,13 +14,14 @@ use orrery_storage::{self as storage, Commit};
 
 impl Engine {
     /// Redrives a failed or cancelled execution of a workflow under a new id. The new execution
-    /// stays in the same trace unless the request carries a different one (`origin`). The commit
-    /// that creates it also copies the results of completed steps and writes `beside`.
+    /// belongs to the same trace, unless the request carries a different trace (`origin`). The
+    /// commit that creates the new execution also copies the results of completed steps and
+    /// includes the writes in `beside`.
     ///
     /// # Errors
-    /// [`Error::NotFound`] for an execution of another kind or a deleted one;
-    /// [`Error::NotRedrivable`] for a running or successful one; [`Error::Forgotten`]; the errors
-    /// of [`Engine::submit`].
+    /// [`Error::NotFound`] if the execution is of another kind or has been deleted;
+    /// [`Error::NotRedrivable`] if it is unfinished or was successful; [`Error::Forgotten`]; the
+    /// errors of [`Engine::submit`].
     pub async fn redrive(
         &self,
         failed: &Execution,
@@ -46,8 +47,8 @@ impl Engine {
                 beside.put(rows::step(id, &instance), &copy)?;
             }
         }
-        // If the execution has been deleted meanwhile, its steps may be missing, and the new one
-        // would repeat them.
+        // If the failed execution has been deleted in the meantime, its steps may be missing, and
+        // the new execution would repeat them.
         self.get(organization, failed.id).await?;
         let owner = run.owner;
         let source_ip = run.source_ip;
@@ -91,7 +92,7 @@ impl Inner {
     }
 }
 
-/// If payloads are lost, the execution cannot be redriven.
+/// Converts the error for lost payloads: without its payloads, the execution cannot be redriven.
 fn forgotten(error: storage::Error) -> Error {
     if error.is_final() { Error::Forgotten } else { error.into() }
 }

@@ -2,8 +2,8 @@
 //! confirms that the original machine is off. Reads and new work are not affected.
 //!
 //! Rows that would trigger work are moved to a separate table, see `storage::held_back`. Resuming
-//! moves the rows back in batches; after an interruption, a second request continues where the
-//! first stopped.
+//! moves the rows back in batches. If it is interrupted, a second request continues where the first
+//! request stopped.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,9 +30,9 @@ pub struct Resumed {
 /// Whether restored work is held back.
 #[derive(Debug, Default)]
 pub(crate) struct HeldBack {
-    /// The time of the restore, while its work is held back; otherwise `None`.
+    /// The time of the restore while restored work is held back; otherwise `None`.
     since: Mutex<Option<Timestamp>>,
-    /// Held while the work is resumed.
+    /// Locked while the work is resumed.
     resuming: tokio::sync::Mutex<()>,
 }
 
@@ -62,21 +62,22 @@ impl Engine {
         self.inner.held_back.since()
     }
 
-    /// Resumes everything that a restore held back. Deliveries are durable on return; the outbox
-    /// picks them up at its next poll.
+    /// Resumes everything that a restore held back. When this returns, the deliveries are durable;
+    /// the outbox picks them up at its next poll.
     ///
     /// # Errors
     /// [`Error::Storage`]; batches moved before the error stay resumed.
     pub async fn resume(&self) -> Result<Resumed, Error> {
         let inner = Arc::clone(&self.inner);
-        // A client that disconnects must not leave rows unknown to their lanes.
+        // If the client disconnects, this must still complete. Otherwise rows could remain that are
+        // unknown to their lanes.
         let resuming = self.inner.tasks.complete(async move { inner.resume().await });
         resuming.await.unwrap_or(Err(Error::Stopping))
     }
 }
 
 impl Inner {
-    /// Reads when the store was restored, if its work is still held back.
+    /// Reads the time of the restore from the store, if restored work is still held back.
     pub(super) async fn read_pause(&self) -> Result<Option<Timestamp>, Error> {
         let row = self.store.get(&held_back::paused()).await?;
         let since = row.and_then(|bytes| bytes.try_into().ok()).map(Timestamp::from_sortable);
@@ -93,7 +94,8 @@ impl Inner {
                 break;
             }
             match self.release_rows(found, &mut resumed).await {
-                // An execution was cancelled concurrently, so read the rows again.
+                // In case of a conflict, an execution was cancelled concurrently, so the rows are
+                // read again.
                 Ok(()) | Err(Error::Storage(storage::Error::Conflict { .. })) => {}
                 Err(error) => return Err(error),
             }
@@ -123,7 +125,7 @@ impl Inner {
         for one in rows {
             let state = one.execution.as_ref().and_then(|key| states.get(key));
             match (&one.execution, state) {
-                // An execution that was cancelled in the meantime has nothing to resume.
+                // An execution that was cancelled in the meantime is not resumed.
                 (Some(key), Some(Some(bytes))) if is_unfinished(bytes) => {
                     commit.expect(Expect::Equal(key.clone(), bytes.clone()));
                     counted.executions += 1;

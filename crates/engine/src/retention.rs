@@ -46,20 +46,20 @@ const ENDED: [(Kind, Status); 15] = [
 /// The part of an execution to delete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PurgeScope {
-    /// The whole execution.
+    /// The entire execution.
     Whole,
     /// The inputs and outputs of the execution.
     Payloads,
 }
 
-/// Rows deleted with an execution: its first steps, and all events sent to it.
+/// Rows that are deleted with an execution: its first steps, and all events that were sent to it.
 #[derive(Debug, Default)]
 struct Parts {
     steps: Vec<Row>,
     events: Vec<Row>,
 }
 
-/// A commit, and the payload files that become orphaned once it is durable.
+/// A commit, and the payload files that are orphaned once the commit is durable.
 #[derive(Default)]
 struct Batch {
     commit: Commit,
@@ -82,9 +82,8 @@ impl Engine {
     }
 
     /// Deletes the inputs and outputs of an organization's executions that ended before `cutoff`;
-    /// they then read as null. Records the cutoff. An execution that was created before the
-    /// recorded cutoff and ended after it retains its payloads until the whole execution is
-    /// deleted.
+    /// clients then see them as null. Records the cutoff. An execution that was created before the
+    /// recorded cutoff and ended after it keeps its payloads until the execution itself is deleted.
     ///
     /// # Errors
     /// [`Error::Storage`]; deletions committed before the error are not undone.
@@ -106,11 +105,11 @@ impl Engine {
 }
 
 impl Inner {
-    /// Deletes one ended execution. `beside` is written in the same commit.
+    /// Deletes one ended execution. The writes in `beside` are part of the same commit.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::NotEnded`], also for a step of an existing execution;
-    /// [`Error::Storage`].
+    /// [`Error::NotFound`]; [`Error::NotEnded`], also if the execution ran as a step of an
+    /// execution that still exists; [`Error::Storage`].
     pub(super) async fn delete_ended(
         &self,
         organization: OrganizationId,
@@ -167,13 +166,14 @@ impl Inner {
             let ended = self.ended_before(organization, &ids, cutoff).await?;
             let swept = self.sweep_ended(organization, ended, going, Commit::new()).await?;
             count += swept;
-            // Executions that are retained were only read, so they do not count.
+            // Executions that are retained were only read, so they do not count as deleted.
             pace.pause(swept).await;
         }
         Ok(count)
     }
 
-    /// Sweeps ended executions; `beside` is written in the same commit as the first of them.
+    /// Sweeps ended executions. The writes in `beside` are part of the commit for the first of
+    /// these executions.
     async fn sweep_ended(
         &self,
         organization: OrganizationId,
@@ -218,7 +218,8 @@ impl Inner {
         Ok(count)
     }
 
-    /// Reads the executions that ended before `cutoff`, except steps of an existing execution.
+    /// Reads the executions that ended before `cutoff`, except those that ran as steps of an
+    /// execution that still exists.
     async fn ended_before(
         &self,
         organization: OrganizationId,
@@ -272,7 +273,8 @@ impl Inner {
         Ok(parts.collect())
     }
 
-    /// Returns whether anything was deleted.
+    /// Adds the deletion of one execution, or of its payloads, to the batch. Returns whether
+    /// anything is deleted.
     fn sweep_one(
         &self,
         batch: &mut Batch,
@@ -338,8 +340,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Sweeps steps of an execution and the predictions that ran as these steps, which share their
-    /// payloads.
+    /// Sweeps steps of an execution, and the predictions that ran as these steps and share the
+    /// steps' payloads.
     async fn sweep_steps(
         &self,
         batch: &mut Batch,
@@ -360,7 +362,7 @@ impl Inner {
                     continue;
                 }
             };
-            // Executions started by an exchange have their own retention.
+            // The executions that an exchange started are subject to retention themselves.
             predictions.extend(step.prediction.filter(|_| execution.workflow().is_some()));
             for payload in [step.input.take(), step.output.take()].into_iter().flatten() {
                 self.release(batch, payload);
@@ -382,7 +384,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Trims deleted executions from the oldest ends of their workflow's lists.
+    /// Trims deleted executions from the old ends of their workflows' lists.
     async fn trim_lists(
         &self,
         organization: OrganizationId,

@@ -47,8 +47,8 @@ pub fn executions_of(organization: OrganizationId) -> Key {
     Key::table(Table::Execution).id(organization)
 }
 
-/// Key of an unfinished execution in its lane; keys sort by organization, oldest first. The row has
-/// no value.
+/// Key of an unfinished execution in its lane; keys sort by organization, oldest first. The row's
+/// value is empty.
 #[must_use]
 pub fn queued(lane: &str, organization: OrganizationId, id: ExecutionId) -> Key {
     queue_of(lane, organization).id(id)
@@ -128,8 +128,8 @@ pub fn parse_step(key: &Key) -> Option<Instance> {
     (items.len() == usize::from(*depth)).then_some(Instance { step, items })
 }
 
-/// Keys of the counters of an execution tree: its descendants, their bytes, and the number of ended
-/// descendants.
+/// Keys of an execution tree's counters: the number of descendants, their bytes, and the number of
+/// ended descendants.
 #[must_use]
 pub fn tree(root: ExecutionId) -> [Key; 3] {
     let of_root = Key::table(Table::Tree).id(root);
@@ -149,10 +149,10 @@ pub fn timer(due: Timestamp, id: ExecutionId) -> Key {
     timers().time(due).id(id)
 }
 
-/// Reserved due time: a child has ended for which this execution may be waiting.
+/// Reserved due time: a child for which this execution may be waiting has ended.
 pub const CHILD_ENDED: Timestamp = Timestamp::from_micros(0);
-/// Reserved due time: the step that waited for this execution has ended, so the execution must be
-/// cancelled.
+/// Reserved due time: the step that was waiting for this execution has ended, so the execution must
+/// be cancelled.
 pub const ABANDONED: Timestamp = Timestamp::from_micros(1);
 
 /// Key prefix of all timers, earliest first.
@@ -181,7 +181,7 @@ pub fn id_value(id: ExecutionId) -> Vec<u8> {
     id.bytes().to_vec()
 }
 
-/// The statuses of a workflow execution that lists distinguish.
+/// The statuses that lists of workflow executions distinguish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     /// Queued, running or suspended.
@@ -241,7 +241,8 @@ pub const fn byte_of(status: Status) -> u8 {
     }
 }
 
-/// Key of the creation time up to which the payloads of ended executions have been deleted.
+/// Key of the row that contains the creation time up to which the payloads of ended executions have
+/// been deleted.
 #[must_use]
 pub fn payloads_forgotten(organization: OrganizationId) -> Key {
     Key::table(Table::Meta).text("payloads forgotten").id(organization)
@@ -329,7 +330,7 @@ mod tests {
         "\"created_at\":1,\"started_at\":1}"
     );
 
-    /// A prediction from a request that carried a trace context.
+    /// A stored prediction whose request carried a trace context.
     const TRACED: &str = concat!(
         "\u{1}{\"id\":\"07070707-0707-0707-0707-070707070707\",",
         "\"organization\":\"01010101-0101-0101-0101-010101010101\",",
@@ -341,7 +342,7 @@ mod tests {
         "\"state\":\"a=1\",\"request_id\":\"r-1\"}}"
     );
 
-    /// A paused execution that a step started.
+    /// A stored paused execution that a step started.
     const CHILD: &str = concat!(
         "\u{1}{\"id\":\"07070707-0707-0707-0707-070707070707\",",
         "\"organization\":\"01010101-0101-0101-0101-010101010101\",",

@@ -1,5 +1,5 @@
-//! The real executor on a real store with scripted runners: the process dies after any commit,
-//! restarts, and everything ends as if nothing had happened.
+//! Simulates crashes with the real executor, a real store and scripted runners: the process dies
+//! after an arbitrary commit and restarts, and all work ends as if there had been no crash.
 //!
 //! Only the scripted models wait, for a few tens of milliseconds: one runs long enough to be marked
 //! as started, and one hangs until its timeout.
@@ -134,12 +134,12 @@ impl Runner for Scripted {
 pub(crate) struct Script {
     pub calls: Calls,
     pub in_flight: InFlight,
-    /// How many more times the engine panics while looking up a model.
+    /// How many more times a lookup of a model panics.
     pub panics: Arc<AtomicUsize>,
     pub plans: HashMap<RevisionId, Arc<Plan>>,
 }
 
-/// Three attempts with short delays.
+/// Returns a policy with three attempts and short delays.
 fn quickly() -> Policy {
     let moment = Duration::from_millis(2);
     Policy::new(3, moment, 1.0, moment, Policy::TRANSIENT.to_vec())
@@ -181,7 +181,7 @@ impl Plans for Script {
         Box::pin(std::future::ready(Ok(Some(ORGANIZATION.into()))))
     }
 
-    /// Workflows are called by case number.
+    /// Looks up a workflow by its case number.
     fn callee(&self, _organization: OrganizationId, call: Called) -> CalleeFuture<'_> {
         let number = call.workflow.parse::<u8>().ok();
         let known = number.filter(|number| self.plans.contains_key(&[*number; 16].into()));
@@ -256,7 +256,7 @@ impl Process {
     }
 }
 
-/// The submitted predictions: the chain, and whether each has a webhook.
+/// The submitted predictions: the chain of each, and whether it has a webhook.
 const WORK: [(&[&str], bool); 10] = [
     (&["works"], true),
     (&["fails", "works"], true),
@@ -276,7 +276,7 @@ fn submission(number: usize) -> Submission {
     prediction(number, chain, webhook)
 }
 
-/// A prediction with a chain of models, and a webhook if `webhook` is set.
+/// Creates a prediction with a chain of models, and with a webhook if `webhook` is set.
 pub(crate) fn prediction(number: usize, chain: &[&str], webhook: bool) -> Submission {
     let url = "http://receiver.example/".to_owned();
     Submission {
@@ -396,8 +396,8 @@ pub(crate) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// Calls `live` with each number below `lives`, several of them in parallel, because each lifetime
-/// mostly waits for timers.
+/// Calls `live` with each number below `lives`. Runs several calls in parallel, because each
+/// lifetime mostly waits for timers.
 pub(crate) fn each_life(lives: i64, live: impl Fn(i64) + Sync) {
     const AT_ONCE: usize = 8;
     let next = AtomicI64::new(0);
@@ -411,7 +411,7 @@ pub(crate) fn each_life(lives: i64, live: impl Fn(i64) + Sync) {
     });
 }
 
-/// When a process dies: after this many commits or commit groups, during the next one.
+/// When a process dies: after this many commits or commit groups, during the following one.
 #[derive(Debug, Clone, Copy)]
 enum Death {
     Never,
@@ -422,11 +422,11 @@ enum Death {
 }
 
 /// Submits all work and runs until it has ended or the crash point is reached. Returns how many
-/// attempts of each execution had ended on disk by then, and the number of commits.
+/// attempts of each execution had ended by then, according to the store, and the number of commits.
 async fn live_and_die(folder: &TempDir, death: Death) -> (HashMap<ExecutionId, usize>, i64) {
     let process = Process::start(folder, i64::MAX);
     let died = Arc::new(Notify::new());
-    // At the time of death, the writer is held until nothing reacts to its commits any longer.
+    // At the time of death, the writer is blocked until no task reacts to its commits anymore.
     let (release, held) = std::sync::mpsc::channel::<()>();
     match death {
         Death::Never => {}
@@ -462,7 +462,7 @@ async fn live_and_die(folder: &TempDir, death: Death) -> (HashMap<ExecutionId, u
     (ended_attempts(&process.store).await, commits)
 }
 
-/// A second lifetime on the store that the first one left, until all work has ended.
+/// Runs a second lifetime on the store that the first lifetime left, until all work has ended.
 async fn live_on(folder: &TempDir, ended_before: &HashMap<ExecutionId, usize>) -> Outcomes {
     let process = Process::start(folder, i64::MAX);
     process.engine.recover().await.unwrap();

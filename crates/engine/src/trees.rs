@@ -3,13 +3,13 @@
 //! The root of a tree is an execution that was not started by a step. The root has three durable
 //! counters: the number of descendants ever created, their bytes, and the number of ended
 //! descendants. The commit that creates or ends a descendant updates the counters, so crashes do
-//! not reset them. In memory, commits in progress count too; after a failed commit, a count may be
-//! too high, but never too low.
+//! not reset them. In memory, the counts also include commits in progress; after a failed commit, a
+//! count may be too high, but never too low.
 //!
-//! Cancelling the root closes its tree: descendants can no longer start executions. Otherwise,
-//! detached descendants keep running. If the root has already ended, cancelling it also cancels its
-//! descendants: the decision is durable at once, so none of them runs again, and the descendants
-//! are cancelled one by one in the background.
+//! Cancelling a running root closes its tree: its descendants can no longer start executions, but
+//! detached descendants keep running. Cancelling a root that has already ended cancels all of its
+//! descendants: this decision is durable at once, so no descendant starts to run again, and then
+//! the descendants are cancelled one by one in the background.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -25,8 +25,8 @@ use orrery_storage::commit::Expect;
 use orrery_storage::record::decode;
 use orrery_storage::{Commit, Key, Page};
 
-/// A cancellation adds this to the number of descendants, or to the number of ended descendants. No
-/// tree grows this large.
+/// A cancellation adds this number to the number of descendants, or to the number of ended
+/// descendants. No tree ever has this many descendants.
 const CLOSED: i64 = 1 << 40;
 /// Average size of the rows of an execution, excluding its inputs and outputs.
 const ROWS_BYTES: u64 = 4096;
@@ -58,7 +58,7 @@ pub struct TreeLimits {
     pub bytes: u64,
 }
 
-/// The budget of one tree. It is in memory while any of its executions is.
+/// The budget of one tree. The budget is in memory while any execution of the tree is.
 #[derive(Debug)]
 pub(crate) struct Tree {
     root: ExecutionId,
@@ -75,12 +75,12 @@ pub(crate) struct Tree {
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Trees {
     open: Arc<Mutex<HashMap<ExecutionId, Weak<Tree>>>>,
-    /// Held while the counters of a tree are loaded.
+    /// Locked while the counters of a tree are loaded.
     loading: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// A descendant that is about to be created. Dropping this before its commit is durable undoes the
-/// count.
+/// A descendant that is about to be created. Dropping this value before its commit is durable
+/// undoes the count.
 #[derive(Debug)]
 pub(crate) struct NewDescendant {
     tree: Arc<Tree>,
@@ -88,7 +88,8 @@ pub(crate) struct NewDescendant {
     is_kept: bool,
 }
 
-/// A tree that is about to be closed. Dropping this before its commit is durable reopens the tree.
+/// A tree that is about to be closed. Dropping this value before its commit is durable reopens the
+/// tree.
 #[derive(Debug)]
 pub(crate) struct Closing {
     tree: Arc<Tree>,
@@ -99,7 +100,7 @@ pub(crate) struct Closing {
 #[derive(Debug)]
 pub(crate) struct TreeShare {
     tree: Arc<Tree>,
-    /// Bytes that no commit includes yet.
+    /// Bytes that are not part of a commit yet.
     pending: AtomicI64,
 }
 
@@ -113,7 +114,8 @@ impl Tree {
         self.is_cancelled.load(Ordering::Acquire)
     }
 
-    /// Checks that the root has not been cancelled, right before reserved descendants are created.
+    /// Checks that the root has not been cancelled. Called right before reserved descendants are
+    /// created.
     ///
     /// # Errors
     /// [`TreeExceeded::Cancelled`].
@@ -131,7 +133,7 @@ impl Tree {
         let bytes = signed(input.saturating_add(ROWS_BYTES));
         let count = self.descendants.fetch_add(1, Ordering::AcqRel).saturating_add(1);
         let held = self.bytes.fetch_add(bytes, Ordering::AcqRel).saturating_add(bytes);
-        // Dropping this undoes the count.
+        // Dropping this value undoes the count.
         let reserved = NewDescendant { tree: Arc::clone(self), bytes, is_kept: false };
         if count >= CLOSED {
             return Err(TreeExceeded::Cancelled { root });
@@ -166,7 +168,7 @@ impl Tree {
 impl Drop for Tree {
     fn drop(&mut self) {
         let mut open = self.trees.lock();
-        // A new instance of this tree may have been loaded since.
+        // A new instance of this tree may have been loaded in the meantime.
         if open.get(&self.root).is_some_and(|tree| tree.strong_count() == 0) {
             open.remove(&self.root);
         }
@@ -174,8 +176,8 @@ impl Drop for Tree {
 }
 
 impl NewDescendant {
-    /// Adds the count to the commit that creates the descendant, which fails if the tree has been
-    /// closed by then.
+    /// Adds the count to the commit that creates the descendant. The commit fails if the tree has
+    /// been closed by then.
     pub(crate) fn record(self, commit: &mut Commit) {
         let [descendants, bytes, _ended] = rows::tree(self.tree.root);
         commit.expect(Expect::Below(descendants.clone(), CLOSED));
@@ -305,7 +307,7 @@ impl Inner {
         Ok(tree)
     }
 
-    /// Closes the tree of a root that is about to be cancelled; returns `None` if it has no
+    /// Closes the tree of a root that is about to be cancelled. Returns `None` if the root has no
     /// descendants.
     pub(crate) async fn tree_to_close(
         &self,
@@ -328,7 +330,7 @@ impl Inner {
     }
 
     /// Cancels the unfinished descendants of an ended root. Returns `None` and does nothing if the
-    /// execution is unfinished or not a root, or if its whole tree has ended.
+    /// execution is unfinished or not a root, or if its entire tree has ended.
     pub(crate) async fn cancel_rest_of_tree(
         self: &Arc<Self>,
         organization: OrganizationId,

@@ -1,5 +1,5 @@
-//! Execution trees: their budgets hold across crashes and failures, and cancelling the root stops
-//! their growth.
+//! Tests execution trees: their budgets are not exceeded despite crashes and failures, and
+//! cancelling the root stops their growth.
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -18,7 +18,7 @@ fn limits(descendants: u64, bytes: u64) -> Options {
     Options { tree: TreeLimits { descendants, bytes }, ..Options::default() }
 }
 
-/// A map, each item of which runs another workflow with the same items.
+/// Returns a workflow with a map. For each item, the map runs another workflow with the same items.
 fn fan_out(workflow: usize, items: usize, waits: bool) -> Case {
     let mut step = child("c", workflow, json!({"n": "{{item}}"}));
     step["wait"] = json!(waits);
@@ -30,7 +30,7 @@ fn fan_out(workflow: usize, items: usize, waits: bool) -> Case {
     case("fan out", map, json!({"n": 1}), Ok(json!(null)))
 }
 
-/// A map of maps, with `leaf` as the innermost step.
+/// Returns the workflows for a map of maps, with `leaf` as the innermost step.
 fn tree(items: usize, waits: bool, leaf: Value) -> [Case; 3] {
     let leaf = case("leaf", leaf, json!({"n": 1}), Ok(json!(null)));
     [fan_out(1, items, waits), fan_out(2, items, waits), leaf]
@@ -68,7 +68,8 @@ async fn die(process: Process) {
     process.store.clone().close().await;
 }
 
-/// Returns the final size of a tree with a budget of 40, and the error messages of its failures.
+/// Returns the final size of a tree with a budget of 40 descendants, and the error messages of its
+/// failures.
 fn grown(waits: bool) -> (usize, Vec<String>) {
     let cases = tree(20, waits, pass("done"));
     let folder = tempfile::tempdir().unwrap();
@@ -175,7 +176,8 @@ fn cancelled(dies: bool) {
         let process = process(&folder, &cases, limits(100_000, BYTES));
         process.engine.recover().await.unwrap();
         let root = submit(&process, 0, &cases[0]).await;
-        // The tree has begun to grow on both levels, and would reach 1,641 executions.
+        // The tree has begun to grow on both levels. Without the cancellation, it would reach 1,641
+        // executions.
         await_descendants(&process, root, 60).await;
         let cancelled = process.engine.cancel(ORGANIZATION.into(), root).await.unwrap();
         assert_eq!(cancelled.status, Status::Cancelled);
@@ -192,8 +194,8 @@ fn cancelled(dies: bool) {
         process.engine.recover().await.unwrap();
         all_end(&process).await;
         let all = executions(&process.store).await;
-        // Executions that tried to start others before they were cancelled have failed; leaves may
-        // have completed.
+        // Executions that tried to start other executions before they were cancelled have failed;
+        // leaves may have completed.
         let causes = causes(&all);
         assert!(causes.iter().all(|cause| cause.contains("was cancelled")), "{causes:?}");
         let is_complete = |one: &&Execution| one.status == Status::Success;
@@ -217,7 +219,7 @@ fn tree_of_cancelled_root_ends_after_crash() {
     cancelled(true);
 }
 
-/// Detached executions keep running, but start no others.
+/// Detached executions keep running, but start no other executions.
 #[test]
 fn tree_of_cancelled_root_with_detached_executions_stops_growing() {
     let cases = tree(200, false, pass("done"));
@@ -239,8 +241,8 @@ fn tree_of_cancelled_root_with_detached_executions_stops_growing() {
     });
 }
 
-/// Cancels the tree of a root that has ended; the tree keeps running until then, even after a
-/// crash.
+/// Cancels a root that has already ended. The tree keeps running until the cancellation, even after
+/// a crash.
 fn cancelled_behind_its_end(dies: bool) {
     let leaf = json!([{"step_id": "w", "type": "wait", "event": {"name": "never"}}]);
     let cases = tree(12, false, leaf);
@@ -296,7 +298,8 @@ fn tree_of_ended_root_can_be_cancelled_after_crash() {
 /// Executions queued when their tree is cancelled never start.
 #[test]
 fn tree_of_cancelled_root_cancelled_again_stops_running() {
-    // The leaves outlive the test, so that some run and others are queued when the cancel comes.
+    // The leaves outlive the test, so that some of them are running and the others are queued when
+    // the tree is cancelled.
     let leaf = json!([{"step_id": "w", "type": "wait", "seconds": 3600}]);
     let cases = tree(60, false, leaf);
     let folder = tempfile::tempdir().unwrap();
@@ -339,8 +342,8 @@ fn tree_counters_are_deleted_with_their_executions() {
     });
 }
 
-/// Executions with maps wait for memory in turn. All of them end, and a stopped execution stops
-/// waiting.
+/// Executions with maps take turns in waiting for memory. All of them end, and a stopped execution
+/// stops waiting.
 #[test]
 fn workflow_memory_bounds_running_maps() {
     let map = json!([{"step_id": "m", "type": "map", "items": [1, 2], "max_concurrency": 2,

@@ -1,5 +1,5 @@
-//! Workflows on the real executor and a real store, with scripted models: each step type has the
-//! expected outcome, even if the process dies after any commit.
+//! Tests workflows on the real executor and a real store, with scripted models: each step type has
+//! the expected outcome, even if the process dies after an arbitrary commit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -62,7 +62,8 @@ fn child(id: &str, workflow: usize, inputs: Value) -> Value {
     json!({"step_id": id, "type": "workflow", "workflow": workflow, "inputs": inputs})
 }
 
-/// Workflow steps that call the first three of these cases; the case numbers begin at `first`.
+/// Workflow steps that run other workflows: the first three of these cases. The case numbers begin
+/// at `first`.
 fn children(first: usize) -> Vec<Case> {
     let [gives, fails, hangs] = [first, first + 1, first + 2];
     let gives_itself = json!([model("a", "same", json!("{{inputs.n}}")),
@@ -294,7 +295,7 @@ pub(crate) async fn all_end(process: &Process) {
         if all.len() == known {
             return;
         }
-        // The executions that ended last may have started others.
+        // The executions that ended since may have started other executions.
         known = all.len();
         for execution in all {
             let ended = process.engine.wait(execution.organization, execution.id, PATIENCE).await;
@@ -505,7 +506,7 @@ fn workflow_outcomes_survive_crash_after_any_commit() {
     });
 }
 
-/// A workflow's running time is limited, regardless of the timeouts of its models.
+/// The running time of a workflow is limited, regardless of the timeouts of its models.
 #[test]
 fn workflow_exceeding_its_timeout_fails() {
     let definition = json!({"steps": [model("a", "endless", json!(1))]});
@@ -527,8 +528,8 @@ fn workflow_exceeding_its_timeout_fails() {
     });
 }
 
-/// The timer may still be set according to the state before the last commit; firing too early must
-/// not restart the limit.
+/// The timer may still be set for the state before the last commit. If it fires too early, the time
+/// limit must not start again.
 #[test]
 fn workflow_timeout_is_not_extended_when_a_step_ends() {
     let hangs =
@@ -543,7 +544,7 @@ fn workflow_timeout_is_not_extended_when_a_step_ends() {
         let workflow_timeout = Duration::from_secs(2);
         let limits = Options { workflow_timeout, suspend_after: PATIENCE, ..options() };
         let process = Process::start_with(&folder, i64::MAX, script(&cases), limits);
-        // Time spent on commits does not count as running time.
+        // The time that commits take does not count as running time.
         process.store.faults().at_points(|point| {
             if point == Point::Sync {
                 std::thread::sleep(Duration::from_millis(5));

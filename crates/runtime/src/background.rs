@@ -1,7 +1,7 @@
 //! Background threads for work that no connection waits for: executions and webhook deliveries.
 //!
-//! Requests are handled by other threads, which the scheduler prefers even if much background work
-//! is ready. Background threads never drive client connections.
+//! Other threads handle requests, and the scheduler prefers those threads even if much background
+//! work is ready. Background threads never drive client connections.
 
 use std::io;
 
@@ -11,7 +11,8 @@ use tokio::runtime::{Builder, Handle, Runtime};
 /// of the CPU time of a request thread. In practice, background threads sleep often and get more.
 const NICENESS: i32 = 10;
 
-/// The background threads, one per core. When dropped, their tasks end at their next await.
+/// The background threads, one per core. When this value is dropped, the threads' tasks end at
+/// their next await point.
 #[derive(Debug)]
 pub struct Background {
     runtime: Option<Runtime>,

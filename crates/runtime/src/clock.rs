@@ -1,23 +1,24 @@
-//! The clock: the machine's time, and two derived times for uses in which the machine's time cannot
-//! be trusted.
+//! The clock: the machine's time, and two times derived from it, for uses in which the machine's
+//! time cannot be trusted.
 //!
-//! People, NTP and empty batteries set a machine's clock forward and back. So there are three
+//! People, NTP and empty batteries move a machine's clock forward and backward. So there are three
 //! readings:
 //! - [`Clock::now`] is the machine's time, for timestamps that people and other machines read.
-//! - [`Clock::steady`] never goes back, for due times. A retry in one second happens after at most
-//!   one second, even if the clock is set meanwhile. It follows forward jumps: a machine that was
-//!   suspended shows a forward jump, and work that came due in the meantime is late.
-//! - [`Clock::believed`] is for deletions. It does not follow a forward jump of more than
-//!   [`JUMP_MAX`] at once, but catches up at [`CATCH_UP`] times the speed of time. So a machine
-//!   that was off for a weekend resumes cleanup within hours, and an operator whose machine's clock
-//!   is a year ahead has a week to correct it.
+//! - [`Clock::steady`] never goes back, for due times. A retry scheduled for one second from now
+//!   happens after at most one second, even if the clock is set in the meantime. The steady time
+//!   follows forward jumps: after a machine was suspended, its clock shows a forward jump, and work
+//!   that came due in the meantime is overdue.
+//! - [`Clock::believed`] is for deleting by age. It does not follow a forward jump of more than
+//!   [`JUMP_MAX`] at once, but catches up at [`CATCH_UP`] times the speed of real time. So a
+//!   machine that was off for a weekend resumes cleanup within hours, and an operator whose
+//!   machine's clock is a year ahead has a week to correct it.
 //!
-//! A jump in either direction is announced ([`Clock::jumped`]), so that the steady time can be
-//! stored together with the machine's time ([`Clock::reading`]). Work that an earlier process
-//! scheduled is then due after the same delay, even if the clock was set back.
+//! [`Clock::jumped`] reports a jump in either direction, so that the caller can store the steady
+//! time together with the machine's time ([`Clock::reading`]). Work that an earlier process
+//! scheduled is then due after the originally scheduled delay, even if the clock was set back.
 //!
-//! All three are derived from the machine's time and a monotonic measurement of how long the
-//! process has been running.
+//! All three readings are derived from the machine's time and a monotonic measurement of how long
+//! the process has been running.
 
 use std::fmt;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -33,8 +34,8 @@ pub(crate) const JUMP_MAX: Duration = Duration::from_secs(24 * 3600);
 /// The factor by which the believed time runs faster than real time while it catches up: two days
 /// per hour.
 const CATCH_UP: u32 = 48;
-/// The minimum difference between the change of the machine's time and the elapsed time that counts
-/// as a jump.
+/// A larger difference between the elapsed time and the change in the machine's time counts as a
+/// jump.
 const NOTED: Duration = Duration::from_secs(5);
 
 /// The machine's clock, or a clock that a test controls. Clones share the same clock.
@@ -86,7 +87,7 @@ impl Clock {
         Self::of(Source::System { start: Instant::now() })
     }
 
-    /// Creates a clock that stands still until [`Clock::advance`] or [`Clock::set`] is called.
+    /// Creates a clock that does not advance until [`Clock::advance`] or [`Clock::set`] is called.
     #[must_use]
     pub fn scripted(start: Timestamp) -> Self {
         let wall = AtomicI64::new(start.micros());
@@ -131,7 +132,8 @@ impl Clock {
         self.shared.source.ran()
     }
 
-    /// The latest time that this clock has shown, plus the time since then. Never goes back.
+    /// The latest time that this clock has shown, plus the time that has elapsed since. Never goes
+    /// back.
     #[must_use]
     pub fn steady(&self) -> Timestamp {
         self.read().steady
@@ -158,8 +160,8 @@ impl Clock {
         (ahead > JUMP_MAX).then_some(ahead)
     }
 
-    /// Restores the believed time and the last reading of an earlier process. The time since then
-    /// is treated like any jump.
+    /// Restores the believed time and the last reading from an earlier process. The difference
+    /// between that reading and the machine's time is treated like any other jump.
     pub fn restore(&self, believed: Timestamp, last: Option<Now>) {
         let wall = self.now();
         let mut readings = self.readings();
@@ -196,7 +198,7 @@ impl Clock {
 }
 
 /// The machine's time, capped at the last representable time.
-#[expect(clippy::disallowed_methods, reason = "this is the door to the clock")]
+#[expect(clippy::disallowed_methods, reason = "the only access to the machine's clock")]
 pub(super) fn machine_time() -> Timestamp {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let micros = i64::try_from(since_1970.as_micros()).unwrap_or(i64::MAX);
@@ -205,9 +207,9 @@ pub(super) fn machine_time() -> Timestamp {
     Timestamp::from_micros(micros).min(Timestamp::LAST)
 }
 
-/// Returns the steady time at a later start, when the machine's time is `wall`. If the machine's
-/// clock is behind the steady time, the steady time advances with the machine's clock, except for a
-/// jump of more than [`JUMP_MAX`].
+/// Returns the steady time at the start of a later process, at which the machine's time is `wall`.
+/// If the machine's clock is behind the steady time, the steady time advances as much as the
+/// machine's clock has advanced, unless that is more than [`JUMP_MAX`].
 fn steady_at(last: Now, wall: Timestamp) -> Timestamp {
     let passed = wall.since(last.wall);
     if wall >= last.steady || passed > JUMP_MAX { last.steady } else { last.steady.plus(passed) }

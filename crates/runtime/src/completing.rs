@@ -39,7 +39,8 @@ impl<F: Future<Output: Send> + Send + 'static> Completing<F> {
         let mut other = pin!(other);
         poll_fn(|context| {
             if self.work.is_some() {
-                // If the result goes anywhere, it goes to `other`.
+                // The result is not needed here; if it is used, the work itself passes it to
+                // `other`.
                 let _ended_or_pending = Pin::new(&mut self).poll(context);
             }
             other.as_mut().poll(context)

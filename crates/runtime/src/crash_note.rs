@@ -1,14 +1,14 @@
 //! Records a fatal signal in a file that survives the process.
 //!
-//! SIGKILL leaves no note, so a process that dies without a note was killed from outside. `si_code`
-//! and `si_pid` (sigaction(2)) distinguish a signal caused by the process itself, such as SIGSEGV
-//! or the SIGABRT of a failed allocation, from a signal sent by another process, such as the
-//! SIGABRT of systemd's watchdog.
+//! SIGKILL leaves no note, so a process that dies without a note was killed by another process or
+//! by the kernel. `si_code` and `si_pid` (sigaction(2)) distinguish a signal caused by the process
+//! itself, such as SIGSEGV or the SIGABRT of a failed allocation, from a signal sent by another
+//! process, such as the SIGABRT of systemd's watchdog.
 //!
 //! One of the four places that use `unsafe`: it installs a signal handler that calls only functions
 //! listed in signal-safety(7), and calls _exit(2), which has no preconditions.
 
-#![expect(unsafe_code, reason = "a signal handler is installed, and _exit called: see the head")]
+#![expect(unsafe_code, reason = "a signal handler is installed, and _exit called: see above")]
 
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
@@ -29,8 +29,9 @@ static FILE: Mutex<Option<Arc<File>>> = Mutex::new(None);
 /// The previous action of each signal, in the order of [`SIGNALS`].
 static PREVIOUS: OnceLock<Vec<libc::sigaction>> = OnceLock::new();
 
-/// Ends this process without running destructors of statics. While other threads use these, exit(3)
-/// may end the process with SIGSEGV instead of `code`.
+/// Ends this process without running the destructors of static variables. exit(3) runs these
+/// destructors, and if other threads still use the variables, the process may end with SIGSEGV
+/// instead of `code`.
 pub fn exit_at_once(code: i32) -> ! {
     // SAFETY: the call has no preconditions, and does not return.
     unsafe { libc::_exit(code) }
@@ -89,8 +90,8 @@ pub fn leave_in(file: Arc<File>, offset: i64) {
 fn install() {
     let mut previous = Vec::with_capacity(SIGNALS.len());
     for signal in SIGNALS {
-        // SAFETY: an all-zero `sigaction` is a valid value of that C struct; sigaction(2) only writes
-        // to it.
+        // SAFETY: an all-zero `sigaction` is a valid value of that C struct, and sigaction(2) only
+        // writes to it.
         previous.push(unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             libc::sigaction(signal, std::ptr::null(), &raw mut action);

@@ -1,13 +1,13 @@
-//! The only access to nondeterministic resources: the clock, randomness, ids, and tasks that a
-//! shutdown waits for. `clippy.toml` forbids other ways to read a clock, start a task or create an
-//! id.
+//! The only access to the clock, randomness, new ids, and tasks that a shutdown waits for.
+//! `clippy.toml` forbids other ways to read a clock, start a task or create an id.
 //!
 //! Higher layers take a [`Clock`] and [`Tasks`] as arguments, so that tests can replace them. An id
-//! from [`new_id`] is later than all earlier ones of the process, even if the machine's clock is
+//! from [`new_id`] is greater than all earlier ids of the process, even if the machine's clock is
 //! set back.
 //!
-//! Several layers also share fair permits ([`turns`]), background threads ([`Background`]), rate
-//! limits for recurring log messages, and the detection of transient shortages of the machine.
+//! This crate also contains what several layers use: fair permits ([`turns`]), background threads
+//! ([`Background`]), rate limits for recurring log messages, and the detection of transient
+//! resource shortages.
 
 pub mod crash_note;
 pub mod memory;
@@ -55,16 +55,16 @@ use orrery_domain::ids::{Id, OrganizationId};
 /// Keeps ids in creation order, regardless of changes to the machine's clock.
 static IDS: Mutex<ContextV7> = Mutex::new(ContextV7::new());
 
-/// Creates an id: a UUID of version 7, later than every id that this process has created or passed
-/// to [`ids_follow`].
+/// Creates an id: a UUID of version 7, greater than every id that this process has created or
+/// passed to [`ids_follow`].
 #[must_use]
 pub fn new_id<T: Id>() -> T {
     let micros = u64::try_from(clock::machine_time().micros()).unwrap_or(0);
     T::from(id_at(micros))
 }
 
-/// Makes every new id later than `earlier`, an id created by an earlier process. Needed because the
-/// machine's clock may have been set back.
+/// Makes every new id greater than `earlier`, an id that an earlier process created. Needed because
+/// the machine's clock may have been set back.
 pub fn ids_follow<T: Id>(earlier: T) {
     let micros = u64::try_from(earlier.made_at().micros()).unwrap_or(0);
     let _one_a_millisecond_later = id_at(micros.saturating_add(1000));
@@ -79,9 +79,9 @@ fn id_at(micros: u64) -> Uuid {
 }
 
 /// The current monotonic time, for measurements and deadlines in this process. In a test with a
-/// paused clock it stands still, like tokio's timers.
+/// paused clock, it does not advance, like tokio's timers.
 #[must_use]
-#[expect(clippy::disallowed_methods, reason = "this is the door to the monotonic clock")]
+#[expect(clippy::disallowed_methods, reason = "the only access to the monotonic clock")]
 pub fn monotonic_now() -> Instant {
     Instant::now()
 }
@@ -89,7 +89,7 @@ pub fn monotonic_now() -> Instant {
 /// Returns bytes from the operating system's random source.
 ///
 /// # Errors
-/// If the operating system returns no bytes. No secrets may be created then.
+/// If the operating system returns no bytes. In that case, no secret may be created.
 pub fn random_bytes<const N: usize>() -> Result<[u8; N], NoRandomness> {
     let mut bytes = [0; N];
     SystemRandom::new().fill(&mut bytes).map_err(|_unspecified| NoRandomness)?;
@@ -106,7 +106,7 @@ pub struct NoRandomness;
 pub struct Tasks {
     tracker: TaskTracker,
     stopping: CancellationToken,
-    /// The threads on which to run; `None` means the threads of the spawning task.
+    /// The threads on which the tasks run; `None` means the threads of the spawning task.
     home: Option<Handle>,
     polls: Arc<PollTurns>,
 }
@@ -165,7 +165,7 @@ impl Tasks {
     /// output. A shutdown does not wait for the task.
     #[expect(
         clippy::disallowed_methods,
-        reason = "this is the door to tasks that nobody waits for"
+        reason = "the only way to start tasks that nobody waits for"
     )]
     pub fn attend<F>(task: F)
     where

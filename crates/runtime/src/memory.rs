@@ -2,12 +2,12 @@
 //!
 //! jemalloc, the binary's allocator, returns a free page ten seconds after its last use, but checks
 //! its pages only during allocations. A service that is idle after a burst of large documents would
-//! therefore keep hundreds of megabytes, and one that builds many of them, more than a gigabyte;
-//! [`keep_small`] returns them.
+//! therefore keep hundreds of megabytes, and after many such documents more than a gigabyte;
+//! [`keep_small`] returns this memory.
 //!
 //! One of the four places that use `unsafe`: it calls two C functions that have no safe wrapper.
 
-#![expect(unsafe_code, reason = "C functions without a safe form are called: see the head")]
+#![expect(unsafe_code, reason = "C functions without a safe wrapper are called: see above")]
 
 use std::io;
 use std::time::Duration;
@@ -19,21 +19,24 @@ use super::Tasks;
 const WORKER_KEEPS_MS: isize = 1000;
 /// The jemalloc settings of the first arena, and of arenas created later.
 const KEPT: [&std::ffi::CStr; 2] = [c"arena.0.dirty_decay_ms", c"arenas.dirty_decay_ms"];
-/// The jemalloc command that returns the free pages of all arenas, for which 4096 stands.
+/// The jemalloc command that returns the free pages of all arenas. The number 4096 means all
+/// arenas.
 const PURGE_ALL: &std::ffi::CStr = c"arena.4096.purge";
 const KIB: usize = 1024;
 const MIB: usize = 1024 * KIB;
 /// How often to check memory use.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// The number of checks between two trims. A trim costs CPU time, since the pages are needed again.
+/// The number of checks between two trims. A trim costs CPU time, since returned pages must be
+/// allocated again when they are needed.
 const LOOKS: u32 = 10;
 /// How far resident memory must exceed its value at startup for a trim to be worthwhile.
 const WORTH: usize = 64 * MIB;
-/// The same for a trim at each check.
+/// How far resident memory must exceed its value at startup for a trim at every check.
 const PRESSING: usize = 128 * MIB;
 /// A trim that returns less than this is considered useless.
 const OF_USE: usize = 8 * MIB;
-/// How many times as long the next trim may have to wait after useless ones: a minute in all.
+/// The maximum factor by which useless trims lengthen the interval until the next trim, which is
+/// then a minute.
 const BACKOFF_MAX: u32 = 12;
 
 /// Returns all pages without allocated bytes to the operating system: those of jemalloc, and those
@@ -60,10 +63,10 @@ pub fn trim() {
     }
 }
 
-/// Makes free pages be returned a second after their last use. Called by workers at startup.
+/// Makes jemalloc return free pages a second after their last use. Called by workers at startup.
 ///
 /// # Errors
-/// If jemalloc does not know the setting.
+/// If jemalloc does not support the setting.
 pub fn keep_less() -> io::Result<()> {
     for name in KEPT {
         let mut kept = WORKER_KEEPS_MS;

@@ -1,5 +1,5 @@
-//! Fair polling on the execution threads: even if many tasks of one organization are ready, the
-//! next task of another organization is polled after a few of them.
+//! Fair polling on the execution threads: even if many tasks of one organization are ready, only a
+//! few of them are polled before the next task of another organization.
 //!
 //! Tokio polls tasks in the order in which they were woken. With thousands of ready executions of
 //! one organization, each step of another organization would wait for all of them. So a task is
@@ -81,7 +81,7 @@ impl PollTurns {
         let turns = Arc::clone(self);
         let (state, task) = (AtomicU8::new(ASLEEP), AtomicWaker::new());
         let sleeper = Arc::new(Sleeper { turns, organization, state, task });
-        // No task is registered yet, so this only reserves its turn.
+        // No waker is registered yet, so this call only puts the task in the queue.
         sleeper.wake_by_ref();
         InTurn { work: Box::pin(work), waker: Waker::from(Arc::clone(&sleeper)), sleeper }
     }

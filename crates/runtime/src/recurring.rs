@@ -29,7 +29,8 @@ impl Recurring {
         true
     }
 
-    /// Ends the state, so that the next one is logged. Returns whether there was a state to end.
+    /// Ends the current state, so that the next state is logged. Returns whether there was a
+    /// current state.
     pub fn end(&mut self) -> bool {
         self.last.take().is_some()
     }

@@ -1,5 +1,6 @@
-//! Opens files at paths that other users may control. Opening a named pipe waits for its other end,
-//! perhaps forever, and reading a device never ends, so both are rejected before any byte is read.
+//! Opens files at paths that other users may control. Opening a named pipe blocks until another
+//! process opens its other end, perhaps forever, and reading a device may never end, so pipes and
+//! devices are rejected before any byte is read.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _};

@@ -1,6 +1,5 @@
-//! Shares one computation among concurrent callers with the same key. An answer is never older than
-//! its question: a shared computation begins only after each of the callers that share it has
-//! asked.
+//! Shares one computation among concurrent callers with the same key. A caller never gets an
+//! outdated result: a computation is shared only by callers that asked for it before it began.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -26,7 +25,7 @@ struct Computed<V> {
     value: V,
 }
 
-/// A waiting caller. The last caller of a key removes the key's entry.
+/// A waiting caller. The last caller that waits for a key removes the key's entry.
 struct Asking<'a, K: Eq + Hash, V> {
     all: &'a SharedAnswers<K, V>,
     key: K,
@@ -104,8 +103,8 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(500)).await;
             ask(key).await
         };
-        // The two calls made during the first computation share the second one; a call with another
-        // key waits for neither.
+        // The two calls that are made during the first computation share the second computation. A
+        // call with another key does not wait for either computation.
         let all = tokio::join!(ask(1), later(1), later(1), later(2));
         assert_eq!(all, (Ok(0), Ok(2), Ok(2), Ok(1)));
         assert_eq!(ask(1).await, Ok(3));

@@ -1,4 +1,4 @@
-//! A shifted clock for tests of the whole binary: an offset from the machine's time.
+//! A shifted clock for tests of the entire binary: an offset from the machine's time.
 //!
 //! Active only in builds with debug assertions, and only if the environment variable [`VARIABLE`]
 //! names a file. The file contains a signed number of microseconds in 8 bytes, little-endian, and a
@@ -20,7 +20,7 @@ struct Shift {
     last: Mutex<(Instant, i64)>,
 }
 
-#[expect(clippy::disallowed_methods, reason = "the shifted clock is below the door")]
+#[expect(clippy::disallowed_methods, reason = "part of the access to the machine's clock")]
 fn now() -> Instant {
     Instant::now()
 }

@@ -11,8 +11,8 @@ use super::monotonic_now;
 
 /// The pause between two batches.
 const PAUSE: Duration = Duration::from_millis(20);
-/// The pause in a sweep that has not ended after [`BEHIND_AFTER`], which means that records are
-/// created faster than the sweep deletes them.
+/// The pause in a sweep that is still running after [`BEHIND_AFTER`]. Such a sweep is falling
+/// behind: records are created faster than it deletes them.
 const PAUSE_BEHIND: Duration = Duration::from_millis(5);
 const BEHIND_AFTER: Duration = Duration::from_secs(60);
 

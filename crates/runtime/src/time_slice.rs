@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::monotonic_now;
 
-/// How long a task works before other tasks get their turn.
+/// How long a task works before it lets other tasks run.
 const SLICE: Duration = Duration::from_millis(2);
 
 /// The current time slice of a task.

@@ -1,8 +1,8 @@
-//! A reusable timer for a task that waits repeatedly and is mostly woken by something else. The
-//! timer is not armed again for each wait.
+//! A reusable timer for a task that waits repeatedly and is mostly woken by other events. The timer
+//! need not be rearmed for each wait.
 //!
-//! The timer may fire early, at a time that was set before. The waiting task then checks again what
-//! is due.
+//! The timer may fire early, at a deadline that was set for an earlier wait. So the waiting task
+//! must check what is due.
 
 use std::future::pending;
 use std::pin::Pin;

@@ -2,14 +2,15 @@
 //!
 //! Work waits for its permit instead of failing. Organizations take turns, each in FIFO order.
 //!
-//! With a reserve, for permits that are held for long: an organization that holds permits may hold
-//! at most as much as is still free. So one organization alone reaches half of the limit, two reach
-//! a third each, and the next organization still finds some free. An organization that holds
-//! nothing is granted a larger request, and a request above the limit runs alone.
+//! With a reserve, for permits that are held for a long time: an organization that holds permits
+//! may hold at most as much as is still free. So one organization alone reaches half of the limit,
+//! two reach a third each, and a part of the limit remains free for the next organization. An
+//! organization that holds nothing may take everything that is free in one request. A request above
+//! the limit is granted once nothing else is in use.
 //!
 //! Without a reserve, for permits that are released soon: one organization may hold everything.
-//! When another organization's turn comes, no others are served until there is room for its
-//! request.
+//! When another organization's turn comes, all other requests wait until that organization's
+//! request has been granted.
 //!
 //! [`on_behalf_of`] sets the organization for which a task works; [`timeout`] is a time limit that
 //! excludes waits for permits.
@@ -164,7 +165,8 @@ pub struct Turn {
 }
 
 impl Turns {
-    /// Creates a limit with a reserve, so that a part is left for the next organization.
+    /// Creates a limit with a reserve, so that a part of the limit remains free for the next
+    /// organization.
     #[must_use]
     pub fn new(limit: usize) -> Arc<Self> {
         Self::with(limit, true)
@@ -217,7 +219,8 @@ impl Turns {
         let _waiting = Waiting::begin();
         match (&mut place.granted).await {
             Ok(turn) => turn,
-            // A waiter is dropped only with its grant or by its owner.
+            // Unreachable: the waiter is dropped only after its permit was sent or this receiver
+            // was dropped.
             Err(_gone) => Turn { turns: Arc::clone(self), holder, amount: 0 },
         }
     }
@@ -264,7 +267,7 @@ impl Turns {
     }
 
     /// Returns the next waiter for which there is room, and moves its organization to the end of
-    /// the line.
+    /// the queue.
     fn next(&self, state: &mut State) -> Option<(Holder, Waiter)> {
         state.forget_gone();
         let candidates = if self.has_reserve { state.waiting.len() } else { 1 };

@@ -1,8 +1,8 @@
 //! Blocks: groups of adjacent rows of one table, each stored in one entry of the tree.
 //!
-//! The engine copies, logs and caches whole entries, at a cost that hardly depends on their size.
+//! The engine copies, logs and caches entire entries, at a cost that hardly depends on their size.
 //! So up to [`BLOCK_BYTES`] of rows are stored in one entry, compressed together. The key of an
-//! entry is called its bound, and is not below the key of its last row:
+//! entry is called its bound. No row in the entry has a greater key:
 //!
 //! ```text
 //! entry  magic 4 | length of first key 4 | first key | compressed rows
@@ -10,18 +10,18 @@
 //! ```
 //!
 //! **A row belongs to the entry with the least bound that is not below the row's key.** Rows of an
-//! entry at or below the previous bound are ignored. So the tree is consistent between any two
-//! changes to it, for readers and after a crash: [`Writer`] writes rows to their new entries, in
-//! key order, before it removes the rows from their old entries; and before it removes a bound, it
-//! removes the ignored rows of the next entry.
+//! entry at or below the previous bound are ignored. So the tree is consistent after every single
+//! change to it, for readers and after a crash: [`Writer`] writes rows to their new entries, in key
+//! order, before it removes the rows from their old entries; and before it removes a bound, it
+//! removes the ignored rows from the next entry.
 //!
-//! A row that is alone under its own key is stored [`pack`]ed. Releases before format 3 stored all
-//! rows like that; such rows are merged into blocks as their neighbors change. The rows of
-//! [`Table::Meta`] are always alone, because they include the tree's own rows, which bypass this
-//! module.
+//! A row that has an entry to itself, under its own key, is stored [`pack`]ed. Releases before
+//! format 3 stored all rows in this way; such rows are merged into blocks as their neighbors
+//! change. Each row of [`Table::Meta`] always has its own entry, because these rows include the
+//! tree's own rows, which bypass this module.
 //!
-//! Two restrictions of the engine (sled 0.34) apply. Entries are searched only forward, because
-//! searching for the predecessor of a key may not terminate if keys have runs of 0xff, as the keys
+//! Two restrictions of the engine (sled 0.34) apply. Entries are searched only forward, because a
+//! search for the predecessor of a key may not terminate if keys contain runs of 0xff, as the keys
 //! of counted lists do. And a lookup that moves from one leaf to the next is not atomic; see
 //! [`lookups_agree`].
 
@@ -47,7 +47,8 @@ const RUN_BYTES: usize = 16 * BLOCK_BYTES;
 const RECENT_MAX: usize = 8;
 /// Maximum size of a cached block. Only the block of a single row can be larger.
 const RECENT_BYTES_MAX: usize = 4 * BLOCK_BYTES;
-/// The bound of a table's last entry, after the tag, so that rows appended at the end belong to it.
+/// The bound of a table's last entry, after the tag. Rows appended at the table's end belong to
+/// this entry.
 const LAST_BOUND: [u8; 32] = [0xff; 32];
 /// The prefix of a block; the last byte is the number of the dictionary.
 const MAGIC: [u8; 4] = [pack::RESERVED[0], pack::RESERVED[1], b'b', 1];
@@ -87,8 +88,8 @@ impl Entries for sled::Db {
 /// A lookup that finds nothing in one leaf of the engine continues in the next leaf. In between,
 /// [`Writer`] may put a bound into the first leaf and remove the moved rows from the second; the
 /// lookup then returns the second entry without these rows. A repeated lookup returns the first
-/// entry. Each iteration means that the tree has changed here in the meantime, which a checkpoint
-/// does once or twice.
+/// entry. Every further iteration means that the tree changed here in the meantime; one checkpoint
+/// causes one or two such changes.
 fn lookups_agree(
     entries: &impl Entries,
     from: Bound<&[u8]>,
@@ -135,7 +136,7 @@ struct Block<'h> {
 }
 
 impl<'h> Block<'h> {
-    /// Returns `None` for a single row.
+    /// Returns `None` if the entry contains a single row that is not in a block.
     fn of(held: &'h [u8]) -> Result<Option<Self>, Malformed> {
         let Some(rest) = held.strip_prefix(&MAGIC) else { return Ok(None) };
         let (length, rest) = length(rest)?;
@@ -151,8 +152,8 @@ thread_local! {
     static RECENT: RefCell<Recent> = const { RefCell::new(Recent::new()) };
 }
 
-/// Returns the rows of a block. The rows depend only on the compressed bytes, so a cached result is
-/// never stale.
+/// Returns the rows of a block. The cache is keyed by the compressed bytes, which determine the
+/// rows, so a cached result is never stale.
 fn decompressed(held: &IVec, block: &Block<'_>) -> Result<Arc<[u8]>, Malformed> {
     RECENT.with_borrow_mut(|recent| {
         if let Some(at) = recent.iter().position(|(own, _)| own == held) {
@@ -168,13 +169,13 @@ fn decompressed(held: &IVec, block: &Block<'_>) -> Result<Arc<[u8]>, Malformed> 
     })
 }
 
-/// The rows of an entry in order, including ignored ones.
+/// The rows of an entry in order, including ignored rows.
 #[derive(Default)]
 struct Rows {
     bytes: Arc<[u8]>,
     at: usize,
     key: Vec<u8>,
-    /// Whether the single row in `key` and `bytes` has not been returned yet.
+    /// Whether `key` and `bytes` contain a single row that has not been returned yet.
     is_alone: bool,
 }
 
@@ -221,7 +222,7 @@ fn malformed() -> Malformed {
     Malformed { record: "block", reason: "its rows are damaged".to_owned() }
 }
 
-/// All rows of an entry, including ignored ones.
+/// Returns all rows of an entry, including ignored rows.
 fn rows_of(entry: &Entry) -> Result<Vec<Row>, Malformed> {
     let mut rows = Rows::of(entry)?;
     let mut found = Vec::new();
@@ -231,7 +232,7 @@ fn rows_of(entry: &Entry) -> Result<Vec<Row>, Malformed> {
     Ok(found)
 }
 
-/// Returns the bytes to store under `bound` for these rows, of which there is at least one.
+/// Returns the bytes to store under `bound` for these rows. There must be at least one row.
 fn encode(bound: &[u8], rows: &[Row]) -> Result<Vec<u8>, Error> {
     if let [(key, value)] = rows
         && key.as_bytes() == bound
@@ -265,7 +266,7 @@ fn bytes_of((key, value): &Row) -> usize {
     key.as_bytes().len() + value.len()
 }
 
-/// Iterates over the rows from a key on.
+/// Iterates over the rows, beginning at a key.
 pub(crate) struct Iter<E> {
     entries: E,
     /// Rows before this position are ignored: the start of the iteration, then the previous bound.
@@ -340,7 +341,7 @@ pub(crate) struct Writer<'e, E> {
     open: Option<OpenEntry>,
 }
 
-/// An entry that is being changed, or the end of a table that has no entry there yet.
+/// An entry that is being changed, or a new entry at the end of a table.
 struct OpenEntry {
     bound: Vec<u8>,
     is_there: bool,
@@ -440,7 +441,7 @@ impl<'e, E: Entries> Writer<'e, E> {
         })
     }
 
-    /// Returns the rows of an entry without ignored rows, which a crash may leave behind, and
+    /// Returns the rows of an entry, without the ignored rows that a crash may leave behind, and
     /// whether there were any ignored rows.
     fn live_rows(&self, entry: &Entry) -> Result<(Vec<Row>, bool), Error> {
         let damaged = |error: Malformed| Error::Unavailable {
@@ -452,8 +453,8 @@ impl<'e, E: Entries> Writer<'e, E> {
         let mut rows = rows_of(entry).map_err(damaged)?;
         let all = rows.len();
         if let Some(block) = Block::of(&entry.1)? {
-            // Any bound between the entry's first row and its own bound was put later than the
-            // entry.
+            // Any bound between the entry's first row and the entry's own bound was written later
+            // than the entry.
             let mut from = Bound::Included(block.first.to_vec());
             loop {
                 let next = self.entries.first_from(from.as_ref().map(Vec::as_slice))?;
@@ -508,8 +509,7 @@ impl<'e, E: Entries> Writer<'e, E> {
     }
 
     /// Removes an entry whose rows have all been removed. First removes any ignored copies of these
-    /// rows in the next entry, which a crash may have left behind, since they would become live
-    /// again.
+    /// rows that a crash left in the next entry. Otherwise these copies would become live again.
     fn remove_empty(&self, bound: &[u8]) -> Result<(), Error> {
         let next = self.entries.first_from(Bound::Excluded(bound))?;
         if let Some(next) = next.filter(|(next, _)| next.first() == bound.first())
@@ -525,8 +525,8 @@ impl<'e, E: Entries> Writer<'e, E> {
     }
 }
 
-/// Which blocks to fill when rows are divided: the blocks to which no more rows are expected to be
-/// added.
+/// Which blocks to fill when rows are divided into blocks. Blocks that are unlikely to receive more
+/// rows are filled.
 #[derive(Clone, Copy)]
 enum Fill {
     /// Fill all but the last block: rows are appended at the end, as in a lane.

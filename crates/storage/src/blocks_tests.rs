@@ -385,7 +385,7 @@ fn run_of_rows_into_gap_survives_crash_at_every_put() {
     advance(&mut model, &run);
     for moment in history.into_iter().chain([held]).step_by(9) {
         let map = Map::of(moment);
-        // A later layer has more rows than the layer being written.
+        // A newer layer contains more rows than the layer being written.
         let later = rows(3990..4100, 80);
         let mut more = run.clone();
         more.extend(later.clone());

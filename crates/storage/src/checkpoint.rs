@@ -1,11 +1,12 @@
 //! Checkpoints: move rows from the memtable into the tree in the background, then remove the log
 //! segments that contain them.
 //!
-//! The thread takes a frozen layer, writes its rows to the tree in key order and then the number of
-//! its last record, flushes, verifies the flush, updates the marker, and only then removes log
-//! segments. A crash at any point leaves a log that contains at least the rows that the tree lacks.
-//! The same thread requests a seal from the writer when the store is idle, and later a checkpoint
-//! of the remaining rows. It never retries, except that it waits while no file descriptor is free.
+//! The checkpoint thread takes a frozen layer, writes its rows and then the number of its last
+//! record to the tree, flushes the tree, verifies the flush, updates the marker, and only then
+//! removes log segments. Rows are written in key order. A crash at any point leaves a log that
+//! contains at least the rows that the tree lacks. When the store is idle, the same thread requests
+//! a seal from the writer, and later a checkpoint of the remaining rows. It never retries a failed
+//! operation, except that it waits while no file descriptor is free.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -30,8 +31,8 @@ use super::writer::{Held, Message};
 use orrery_runtime as runtime;
 
 /// Maximum memory for rows that are not in the tree, in multiples of `log_bytes`. One organization
-/// can take half of it; beyond that it waits for a checkpoint, so that the writer need not wait and
-/// other organizations proceed.
+/// can take half of this memory. Beyond that, its commits wait for a checkpoint; otherwise the
+/// writer, and with it all other organizations, would have to wait.
 const MEMORY_IN_LOGS: u64 = 3;
 /// The minimum of that memory limit, in bytes.
 const MEMORY_MIN: u64 = 8 * 1024 * 1024;
@@ -39,8 +40,8 @@ const MEMORY_MIN: u64 = 8 * 1024 * 1024;
 /// When to seal and checkpoint.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    /// Bytes of log that trigger a checkpoint. At twice as many, the writer waits for a running
-    /// checkpoint to finish.
+    /// The size of the log that triggers a checkpoint, in bytes. At twice this size, the writer
+    /// waits for the running checkpoint to finish.
     pub log_bytes: u64,
     /// Idle time before the log is sealed with an empty record, which proves that the last record
     /// is complete.
@@ -98,7 +99,7 @@ impl Default for Limits {
 pub(crate) struct Progress {
     /// The last record that is durable in the tree.
     applied: AtomicU64,
-    /// The last record with rows, and whether a seal follows it.
+    /// The number of the last record that contains rows, and whether a seal follows it.
     written: AtomicU64,
     sealed: AtomicBool,
     /// Whether a checkpoint is running.
@@ -120,7 +121,8 @@ impl Progress {
         self.applied.load(Ordering::Acquire)
     }
 
-    /// Notes a log record. Returns whether the log was sealed before it.
+    /// Records that a log record was written. Returns whether the log was sealed before this
+    /// record.
     pub(crate) fn wrote(&self, number: u64, is_seal: bool) -> bool {
         if !is_seal {
             self.written.store(number, Ordering::Release);
@@ -128,8 +130,7 @@ impl Progress {
         self.sealed.swap(is_seal, Ordering::AcqRel)
     }
 
-    /// Whether the log ends with a seal, or a later segment proves that its last record is
-    /// complete.
+    /// Whether a seal or a later segment proves that the last record is complete.
     pub(crate) fn is_sealed(&self) -> bool {
         self.sealed.load(Ordering::Acquire)
     }
@@ -139,7 +140,7 @@ impl Progress {
         self.ended.notify_all();
     }
 
-    /// Notes that a layer was frozen.
+    /// Records that a layer was frozen.
     pub(crate) fn begin(&self) {
         self.set_busy(true);
     }
@@ -168,7 +169,7 @@ pub(crate) struct Checkpointer {
     pub data: PathBuf,
     pub progress: Arc<Progress>,
     pub failure: Arc<watch::Sender<Option<String>>>,
-    /// The writer's inbox. The reference is weak, so that this thread does not keep the inbox open.
+    /// The writer's inbox. The sender is weak, so that this thread does not keep the inbox open.
     pub writer: mpsc::WeakSender<Message>,
     pub limits: Limits,
     #[cfg(any(test, feature = "test-support"))]
@@ -178,8 +179,8 @@ pub(crate) struct Checkpointer {
 impl Checkpointer {
     /// Runs until the writer has ended.
     pub(crate) fn run(self, jobs: &Receiver<Job>) {
-        // Commits should not wait for the time slice of a checkpoint. If a checkpoint takes so long
-        // that the next one is due, the writer waits for it.
+        // Commits should not wait while a checkpoint uses the CPU. If a checkpoint takes so long
+        // that the next one is due, the writer waits for it to finish.
         runtime::yield_to_requests();
         let tick = (self.limits.seal_after / 2).max(Duration::from_millis(1));
         let mut seen = self.progress.written.load(Ordering::Acquire);
@@ -207,7 +208,8 @@ impl Checkpointer {
         }
     }
 
-    /// Handles `idle` time without a commit. Returns whether there will be more to do.
+    /// Does what is due when the store has had no commit for the time `idle`. Returns false if
+    /// there is nothing left to do until the next commit.
     fn idle(&self, idle: Duration) -> bool {
         if !self.progress.is_sealed() {
             if idle >= self.limits.seal_after {
@@ -217,7 +219,8 @@ impl Checkpointer {
         }
         let memtable = &self.view.memtable;
         if memtable.is_empty() {
-            // When the last checkpoint finished, the engine's threads still held these buffers.
+            // At the end of the last checkpoint, threads of the engine could still be using these
+            // buffers.
             tree::free_replaced();
             return false;
         }
@@ -230,7 +233,8 @@ impl Checkpointer {
     }
 
     fn ask(&self, message: Message) {
-        // A full inbox means that the store is not idle, and a closed inbox needs no message.
+        // If the inbox is full, the store is not idle; if the inbox is closed, the message is not
+        // needed.
         if let Some(writer) = self.writer.upgrade() {
             let _busy_or_closed = writer.try_send(message);
         }

@@ -1,9 +1,9 @@
 //! The payload files claimed by the rows of an export, recorded on disk so that memory use does not
 //! grow with the store.
 //!
-//! Rows arrive in key order, so the notes are sorted. Claims written during the export are few and
-//! are kept in memory. A claim that was released during the export is still reported, because its
-//! file exists as long as the export pins it.
+//! Rows arrive in key order, so the claims on disk are sorted. The few claims that are written
+//! during the export are kept in memory. A claim that was released during the export is still
+//! reported, because its file exists as long as the export pins it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,7 +15,7 @@ use super::key::Table;
 use super::payloads::Claim;
 use orrery_domain::ids::{Id, PayloadId};
 
-/// Bytes of one note: id, whether the length and the checksum are known, length, CRC-32.
+/// Bytes of one claim on disk: id, whether the length and the checksum are known, length, CRC-32.
 const NOTE: usize = 16 + 1 + 8 + 4;
 
 /// The claims of one export.
@@ -23,14 +23,14 @@ const NOTE: usize = 16 + 1 + 8 + 4;
 pub struct Claims {
     notes: BufWriter<File>,
     count: u64,
-    /// The largest id noted so far.
+    /// The largest id written to the file so far.
     last: Option<PayloadId>,
     /// Claims that arrived out of order because their rows were written during the export.
     late: BTreeMap<PayloadId, Option<Claim>>,
 }
 
 impl Claims {
-    /// Records the notes in an unnamed file in `folder`.
+    /// Creates an empty set of claims, recorded in an unnamed file in `folder`.
     pub(super) fn new(folder: &Path) -> io::Result<Self> {
         let notes = BufWriter::new(tempfile::tempfile_in(folder)?);
         Ok(Self { notes, count: 0, last: None, late: BTreeMap::new() })
@@ -60,7 +60,7 @@ impl Claims {
     /// records.
     ///
     /// # Errors
-    /// If the notes cannot be read, or `give` fails.
+    /// If the claims on disk cannot be read, or `give` fails.
     pub fn each(
         mut self,
         give: &mut dyn FnMut(PayloadId, Option<Claim>) -> io::Result<()>,

@@ -25,7 +25,7 @@ pub enum Expect {
 }
 
 impl Expect {
-    /// The row under the key is still as it was read.
+    /// Returns the condition that the row under the key is still as it was read.
     #[must_use]
     pub fn unchanged(key: Key, row: Option<Vec<u8>>) -> Self {
         match row {
@@ -40,9 +40,9 @@ impl Expect {
 pub enum Write {
     Put(Key, Vec<u8>),
     Delete(Key),
-    /// Adds to the counter under the key (eight bytes, big-endian, 0 if absent). The writer
-    /// computes the sum, so concurrent additions are never lost. The sum saturates at the bounds of
-    /// `i64`.
+    /// Adds a number to the counter under the key (eight bytes, big-endian; 0 if absent). The
+    /// writer computes the sum, so concurrent additions are never lost. The sum saturates at the
+    /// bounds of `i64`.
     Add(Key, i64),
     /// Appends a row to the counted list under the key; the writer assigns its number.
     Append(Key, Vec<u8>),
@@ -80,7 +80,7 @@ pub struct Commit {
     pub(super) writes: Vec<Write>,
     pub(super) hooks: Vec<Hook>,
     pub(super) is_new_work: bool,
-    /// Once this is cancelled, the commit does not wait for its organization's memory.
+    /// Once this token is cancelled, the commit no longer waits for its organization's memory.
     pub(super) urgent: Option<CancellationToken>,
 }
 
@@ -91,8 +91,9 @@ impl Commit {
         Self::default()
     }
 
-    /// Creates a commit for new work or new client data. It fails with [`super::Error::Full`] while
-    /// the disk is nearly full; other commits (completions, deletions, operator actions) succeed.
+    /// Creates a commit for new work or new client data. While the disk is nearly full, such a
+    /// commit fails with [`super::Error::Full`], whereas other commits (completions, deletions,
+    /// operator actions) succeed.
     #[must_use]
     pub fn of_new_work() -> Self {
         Self { is_new_work: true, ..Self::default() }
@@ -138,7 +139,7 @@ impl Commit {
         self.expect(Expect::Present(key.clone())).delete(key)
     }
 
-    /// Adds to a counter.
+    /// Adds `delta` to a counter.
     pub fn add(&mut self, key: Key, delta: i64) -> &mut Self {
         self.writes.push(Write::Add(key, delta));
         self
@@ -162,8 +163,8 @@ impl Commit {
         self
     }
 
-    /// Creates a commit that stops work. It does not wait for the memory that the organization's own
-    /// commits use up, so that a cancellation is never queued behind the work that it stops.
+    /// Creates a commit that stops work. It does not wait for memory that the organization's other
+    /// commits have used up, so that a cancellation never waits for the work that it stops.
     #[must_use]
     pub fn of_cancellation() -> Self {
         let urgent = CancellationToken::new();
@@ -171,8 +172,8 @@ impl Commit {
         Self { urgent: Some(urgent), ..Self::default() }
     }
 
-    /// Stops waiting for the organization's memory once `token` is cancelled, because a
-    /// cancellation waits for this commit.
+    /// Makes the commit stop waiting for the organization's memory once `token` is cancelled. The
+    /// token is cancelled when a cancellation waits for this commit.
     pub fn urgent_once(&mut self, token: CancellationToken) -> &mut Self {
         self.urgent.get_or_insert(token);
         self

@@ -12,7 +12,8 @@ use super::store::Store;
 
 #[derive(Debug)]
 pub struct CrashPoint {
-    /// Commits that still receive a result. The next commit is written but receives none.
+    /// The number of commits that still receive a result. The commit after these is written but
+    /// receives no result.
     left: AtomicI64,
     crashed: Notify,
 }
@@ -41,7 +42,7 @@ impl CrashPoint {
 }
 
 impl Store {
-    /// Crashes at the commit that follows the next `commits` commits.
+    /// Lets `commits` more commits succeed and crashes at the commit after them.
     pub fn crash_after(&self, commits: i64) {
         self.shared.crash_point.left.store(commits, Ordering::SeqCst);
     }

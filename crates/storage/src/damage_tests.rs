@@ -114,8 +114,8 @@ fn turns() -> u64 {
     std::env::var("ORRERY_FLIPS").ok().and_then(|text| text.parse().ok()).unwrap_or(20)
 }
 
-/// Flips one byte of a copy in each turn. Counts how often the flip had no effect, was refused, or
-/// was reported.
+/// Flips one byte of a copy in each turn. Counts how often the flip had no effect, made the store
+/// refuse to open, or was reported.
 async fn flipped(turns: u64, of_log: bool) -> [u32; 3] {
     let (killed, model) = killed().await;
     let mut tally = [0; 3];
@@ -224,12 +224,12 @@ async fn small() -> (TempDir, Model) {
     (folder, model)
 }
 
-/// Salvages a copy of a folder after `change` to the tree's file.
+/// Salvages a copy of a folder after applying `change` to the tree's file.
 fn salvaged(folder: &Path, change: impl FnOnce(&mut [u8], usize)) -> (Model, salvage::Wreck) {
     salvaged_after(folder, false, change)
 }
 
-/// Like [`salvaged`], but after a start that was refused.
+/// Like [`salvaged`]. With `is_started`, first tries to start the store, which must be refused.
 fn salvaged_after(
     folder: &Path,
     is_started: bool,

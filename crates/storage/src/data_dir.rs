@@ -1,5 +1,5 @@
-//! Prepares the data folder before the store opens: creates and locks it, removes what a crash left
-//! behind, and syncs.
+//! Prepares the data folder before the store opens: creates and locks the folder, removes leftovers
+//! of a crash, and syncs.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -24,11 +24,12 @@ pub(crate) fn make(folder: &Path) -> Result<(), Error> {
 /// The lock file.
 const LOCK: &str = "lock";
 
-/// Retries for a lock that this process itself holds, for a second in total. A child that was
-/// forked before the store was closed, and has not yet called `exec`, may still hold the lock.
+/// The number of retries for a lock that this process itself holds. They take a second in total. A
+/// child that was forked before the store was closed, and has not yet called `exec`, may still hold
+/// the lock.
 const OWN_LOOKS: u32 = 100;
-/// Retries for a lock that a killed process holds until the kernel has freed its memory, for 20
-/// seconds in total.
+/// The number of retries for a lock that a killed process holds until the kernel has freed its
+/// memory. They take 20 seconds in total.
 const ENDING_LOOKS: u32 = 2000;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
@@ -135,8 +136,8 @@ fn is_ending(pid: u32) -> bool {
     matches!(state, "Z" | "X") || flags & EXITING != 0 || is_killed
 }
 
-/// Deletes half-written snapshots left by a kill during an earlier start. The engine does not open
-/// while one exists.
+/// Deletes incomplete snapshots that remain if the process was killed during an earlier start.
+/// While such a snapshot exists, the engine does not open.
 pub(crate) fn remove_half_snapshots(store: &Path) -> Result<usize, Error> {
     let fault = |error: io::Error| Error::folder(store, &error);
     let entries = match fs::read_dir(store) {
@@ -157,8 +158,8 @@ pub(crate) fn remove_half_snapshots(store: &Path) -> Result<usize, Error> {
     Ok(removed)
 }
 
-/// Refuses named pipes and devices in place of the files of a data folder: opening a pipe waits
-/// forever.
+/// Refuses a data folder that contains named pipes or devices where files should be: opening a pipe
+/// may block forever.
 pub(crate) fn refuse_special_files(data: &Path) -> Result<(), Error> {
     let store = data.join(STORE);
     let folders = [data.to_path_buf(), store.join(log::FOLDER), store];
@@ -176,7 +177,8 @@ pub(crate) fn refuse_special_files(data: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Syncs a new store's files and directory entries. The engine syncs its data, but not its folder.
+/// Syncs a new store's files and directory entries. The engine syncs its files' data, but not the
+/// entries of its folder.
 pub(crate) fn sync_new(folder: &Path, store: &Path) -> Result<(), Error> {
     let mut paths = vec![store.join("conf"), store.to_path_buf(), folder.to_path_buf()];
     paths.extend(
@@ -284,7 +286,7 @@ mod tests {
         drop(Store::open(&options).unwrap());
     }
 
-    /// Locks a folder in the name of process `pid`.
+    /// Locks a folder, and writes `pid` into the lock file as the holder.
     fn held(folder: &Path, pid: u32) -> File {
         let path = folder.join("lock");
         fs::write(&path, format!("{pid}\n")).unwrap();
@@ -310,7 +312,8 @@ mod tests {
         assert_waits(folder.path(), pid);
     }
 
-    /// Asserts that a lock held in the name of `pid` is acquired after it is released, not before.
+    /// Asserts that a lock whose holder is recorded as `pid` can be acquired once it is released,
+    /// and not before.
     fn assert_waits(folder: &Path, pid: u32) {
         let file = held(folder, pid);
         let is_free = AtomicBool::new(false);

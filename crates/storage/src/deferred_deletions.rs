@@ -1,8 +1,8 @@
 //! Deferred deletions: an item is not deleted while a backup may still read it, nor before the log
 //! archive contains the record that released it.
 //!
-//! The bookkeeping is in memory only; after a crash, the sweep of the next start finds the items.
-//! Nothing is deleted here.
+//! The list is in memory only; after a crash, the sweep at the next start finds the items. This
+//! module only keeps the list; its callers delete the items.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -13,7 +13,8 @@ use super::store::Store;
 #[derive(Debug)]
 pub struct DeferredDeletions<T> {
     pins: usize,
-    /// Each item with the last log record at the time of its deletion.
+    /// Each item, with the number of the last log record at the time when its deletion was
+    /// deferred.
     later: HashMap<T, u64>,
 }
 

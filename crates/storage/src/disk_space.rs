@@ -1,11 +1,11 @@
 //! Monitors the free space of the data folder's disk, and keeps a reserve of free space.
 //!
 //! New work is refused once the free space is below the reserve, so that accepted work can still
-//! end. Part of the reserve is a ballast file, so that other programs cannot use it up. The file is
-//! deleted when the disk is about to be full, and recreated when there is space again.
+//! finish. Part of the reserve is a ballast file, so that other programs cannot use it up. The file
+//! is deleted when the disk is about to be full, and recreated when there is space again.
 //!
-//! [`DiskSpaceMonitor::is_low`] checks the disk at most once a second, so a full disk and freed
-//! space are noticed as long as requests arrive.
+//! [`DiskSpaceMonitor::is_low`] checks the disk at most once a second. As long as requests arrive
+//! and call it, the service notices when the disk fills up and when space is freed.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -28,7 +28,7 @@ const RESERVE_BYTES: u64 = 2048 * MIB;
 const RESERVE_SHARE: u64 = 20;
 /// The default reserve is at most a quarter of the disk.
 const RESERVE_SHARE_MAX: u64 = 4;
-/// The ballast is an eighth of the reserve, up to a maximum size in bytes.
+/// The ballast is an eighth of the reserve, but at most the following number of bytes.
 const BALLAST_SHARE: u64 = 8;
 const BALLAST_MAX: u64 = 256 * MIB;
 /// The disk is about to be full when its free space is below a quarter of the ballast.
@@ -59,9 +59,9 @@ const fn default_reserve(total: u64) -> u64 {
 }
 
 impl DiskSpaceMonitor {
-    /// Monitors the disk that holds `folder`. There is no reserve until [`Self::keep`] sets one:
-    /// only a service refuses work, so that a command that repairs a store can write to a disk that
-    /// is nearly full.
+    /// Monitors the disk that contains `folder`. There is no reserve until [`Self::keep`] sets it.
+    /// Only a running service sets a reserve, so that a command that repairs a store can write to a
+    /// disk that is nearly full.
     pub fn new(folder: PathBuf) -> Self {
         Self {
             folder,
@@ -200,8 +200,8 @@ impl DiskSpaceMonitor {
 #[must_use]
 pub fn shortage(free: u64, reserve: u64) -> String {
     format!(
-        "{} are free and {} are the reserve (limits.disk_reserve): new work is refused until there \
-         is more free space",
+        "{} are free, less than the reserve of {} (limits.disk_reserve): new work is refused until \
+         there is more free space",
         gigabytes(free),
         gigabytes(reserve)
     )

@@ -1,15 +1,15 @@
 //! Makes the engine's flush durable.
 //!
-//! sled 0.34 ends a flush on Linux in `sync_file_range`, which starts write-back and waits for it
-//! but makes neither the file's length nor the disk's cache durable: after a power cut, most stores
-//! did not open again. This file defines the symbol `sync_file_range` for the whole binary, as
-//! `fdatasync`. The linker prefers this definition to the C library's, in the static binary and in
-//! tests. [`calls`] verifies this at every start; a store refuses to open if the definition is not
-//! in use.
+//! On Linux, sled 0.34 ends a flush with a call to `sync_file_range`, which starts write-back and
+//! waits for it, but neither makes the file's length durable nor flushes the disk's cache. In
+//! tests, most stores did not open again after a power cut. So this file defines the symbol
+//! `sync_file_range` for the entire binary, and implements it with `fdatasync`. The linker prefers
+//! this definition to the C library's, in the static binary and in tests. [`calls`] verifies this
+//! at every start; a store refuses to open if the definition is not in use.
 //!
 //! One of the four places that use `unsafe`; this file contains nothing else.
 
-#![expect(unsafe_code, reason = "a C symbol is defined and a C function called: see the head")]
+#![expect(unsafe_code, reason = "a C symbol is defined and a C function called: see above")]
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,9 +20,9 @@ const STEP: libc::off64_t = 256 * 1024;
 
 /// Replaces the C library's `sync_file_range`: makes the file's data and length durable.
 ///
-/// The engine calls this function after each of its buffers of 8 MiB. A single `fdatasync` of that
-/// size would block the disk, and so all commits, while it lasts, so the range is written back in
-/// steps first.
+/// The engine calls this function after writing each of its buffers of 8 MiB. A single `fdatasync`
+/// of that size would block the disk, and with it all commits, until it returned. So the range is
+/// first written back in small steps.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn sync_file_range(
     descriptor: libc::c_int,
@@ -38,8 +38,8 @@ pub(crate) extern "C" fn sync_file_range(
     let mut at = offset;
     while at < end {
         let step = STEP.min(end - at);
-        // SAFETY: the system call accepts any integers. `fdatasync` below covers whatever it
-        // rejects.
+        // SAFETY: the system call accepts any integers. If it fails, the `fdatasync` below still
+        // syncs the data.
         unsafe { libc::syscall(libc::SYS_sync_file_range, descriptor, at, step, flags) };
         at += step;
     }

@@ -1,5 +1,5 @@
 //! Sealing: encrypts secrets that the service must be able to read again (webhook secrets). The key
-//! is in a file that only the service's user can read.
+//! is stored in a file that only the service's user can read.
 //!
 //! ChaCha20-Poly1305 with a random nonce. The key is created at the first start and leaves the data
 //! folder only in backups. A copy of the store alone does not reveal any secrets.
@@ -97,7 +97,8 @@ pub struct Sealer {
     key: Opener,
     /// The next key during a rotation, with which some secrets are already sealed.
     next: Option<Opener>,
-    /// Derived from the same key file, so that each key has a single use.
+    /// The key of [`Sealer::mac`]. It is derived from the contents of the key file, so that each
+    /// key serves a single purpose.
     mac_key: Arc<hmac::Key>,
 }
 
@@ -118,8 +119,8 @@ pub enum SealError {
 
 impl Sealer {
     /// Opens the sealer of a data folder that may be in use. If the folder contains a store, a
-    /// missing key is an error: a new key could not unseal existing secrets. In a new folder, call
-    /// this before the store is created.
+    /// missing key is an error, because a new key could not unseal the existing secrets. For a new
+    /// folder, call this function before creating the store.
     ///
     /// # Errors
     /// As [`Sealer::open`]; [`Error::Folder`] if the key is missing next to a store.

@@ -1,8 +1,9 @@
 //! Errors of the store, with messages that say what to do.
 //!
-//! [`Error::is_final`] distinguishes two kinds of failed reads. Deleted or damaged data stays that
-//! way, and may fail the work that depends on it. All other errors (no descriptor, an I/O error, an
-//! unmounted volume) say nothing about the data, and the read must be retried.
+//! [`Error::is_final`] distinguishes two kinds of failed reads. If data was deleted or is damaged,
+//! every later read fails too, so work that depends on this data may be marked as failed. After any
+//! other error (no free descriptor, an I/O error, an unmounted volume), the data may still be
+//! intact, and the read must be retried.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -25,12 +26,13 @@ pub enum Error {
     #[error("the store cannot be used: {reason}")]
     Unavailable { reason: String },
     /// The disk has less free space than its reserve: new work is refused, but accepted work still
-    /// ends.
+    /// finishes.
     #[error("the disk is nearly full: free some space")]
     Full,
     #[error(transparent)]
     Malformed(#[from] Malformed),
-    /// The payload was deleted. Its folder is in place, so the volume is mounted.
+    /// The payload was deleted. This is certain because its folder exists, so the volume is
+    /// mounted.
     #[error("payload {id} is no longer stored")]
     Gone { id: PayloadId },
     /// The contents of a payload file differ from the bytes that were written.
@@ -58,7 +60,7 @@ pub enum Error {
     Damaged { folder: PathBuf, reason: String },
 }
 
-/// The implication of a failed operation for its data.
+/// What a failed operation means for its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// The data was deleted. Final.
@@ -75,7 +77,7 @@ fn by(pid: &Option<u32>) -> String {
 }
 
 impl Error {
-    /// The implication of this error for the data.
+    /// Returns what this error means for the data.
     #[must_use]
     pub const fn kind(&self) -> Kind {
         match self {
@@ -92,15 +94,15 @@ impl Error {
         }
     }
 
-    /// Whether a repeated read would fail in the same way. Only such errors may fail an execution
-    /// or a delivery.
+    /// Whether a repeated read would fail in the same way. Only errors for which this is true may
+    /// fail an execution or a delivery.
     #[must_use]
     pub const fn is_final(&self) -> bool {
         matches!(self.kind(), Kind::Gone | Kind::Damaged)
     }
 
-    /// The error for stored bytes that are not a `record`, or for a value that cannot be stored as
-    /// one.
+    /// Creates the error for stored bytes that are not a valid `record`, or for a value that cannot
+    /// be stored as a `record`.
     pub fn malformed(record: &'static str, reason: impl std::fmt::Display) -> Self {
         Self::Malformed(Malformed { record, reason: reason.to_string() })
     }
@@ -117,8 +119,8 @@ impl Error {
         Self::Folder { path: path.to_path_buf(), reason }
     }
 
-    /// The error for a folder that is missing, or is an empty mount point, although the store needs
-    /// files in it.
+    /// Creates the error for a folder that is missing, or is an empty mount point, although the
+    /// store needs files in it.
     #[must_use]
     pub fn missing_folder(path: &Path) -> Self {
         let reason = "it is missing or empty, but the store refers to files in it: mount its volume, \
@@ -127,12 +129,12 @@ impl Error {
         Self::Folder { path: path.to_path_buf(), reason: reason.to_owned() }
     }
 
-    /// The error for a failed disk operation.
+    /// Creates the error for a failed disk operation.
     pub(super) fn unavailable(error: &impl std::fmt::Display) -> Self {
         let reason = error.to_string();
         // Replace the engine's own message, which contains names of its types.
         let reason = if reason.contains("corrupted data") {
-            "a page of its tree differs from what was written; `orrery verify` says what can be read"
+            "a page of its tree differs from what was written; `orrery verify` lists what can be read"
                 .to_owned()
         } else {
             reason

@@ -1,9 +1,10 @@
 //! Exports a consistent snapshot of every row while the service runs, and imports rows.
 //!
-//! The tree is read from end to end, while the writer passes on a copy of each batch that it writes
-//! in the meantime. The rows read, followed by those batches in order, yield the state at the end
-//! of the read: a row that no batch changes was read in that state, and for any other row, the last
-//! value comes last. Payload files that exist at the beginning stay until the end.
+//! The store is read from beginning to end, while the writer passes on a copy of each batch that it
+//! writes in the meantime. The rows that were read, followed by these batches in order, yield the
+//! state at the end of the read: a row that no batch changes was read in its final state, and for
+//! any other row, the last batch that changes it contains its final state. Payload files that exist
+//! at the beginning are kept until the export ends.
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
@@ -26,8 +27,8 @@ use orrery_domain::ids::PayloadId;
 use orrery_domain::time::Timestamp;
 use orrery_runtime::Clock;
 
-/// Maximum groups of the writer, a mebibyte each, that may wait to be written to the spool. Beyond
-/// that, the export fails.
+/// Maximum batches that may wait to be written to the spool. A batch is one of the writer's groups
+/// of about a mebibyte. Beyond that, the export fails.
 const BATCHES_MAX: usize = 128;
 /// The maximum length of a key, and of a value, in an import.
 const KEY_MAX: u32 = 64 * 1024;
@@ -43,7 +44,7 @@ pub type Change = (Key, Option<Vec<u8>>);
 pub struct Exported {
     /// The payload files that the rows claim.
     pub claims: Claims,
-    /// The last log record that the rows include.
+    /// The number of the last log record that the rows include.
     pub record: u64,
     /// The machine's time after the export. No included commit is later.
     pub at: Timestamp,
@@ -79,10 +80,10 @@ impl Store {
         let due = self.deferred().due(self);
         for id in due {
             // Files are deleted one at a time, under the lock, so that a file that is written again
-            // in the meantime stays.
+            // in the meantime is not deleted.
             let mut deferred = self.deferred();
             if deferred.take(id, self) {
-                // The sweep of the next start deletes any remaining files.
+                // The sweep at the next start deletes any remaining files.
                 let _swept_later = std::fs::remove_file(self.payload_path(id));
             }
         }
@@ -115,10 +116,11 @@ impl Store {
             take(change)
         };
         let read = self.read_through(&mut give);
-        // Remove the stream even after a failure, since later writes are not needed.
+        // Remove the stream even after a failure, since the export does not need later writes.
         let ended = self.set_change_stream(None);
         let at = Clock::system().now();
-        let noted = noting.join().map_err(|_panic| io::Error::other("the notes were lost"))?;
+        let noted =
+            noting.join().map_err(|_panic| io::Error::other("the spool thread panicked"))?;
         read?;
         let ((stream_is_complete, record), spool) = (ended?, noted?);
         if !stream_is_complete {
@@ -172,7 +174,8 @@ fn note(batches: &Receiver<Rows>, spool: File) -> io::Result<File> {
     Ok(spool)
 }
 
-/// Whether a row describes the tree that contains it, and so must not be copied into another tree.
+/// Whether a row describes the tree that contains the row, and so must not be copied into another
+/// tree.
 #[must_use]
 pub fn is_own(key: &Key) -> bool {
     tree::is_own(key)

@@ -1,7 +1,9 @@
-//! Fault injection for tests: a slow disk, and the state that a kill at a chosen point would leave.
+//! Fault injection for tests: a slow disk, and the files as they would be if the process were
+//! killed at a chosen point.
 //!
-//! On reaching a point, a thread calls the function that the test has set. The function can copy
-//! the data folder as a kill would leave it, or wait.
+//! On reaching a point, a thread calls the function that the test has set. The function can wait,
+//! or copy the data folder, which yields the files that would remain if the process were killed at
+//! that point.
 
 use std::fs;
 use std::path::Path;
@@ -39,7 +41,7 @@ pub enum Point {
     ArchiveName,
     /// Noting the part as archived.
     ArchiveNote,
-    /// Making the deletions that waited for the archive.
+    /// Carrying out the deletions that waited for the archive.
     ArchiveFree,
 }
 
@@ -108,7 +110,7 @@ impl Faults {
     }
 }
 
-/// Copies a folder recursively, as a kill at this time would leave it.
+/// Copies a folder recursively. The copy is what would remain if the process were killed now.
 #[expect(clippy::unwrap_used, reason = "a helper of tests: a panic is the test's failure")]
 pub fn copy_folder(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();

@@ -1,8 +1,8 @@
 //! Rows that a restore holds back, because they would trigger actions of the service.
 //!
-//! The machine from which a backup was taken may still be running. So a restore moves the rows that
-//! start executions and send webhooks into a separate table, under their original keys. The service
-//! does not read this table; only `orrery resume` moves the rows back.
+//! The original machine, from which the backup was taken, may still be running. So a restore moves
+//! the rows that start executions and send webhooks into a separate table, under their original
+//! keys. The service does not read this table; only `orrery resume` moves the rows back.
 
 use super::key::{Key, Table};
 

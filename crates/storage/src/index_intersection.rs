@@ -1,8 +1,8 @@
 //! Intersects indexes: finds the ids that several indexes have in common, newest first.
 //!
-//! Every index seeks to the position of the others, so non-matching rows are skipped without being
-//! read. The number of seeks is limited: a search that reaches the limit returns its position, from
-//! which the next search continues.
+//! Each index seeks to the furthest position that another index has reached, so rows that do not
+//! match are skipped without being read. The number of seeks is limited: a search that reaches the
+//! limit returns its position, and the next search continues there.
 
 use std::ops::Bound;
 
@@ -34,13 +34,13 @@ impl From<Key> for Index {
 pub struct Search<T> {
     /// Groups of indexes. An id matches if each group has at least one index that contains the id.
     pub groups: Vec<Vec<Index>>,
-    /// Include only ids older than this one.
+    /// Include only ids older than this id.
     pub older_than: Option<T>,
     /// Include only this id and newer ids.
     pub oldest: Option<T>,
     /// The maximum number of ids.
     pub limit: usize,
-    /// The maximum number of seeks. At this limit the search ends, even if it is incomplete.
+    /// The maximum number of seeks. At this limit, the search returns even if it is incomplete.
     pub max_seeks: usize,
 }
 
@@ -123,12 +123,12 @@ struct Budget {
     max: usize,
 }
 
-/// The result of a seek.
+/// The result of a seek in an index.
 #[derive(Clone, Copy)]
 enum Seek {
     At(IdKey),
     Ended,
-    /// The budget is exhausted; up to this key, there is no match.
+    /// The budget is exhausted. There is no match up to and including this key.
     BudgetExhausted(IdKey),
 }
 
@@ -198,8 +198,8 @@ impl Run<'_> {
         Ok(found)
     }
 
-    /// Seeks each group in turn to the furthest key reached so far, starting at `wanted`; returns
-    /// the last key reached.
+    /// Seeks one group after the other to the furthest key reached so far, starting at `wanted`.
+    /// Returns the last key reached.
     fn first_in_all(&mut self, wanted: IdKey) -> Result<Seek, Error> {
         let mut furthest = wanted;
         for group in &mut self.groups {
@@ -295,7 +295,8 @@ mod tests {
         Key::table(Table::Facet).text(&"x".repeat(number))
     }
 
-    /// Every other index has rows of two values, and the search filters by one.
+    /// The rows of every second index have one of two values, and the search filters by one of
+    /// these values.
     fn asked(number: usize) -> Index {
         Index { prefix: index(number), value: (number % 2 == 1).then_some(7) }
     }

@@ -10,7 +10,7 @@ use orrery_domain::time::Timestamp;
 
 macro_rules! tables {
     ($($(#[$doc:meta])* $table:ident = $tag:literal,)*) => {
-        /// The tables, each with the tag with which its keys begin.
+        /// The tables, each with the tag that begins its keys.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u8)]
         pub enum Table {
@@ -41,7 +41,7 @@ tables! {
     Lane = b'L',
     /// Steps of workflow executions, by execution and position in the definition.
     Step = b'T',
-    /// Suspended executions, which are in no lane, by time.
+    /// Suspended executions, by due time. They are in no lane.
     Timer = b'A',
     /// Executions by workflow, as a counted list: see `storage::list`.
     WorkflowExecution = b'X',
@@ -65,9 +65,9 @@ tables! {
     DeliveryProgress = b'S',
     /// Deliveries by organization and status, newest first, and the number of deliveries.
     DeliveryStanding = b'd',
-    /// Deliveries that are due, by time.
+    /// Pending deliveries, by due time.
     Due = b'U',
-    /// Deliveries that are due but held back for their receiver, by receiver and time.
+    /// Deliveries that are held back because of their receiver, by receiver and time.
     Parked = b'W',
     /// Receivers whose circuit breaker is open.
     Circuit = b'C',
@@ -215,7 +215,7 @@ impl Key {
     }
 
     /// Appends text and a zero byte, so that no appended text is a prefix of another. A zero byte
-    /// in the text becomes 0x01; callers do not accept such text.
+    /// within the text becomes 0x01; callers reject such text beforehand.
     #[must_use]
     pub fn text(mut self, text: &str) -> Self {
         // Reserve room for an id after the text.

@@ -1,8 +1,10 @@
-//! Counted lists: appended rows with an exact count, in which a page at any offset takes one read.
+//! Counted lists: lists to which rows are appended. A list has an exact count, and a page at any
+//! offset takes one read.
 //!
-//! The writer alone assigns each row the next number of its list. The counter is under the list's
-//! own key, and the rows follow under inverted numbers, newest first. Rows are removed only at the
-//! old end; a counter after the rows contains the number of removed rows.
+//! Only the writer assigns numbers to rows: each row gets the next number in its list. The counter
+//! is stored under the list's own key, and the rows follow under inverted numbers, newest first.
+//! Rows are removed only at the old end; a counter after the rows contains the number of removed
+//! rows.
 
 use std::ops::Range;
 
@@ -32,8 +34,8 @@ pub struct OldEnd {
 }
 
 impl OldEnd {
-    /// Adds the removal of the oldest `count` rows to `commit`. Only one task at a time may do this
-    /// for a list.
+    /// Adds the removal of the oldest `count` rows to `commit`. Only one task at a time may trim a
+    /// list.
     pub fn trim(&self, commit: &mut Commit, count: usize) {
         let count = count.min(self.rows.len()) as u64;
         for number in self.first..self.first.saturating_add(count) {

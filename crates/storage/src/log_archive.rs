@@ -1,5 +1,6 @@
-//! Log archiving: reads the commits after a given record, in order, from an open store or from a
-//! store that no longer opens, and tracks how far a chain of backups has archived the log.
+//! Log archiving: reads the commits after a given record, in order, and tracks how far a chain of
+//! backups has archived the log. The commits can be read from an open store, and from a store that
+//! no longer opens.
 
 use std::io;
 use std::path::Path;
@@ -26,9 +27,9 @@ pub use super::log::follow::ArchivePosition;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Group {
     pub number: u64,
-    /// When it was written, by the machine's clock.
+    /// When the group was written, by the machine's clock.
     pub time: Timestamp,
-    /// The rows; `None` deletes a row. Empty in a seal, which only proves that the previous record
+    /// The rows; `None` deletes a row. A seal has no rows; it only proves that the previous record
     /// is complete.
     pub rows: Rows,
 }
@@ -85,13 +86,13 @@ impl Store {
     /// retained until [`Store::mark_archived`] confirms that the chain contains them.
     ///
     /// # Errors
-    /// If the disk fails; no chain is started then.
+    /// If the disk fails. In that case, no chain is started.
     pub fn start_archiving(&self) -> io::Result<ArchivePosition> {
         self.shared.segments.start_archiving(|| self.last_record())
     }
 
-    /// Records that the chain durably contains the log up to `through`, and makes the deletions
-    /// that waited for this.
+    /// Records that the chain durably contains the log up to `through`, and carries out the
+    /// deletions that waited for the chain to contain these records.
     ///
     /// # Errors
     /// If the disk fails.
@@ -103,7 +104,8 @@ impl Store {
         Ok(())
     }
 
-    /// Ends the chain. If it was abandoned, `reason` says why; see [`Store::take_archive_failure`].
+    /// Ends the chain. If the chain is abandoned, `reason` explains why; see
+    /// [`Store::take_archive_failure`].
     pub fn stop_archiving(&self, reason: Option<String>) {
         self.shared.segments.give_up_archiving(reason);
         self.delete_unpinned();
@@ -112,7 +114,7 @@ impl Store {
     /// Ends the chain durably, so that no later start continues it. Does nothing without a chain.
     ///
     /// # Errors
-    /// If the disk fails. A later start may then find the chain again.
+    /// If the disk fails. A later start may then continue the chain.
     pub fn end_chain(&self) -> io::Result<()> {
         self.shared.segments.stop_archiving(None)?;
         self.delete_unpinned();
@@ -169,7 +171,8 @@ pub struct LiveLog {
 }
 
 /// Passes every complete group after the record `after` in the log of the data folder `data` to
-/// `take`, even if the store does not open. Changes nothing. Returns `None` if there is no log.
+/// `take`, even if the store does not open. Does not change the log. Returns `None` if there is no
+/// log.
 ///
 /// # Errors
 /// [`Error::Locked`] if a process uses the data folder; [`Error::Folder`] if the disk cannot be

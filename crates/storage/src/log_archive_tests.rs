@@ -1,5 +1,5 @@
-//! Log archiving: checkpoints, closing and starts remove nothing that the chain still needs, and
-//! the bytes that wait for the chain are limited.
+//! Tests log archiving: checkpoints, closing and starting the store remove nothing that the chain
+//! still needs, and the number of bytes that wait for the chain is limited.
 
 use std::fs;
 use std::path::Path;
@@ -51,7 +51,7 @@ async fn log_archive_survives_checkpoints_and_restarts() {
     for number in 1..40 {
         commit(&store, number, 300).await;
         if number % 13 == 0 {
-            // Closing and starting both empty a log that is not archived.
+            // Without archiving, closing and starting the store would each empty the log.
             store.close().await;
             store = open(folder.path());
         }
@@ -128,14 +128,14 @@ async fn log_archive_keeps_payload_files_until_backed_up() {
     assert!(path.is_file(), "the chain has not come so far");
     store.mark_archived(kept.chain, store.last_record()).unwrap();
     assert!(!path.exists());
-    // A file that is written again in the meantime stays.
+    // A file that is written again in the meantime is not deleted.
     let payload = write().await;
     release(&payload).await;
     let again = write().await;
     assert_eq!(again.file(), payload.file());
     store.mark_archived(kept.chain, store.last_record()).unwrap();
     assert!(path.is_file());
-    // Deferred deletions are made as soon as the chain ends.
+    // Deferred deletions are carried out as soon as the chain ends.
     release(&again).await;
     assert!(path.is_file());
     store.stop_archiving(None);

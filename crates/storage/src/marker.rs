@@ -1,6 +1,6 @@
-//! The marker: a small file next to the store's folder with the store's id and the last record
-//! known to be durable. With it, a start distinguishes a new folder from a folder whose store is
-//! missing (an unmounted volume) or outdated (a restored copy).
+//! The marker: a small file next to the store's folder that contains the store's id and the number
+//! of the last record known to be durable. It lets a starting service distinguish a new folder from
+//! a folder whose store is missing (an unmounted volume) or outdated (a restored copy).
 
 use std::fs;
 use std::io;
@@ -25,7 +25,7 @@ pub(crate) struct Marker {
     /// A store that is about to replace the current one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<Uuid>,
-    /// The last durable log record when the marker was written.
+    /// The number of the last log record that was durable when the marker was written.
     pub record: u64,
     /// The number of rows that were not in the tree yet.
     pub rows_in_log: u64,
@@ -72,7 +72,7 @@ pub(crate) fn path_of(data: &Path) -> PathBuf {
 }
 
 /// Atomically exchanges the closed store of the data folder `from` with the store of `data`. After
-/// a crash, either store may be in place; the marker names both.
+/// a crash, either store may be in use; the marker contains the ids of both.
 ///
 /// # Errors
 /// [`Error::Folder`]: then the store of `data` is unchanged.

@@ -1,10 +1,10 @@
 //! The memtable: rows that are durable in the log but not yet in the tree, in key order.
 //!
-//! The writer publishes each group of commits as a whole: a row carries the number of its group,
-//! and readers see only groups up to a published number. A [`Snapshot`] consists of such a number
-//! and the layers at that time, so all of its reads are consistent, however long they take. There
-//! are at most two layers: the active layer receives new groups; the frozen layer is being moved
-//! into the tree. No lock is held for more than [`CHUNK`] rows.
+//! The writer publishes all rows of a group of commits at once: a row carries the number of its
+//! group, and readers see only groups up to the last published number. A [`Snapshot`] consists of
+//! this number and the layers at the time it was taken, so all of its reads are consistent, however
+//! long they take. There are at most two layers: the active layer receives new groups, and the
+//! frozen layer is being moved into the tree. No lock is held for more than [`CHUNK`] rows.
 //!
 //! Three rules keep the tree and the layers consistent. Only rows of a frozen layer are written to
 //! the tree. A layer is dropped once all of its rows are in the tree. And a checkpoint begins only
@@ -21,7 +21,7 @@ use super::key::Key;
 /// The rows of one or more commits; `None` deletes a row.
 pub(crate) type Rows = BTreeMap<Key, Option<Vec<u8>>>;
 
-/// Rows read or written per acquisition of a layer's lock.
+/// The number of rows read or written each time a layer's lock is acquired.
 const CHUNK: usize = 64;
 
 /// A row's newest value, and the older values that snapshots may still need.
@@ -38,7 +38,7 @@ impl Slot {
         Self { number, value, older: Vec::new() }
     }
 
-    /// Returns the value as of group `number`. `None` if the row had not been written by then.
+    /// Returns the value as of group `number`, or `None` if the row had not been written by then.
     fn as_of(&self, number: u64) -> Option<&Option<Vec<u8>>> {
         if self.number <= number {
             return Some(&self.value);
@@ -46,7 +46,8 @@ impl Slot {
         self.older.iter().rev().find(|(older, _)| *older <= number).map(|(_, value)| value)
     }
 
-    /// Adds a newer value, and drops the older values that no snapshot since `oldest` can see.
+    /// Adds a newer value, and drops the older values that no snapshot with a number of at least
+    /// `oldest` can see.
     fn put(&mut self, number: u64, value: Option<Vec<u8>>, oldest: u64) {
         let before = std::mem::replace(&mut self.value, value);
         self.older.push((self.number, before));
@@ -79,8 +80,8 @@ impl Layer {
         self.read().contains_key(key)
     }
 
-    /// Returns the newest published value. The published number is read under the lock, because
-    /// values as of a number that was read earlier may already have been dropped.
+    /// Returns the newest published value. The published number is read under the lock: if it were
+    /// read earlier, the values as of that number might already have been dropped.
     fn newest(&self, key: &[u8], published: &AtomicU64) -> Option<Option<Vec<u8>>> {
         let map = self.read();
         let number = published.load(Ordering::Acquire);
@@ -104,8 +105,8 @@ impl Layer {
         }
     }
 
-    /// Returns up to `most` rows from `from` on, as of `number`, and where to continue; `None` at
-    /// the end.
+    /// Returns up to `most` rows from `from` on, as of group `number`, and the key at which to
+    /// continue (`None` at the end).
     fn chunk(&self, from: Bound<&[u8]>, number: u64, most: usize) -> (Vec<Entry>, Option<Vec<u8>>) {
         let map = self.read();
         let mut found = Vec::with_capacity(most);
@@ -189,8 +190,8 @@ impl Memtable {
         self.published.load(Ordering::Acquire)
     }
 
-    /// Makes group `number` visible as a whole. Only one thread calls this, with increasing
-    /// numbers.
+    /// Makes all rows of group `number` visible at once. Only one thread calls this, with
+    /// increasing numbers.
     pub(crate) fn publish(&self, number: u64, rows: Rows) {
         let oldest = {
             let published = self.published();
@@ -201,7 +202,7 @@ impl Memtable {
         self.published.store(number, Ordering::Release);
     }
 
-    /// Adds the rows of group `number` at startup, before there are readers, so older values are
+    /// Adds the rows of group `number` at startup. There are no readers yet, so older values are
     /// dropped.
     pub(crate) fn load(&mut self, number: u64, rows: Vec<Entry>) {
         let layers = self.layers.get_mut().unwrap_or_else(PoisonError::into_inner);

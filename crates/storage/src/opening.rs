@@ -1,7 +1,7 @@
 //! Opens a store: reads the tree, the log and the marker, and checks that they belong together.
 //!
 //! Missing, outdated, foreign or damaged parts are refused with an error that says what to do. A
-//! store that existed before is never replaced by a new one, and nothing is repaired silently.
+//! new store is never created in place of a missing one, and nothing is repaired silently.
 
 use std::fs;
 use std::io;
@@ -29,7 +29,7 @@ pub(crate) struct Opened {
     pub view: View,
     pub log: Log,
     pub store: StoreId,
-    /// The last record that is in the tree.
+    /// The number of the last record that is in the tree.
     pub applied: u64,
 }
 
@@ -97,7 +97,7 @@ pub(crate) fn open(data: &Path) -> Result<Opened, Error> {
     Ok(Opened { view, log, store, applied })
 }
 
-/// Adds the time at which the store was last known to be intact to a reason.
+/// Adds to an error's reason when the store was last known to be intact, and what to do.
 fn since(reason: String, mark: &Option<Marker>) -> String {
     match mark {
         None => reason,
@@ -114,9 +114,9 @@ fn refuse_missing(data: &Path, path: &Path, mark: Option<&Marker>) -> Result<(),
     let misfit = |reason| Err(Error::Misfit { folder: data.to_path_buf(), reason });
     if let Some(mark) = mark {
         return misfit(format!(
-            "its store is missing: {} is not there, and was on {} (up to record {}). Mount or move \
-             it back, or restore a backup into an empty folder. To start over, move everything out \
-             of {}",
+            "its store is missing: {} does not exist, but did on {} (up to record {}). Mount or \
+             move it back, or restore a backup into an empty folder. To start over, move \
+             everything out of {}",
             path.join("db").display(),
             mark.at,
             mark.record,
@@ -180,8 +180,8 @@ fn refuse_misfits(
     if tree.is_some() {
         if applied < log.checkpoint {
             return refuse(format!(
-                "its tree has lost rows or is older than its log: it holds the records up to \
-                 {applied} and had been flushed up to {}: {BACK}, or save what can be read with \
+                "its tree has lost rows or is older than its log: it contains the records up \
+                 to {applied}, but had been flushed up to {}: {BACK}, or save what can be read with \
                  `orrery salvage --into DIR`",
                 log.checkpoint
             ));
@@ -197,8 +197,8 @@ fn refuse_misfits(
             let last = log.last;
             return refuse(format!(
                 "its log is older than its tree, or has lost its end: it ends with record {last}, \
-                 and the tree holds the records up to {applied}: {BACK}, or save all with `orrery \
-                 salvage --into DIR`"
+                 and the tree holds the records up to {applied}: {BACK}, or save all rows with \
+                 `orrery salvage --into DIR`"
             ));
         }
     }
@@ -210,8 +210,8 @@ fn refuse_misfits(
     }
     if !is(mark.store) {
         return refuse(format!(
-            "its store is not the one that belongs here (it was here on {}): {BACK}. If it is the \
-             one that you want, delete {}",
+            "its store is not the one that belongs here (that one was here on {}): {BACK}. To use \
+             this store anyway, delete {}",
             mark.at,
             file.display()
         ));
@@ -220,7 +220,7 @@ fn refuse_misfits(
     if last < mark.record {
         return refuse(format!(
             "its store is older than it was, or the end of its log is lost: it ends with record \
-             {last}, and had record {} on {}: {BACK}. If it is the one that you want, delete {}",
+             {last}, but had record {} on {}: {BACK}. To use this store anyway, delete {}",
             mark.record,
             mark.at,
             file.display()
@@ -246,7 +246,8 @@ fn check_format(view: &View, data: &Path) -> Result<(), Error> {
             Err(Error::NewerFormat { folder: data.to_path_buf(), found, known: FORMAT })
         }
         Some(FORMAT) => Ok(()),
-        // Data of earlier formats is readable as it is; from now on, the current format is written.
+        // Data in earlier formats is readable without conversion. From now on, the current format
+        // is written.
         Some(_) | None => tree::set_format(&view.db, FORMAT),
     }
 }

@@ -1,9 +1,9 @@
 //! The pace of the writer: under load, the writer waits briefly so that more commits share one
 //! sync.
 //!
-//! A sync takes as much CPU time as several commits, and under such a load every core has other
-//! work to do. Only commits for accepted work are counted. A client waits for each of the other
-//! commits, so while few commits of accepted work are made, nothing is delayed.
+//! A sync takes as much CPU time as several commits, and under load, every core has other work to
+//! do. Only commits for already accepted work count as load. A client waits for each of the other
+//! commits, so these alone never cause a delay.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use tokio::time::Instant;
 
 /// The time over which commits are counted.
 const WINDOW: Duration = Duration::from_millis(5);
-/// Commits per window from which the writer waits for more. This is above the rate of executions
-/// that run one at a time.
+/// The number of commits per window from which the writer waits for more commits. Executions that
+/// run one at a time make fewer commits than this.
 const MANY: usize = 24;
 /// The writer's wait for more commits, about as long as a sync takes.
 const PAUSE: Duration = Duration::from_micros(200);
@@ -28,7 +28,7 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Creates a counter without commits.
+    /// Creates a counter with a count of zero.
     pub(crate) const fn new(now: Instant) -> Self {
         Self { began: now, count: 0, before: 0 }
     }
@@ -42,7 +42,7 @@ impl Pace {
     pub(crate) fn pause(&mut self, now: Instant) -> Option<Duration> {
         let passed = now.saturating_duration_since(self.began);
         if passed >= WINDOW {
-            // The same number of commits over a longer time is not a high rate.
+            // If the window lasted much longer, the same number of commits is not a high rate.
             self.before = if passed < WINDOW.saturating_mul(2) { self.count } else { 0 };
             (self.began, self.count) = (now, 0);
         }

@@ -2,13 +2,13 @@
 //! [block].
 //!
 //! A record is JSON and consists mostly of field names. With a dictionary of typical records,
-//! [`pack`] compresses a value to a third or a quarter of its size; the tree is written, cached and
-//! stored at that size. Only checkpoints pack, and only reads of the tree unpack: the log and the
-//! memtable keep values uncompressed, so that commits never wait for compression.
+//! [`pack`] compresses a value to a third or a quarter of its size, so the tree writes, caches and
+//! stores correspondingly fewer bytes. Only checkpoints pack, and only reads of the tree unpack:
+//! the log and the memtable keep values uncompressed, so that commits never wait for compression.
 //!
-//! A packed value begins with [`MAGIC`], and a block with another byte after [`RESERVED`]. A value
-//! that itself begins with the reserved bytes is always packed, so that it cannot be mistaken for
-//! packed data. The dictionary never changes; a new dictionary gets a new number.
+//! A packed value begins with [`MAGIC`]. A block begins with [`RESERVED`] and a different third
+//! byte. A value that itself begins with the reserved bytes is always packed, so that it cannot be
+//! mistaken for packed data. The dictionary never changes; a new dictionary gets a new number.
 //!
 //! [block]: super::blocks
 
@@ -28,8 +28,9 @@ pub(crate) const RESERVED: [u8; 2] = [0xff, b'z'];
 const MAGIC: [u8; 4] = [RESERVED[0], RESERVED[1], b's', 1];
 /// Values shorter than this are not packed.
 const PACKED_FROM: usize = 96;
-/// The dictionary does most of the work: compared with level 1, which also entropy-codes the
-/// literals, compressing a record takes half the time and yields 2 to 8 % more bytes.
+/// At this level, literals are not entropy-coded, and most of the compression comes from the
+/// dictionary. Compared with level 1, compressing a record takes half the time, and the result is 2
+/// to 8 % larger.
 const LEVEL: i32 = -1;
 /// Fields and strings of typical records, the most frequent last.
 static DICTIONARY: &[u8] = include_bytes!("pack.dict");
@@ -124,7 +125,7 @@ mod tests {
         assert_eq!(unpack(&held).unwrap(), STEP.as_bytes());
     }
 
-    /// The bytes that this release writes and later releases must be able to read.
+    /// Golden bytes: this release writes them, and later releases must be able to read them.
     #[test]
     fn pack_dictionary_matches_golden_bytes() {
         let digest = crc32fast::hash(DICTIONARY);

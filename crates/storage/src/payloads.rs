@@ -1,14 +1,14 @@
 //! Payload files: JSON text too large to be stored in its record.
 //!
 //! A file's id is a hash of its owner and its contents. So equal payloads of one owner (an
-//! execution, a delivery, a definition) share one file, but owners never share files: a deletion by
-//! one owner never affects another, and no organization can find out what another organization
-//! stores.
+//! execution, a delivery, a definition) share one file, but different owners never share a file.
+//! Deleting the payloads of one owner therefore never affects another owner, and no organization
+//! can find out what another organization stores.
 //!
 //! A file is written and synced before the commit that refers to it, and that commit adds a row
-//! that claims the file. A file without such a row was never acknowledged, and the sweep after a
-//! start removes it. Files are immutable. Releases up to 0.1.0 used random ids (UUID version 7);
-//! such files are read and deleted in the same way.
+//! that claims the file. A file without such a row belongs to no acknowledged commit, and the sweep
+//! after a start removes it. Files are immutable. Releases up to 0.1.0 used random ids (UUID
+//! version 7); such files are read and deleted in the same way.
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
@@ -33,10 +33,10 @@ use orrery_runtime::new_id;
 pub(super) const PAYLOADS: &str = "payloads";
 /// The extension of a file while it is being written, after the file's name and a number.
 pub(super) const PART: &str = "part";
-/// The maximum number of ids noted for the sweep of this start. Beyond that, the start makes no
-/// sweep.
+/// The maximum number of ids noted for the sweep of this start. Beyond that, no sweep runs after
+/// this start.
 const RECENT_MAX: usize = 1_000_000;
-/// Maximum total bytes of inline copies of one string in the records of its owners.
+/// Maximum total bytes of a text's inline copies in the records of its owners.
 const INLINE_COPIES_MAX: usize = 256 * 1024;
 /// The number of bytes compared at a time.
 const BLOCK: usize = 64 * 1024;
@@ -63,8 +63,8 @@ impl Prepared {
     }
 }
 
-/// The ids used since this start, until the start's sweep has ended. The sweep skips these ids,
-/// even if no commit refers to them yet.
+/// The ids used since this start, noted until the sweep after the start has ended. The sweep skips
+/// the files with these ids, even if no commit refers to them yet.
 #[derive(Debug)]
 pub(super) struct Recent(Mutex<Option<HashSet<PayloadId>>>);
 
@@ -85,7 +85,7 @@ impl Recent {
         }
     }
 
-    /// Runs `take` unless the id has been used. Until `take` returns, no id can be noted as used.
+    /// Runs `take` unless the id has been noted as used. Until `take` returns, no id can be noted.
     pub(super) fn unless_noted(
         &self,
         id: PayloadId,
@@ -173,7 +173,7 @@ impl Store {
         self.write_prepared(prepared).await
     }
 
-    /// Stores JSON text for several owners, with one payload for each. The payloads share their
+    /// Stores JSON text for several owners, as one payload per owner. The payloads share their
     /// bytes on disk; inline copies take at most [`INLINE_COPIES_MAX`] bytes in total.
     ///
     /// # Errors
@@ -269,7 +269,8 @@ impl Store {
     /// [`RootFolder::check_lost`].
     ///
     /// # Errors
-    /// If the folder of payload files is not in place. That says nothing about the files.
+    /// If the folder of payload files is not in place. In that case, nothing is known about the
+    /// files.
     pub fn check_payload_lost(&self, path: &Path) -> io::Result<()> {
         self.shared.payloads.check_lost(path)
     }
@@ -334,7 +335,8 @@ impl Claim {
     }
 }
 
-/// Returns the id of an owner's contents: 122 bits of their SHA-256, as a UUID of version 8.
+/// Returns the id of the file for an owner and its contents: 122 bits of the SHA-256 of both, as
+/// a UUID of version 8.
 fn id_of(owner: &[u8; 16], content: &[u8]) -> PayloadId {
     let mut hash = Context::new(&SHA256);
     hash.update(owner);
@@ -347,8 +349,9 @@ fn id_of(owner: &[u8; 16], content: &[u8]) -> PayloadId {
     PayloadId::from(bytes)
 }
 
-/// Returns the error for a payload file that cannot be read. The file counts as deleted only if it
-/// is absent from the known folder; an unmounted volume says nothing about its files.
+/// Returns the error for a payload file that cannot be read. The file counts as deleted only if the
+/// folder is known to be in place and does not contain the file. If a volume is not mounted,
+/// nothing is known about its files.
 fn unread(root: &RootFolder, path: &Path, id: PayloadId, error: &io::Error) -> Error {
     if error.kind() == io::ErrorKind::NotFound && root.lacks(path) {
         return Error::Gone { id };

@@ -104,7 +104,7 @@ fn store_waits_out_descriptor_shortage() {
             crate::data_dir::write_new(&path, b"mark")?;
             crate::data_dir::sync(folder.path())
         });
-        // Sleep for the duration of the shortage, during which no result is expected.
+        // Let the shortage last for a while. No result is expected during this time.
         std::thread::sleep(std::time::Duration::from_millis(300));
         let was_done = writing.is_finished();
         setrlimit(Resource::Nofile, limit).unwrap();

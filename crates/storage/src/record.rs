@@ -1,8 +1,9 @@
 //! Records: one version byte, then JSON.
 //!
-//! JSON evolves through serde defaults within a version; any other change takes a new version byte
-//! and an upgrade from the previous version. Stored types use neither `flatten` nor `untagged`,
-//! because with these, moving a field would silently change the meaning of stored bytes.
+//! JSON evolves through serde defaults within a version; any other change requires a new version
+//! byte and an upgrade from the previous version. Stored types use neither `flatten` nor
+//! `untagged`, because with these attributes, moving a field would silently change the meaning of
+//! stored bytes.
 
 use std::cell::RefCell;
 

@@ -1,8 +1,9 @@
-//! A folder of files to which the store refers. The folder is distinguished from replacements, such
-//! as the empty mount point of an unmounted volume, or a new folder at the path of a moved one.
+//! A folder of files to which the store refers. The folder is distinguished from a different folder
+//! at the same path, such as the empty mount point of an unmounted volume, or a new folder that was
+//! created after the original was moved away.
 //!
-//! While the folder is not in place, no file is written at its path, where the file would be hidden
-//! once the volume is mounted again, and no file counts as deleted.
+//! While the folder is not in place, no file counts as deleted, and no file is written at the
+//! folder's path, because that file would be hidden once the volume is mounted again.
 
 use std::fs;
 use std::io;
@@ -55,7 +56,7 @@ impl RootFolder {
         )))
     }
 
-    /// Whether the folder has a shard (a subfolder with a two-character name), and so is neither
+    /// Whether the folder has a shard (a subfolder with a two-character name). If so, it is neither
     /// missing nor the empty mount point of an unmounted volume.
     #[must_use]
     pub fn has_shards(&self) -> bool {
@@ -63,8 +64,8 @@ impl RootFolder {
         shards.into_iter().flatten().any(|shard| shard.file_name().len() == 2)
     }
 
-    /// Whether the folder is in place but has no file at `path`, a path within it. False if that
-    /// cannot be determined.
+    /// Whether the folder is in place but has no file at `path`, a path within it. Returns false if
+    /// this cannot be determined.
     #[must_use]
     pub fn lacks(&self, path: &Path) -> bool {
         let Ok(within) = path.strip_prefix(&self.path) else { return false };
@@ -77,10 +78,11 @@ impl RootFolder {
     }
 
     /// Checks that a file that was not found at `path`, a path within the folder, is really lost.
-    /// It is lost if the folder is in place and not empty.
+    /// The file is lost if the folder is in place and not empty.
     ///
     /// # Errors
-    /// If the state of the folder says nothing about its files; the error names the folder.
+    /// If the state of the folder does not show whether the file is lost. The error names the
+    /// folder.
     pub fn check_lost(&self, path: &Path) -> io::Result<()> {
         if self.lacks(path) && self.has_shards() {
             return Ok(());
@@ -92,7 +94,8 @@ impl RootFolder {
         )))
     }
 
-    /// Accepts the folder in its current state, empty or missing: its contents are lost.
+    /// Accepts the folder in its current state, even if it is empty or missing. From then on, its
+    /// former contents count as lost.
     ///
     /// # Errors
     /// If the folder cannot be created, or another folder is in its place.
@@ -143,7 +146,7 @@ mod tests {
         assert!(!root.lacks(&missing));
         let refused = root.check_lost(&missing).unwrap_err().to_string();
         assert!(refused.starts_with(path.to_str().unwrap()), "{refused}");
-        // A mount point, even if files have been written to it.
+        // A mount point is not accepted, even if files have been written to it.
         fs::create_dir_all(path.join("ab")).unwrap();
         assert!(root.ensure().unwrap_err().to_string().contains("is a volume not mounted?"));
         assert!(!root.lacks(&missing) && root.check_lost(&missing).is_err());

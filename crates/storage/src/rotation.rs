@@ -1,4 +1,4 @@
-//! Rotation of `seal.key`: reseals all secrets with a new key, while no service uses the store.
+//! Rotation of `seal.key`: reseals all secrets with a new key. The service must be stopped.
 //!
 //! 1. The new key is written as `seal.key.next`. From then on, both keys can unseal secrets: see
 //!    [`super::Sealer::open`].
@@ -26,7 +26,7 @@ pub struct Resealed {
     pub rows: u64,
     /// Secrets sealed with the new key.
     pub secrets: u64,
-    /// Secrets and records that neither key can unseal. They are left unchanged.
+    /// Unreadable records, and secrets that neither key can unseal. They are left unchanged.
     pub unreadable: u64,
 }
 
@@ -116,7 +116,7 @@ impl Rotation {
     /// Completes the rotation by replacing the old key with the new one.
     ///
     /// # Errors
-    /// [`Error::Folder`]; the rotation is then still incomplete.
+    /// [`Error::Folder`]: the rotation is still incomplete.
     pub fn finish(self) -> Result<Resealed, Error> {
         let path = self.data.join(KEY_FILE);
         fs::rename(self.data.join(NEXT_FILE), &path)

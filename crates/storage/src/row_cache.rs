@@ -1,10 +1,10 @@
-//! The row cache: rows of the tree that are read often and change rarely, such as workflows.
-//! Reading them from the cache needs no blocking thread.
+//! The row cache: caches rows of the tree that are read often and change rarely, such as workflows.
+//! A read from the cache needs no blocking thread.
 //!
-//! The cache serves only rows that are absent from the memtable, with the values that the tree has
-//! for them. Only checkpoints change the tree, so [`RowCache::forget`] is called with the rows that
-//! a checkpoint has moved, before they leave the memtable. A reader whose row was moved during its
-//! read caches nothing.
+//! The cache is used only for rows that are absent from the memtable, and contains the values that
+//! the tree has for them. Only checkpoints change the tree, so [`RowCache::forget`] is called with
+//! the rows that a checkpoint has moved, before these rows leave the memtable. If a checkpoint
+//! moves a row while a reader reads it, the reader does not cache the row.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -28,7 +28,7 @@ const WIDTH: usize = 40;
 /// The number of unreadable ranges after which the rest of the store counts as unreadable.
 const RANGES_MAX: usize = 10_000;
 
-/// A range of unreadable rows, from one key up to, but not including, another key.
+/// A range of unreadable rows, from one key to another key (exclusive).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unreadable {
     pub from: Key,
@@ -55,9 +55,9 @@ impl fmt::Display for Unreadable {
 pub struct Wreck {
     /// The number of rows read, by table.
     pub rows: BTreeMap<String, u64>,
-    /// Losses, as sentences.
+    /// Descriptions of the losses, as sentences.
     pub faults: Vec<String>,
-    /// Damage that was repaired.
+    /// Descriptions of damage that was repaired.
     pub notes: Vec<String>,
 }
 
@@ -95,8 +95,8 @@ fn walk(
     }
 }
 
-/// Reads from `from` on, advancing `from` past every row. Skips and records each range whose end is
-/// known. The inner error says why the next row cannot be read.
+/// Reads from `from` on, advancing `from` past every row. Skips and records each unreadable range
+/// whose end is known. The inner error is the reason why the next row cannot be read.
 fn walk_from(
     moment: &Moment,
     from: &mut Vec<u8>,
@@ -128,8 +128,8 @@ fn walk_from(
     }
 }
 
-/// Returns an approximation of the first readable key after `from`: searches in steps that double,
-/// then bisects the last step.
+/// Returns an approximation of the first readable key after `from`. Searches in steps that double
+/// in size, then bisects the last step.
 fn next_readable(moment: &Moment, from: &[u8]) -> Option<Vec<u8>> {
     let is_readable = |key: &[u8; WIDTH]| {
         let next = tree::guarded(|| moment.range(Bound::Included(key)).next().transpose());
@@ -165,7 +165,7 @@ fn plus_bit(number: &[u8; WIDTH], bit: usize) -> Option<[u8; WIDTH]> {
     None
 }
 
-/// Returns a number between two numbers. `None` if there is none.
+/// Returns a number between two numbers, or `None` if there is no such number.
 fn midpoint(low: &[u8; WIDTH], high: &[u8; WIDTH]) -> Option<[u8; WIDTH]> {
     let mut sums = [0_u16; WIDTH];
     let mut carry = 0;
@@ -230,9 +230,10 @@ pub fn read(
     Ok(Wreck { rows, faults, notes })
 }
 
-/// Returns the log's rows to apply to a tree that contains the records up to `applied`: the rows of
-/// later records. If the tree has lost rows (`is_lossy`), the rows of all records are used, which
-/// restores the lost rows; but not if the log has gaps, since the tree may then have newer values.
+/// Returns the rows of the log that must be applied to a tree that contains the records up to
+/// `applied`. These are the rows of later records. If the tree has lost rows (`is_lossy`), the rows
+/// of all records are returned, which restores lost rows, unless the log has gaps: the tree may
+/// then have newer values than the log.
 fn log_rows(folder: &Path, applied: u64, is_lossy: bool) -> io::Result<(replay::Found, Rows)> {
     let read = |from: u64| {
         let mut rows = Rows::new();

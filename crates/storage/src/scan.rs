@@ -1,4 +1,4 @@
-//! Reads of many rows in key order: single pages, and scans of everything under a prefix.
+//! Reads many rows in key order: single pages, and scans of all rows under a prefix.
 
 use std::ops::Bound::{Excluded, Included};
 
@@ -12,9 +12,9 @@ use super::view::Moment;
 pub(crate) const PAGE_MAX: usize = 10_000;
 /// Rows per page of a scan, unless the caller chooses a limit.
 const SCAN_ROWS: usize = 1_000;
-/// A page of a scan ends with the row that reaches this many bytes.
+/// A page of a scan ends with the row at which the page reaches this many bytes.
 const SCAN_BYTES: usize = 1024 * 1024;
-/// Longer than the run of 0xff bytes that any key contains.
+/// Exceeds the length of every run of 0xff bytes in a key.
 const SUFFIX_MAX: usize = 64;
 
 /// A range of rows to read, in key order. All rows under a prefix are `Page::from(prefix)`.
@@ -91,8 +91,8 @@ impl Store {
 
 /// A read of all rows of a range in key order, with one page in memory.
 ///
-/// Each page is consistent, and is read when it is needed: rows that are written after the current
-/// page and before the next one is read are included, and rows that are deleted are not.
+/// Each page is consistent, and is read only when it is needed. So the scan reflects writes and
+/// deletions of rows that follow the current page, until the next page is read.
 #[derive(Debug)]
 pub struct Scan {
     store: Store,
@@ -194,8 +194,8 @@ mod tests {
         Key::table(Table::Lane).raw(&[number])
     }
 
-    /// Opens a store with a row under each number; the rows of neighboring tables are not part of
-    /// a scan.
+    /// Opens a store with a row under each number. Adds rows in neighboring tables, which a scan
+    /// must not return.
     async fn store_of(numbers: impl IntoIterator<Item = u8>) -> (tempfile::TempDir, Store) {
         let folder = tempfile::tempdir().unwrap();
         let options = Options { folder: folder.path().to_path_buf(), inline_bytes: 100 };

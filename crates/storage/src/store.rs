@@ -1,14 +1,14 @@
 //! The store's interface: a few operations that hide the engine.
 //!
-//! A commit is durable when [`Store::commit`] returns `Ok`. Reads that the memtable cannot serve
-//! run on blocking threads, with limited concurrency, and never on a thread that drives other
+//! A commit is durable when [`Store::commit`] returns `Ok`. If the memtable does not have a row, it
+//! is read on a blocking thread, with limited concurrency, and never on a thread that drives other
 //! tasks.
 //!
-//! Payload text up to 64 KiB is stored in its record. A leaf of the engine's tree has some 32 rows
-//! and must stay under a quarter of a segment, or the engine stores it in a separate file that it
-//! never syncs; hence [`super::tree::SEGMENT_BYTES`]. Cutting values into rows of 4 KiB with
-//! smaller segments would take more code and more rows for the same guarantee (`benches/store.rs`
-//! has the figures).
+//! Payload text up to 64 KiB is stored in its record. A leaf of the engine's tree has some 32 rows,
+//! and must be smaller than a quarter of a segment. Otherwise the engine stores the leaf in a
+//! separate file that it never syncs. [`super::tree::SEGMENT_BYTES`] is chosen accordingly. Cutting
+//! values into rows of 4 KiB with smaller segments would take more code and more rows for the same
+//! guarantee (`benches/store.rs` has the figures).
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -46,14 +46,14 @@ use orrery_runtime as runtime;
 use orrery_runtime::turns::{Turn, Turns};
 
 /// The format that this release writes. Since format 2, values in the tree may be packed; since
-/// format 3, rows are in blocks. Stores of earlier formats are read as they are.
+/// format 3, rows are in blocks. Stores in earlier formats are read without conversion.
 pub const FORMAT: u32 = 3;
 /// Maximum concurrent reads through one handle.
 const READERS: usize = 16;
 /// How often a commit that waits for memory requests a checkpoint.
 const ROOM_LOOK: Duration = Duration::from_millis(20);
-/// How often to check whether the writer has ended, for 10 seconds in total. A read in progress
-/// delays the end.
+/// The number of checks whether the writer has ended. They take 10 seconds in total. A read in
+/// progress delays the writer's end.
 const CLOSING_LOOKS: u32 = 10_000;
 const CLOSING_PAUSE: Duration = Duration::from_millis(1);
 
@@ -62,7 +62,7 @@ const CLOSING_PAUSE: Duration = Duration::from_millis(1);
 pub struct Options {
     /// The data folder; created with mode 0700 if missing.
     pub folder: PathBuf,
-    /// Maximum bytes of payload text that are stored in the payload's record.
+    /// Maximum size of a payload's text that is stored in its record, in bytes.
     pub inline_bytes: usize,
 }
 
@@ -93,7 +93,7 @@ pub(super) struct Shared {
     memory: Arc<Turns>,
     /// Payload files to delete once no backup needs them.
     pub(super) deferred: Mutex<DeferredDeletions<PayloadId>>,
-    /// Locked by an export, so that at most one export runs at a time.
+    /// Locked during an export, so that at most one export runs at a time.
     pub(super) exporting: Mutex<()>,
     /// Rows that are read often.
     cache: Arc<RowCache>,
@@ -112,13 +112,14 @@ pub(super) struct Shared {
     pub(super) faults: Arc<Faults>,
 }
 
-/// On drop of the last handle, waits until the writer has closed the store. A caller that then
-/// removes, moves or opens the folder can rely on the store not writing there anymore.
+/// On drop of the last handle, waits until the writer has closed the store. After that, the caller
+/// can remove, move or open the folder, because the store no longer writes to it.
 struct Closing(std::thread::JoinHandle<()>);
 
 impl Drop for Closing {
     fn drop(&mut self) {
-        // A hook can hold the last handle, which is then dropped on the writer's own thread.
+        // If a hook holds the last handle, it is dropped on the writer's own thread, which cannot
+        // wait for itself.
         if self.0.thread().id() == std::thread::current().id() {
             return;
         }
@@ -171,7 +172,8 @@ impl Store {
         )
     }
 
-    /// Opens a store whose writer receives only the test's commits.
+    /// Opens a store that makes no checkpoint before it closes, so that its writer receives only
+    /// the test's commits.
     #[cfg(any(test, feature = "test-support"))]
     pub fn open_without_checkpoints(options: &Options) -> Result<Self, Error> {
         Self::open_with(
@@ -353,8 +355,8 @@ impl Store {
         .await
     }
 
-    /// Returns the bytes under each key, and whether a row exists with the prefix given for the
-    /// key, in order, in one consistent read.
+    /// Returns, for each key in order, the bytes under the key and whether any row has the prefix
+    /// given for the key. All are read in one consistent read.
     ///
     /// # Errors
     /// As [`Store::get`].
@@ -390,8 +392,8 @@ impl Store {
         rows.iter().map(|row| Ok(writer::counter(row.as_deref())?)).collect()
     }
 
-    /// Makes the writes durable, all or none. When this returns `Ok`, they are on disk. Dropping
-    /// the future does not cancel the commit.
+    /// Makes all of the commit's writes durable, or none of them. When this returns `Ok`, they are
+    /// on disk. Dropping the future does not cancel the commit.
     ///
     /// # Errors
     /// [`Error::Conflict`] if a precondition does not hold, [`Error::Full`] for new work while the
@@ -449,11 +451,12 @@ impl Store {
         }
         let mut failure = self.shared.failure.clone();
         loop {
-            // A busy or closed writer does not need the request.
+            // If the writer is busy or closed, the request is not needed.
             let _begun = self.shared.writer_tx.try_send(Message::Freeze);
             tokio::select! {
                 turn = taking.as_mut() => return turn,
-                // The writer no longer writes anything, and reports this itself.
+                // The writer has stopped writing. It reports the failure when it receives the
+                // commit.
                 _ = failure.wait_for(Option::is_some) => return self.shared.memory.none(),
                 () = tokio::time::sleep(ROOM_LOOK) => {}
             }
@@ -461,7 +464,7 @@ impl Store {
     }
 
     /// Resolves with the reason when a write has failed. From then on, nothing is written, and the
-    /// process should exit. Everything acknowledged is on disk.
+    /// process should exit. All acknowledged commits are on disk.
     pub async fn failed(&self) -> String {
         let mut failure = self.shared.failure.clone();
         match failure.wait_for(Option::is_some).await {
@@ -487,7 +490,8 @@ impl Store {
     }
 
     /// Refuses new work while the disk is nearly full. [`Store::commit`] calls this for every
-    /// commit of new work; callers that write much before they commit also call it first.
+    /// commit of new work; callers that write large payloads before they commit also call it
+    /// beforehand.
     ///
     /// # Errors
     /// [`Error::Full`].
@@ -526,8 +530,8 @@ impl Store {
         let place = self.readers.take(1).await;
         let reading = tokio::task::spawn_blocking(move || {
             let read = read();
-            // Release the permit now, not when the reader resumes, which may have to wait for its
-            // turn.
+            // Release the permit now, since it may take a while until the reader's task is polled
+            // again.
             drop(place);
             read
         });

@@ -65,8 +65,8 @@ async fn dropping_the_last_handle_closes_the_store() {
     drop(other);
     let mark = Marker::read(&path).unwrap().unwrap();
     assert!(mark.record >= last && mark.rows_in_log == 0, "{mark:?}");
-    // A hook holds the last handle, on the writer's own thread; the lock shows when the store is
-    // closed.
+    // A hook on the writer's own thread holds the last handle. The folder's lock is released once
+    // the store is closed.
     let store = Store::open(&options(&folder)).unwrap();
     let (dropped, is_dropped) = std::sync::mpsc::channel();
     let handle = store.clone();
@@ -387,7 +387,7 @@ async fn commits_of_organization_with_many_rows_in_memory_wait_while_others_pass
             store.commit(put(&format!("large{number}"), value)).await.unwrap();
         }
     }));
-    // The organization gets its share, and no more, until the checkpoint ends.
+    // Until the checkpoint ends, the organization gets no more than its share of memory.
     while store.shared.memory.used() < 4 * MIB {
         assert!(futures_util::poll!(large.as_mut()).is_pending());
         tokio::task::yield_now().await;
@@ -398,7 +398,7 @@ async fn commits_of_organization_with_many_rows_in_memory_wait_while_others_pass
         assert!(futures_util::poll!(large.as_mut()).is_pending());
         assert!(store.shared.memory.used() < 5 * MIB);
     }
-    // A cancellation does not wait behind the work that it stops.
+    // A cancellation does not wait for the work that it stops.
     let mut cancellation = Commit::of_cancellation();
     cancellation.put_bytes(Key::table(Table::Workflow).text("cancelled"), b"1".to_vec());
     turns::on_behalf_of(first, store.commit(cancellation)).await.unwrap();

@@ -61,8 +61,8 @@ impl Shards {
 }
 
 impl Store {
-    /// Moves orphaned files that were written before this start into `lost`. Files of this run are
-    /// skipped. Run it once, after the start.
+    /// Moves orphaned files that were written before this start into `lost`. Files written since
+    /// this start are skipped. Call this once, after the start.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the disk cannot be read.
@@ -162,7 +162,7 @@ impl Store {
 }
 
 /// Whether the file may have been written before `started`. Ids of version 7 contain their creation
-/// time; for other ids, the store notes each id that it uses.
+/// time. Other ids do not, so the store notes each of them that it uses.
 fn may_be_old(id: PayloadId, started: PayloadId) -> bool {
     let version = id.bytes().get(6).map_or(0, |byte| byte >> 4);
     version != 7 || id < started

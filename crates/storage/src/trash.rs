@@ -1,9 +1,9 @@
 //! The trash: a sweep moves files to a folder `lost` within the folder that it cleans, and deletes
-//! them a week later. A sweep that would remove much more than a crash leaves behind removes
-//! nothing unless the operator accepts the loss.
+//! them a week later. A sweep that finds many more orphaned files than a crash can cause removes
+//! nothing, unless the operator accepts the loss.
 //!
-//! A sweep removes orphaned files. If files are orphaned because rows are missing (an older or
-//! damaged store), the week and this limit protect the data.
+//! If files are orphaned only because rows are missing (in an outdated or damaged store), this
+//! limit and the week in the trash protect the files.
 
 use std::fs;
 use std::io;
@@ -27,7 +27,7 @@ const DAY: usize = 10;
 #[derive(Debug, Clone, Copy)]
 pub struct SweepOptions {
     pub now: Timestamp,
-    /// Whether the operator accepts the removal of any number of files.
+    /// Whether the operator accepts the removal of an unlimited number of files.
     pub accepts_loss: bool,
 }
 
@@ -50,7 +50,7 @@ pub const fn may_take(unused: usize, total: usize) -> bool {
     unused <= SWEEP_FILES_MAX || unused <= share
 }
 
-/// Moves a file of `place` to the trash of `place`, keeping the file's name.
+/// Moves a file in the folder `place` to the trash of that folder, keeping the file's name.
 ///
 /// # Errors
 /// If the disk fails. The file then stays in place.
@@ -61,7 +61,8 @@ pub fn move_in(place: &Path, path: &Path, now: Timestamp) -> io::Result<()> {
     fs::rename(path, folder.join(name))
 }
 
-/// Returns the path of a trashed file of `place`. `None` if no trashed file has that name.
+/// Returns the path of a file in the trash of the folder `place`, or `None` if the trash contains
+/// no file with this name.
 #[must_use]
 pub fn find(place: &Path, name: &str) -> Option<PathBuf> {
     let days = fs::read_dir(place.join(LOST)).ok()?;
@@ -77,7 +78,7 @@ pub fn empty(place: &Path, now: Timestamp) -> io::Result<usize> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
         days => days?,
     };
-    // A day folder can be deleted when the end of its day is RETENTION ago.
+    // A day folder can be deleted once its day ended at least RETENTION ago.
     let last = now.before(RETENTION + Duration::from_secs(24 * 3600)).map(day);
     let mut removed = 0;
     for entry in days {

@@ -2,8 +2,8 @@
 //! record.
 //!
 //! Rows reach the tree only through checkpoints, in [`blocks`], one by one: a batch would make the
-//! engine roll its buffer twice. The engine's own background flush is off, because nothing relies
-//! on it and it would compete with the syncs of the log.
+//! engine roll its buffer twice. The engine's own background flush is disabled, because nothing
+//! relies on it and it would compete with the log's syncs.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,15 +22,17 @@ use orrery_runtime::new_id;
 
 /// The segment size of sled's log: a leaf of 32 rows of 64 KiB fits into a quarter of a segment.
 ///
-/// Sled's default is 512 KiB (`benches/store.rs`, `benches/README.md`, "store"). With values
-/// of 32 KiB, that default puts pages of the tree into separate files that are never synced (150
-/// files for 48 MiB), which rules it out. 8 MiB costs some 14 MiB more memory once a store has been
-/// filled, none while the store is empty, and 1.2 to 1.5 times the disk space.
+/// Sled's default is 512 KiB (`benches/store.rs`, `benches/README.md`, "store"). With values of 32
+/// KiB, that default puts pages of the tree into separate files that are never synced (150 files
+/// for 48 MiB), which rules it out. Segments of 8 MiB take some 14 MiB more memory once a store has
+/// been filled (none while it is empty), and 1.2 to 1.5 times the disk space.
 pub(crate) const SEGMENT_BYTES: usize = 8 * 1024 * 1024;
-/// The size of the engine's page cache. Further pages come from the system's cache. Compared with
-/// 32 MiB, this saves some 17 MiB after 300,000 executions, and no list is slower.
+/// The size of the engine's page cache. All other pages are read through the operating system's
+/// cache. Compared with 32 MiB, this saves some 17 MiB after 300,000 executions, and no list is
+/// slower.
 const CACHE_BYTES: u64 = 4 * 1024 * 1024;
-/// Retries while a previous store of this process releases its files, for ten seconds in total.
+/// The number of retries while a previous store of this process releases its files. They take ten
+/// seconds in total.
 const LET_GO_LOOKS: u32 = 1000;
 const LET_GO_PAUSE: Duration = Duration::from_millis(10);
 /// The number of epochs after which replaced pages are freed, since no thread can be reading them
@@ -106,8 +108,8 @@ fn put(db: &sled::Db, key: &Key, value: &[u8]) -> Result<(), Error> {
 /// Makes all puts durable, and verifies that the flush went through `durable`.
 pub(crate) fn flush(db: &sled::Db) -> Result<(), Error> {
     let before = durable::calls();
-    // Put a new value: the engine skips writing an unchanged value, and would have nothing to
-    // flush.
+    // Put a new value, because the engine skips writing an unchanged value and would then have
+    // nothing to flush.
     let start: RequestId = new_id();
     put(db, &started_key(), &start.bytes())?;
     db.flush().map_err(|error| Error::unavailable(&error))?;
@@ -116,8 +118,8 @@ pub(crate) fn flush(db: &sled::Db) -> Result<(), Error> {
 }
 
 /// Frees pages and buffers that were replaced by this thread or by finished threads of the engine.
-/// The engine frees them only while a thread keeps replacing other pages, so an idle engine would
-/// keep them, including the buffer of a segment.
+/// The engine frees them only while a thread replaces other pages. An idle engine would therefore
+/// keep them, including a buffer of the size of a segment.
 pub(crate) fn free_replaced() {
     for _ in 0..EPOCHS_TO_FREE {
         crossbeam_epoch::pin().flush();
@@ -129,7 +131,7 @@ fn store_key() -> Key {
     Key::table(Table::Meta).text("store")
 }
 
-/// The key of the last log record in the tree.
+/// The key of the row that contains the number of the last log record in the tree.
 fn applied_key() -> Key {
     Key::table(Table::Meta).text("applied")
 }
@@ -165,14 +167,15 @@ pub(crate) fn set_store(db: &sled::Db, store: StoreId) -> Result<(), Error> {
     put(db, &store_key(), &store)
 }
 
-/// The last log record such that its rows and all earlier rows are in the tree.
+/// Returns the number of the last applied log record: the rows of this record and of all earlier
+/// records are in the tree.
 pub(crate) fn applied(db: &sled::Db) -> Result<u64, Error> {
     let row = blocks::get(db, applied_key().as_bytes())?;
     Ok(row.and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_be_bytes))
 }
 
-/// Sets the last record in the tree. It is put after all rows of that record, since after a crash
-/// the engine retains a prefix of its writes.
+/// Sets the number of the last applied record. Call this only after all rows of that record were
+/// put: after a crash, the engine retains a prefix of its writes.
 pub(crate) fn set_applied(db: &sled::Db, number: u64) -> Result<(), Error> {
     put(db, &applied_key(), &number.to_be_bytes())
 }

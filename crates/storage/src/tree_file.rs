@@ -10,10 +10,12 @@
 //! page     its newest node, and the links after that: entries that were set or deleted
 //! ```
 //!
-//! A checksum locates a single damaged byte and its value, so such damage is repaired. If a page's
-//! latest message cannot be repaired, an older node is used, with the links after it.
+//! If a single byte is damaged, the checksum determines its position and its original value, so
+//! such damage is repaired. If a page's latest message cannot be repaired, an older node is used,
+//! with the links after it.
 //!
-//! Pages may overlap if the latest state of one is lost. Each key belongs to the page written last.
+//! Pages may overlap if the latest state of a page is lost. A key that is in several pages belongs
+//! to the page that was written last.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
@@ -30,10 +32,10 @@ const SEGMENT_HEADER: usize = 20;
 const HEADER_MAX: usize = 32;
 /// The size of a message's checksum.
 const CRC: usize = 4;
-/// The maximum length of a message with a guessed header and no message after it.
+/// The maximum length of a message whose header is guessed and that no other message follows.
 const GUESSED_MAX: usize = 1024 * 1024;
 
-/// The copy of a damaged file, stored next to it.
+/// The name of the copy of a damaged tree file, which is stored next to the original.
 pub(crate) const KEPT: &str = "db.damaged";
 
 /// The relevant kinds of messages.
@@ -55,7 +57,7 @@ pub(crate) type Take<'t> = dyn FnMut(&[u8], &[u8]) -> io::Result<()> + 't;
 pub(crate) struct Damage {
     pub offset: u64,
     pub bytes: u64,
-    /// Whether the checksum repaired the damage, so that nothing is lost.
+    /// Whether the damage was repaired by means of the checksum, so that nothing is lost.
     pub is_restored: bool,
     /// Whether an intact message follows the damage.
     pub is_followed: bool,
@@ -103,7 +105,7 @@ struct Page {
     freed: Option<u64>,
 }
 
-/// A node of the tree.
+/// A node in the tree.
 #[derive(Debug, Default)]
 struct Node {
     low: Vec<u8>,
@@ -114,8 +116,8 @@ struct Node {
     entries: Option<BTreeMap<Vec<u8>, Vec<u8>>>,
 }
 
-/// Reads every readable entry of the tree in `folder`, page by page, newest first. Each key is
-/// passed once.
+/// Reads every readable entry of the tree in `folder`, page by page, newest page first. Passes each
+/// key to `take` once.
 ///
 /// # Errors
 /// If the file cannot be opened, or `take` fails.
@@ -128,8 +130,8 @@ pub(crate) fn read(folder: &Path, take: &mut Take<'_>) -> io::Result<Found> {
     scan.read_pages(take)
 }
 
-/// Keeps a copy of a tree file whose end is damaged, since the engine truncates the file on
-/// opening. A damaged end without an intact message after it is a torn write and is not copied.
+/// Makes a copy of a tree file whose end is damaged, since the engine truncates the file when it
+/// opens it. A damaged end without an intact message after it is a torn write and is not copied.
 ///
 /// # Errors
 /// If the file cannot be read or copied.
@@ -151,7 +153,7 @@ pub(crate) fn keep_damaged(folder: &Path) -> io::Result<()> {
     let part = folder.join("db.part");
     let copied = copy_whole(&path, &part).and_then(|()| fs::rename(&part, &kept));
     copied.map_err(|error| {
-        // The partial copy may be what filled the disk.
+        // The partial copy may have filled the disk.
         drop(fs::remove_file(&part));
         let bytes = fs::metadata(&path).map_or(0, |file| file.len());
         let reason = format!(
@@ -169,7 +171,8 @@ fn copy_whole(from: &Path, to: &Path) -> io::Result<()> {
     File::open(to)?.sync_all()
 }
 
-/// Removes the copy once the store is open, since the log contains the damaged records.
+/// Removes the copy once the store is open: the open succeeded, so the log contains the damaged
+/// records.
 ///
 /// # Errors
 /// If the disk fails.
@@ -188,7 +191,7 @@ struct Scan {
 }
 
 impl Scan {
-    /// Returns the offsets of the two newest segments. The engine truncates only there.
+    /// Returns the offsets of the two newest segments. The engine truncates only these segments.
     fn newest_segments(&mut self) -> io::Result<Vec<u64>> {
         let mut numbered = Vec::new();
         let mut offset = 0;
@@ -232,7 +235,7 @@ impl Scan {
             }
             let next = (at + 1..used).find(|next| whole(bytes, *next, number).is_some());
             if next.is_none() && !is_torn_or_damaged(bytes, at, number) {
-                // From here on, nothing was written since this segment was last reused.
+                // Nothing has been written from this offset on since the segment was last reused.
                 return;
             }
             let restored = restore(bytes, at, number, next);
@@ -435,7 +438,7 @@ impl<'b> Reader<'b> {
     }
 }
 
-/// The offset of the zeros at the end of a segment, or an offset slightly after it.
+/// Returns the offset of the zeros at the end of a segment, or an offset slightly after it.
 fn used(bytes: &[u8]) -> usize {
     const ZEROS: [u8; 4096] = [0; 4096];
     let is_used = |chunk: &[u8]| !ZEROS.starts_with(chunk);
@@ -456,7 +459,7 @@ fn read_at_most(file: &File, offset: u64, length: usize) -> io::Result<Vec<u8>> 
     Ok(bytes)
 }
 
-/// The header at an offset, if there may be a message there.
+/// Returns the header at an offset if a message may begin there.
 fn header(bytes: &[u8], at: usize) -> Option<Header> {
     let own = bytes.get(at..)?;
     let (crc, rest) = own.split_first_chunk::<4>()?;
@@ -471,14 +474,15 @@ fn header(bytes: &[u8], at: usize) -> Option<Header> {
     is_within.then_some(Header { crc, kind, length, segment, page, bytes })
 }
 
-/// The header of an intact message of segment `number`.
+/// Returns the header of the message at `at` if it is an intact message of segment `number`.
 fn whole(bytes: &[u8], at: usize, number: u64) -> Option<Header> {
     let header = header(bytes, at).filter(|header| header.segment == number)?;
     let message = bytes.get(at..at + header.bytes + header.length)?;
     (check_sum(message, header.bytes) == header.crc).then_some(header)
 }
 
-/// The checksum of a message with a header of this size: over the body, then over the header.
+/// Returns the checksum of a message with a header of this size, computed over the body and then
+/// over the header.
 fn check_sum(message: &[u8], header: usize) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(message.get(header..).unwrap_or_default());
@@ -492,7 +496,7 @@ fn is_torn_or_damaged(bytes: &[u8], at: usize, number: u64) -> bool {
         || restore(bytes, at, number, None).is_some()
 }
 
-/// The end of a message according to its own header.
+/// Returns the end of a message according to its header.
 fn claimed_end(bytes: &[u8], at: usize) -> usize {
     header(bytes, at).map_or(bytes.len(), |header| at + header.bytes + header.length)
 }
@@ -542,14 +546,14 @@ fn put_right(message: &[u8], header: usize) -> Option<Vec<u8>> {
         put_right.get_mut(..CRC)?.copy_from_slice(&(stored ^ difference).to_le_bytes());
         return Some(put_right);
     }
-    // The bytes in the order of the checksum, reversed.
+    // All bytes, in the reverse of the order in which the checksum covers them.
     let body = (header..message.len()).rev();
     let places = (CRC..header).rev().chain(body);
     let mut found = None;
     for place in places {
         let (before, byte) = step_back(difference);
         if before == u32::from(byte) {
-            // The difference began at this byte.
+            // A change to this byte explains the difference.
             if found.replace((place, byte)).is_some() {
                 return None;
             }
@@ -581,7 +585,8 @@ const TABLE: [u32; 256] = {
     table
 };
 
-/// The state of a checksum before a zero byte, and the byte's index in the table.
+/// Returns the state of a checksum before it processed a zero byte, and the table index that the
+/// step used.
 fn step_back(state: u32) -> (u32, u8) {
     let top = state >> 24;
     let index = TABLE.iter().position(|entry| entry >> 24 == top).unwrap_or_default();

@@ -6,7 +6,7 @@ use super::key::Key;
 use super::record::{Record, decode};
 use super::store::Store;
 
-/// Maximum attempts at a change whose rows are changed concurrently. Each conflict means that
+/// Maximum attempts at a change when its rows are changed concurrently. Each conflict means that
 /// another change succeeded.
 pub const TRIES_MAX: usize = 100;
 
@@ -27,7 +27,7 @@ impl Store {
     /// `change` gets the record, or `None` if there is none. The commit is made on the condition
     /// that the row has not changed since it was read, and on the conditions in the commit that
     /// `change` returns. If one of them does not hold, `change` is called again with the current
-    /// record, so it must itself read the other rows on which its result depends.
+    /// record, so it must itself read any other rows on which its result depends.
     ///
     /// # Errors
     /// Errors of `change`; [`Error::Conflict`] after [`TRIES_MAX`] attempts; [`Error::Malformed`]

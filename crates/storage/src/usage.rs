@@ -1,8 +1,9 @@
-//! Payload usage: the bytes of stored payloads of each organization.
+//! Payload usage: how many bytes of payloads each organization stores.
 //!
-//! Each owner of payloads (an execution, a delivery) has a counter, and each organization has the
-//! sum. Both change in the commits that add and remove the payloads, so they agree after any crash.
-//! Amounts below [`RECORDED_FROM`] are not recorded, since a request alone can take as much.
+//! Each owner of payloads (an execution, a delivery) has a counter, and each organization has a
+//! counter of the sum. The commits that add and remove payloads change both counters, so the
+//! counters agree with the payloads after any crash. Amounts below [`RECORDED_FROM`] are not
+//! recorded, since a single request can take as much space anyway.
 
 use super::commit::{Commit, Expect};
 use super::error::Error;
@@ -57,7 +58,7 @@ impl Store {
         bytes
     }
 
-    /// Adds to `commit` the removal of all payloads of these owners. The commit fails with
+    /// Adds to `commit` the release of the recorded bytes of these owners. The commit fails with
     /// [`Error::Conflict`] if a concurrent commit has already done this.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! The merged view: the memtable's layers over the tree, as one ordered, consistent map.
+//! The merged view: merges the memtable's layers and the tree into one ordered, consistent map.
 
 use std::cmp::Ordering;
 use std::ops::Bound;

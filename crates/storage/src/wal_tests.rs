@@ -33,7 +33,7 @@ fn key(name: &str, number: u64) -> Key {
     Key::table(Table::Facet).text(name).number_largest_first(number)
 }
 
-/// Creates the commit `number`, from 1.
+/// Creates the commit `number`; numbers begin at 1.
 fn commit(number: u64) -> Commit {
     let mut commit = Commit::new();
     for side in ["a", "z"] {
@@ -79,7 +79,7 @@ async fn rows(store: &Store) -> (u64, BTreeMap<Key, Vec<u8>>) {
     (count, rows)
 }
 
-/// Copies of a data folder, each as a crash at a given point would leave it.
+/// Copies of a data folder. Each is what would remain after a crash at a given point.
 #[derive(Default)]
 struct Images {
     /// The number of copies still wanted at each point.
@@ -234,7 +234,7 @@ async fn wal_overwritten_rows_never_reach_tree() {
     assert_eq!(rows(&store).await, (100, expected(100)));
     drop(tree);
     store.close().await;
-    // Closing leaves all rows in the tree, and an empty log.
+    // After closing, all rows are in the tree and the log is empty.
     let log = fs::read_dir(folder.path().join("store/log")).unwrap();
     let bytes: u64 = log.map(|entry| entry.unwrap().metadata().unwrap().len()).sum();
     assert!(bytes <= 512 * 1024, "{bytes}");
@@ -413,7 +413,7 @@ async fn store_open_refuses_rolled_back_parts() {
     copy_folder(&old.path().join("store"), &folder.path().join("store"));
     let said = refusal(folder.path());
     assert!(said.contains("its store is older than it was"), "{said}");
-    // The store opens once the operator has deleted the marker.
+    // The store opens once the marker is deleted.
     fs::remove_file(folder.path().join(marker::FILE)).unwrap();
     assert_eq!(rows(&usual(folder.path()).unwrap()).await, (1, expected(1)));
     // Replace only the tree, or only the log.

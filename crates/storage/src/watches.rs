@@ -1,8 +1,8 @@
 //! Watches: notifications that rows under a prefix have changed, without the rows' contents.
 //!
 //! The writer marks watches once a commit is durable and visible, and never waits for a watcher:
-//! several changes between two reads of a watch are reported once. The cost of a commit depends on
-//! its rows, not on the number of watches.
+//! several changes between two reads of a watch are reported as one. The cost of a commit depends
+//! on its rows, not on the number of watches.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use super::key::Key;
 use super::memtable::Rows;
 
-/// Maximum prefixes per watch, since each prefix has a bit.
+/// Maximum prefixes per watch. Each prefix takes one bit of a 32-bit number.
 pub(crate) const PREFIXES_MAX: usize = 32;
 /// Maximum concurrent watches.
 const WATCHES_MAX: usize = 1024;
@@ -25,7 +25,7 @@ struct Marks {
     notify: Notify,
 }
 
-/// A watch, and the bit of one of its prefixes.
+/// A watch, and the bit that represents one of its prefixes.
 #[derive(Debug)]
 struct Watcher {
     number: u64,

@@ -1,11 +1,11 @@
 //! The writer: the only thread that changes the store.
 //!
 //! The writer takes commits from a bounded channel and merges the waiting commits into one group;
-//! under load, it waits briefly for more (`pace`). Preconditions and counters see every commit that
-//! was merged earlier. The group becomes one log record, is synced once and becomes visible as a
-//! whole; then the writer calls the hooks of the commits in order, and returns their results. The
-//! writer never retries: when the disk fails, every waiting commit fails with the reason, and the
-//! store accepts no more commits.
+//! under load, it waits briefly for more (`pace`). Preconditions and counters take into account
+//! every commit that was merged earlier. The group becomes one log record, which is synced once;
+//! all rows of the group become visible at once. Then the writer calls the hooks of the commits in
+//! order, and returns the commits' results. The writer never retries: when the disk fails, every
+//! waiting commit fails with the reason, and the store accepts no more commits.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -40,7 +40,7 @@ use orrery_runtime::{self as runtime, Clock};
 pub(crate) const QUEUE: usize = 4096;
 /// Maximum commits per group.
 const GROUP_COMMITS_MAX: usize = 256;
-/// Maximum bytes per group, unless a single commit has more.
+/// Maximum bytes per group, unless a single commit is larger.
 const GROUP_BYTES_MAX: usize = 1024 * 1024;
 
 /// A message to the writer.
@@ -51,8 +51,8 @@ pub(crate) enum Message {
         turn: Turn,
         done: oneshot::Sender<Result<(), Error>>,
     },
-    /// Sets the stream that also receives all writes, or removes it. The reply contains whether
-    /// there was a stream before, and the number of the last log record.
+    /// Sets the stream that receives a copy of all writes, or removes it. The reply contains
+    /// whether there was a stream before, and the number of the last log record.
     SetChangeStream {
         change_stream: Option<ChangeStream>,
         done: oneshot::Sender<(bool, u64)>,
@@ -81,7 +81,7 @@ pub(crate) struct Writer {
     pub log: Log,
     pub store: StoreId,
     pub data: PathBuf,
-    /// Released last, so that a process or thread that waits for the lock finds a closed store,
+    /// Released last. So when another process or thread acquires the lock, the store is closed,
     /// even if a hook held the last handle.
     pub lock: Arc<FolderLock>,
     pub inbox: mpsc::Receiver<Message>,
@@ -145,7 +145,7 @@ impl Writer {
                 None => {}
                 Some(Message::SetChangeStream { change_stream, done }) => {
                     let before = std::mem::replace(&mut self.change_stream, change_stream);
-                    // If the requester has been dropped, so has the receiver of the stream.
+                    // If the requester no longer exists, neither does the receiver of the stream.
                     let _gone = done.send((before.is_some(), self.log.number()));
                 }
                 Some(Message::Seal) => self.seal(),
@@ -159,7 +159,7 @@ impl Writer {
         self.close();
     }
 
-    /// Merges the waiting commits, up to the first message of another kind, which is returned.
+    /// Merges the waiting commits, up to the first message of another kind. Returns that message.
     fn gather(&mut self, first: Message, now: Instant) -> (Option<Message>, Rows, Waiting) {
         let mut rows = Rows::new();
         let mut waiting = Waiting::new();
@@ -204,7 +204,7 @@ impl Writer {
         (None, rows, waiting)
     }
 
-    /// Checks a commit against everything before it, and adds all or none of its rows.
+    /// Checks a commit against all earlier commits, and adds all of its rows or none.
     fn merge(&self, commit: Commit, overlay: &mut Rows) -> Result<usize, Error> {
         if let Some(reason) = self.failure.borrow().as_ref() {
             return Err(Error::Unavailable { reason: reason.clone() });
@@ -251,7 +251,7 @@ impl Writer {
         Ok(bytes)
     }
 
-    /// Adds to a counter, on top of earlier additions in the same commit. Returns the sum.
+    /// Adds to a counter, including earlier additions in the same commit. Returns the sum.
     fn count(
         &self,
         key: Key,
@@ -323,7 +323,7 @@ impl Writer {
         self.view.memtable.publish(number, rows);
         touched.into_iter().for_each(Touched::mark);
         if self.progress.wrote(number, is_seal) && !is_seal {
-            // The checkpoint thread ends after the writer, so it receives the message.
+            // The checkpoint thread runs until the writer has ended, so it receives the message.
             let _running = self.jobs.send(Job::Dirty);
         }
         Ok(())
@@ -345,7 +345,7 @@ impl Writer {
 
     fn seal(&mut self) {
         if !self.has_failed() && !self.progress.is_sealed() {
-            // On failure, `append` records the reason for all callers.
+            // If this fails, `append` records the reason for all callers.
             let _noted = self.append(Rows::new(), true);
         }
     }
@@ -377,7 +377,7 @@ impl Writer {
         self.progress.wait();
         self.freeze();
         self.progress.wait();
-        // Of these fields, the first is dropped last.
+        // These variables are dropped in reverse order, so the lock is released last.
         let Self { lock: _lock, view, mut log, store, data, failure, jobs, checkpoints, .. } = self;
         drop(jobs);
         let _aborts_on_panic = checkpoints.join();
@@ -401,7 +401,8 @@ impl Writer {
                 "failed to close the store completely; the next start reads its log"
             );
         }
-        // Drop the engine last, because the next process that opens the store waits for it.
+        // Drop the engine after everything else, because the next process that opens the store
+        // waits for the engine.
         drop(log);
         drop(view);
     }
@@ -417,7 +418,7 @@ pub(crate) fn counter(row: Option<&[u8]>) -> Result<i64, Malformed> {
     Ok(i64::from_be_bytes(bytes))
 }
 
-/// Returns the result of a commit. The commit stands even if its caller no longer waits.
+/// Returns the result of a commit. The commit remains valid even if its caller no longer waits.
 fn answer(done: oneshot::Sender<Result<(), Error>>, outcome: Result<(), Error>) {
     if done.send(outcome).is_err() {
         tracing::trace!("the caller of a commit no longer waits for it");

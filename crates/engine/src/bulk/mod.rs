@@ -1,6 +1,6 @@
-//! Bulk jobs: durable background jobs that act on each selected execution separately. A job's row
-//! stores its progress. An act that must not be repeated updates the row in the same commit; any
-//! other act updates it in a separate commit.
+//! Bulk jobs: durable background jobs that perform an action on each selected execution separately.
+//! A job's row stores its progress. If an action must not be repeated, the same commit performs the
+//! action and updates the row. After any other action, a separate commit updates the row.
 
 mod work;
 
@@ -23,7 +23,7 @@ const KEPT_MAX: usize = 100;
 pub(crate) struct Jobs {
     /// Notified when a job starts.
     started: Notify,
-    /// Held while a job starts, so that [`RUNNING_MAX`] holds.
+    /// Locked while a job starts, so that concurrent starts cannot exceed [`RUNNING_MAX`].
     starting: tokio::sync::Mutex<()>,
 }
 
@@ -45,7 +45,7 @@ fn open_job(id: JobId) -> Key {
     open_jobs().id(id)
 }
 
-/// Writes a job's new state, on the condition that its row is unchanged.
+/// Adds a job's new state to the commit, on the condition that the job's row is unchanged.
 fn put(commit: &mut Commit, before: Vec<u8>, next: &Job) -> Result<(), storage::Error> {
     let key = job(next.organization, next.id);
     commit.expect(Expect::Equal(key.clone(), before));
@@ -57,7 +57,7 @@ fn put(commit: &mut Commit, before: Vec<u8>, next: &Job) -> Result<(), storage::
 }
 
 impl Engine {
-    /// Starts a job. `beside` is written in the same commit.
+    /// Starts a job. The writes in `beside` are part of the same commit.
     ///
     /// # Errors
     /// [`Error::TooManyJobs`], [`Error::HeldBack`], [`Error::Storage`]: no job is created.
@@ -102,8 +102,8 @@ impl Engine {
         self.inner.store.read(&job(organization, id)).await?.ok_or(Error::NotFound)
     }
 
-    /// Cancels a job. Acts that it has already performed are not undone. An ended job is returned
-    /// unchanged.
+    /// Cancels a job. Actions that the job has already performed are not undone. If the job has
+    /// ended, returns it unchanged.
     ///
     /// # Errors
     /// As [`Engine::job`].

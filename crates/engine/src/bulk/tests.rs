@@ -1,5 +1,5 @@
-//! Bulk jobs on the real executor: each execution is acted on exactly once, no matter when the
-//! process dies.
+//! Tests bulk jobs on the real executor: the action is performed on each execution exactly once, no
+//! matter when the process dies.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -97,7 +97,8 @@ async fn redrives(process: &Process) -> BTreeMap<ExecutionId, usize> {
     found
 }
 
-/// A job reads its executions page by page, so one may be deleted before its turn.
+/// A job reads its executions page by page, so an execution may be deleted after it was read and
+/// before the job redrives it.
 #[test]
 fn execution_deleted_after_it_was_read_is_not_redriven() {
     let folder = tempfile::tempdir().unwrap();
@@ -136,7 +137,7 @@ fn bulk_redrive_survives_crash_after_any_commit_and_redrives_each_once() {
         runtime().block_on(async {
             let process = start(&folder).await;
             match process.engine.job(ORGANIZATION.into(), job.id).await {
-                // The job was never accepted.
+                // The process died before the job was accepted.
                 Err(Error::NotFound) => assert!(redrives(&process).await.is_empty()),
                 found => {
                     found.unwrap();

@@ -1,4 +1,5 @@
-//! The bulk job worker: performs a few acts of each job in turn, one act at a time.
+//! The bulk job worker: the jobs take turns, and in each turn the worker performs a few actions,
+//! one at a time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use orrery_runtime::{Recurring, new_id};
 use orrery_storage::Commit;
 use orrery_storage::record::{decode, encode};
 
-/// Maximum acts of one job per turn.
+/// Maximum number of actions that a job performs per turn.
 const TURN: usize = 50;
 /// Page size when counting executions.
 const COUNT_PAGE: usize = 500;
@@ -31,9 +32,9 @@ enum Turn {
     Later,
 }
 
-/// The result of an act.
+/// The result of an action on one execution.
 enum Act {
-    /// The act and the job's new row are committed.
+    /// The action and the job's new row are committed together.
     Committed(Box<Job>),
     Done,
     Failed,
@@ -140,7 +141,7 @@ impl Inner {
         }
         if found.more_after.is_some() && job.left() > 0 {
             if found.executions.is_empty() {
-                // A long stretch of the history had no match, so save the position.
+                // The search stopped at its limit without a match, so save its position.
                 job.cursor = found.more_after;
                 let _written_or_cancelled = self.write_job(row, &job).await?;
             }
@@ -233,11 +234,11 @@ fn is_held_back(inner: &Inner) -> bool {
     inner.held_back.since().is_some()
 }
 
-/// Converts the result of an act. Transient errors are retried.
+/// Converts the result of an action. Transient errors are retried.
 fn act_of(acted: Result<Act, Error>) -> Result<Act, Error> {
     match acted {
         Ok(act) => Ok(act),
-        // The job's row has changed, so the job is read again.
+        // If the job's row has changed, the job is read again.
         Err(Error::Storage(error)) if error.is_final() => Ok(Act::Failed),
         Err(
             Error::QueueFull { .. }

@@ -29,11 +29,12 @@ use orrery_storage::{Page, Store};
 use orrery_wire::execution::{Shown, Waiting};
 use orrery_wire::{self as wire, Text, Time};
 
-/// Maximum bytes of step inputs and outputs in one detail. Payloads beyond the limit are omitted,
-/// in the order of the definition, and `metadata.omitted` is set.
+/// Maximum bytes of step inputs and outputs in one detail. Payloads are included in the order of
+/// the definition. A payload that exceeds the remaining bytes is omitted, and the step's
+/// `metadata.omitted` is set.
 const DETAIL_BYTES_MAX: u64 = 16 << 20;
 
-/// Validity of a step's link after the latest possible end of the wait.
+/// How long a step's link remains valid after the latest possible end of the wait.
 const LINK_GRACE: Duration = Duration::from_secs(3600);
 
 /// A workflow execution and its detail (`docs/spec/workflows.md`, "Execution detail").
@@ -75,7 +76,7 @@ pub(crate) struct Views {
 }
 
 impl Views {
-    /// Returns a workflow execution with its plan, if that is still stored, and its outer steps.
+    /// Returns a workflow execution, its plan if the plan is still stored, and its outer steps.
     pub(super) async fn read_workflow(
         &self,
         organization: OrganizationId,
@@ -92,7 +93,7 @@ impl Views {
     }
 
     /// Returns the execution, and its steps if they are in memory. Waits for a change in progress,
-    /// but only for a short time; then returns the last committed state.
+    /// but only for a short time, after which it returns the last committed state.
     pub(super) async fn read_state(
         &self,
         organization: OrganizationId,
@@ -169,7 +170,7 @@ impl Views {
     }
 
     /// Whether the execution's organization owns the workflow. Other organizations do not see the
-    /// step inputs, because the workflow's owner wrote them.
+    /// inputs of steps, because the workflow's owner wrote these inputs.
     pub(crate) async fn is_own_workflow(&self, execution: &Execution) -> Result<bool, Error> {
         Ok(self.owner_of(execution).await? == Some(execution.organization))
     }
@@ -254,8 +255,8 @@ impl Views {
         waiting
     }
 
-    /// Returns the URL that delivers the event a step is waiting for. It expires [`LINK_GRACE`]
-    /// after the latest possible end of the wait.
+    /// Returns the URL that delivers the event for which a step is waiting. It expires
+    /// [`LINK_GRACE`] after the latest possible end of the wait.
     pub(crate) fn resume_url(
         &self,
         organization: OrganizationId,

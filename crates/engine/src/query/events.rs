@@ -1,9 +1,10 @@
 //! Event logs: the events of a running prediction or workflow execution, for clients that follow
-//! it.
+//! the execution.
 //!
-//! A log is created when a client follows an execution or when its model reports something, and
-//! begins with a replay of the execution's history. Logs are bounded and in memory only; the stored
-//! execution contains everything that is lost with them. The engine never waits for a follower.
+//! A log is created when a client follows an execution or when the execution's model reports
+//! progress. It begins with a replay of the execution's history. Logs are limited in size and in
+//! memory only; if a log is lost, the stored execution still contains the execution's state. The
+//! engine never waits for a follower.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -57,7 +58,7 @@ pub(crate) struct EventLog {
     /// Distinguishes this log from other logs of the same execution, for example after a restart.
     epoch: String,
     state: Mutex<State>,
-    /// The number of the newest event, and whether it is the last.
+    /// The number of the newest event, and whether the log is closed.
     newest: watch::Sender<(u64, bool)>,
     /// Bytes in all logs.
     all_bytes: Arc<AtomicUsize>,
@@ -86,7 +87,7 @@ impl EventLog {
         log
     }
 
-    /// Adds the events that the execution's record already implies.
+    /// Adds the events that are evident from the execution's record.
     fn replay(&self, execution: &Execution) {
         let at = execution.created_at.into();
         let status = Status::Created.word(execution.kind());
@@ -119,7 +120,7 @@ impl EventLog {
         });
     }
 
-    /// Closes the log when the execution has ended; later events are ignored.
+    /// Closes the log because the execution has ended. Later events are ignored.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.ended = true;
@@ -191,10 +192,10 @@ pub(crate) struct EventLogs {
 }
 
 impl EventLogs {
-    /// Whether there are no logs at all, so that lookups can be skipped.
+    /// Whether there are no logs. In that case, callers can skip lookups.
     #[must_use]
     pub(crate) fn is_empty(&self) -> bool {
-        // Every log has at least its first event.
+        // Every log contains at least its first event, so the total is 0 only if there are no logs.
         self.all_bytes.load(Ordering::Relaxed) == 0
     }
 
@@ -222,7 +223,7 @@ impl EventLogs {
     }
 }
 
-/// The logs and events of a run while its execution is in memory.
+/// The text logs and the event log of an execution, while the execution is in memory.
 #[derive(Debug, Default)]
 pub(crate) struct RunProgress {
     logs: Mutex<Option<String>>,
@@ -230,13 +231,13 @@ pub(crate) struct RunProgress {
 }
 
 impl RunProgress {
-    /// Returns the logs of the running attempt.
+    /// Returns the text logs of the running attempt.
     #[must_use]
     pub(crate) fn logs(&self) -> Option<String> {
         self.logs.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Takes the logs of the ended attempt; the next attempt begins with empty logs.
+    /// Takes the text logs of the ended attempt. The next attempt begins with empty logs.
     #[must_use]
     pub(crate) fn take_logs(&self) -> Option<String> {
         self.logs.lock().unwrap_or_else(PoisonError::into_inner).take()
@@ -259,8 +260,8 @@ impl RunProgress {
 #[derive(Debug)]
 pub(crate) struct RunProgressSink {
     pub run_progress: Arc<RunProgress>,
-    /// The registry in which the log is created, and the execution as of the start of the attempt.
-    /// If `None`, only the text logs are collected.
+    /// The registry in which the event log is created, and the execution as of the start of the
+    /// attempt. If `None`, only text logs are collected.
     pub event_logs: Option<(Arc<EventLogs>, Arc<Execution>)>,
 }
 
@@ -280,8 +281,8 @@ impl Progress for RunProgressSink {
         if text.is_empty() {
             return;
         }
-        // Push the event first: a new event log must begin with the text logs of earlier attempts
-        // only.
+        // Push the event before adding the text, because a new event log must begin with the text
+        // logs of earlier attempts only.
         self.push(|attempt| wire::Event::Log { text, attempt });
         let mut logs = self.run_progress.logs.lock().unwrap_or_else(PoisonError::into_inner);
         append_logs(&mut logs, Some(text.to_owned()));

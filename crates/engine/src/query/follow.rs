@@ -1,4 +1,5 @@
-//! Following a prediction: access to its event log while it is queued, running or ended.
+//! Following a prediction: gives access to the prediction's event log while it is queued or
+//! running, and after it has ended.
 
 use std::sync::Arc;
 
@@ -54,7 +55,8 @@ impl Engine {
         let inner = &self.inner;
         let logs = inner.news.event_logs();
         let active = inner.active.get_or_insert(id);
-        // Read under the state's lock, because state changes add their events under the same lock.
+        // Read the state while it is locked, because state changes add their events under the same
+        // lock.
         let mut state = active.state.lock().await;
         let execution = &inner.loaded(&mut state, organization, id).await?.execution;
         if execution.prediction().is_none() {
@@ -74,7 +76,7 @@ impl Engine {
         self.inner.tasks.stopping().await;
     }
 
-    /// Returns the logs of the running attempt so far, without its output.
+    /// Returns the text logs of the running attempt so far, without the attempt's output.
     #[must_use]
     pub fn logs_so_far(&self, id: ExecutionId) -> Option<String> {
         self.inner.active.find(id)?.run_progress.logs()

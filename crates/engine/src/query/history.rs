@@ -1,10 +1,10 @@
 //! The history of an organization: predictions, workflow executions and chat router calls in one
 //! list, newest first, with any combination of filters.
 //!
-//! The module `indexes` maps filters to indexes. The cost of a page is its rows plus the seeks
-//! between the indexes of its filters, at most [`SEEKS_MAX`]. A page that reaches this limit ends
-//! early, and the next page resumes there. New rows sort before all later pages, so older rows are
-//! neither listed twice nor skipped.
+//! The module `indexes` maps filters to indexes. The cost of a page is the number of its rows plus
+//! the seeks in the indexes of the filters, at most [`SEEKS_MAX`]. A page that reaches this limit
+//! ends early, and the next page resumes there. New rows sort before all pages that follow, so no
+//! older row is listed twice or skipped.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use orrery_domain::waits_for::WaitsFor;
 use orrery_storage::record::decode;
 use orrery_storage::{Index, Key, Search};
 
-/// Maximum index seeks per page; that many take some tens of milliseconds.
+/// Maximum number of index seeks per page. This many seeks take some tens of milliseconds.
 const SEEKS_MAX: usize = 50_000;
 /// Maximum number of lanes scanned per status: an organization cannot have more workflows than
 /// this.
@@ -40,7 +40,7 @@ pub struct Filter {
     pub workflow: Option<WorkflowId>,
     /// Matches executions started by steps of this execution.
     pub parent: Option<ExecutionId>,
-    /// Matches workflow runs that are waiting for this.
+    /// Matches workflow runs that are waiting for this kind of event.
     pub waits_for: Option<WaitsFor>,
     /// Matches executions created at or after this time.
     pub from: Option<Timestamp>,
@@ -67,7 +67,8 @@ pub struct FirstPage {
 }
 
 impl Filter {
-    /// Checks a row found through the indexes against the current state of its execution.
+    /// Whether an execution that was found through the indexes matches the filter in its current
+    /// state.
     fn matches(&self, execution: &Execution) -> bool {
         let has_status = self
             .standings
@@ -80,8 +81,8 @@ impl Filter {
             && self.to.is_none_or(|to| created < to)
     }
 
-    /// Returns the requested statuses as index prefixes and required row values. Statuses that
-    /// share a prefix appear once.
+    /// Returns the requested statuses, each with the value that its index rows must have.
+    /// Unfinished statuses share an index prefix, so they are returned as one entry.
     fn statuses(&self) -> Option<Vec<(Kind, Status, Option<u8>)>> {
         let standings = self.standings.as_ref()?;
         let mut found = Vec::new();
@@ -134,10 +135,10 @@ impl Engine {
         };
         let mut executions = Vec::new();
         loop {
-            // One more than requested, to detect whether there is a next page.
+            // Search for one execution more than requested, to detect whether there is a next page.
             search.limit = limit.saturating_add(1).saturating_sub(executions.len());
             let found = inner.store.search(search.clone()).await?;
-            // Rows that turn out not to match count toward the limit as well.
+            // Rows whose executions turn out not to match count toward the limit as well.
             search.max_seeks =
                 search.max_seeks.saturating_sub(found.seeks.max(found.ids.len()).max(1));
             for execution in inner.current_executions(organization, &found.ids).await? {
@@ -157,8 +158,8 @@ impl Engine {
         }
     }
 
-    /// Skips the newest `offset` matches and returns up to `limit` matches after them, plus the
-    /// number of matches, counted up to `of`.
+    /// Skips the newest `offset` matches and returns up to `limit` matches after these. Also
+    /// returns the number of matches, counted up to `of`.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -194,7 +195,8 @@ impl Engine {
 }
 
 impl Inner {
-    /// Groups of indexes: an execution matches if each group has an index that contains it.
+    /// Returns the groups of indexes for a search: an execution matches if each group has an index
+    /// that contains the execution.
     async fn groups(
         &self,
         organization: OrganizationId,
@@ -233,8 +235,8 @@ impl Inner {
         Ok(groups)
     }
 
-    /// Returns the executions in their current state: running ones from memory, the others from the
-    /// store.
+    /// Returns the executions in their current state: running executions from memory, all others
+    /// from the store.
     async fn current_executions(
         &self,
         organization: OrganizationId,

@@ -1,10 +1,10 @@
-//! The indexes of an organization's executions, each newest first: by status and lane (that is, the
-//! model or workflow), by error class, by fallback model, and by the workflow and execution that
-//! ran a prediction as a step.
+//! The indexes of an organization's executions, each newest first: by status and lane (that is, by
+//! model or workflow), by error class, by fallback model, and by the workflow and the execution in
+//! which a prediction ran as a step.
 //!
 //! Every filter is a combination of these indexes and a time range, which maps to a range of ids;
-//! `storage::index_intersection` intersects them. Rows are written in the commits that create and
-//! change the execution. Most executions have a single row, which keeps creation cheap.
+//! `storage::index_intersection` computes the intersection. Rows are written in the commits that
+//! create and change the execution. Most executions have a single row, which keeps creation cheap.
 
 use crate::rows::{self, byte_of};
 use orrery_domain::agent;
@@ -20,9 +20,10 @@ pub enum Attribute<'a> {
     /// calls and decisions are not queued in a model's lane, so they are indexed under both models.
     Model(&'a str),
     ErrorClass(ErrorClass),
-    /// The workflow that ran the prediction as a step.
+    /// The workflow in which the prediction ran as a step.
     StepOfWorkflow(WorkflowId),
-    /// The execution that ran the prediction as a step, or whose step started the execution.
+    /// The execution in which the prediction ran as a step, or the execution whose step started
+    /// this execution.
     Parent(ExecutionId),
 }
 
@@ -100,14 +101,14 @@ pub fn rows_of(execution: &Execution) -> Vec<(Key, Vec<u8>)> {
     found
 }
 
-/// Returns the status row of an execution. The row's lane is the lane of the requested model,
-/// regardless of which fallback model the execution is waiting for or ended with.
+/// Returns the status row of an execution. The row's lane is the lane of the requested model, even
+/// if the execution is waiting for a fallback model or ended with one.
 fn status_row(execution: &Execution, status: Status) -> Key {
     let lane = match (execution.prediction().map(Prediction::requested_model), execution.workflow())
     {
         (Some(model), _) => lane_of_model(model),
         (None, Some(run)) => lane_of_workflow(run.workflow),
-        // The number of session lanes is unbounded, so the indexes treat them as one.
+        // The number of session lanes is unbounded, so the indexes treat all of them as one lane.
         (None, None) if execution.agent().is_some() => agent::LANE.to_owned(),
         (None, None) => execution.lane(),
     };

@@ -1,9 +1,9 @@
 //! Lists of a workflow's executions, newest first, with exact totals.
 //!
-//! They are served from counted lists, in which any page is one read: one list of all executions,
-//! and one list per final status, ordered by completion. Unfinished executions have a separate
-//! index, in which the cost of a page grows with its offset. Executions triggered in bulk are few,
-//! so they are read directly.
+//! Most pages come from counted lists, in which any page takes one read: one list of all
+//! executions, and one list per final status, ordered by completion. Unfinished executions have a
+//! separate index, in which the cost of a page grows with its offset. The executions of one bulk
+//! trigger are few, so all of them are read.
 
 use crate::rows::{self, Standing};
 use crate::{Engine, Error};
@@ -41,8 +41,8 @@ impl Engine {
         let list = match query.standing {
             None => rows::of_workflow(organization, workflow),
             Some(Standing::Unfinished) => {
-                // Unfinished executions: all executions ever appended to the full list, minus those
-                // in the other lists.
+                // The number of unfinished executions is the number of rows ever appended to the
+                // list of all executions, minus the rows ever appended to the other lists.
                 let ended = [Standing::Completed, Standing::Failed, Standing::Cancelled];
                 let ended = ended.map(|standing| rows::ended(&standings, standing));
                 let all = rows::of_workflow(organization, workflow);
@@ -66,7 +66,7 @@ impl Engine {
         Ok((self.read_all(organization, &ids).await?, total))
     }
 
-    /// Returns the ids at the ends of an index's keys, after the query's offset.
+    /// Returns the ids in which the keys of an index end, after skipping the query's offset.
     async fn newest(&self, index: &Key, query: Query) -> Result<Vec<ExecutionId>, Error> {
         let mut skip = usize::try_from(query.offset).unwrap_or(usize::MAX);
         let mut ids = Vec::new();

@@ -1,5 +1,6 @@
-//! Events of a workflow execution for its followers: when steps begin, wait and end, and when the
-//! execution is paused or resumed. The events of a commit are published once the commit is durable.
+//! Publishes the events of a workflow execution to its followers: when steps begin, wait and end,
+//! and when the execution is paused or resumed. The events that a commit causes are published once
+//! the commit is durable.
 
 use std::sync::Arc;
 
@@ -35,7 +36,8 @@ impl Engine {
         let inner = &self.inner;
         let news = &inner.news;
         let active = inner.active.get_or_insert(id);
-        // Read under the state's lock, because state changes add their events under the same lock.
+        // Read the state while it is locked, because state changes add their events under the same
+        // lock.
         let mut state = active.state.lock().await;
         let loaded = inner.loaded(&mut state, organization, id).await?;
         let run = loaded.execution.workflow().ok_or(Error::NotFound)?;
@@ -165,7 +167,7 @@ impl News {
         });
     }
 
-    /// Publishes that a step has begun to run or to wait for a model permit.
+    /// Publishes that a step has begun to run or has begun to wait for a model permit.
     pub(crate) fn tell_begun(
         &self,
         execution: &Execution,

@@ -11,7 +11,8 @@ use orrery_domain::payload::Payload;
 use orrery_domain::step::{Instance, Step};
 use orrery_storage::record::decode;
 
-/// Maximum size of an agent step's input that is retained, since it names the tool.
+/// Maximum size of an agent step's input in an outline. The input is needed because it names the
+/// tool.
 const TASK_BYTES_MAX: u64 = 64 * 1024;
 
 /// An execution and its steps.
@@ -57,7 +58,7 @@ impl Engine {
 }
 
 impl Inner {
-    /// Reports an ended execution once the commit that ended it has returned.
+    /// Reports an ended execution. Call this once the commit that ended the execution has returned.
     pub(crate) fn tell_of_ended(&self, execution: &Execution) {
         if let Some(on_end) = self.on_end.get() {
             on_end(execution);

@@ -1,4 +1,4 @@
-//! Unfinished executions across all organizations, for the operator; also available while the
+//! Lists unfinished executions across all organizations, for the operator. Also works while the
 //! service is stopped.
 
 use crate::{Engine, Error, rows};
@@ -86,7 +86,7 @@ impl Engine {
     }
 }
 
-/// Returns the ids of the execution that a row schedules.
+/// Returns the ids of the organization and the execution that a row schedules.
 fn ids_of((key, value): &Row) -> Option<(OrganizationId, ExecutionId)> {
     let original = held_back::original(key);
     let key = original.as_ref().map_or(key, |(_, key)| key);

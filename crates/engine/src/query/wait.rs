@@ -33,8 +33,8 @@ impl Engine {
         }
     }
 
-    /// Describes what an unfinished prediction is waiting for, or the event or resume that a
-    /// workflow execution is waiting for; `None` if it is not waiting.
+    /// Describes what an unfinished prediction is waiting for, or whether a workflow execution is
+    /// waiting for an event or to be resumed. Returns `None` if the execution is not waiting.
     #[must_use]
     pub fn waiting_for(&self, execution: &Execution) -> Option<String> {
         match execution.waits_for() {
@@ -69,7 +69,8 @@ impl Engine {
             || format!("behind the first {}", lanes::WINDOW),
             |position| format!("position {position}"),
         );
-        // `running` counts the organization's own work; work of others may hold every place.
+        // `running` counts only the organization's own work. It can be 0 because other
+        // organizations hold all permits.
         let running = if running == 0 { String::new() } else { format!(", {running} running") };
         Some(format!("queued: {place} in lane {}{running}", prediction.model()))
     }

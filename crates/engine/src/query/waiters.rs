@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 use orrery_domain::ids::ExecutionId;
 
-/// The waiters of each execution. Their number is bounded by the server's connection limit.
+/// The waiters of each execution. The server's connection limit bounds the number of waiters.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Waiters {
     entries: Arc<Mutex<HashMap<ExecutionId, WaitEntry>>>,

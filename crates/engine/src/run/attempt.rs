@@ -1,6 +1,7 @@
-//! Attempts: one time-limited call to a model's runner, and storing its output.
+//! Attempts: makes one time-limited call to a model's runner, and stores its output.
 //!
-//! Shared by predictions and by the model steps of workflows. This module never retries or commits.
+//! This module is used for predictions and for the model steps of workflows. This module never
+//! retries or commits.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -42,14 +43,14 @@ pub(crate) fn model_removed(model: &str) -> Failure {
 }
 
 /// Returns the failure of an output whose artifacts cannot be stored. A disk error is returned as
-/// an error, since the model is not at fault.
+/// an error, since it is not the model's fault.
 fn output_not_stored(error: files::Error) -> Result<Failure, Error> {
     match error {
         files::Error::Invalid(_) | files::Error::TooLarge { .. } => {
             let message = format!("cannot store the model's output as a file: {error}");
             Ok(Failure::new(ErrorClass::ProviderError, message))
         }
-        // Unreachable: nothing reads a file while it is being written.
+        // Unreachable, because storing an output reads no files.
         files::Error::Damaged(_) | files::Error::Disk(_) => {
             Err(storage::Error::Unavailable { reason: error.to_string() }.into())
         }
@@ -93,7 +94,8 @@ pub enum Report {
     Output(Value),
 }
 
-/// Stores the logs of a dry run, and forwards its reports while the receiver keeps up.
+/// Collects the logs of a dry run, and forwards live reports. If the receiver does not keep up,
+/// reports are dropped.
 #[derive(Debug)]
 struct DryRunProgress {
     kept: RunProgressSink,
@@ -103,7 +105,7 @@ struct DryRunProgress {
 impl Progress for DryRunProgress {
     fn log(&self, text: &str) {
         self.kept.log(text);
-        // Dropped reports are still included in the result.
+        // The text of a dropped report is still included in the result.
         let _late = self.reports.try_send(Report::Log(text.to_owned()));
     }
 
@@ -132,7 +134,7 @@ pub async fn dry_run(
 
 impl Inner {
     /// Shapes an output according to its type, stores artifacts as files and large texts as
-    /// payloads, and computes the cost. If an artifact cannot be stored, the model is treated as
+    /// payloads, and computes the cost. If an artifact cannot be stored, the attempt counts as
     /// failed.
     pub(crate) async fn store_output(
         &self,

@@ -1,11 +1,11 @@
 //! Budgets: the maximum payload bytes that one execution may produce and that one organization may
 //! store.
 //!
-//! Each input and output of an execution's steps counts toward its budget. Identical texts in files
-//! count once, because they are stored once. The budget exists while the execution holds its
-//! permit, and is initialized from the usage that commits have recorded. An organization's usage is
-//! the store's counter plus the bytes that its running executions have produced since their last
-//! commit.
+//! Each input and output of an execution's steps counts toward the execution's budget. Identical
+//! texts that are stored in files count once, because they are stored once. A budget exists in
+//! memory while its execution holds a permit, and is initialized from the usage that commits have
+//! recorded. An organization's usage is the store's counter plus the bytes that its running
+//! executions have produced since their last commit.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +24,7 @@ use orrery_domain::step::Step;
 use orrery_runtime as runtime;
 use orrery_storage::{Commit, RECORDED_FROM};
 
-/// Maximum age of the usage figure that a rejection is based on.
+/// Maximum age of a usage figure on which a rejection is based.
 const USAGE_AGE_MAX: Duration = Duration::from_secs(5);
 /// Maximum number of organizations with a cached usage figure; beyond that, unused figures are
 /// dropped and reread when needed.
@@ -121,8 +121,8 @@ impl Budget {
         self.produced.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reserves the bytes of a payload before it is written; a payload file that already exists
-    /// needs no reservation.
+    /// Reserves the bytes of a payload before the payload is written. A payload file that already
+    /// exists needs no reservation.
     fn reserve(&self, id: Option<PayloadId>, bytes: u64) -> Result<(), BudgetExceeded> {
         let mut produced = self.produced();
         if id.is_some_and(|id| produced.files.contains(&id)) {
@@ -190,7 +190,7 @@ impl Inner {
             Arc::clone(all.entry(organization).or_insert_with(|| Arc::new(new())))
         };
         if usage.quota == u64::MAX {
-            // Without a quota, nothing is rejected, so a submission need not query the store.
+            // Without a quota, nothing is rejected, so the store need not be queried.
             return Ok(usage);
         }
         let is_unknown = usage.read_at.lock().unwrap_or_else(PoisonError::into_inner).is_none();
@@ -244,8 +244,8 @@ impl Inner {
         Ok(Ok(self.store.write_prepared(prepared).await?))
     }
 
-    /// Adds the bytes produced since the last commit to this commit; the budget counts them as
-    /// recorded once the commit is durable.
+    /// Adds the bytes that were produced since the last commit to this commit. The budget counts
+    /// these bytes as recorded once the commit is durable.
     pub(crate) fn record_produced(
         &self,
         commit: &mut Commit,
@@ -263,8 +263,8 @@ impl Inner {
         }
     }
 
-    /// Adds an input to its organization's usage once the commit is durable, before the commit's
-    /// later hooks enqueue the work.
+    /// Adds an input to its organization's usage once the commit is durable. Call this before
+    /// adding the hooks that enqueue the work, so that the usage is updated first.
     pub(crate) fn count_input(&self, commit: &mut Commit, execution: &Execution) {
         let bytes = execution.input.len();
         let all = self.usage.lock().unwrap_or_else(PoisonError::into_inner);

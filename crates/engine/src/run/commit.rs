@@ -1,5 +1,5 @@
-//! Commits: the durable effects of a change are written together with the new state, and the
-//! volatile effects are performed once the commit is durable.
+//! Commits: writes the durable effects of a change together with the new state, and performs the
+//! volatile effects once the commit is durable.
 //!
 //! A failed commit has no effects: the row in the lane (or the timer) still exists, and the work is
 //! retried.
@@ -66,7 +66,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Commits a change to an execution. A cancellation that waits for this change makes it urgent.
+    /// Commits a change to an execution. If a cancellation is waiting for this change, the commit
+    /// is urgent.
     pub(crate) async fn commit_change(
         &self,
         id: ExecutionId,
@@ -78,8 +79,8 @@ impl Inner {
         self.store.commit(commit).await
     }
 
-    /// Adds one effect to the commit; volatile effects are skipped. Also creates the ticket of work
-    /// that enters a lane.
+    /// Adds one effect to the commit; volatile effects are skipped. If the effect puts work into a
+    /// lane, also creates the ticket.
     pub(crate) fn write_effect(
         self: &Arc<Self>,
         commit: &mut Commit,

@@ -1,7 +1,8 @@
-//! Deliveries to webhook endpoints: they are part of the commit that they report, and are sent in
-//! addition to the request's own webhook.
+//! Deliveries to webhook endpoints. A delivery is written in the commit whose change it reports. It
+//! is sent in addition to the webhook of the request itself.
 //!
-//! Endpoints are looked up in memory, so organizations without endpoints cost nothing.
+//! Endpoints are looked up in memory, so for organizations without endpoints, there is no extra
+//! cost.
 
 use serde_json::value::{RawValue, to_raw_value};
 
@@ -18,7 +19,7 @@ use orrery_webhooks as webhooks;
 use orrery_wire::webhook_endpoint::{EventBody, Started};
 
 impl Inner {
-    /// Whether the end of the execution is sent to any webhook, so that the announcement is needed.
+    /// Whether the announcement is needed because the end of the execution is sent to a webhook.
     pub(crate) fn announces(&self, execution: &Execution, effects: &[Effect]) -> bool {
         effects.contains(&Effect::EnqueueWebhook)
             || (is_final(effects)
@@ -67,7 +68,7 @@ impl Inner {
         let now = self.clock.now();
         let body = to_raw_value(&EventBody { kind, timestamp: now.into(), data });
         let body = body.map_err(|error| orrery_storage::Error::malformed("event", error))?;
-        // All deliveries share the same bytes on disk, which count once.
+        // All deliveries share the same bytes on disk, which count only once.
         let bodies = self.store.write_payload_for(&ids, body).await?;
         let bytes = bodies.first().map_or(0, Payload::len);
         self.store.record_usage(commit, organization, first, bytes);

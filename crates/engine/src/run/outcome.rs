@@ -1,6 +1,6 @@
 //! Shapes the output of a run by its output type, and builds the webhook body of a prediction.
 //!
-//! Pure functions.
+//! All functions are pure.
 
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
@@ -9,8 +9,8 @@ use orrery_domain::execution::Execution;
 use orrery_domain::model::OutputType;
 use orrery_wire::prediction::Announcement;
 
-/// For artifact types, a single artifact becomes a plain value and several stay an array. Other
-/// outputs are unchanged (`docs/spec/predictions.md`, "Output").
+/// For artifact types, unwraps an array with a single artifact; several artifacts remain an array.
+/// Returns other outputs unchanged (`docs/spec/predictions.md`, "Output").
 #[must_use]
 pub fn shape_output(mut output: Value, output_type: OutputType) -> Value {
     if let Value::Array(artefacts) = &mut output
@@ -25,7 +25,7 @@ pub fn shape_output(mut output: Value, output_type: OutputType) -> Value {
 /// Builds the webhook body of an ended prediction. `output` is the JSON text of its output.
 ///
 /// # Errors
-/// None in practice: every part has a JSON form.
+/// None in practice, because every part can be expressed in JSON.
 pub fn webhook_body(
     execution: &Execution,
     output: Option<&RawValue>,

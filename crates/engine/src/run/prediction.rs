@@ -24,8 +24,8 @@ use orrery_records::files::Origin;
 use orrery_runners::{self as runners, Job, Progress};
 use orrery_storage::{self as storage, Commit};
 
-/// Runs that take longer than this are marked as started on disk. A shorter run needs no extra
-/// write: if the process dies, the attempt runs again under the same number.
+/// Runs that take longer than this are marked as started on disk. A shorter run needs no such
+/// write: if the process dies, the attempt runs again with the same number.
 const MARK_AFTER: Duration = Duration::from_millis(25);
 
 impl Inner {
@@ -45,8 +45,8 @@ impl Inner {
                 () = active.stop.cancelled() => return Ok(()),
                 report = self.attempt(active, &execution, attempt, work.as_ref(), &input) => report,
             },
-            // A permanently unreadable input ends the execution; after any other error, the
-            // execution is retried.
+            // If the input is permanently unreadable, the execution fails. After any other error,
+            // it is retried.
             Err(error) if error.is_final() => Err(lost_input(&error).into()),
             Err(error) => return Err(error.into()),
         };
@@ -116,7 +116,7 @@ impl Inner {
         report
     }
 
-    /// Commits the start of the attempt, unless it has ended in the meantime.
+    /// Commits the start of the attempt, unless the attempt has ended in the meantime.
     async fn mark(&self, active: &ActiveExecution, attempt: u32) {
         let state = active.state.lock().await;
         let Some(execution) = state.as_ref().map(|loaded| &loaded.execution) else { return };
@@ -209,7 +209,7 @@ async fn run_model(
 }
 
 /// Returns the model's input. The first model of a chain receives the input that was validated at
-/// creation; a fallback model receives the mapped input, provided that it is valid.
+/// creation; a fallback model receives the mapped input, which must be valid.
 async fn input_of(
     models: &dyn Models,
     execution: &Execution,

@@ -1,9 +1,9 @@
-//! The scheduler: the lanes, and the single path by which work enters them.
+//! The scheduler: the lanes, and the only path by which work enters them.
 //!
 //! A commit carries the tickets of the work that it makes ready. A ticket is announced to its lane
-//! before the commit is submitted. The commit's hook enqueues the ticket; the store's writer calls
-//! the hook in commit order once the rows are durable. Submissions, fallbacks to the next model and
-//! timers all take this path, whether or not a task is still waiting for the commit. If the commit
+//! before the commit is submitted. The commit's hook enqueues the ticket. The store's writer calls
+//! hooks in commit order once the rows are durable, even if no task is waiting for the commit
+//! anymore. Submissions, fallbacks to the next model and timers all take this path. If the commit
 //! fails, the ticket is dropped, which withdraws the announcement.
 //!
 //! This module starts nothing: [`Scheduler::wake`] wakes the dispatcher.
@@ -17,15 +17,15 @@ use crate::scheduler::lanes::{Full, Lanes, Ticket};
 use orrery_domain::execution::Execution;
 use orrery_domain::ids::{ExecutionId, OrganizationId};
 
-/// Queued executions with an input of up to this many bytes stay in memory; larger inputs are
-/// reread when their execution starts.
+/// A queued execution stays in memory if its input has at most this many bytes; otherwise, the
+/// execution is read again when it starts.
 pub(crate) const KEEP_BYTES_MAX: u64 = 4096;
 
 /// The payload of a ticket.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub organization: OrganizationId,
-    /// The execution's state, if it stays in memory while queued.
+    /// The execution's cell, if the execution stays in memory while queued.
     pub active: Option<Handle>,
 }
 
@@ -36,12 +36,12 @@ pub(crate) type StepWaiter = oneshot::Sender<()>;
 pub(crate) struct Scheduler {
     lanes: Mutex<Lanes<Entry, StepWaiter>>,
     active: ActiveExecutions,
-    /// Notified when work may be able to start.
+    /// Notified when there may be work that can start.
     ready: Notify,
 }
 
-/// An execution that is about to be accepted, already counted for its organization. Dropping it
-/// before the commit is durable undoes the count.
+/// An execution that is about to be accepted and is already counted for its organization. Dropping
+/// this value before the commit is durable undoes the count.
 #[derive(Debug)]
 pub(crate) struct Admission {
     scheduler: Arc<Scheduler>,
@@ -50,7 +50,8 @@ pub(crate) struct Admission {
 }
 
 impl Admission {
-    /// Makes the count permanent because the commit is durable: the execution counts until it ends.
+    /// Makes the count permanent. Called once the commit is durable; the execution then counts
+    /// until it ends.
     pub(crate) fn keep(mut self) {
         self.is_open = false;
     }
@@ -88,7 +89,7 @@ impl Scheduler {
         self.ready.notify_one();
     }
 
-    /// Resolves when work may be able to start.
+    /// Resolves when there may be work that can start.
     pub(crate) async fn ready(&self) {
         self.ready.notified().await;
     }
@@ -106,8 +107,8 @@ impl Scheduler {
         Ok(Admission { scheduler: Arc::clone(self), organization, is_open: true })
     }
 
-    /// Announces new work to its lane, subject to the lane's limit. A new lane is created with
-    /// these limits: its concurrency cap and its queue limit.
+    /// Announces new work to its lane, subject to the lane's queue limit. If the lane does not
+    /// exist, creates it with the given concurrency cap and queue limit.
     ///
     /// # Errors
     /// [`Full`] if the lane's queue is full.
@@ -127,7 +128,7 @@ impl Scheduler {
         Ok(LaneReservation { scheduler: Arc::clone(self), lane, id, is_open: true })
     }
 
-    /// Announces work that was already accepted.
+    /// Announces work that was already accepted, without a limit.
     pub(crate) fn reserve_accepted(
         self: &Arc<Self>,
         lane: String,

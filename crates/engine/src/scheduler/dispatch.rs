@@ -1,6 +1,6 @@
 //! The executor: one dispatcher grants permits to queued work, and each execution with a permit
-//! runs in its own task. The modules `run::prediction` and `run::workflow` contain the code that
-//! runs an execution.
+//! runs in its own task. The code that runs an execution is in the modules `run::prediction` and
+//! `run::workflow`.
 //!
 //! If an internal error occurs while an execution runs (a disk error, a panic in the engine), its
 //! task releases the permit and passes the execution to `retries`.
@@ -28,8 +28,8 @@ use orrery_storage::{Commit, Key};
 /// Retry delay after a failed read of a lane.
 const REREAD_DELAY: Duration = Duration::from_secs(1);
 
-/// Concurrency of a lane whose model was removed from the catalog, so that its work still runs, and
-/// fails.
+/// Concurrency of a lane whose model was removed from the catalog. The lane's work is still
+/// started, and then fails.
 const REMOVED_MODEL_CONCURRENCY: usize = 16;
 
 /// Maximum number of queued executions per workflow.
@@ -49,7 +49,7 @@ impl Inner {
 
     /// Applies the current limits of a lane's model to the lane. A workflow may use half of all
     /// permits, so that one busy workflow leaves room for others. An organization that triggers a
-    /// shared workflow never waits for other organizations.
+    /// shared workflow never has to wait for other organizations.
     pub(crate) fn set_limits(&self, lane: &str) {
         let (cap, queue_limit) = self.limits_of(lane);
         let model = lane.strip_prefix("model:").and_then(|model| self.models.model(model));
@@ -112,7 +112,7 @@ impl Inner {
                 None => return,
                 Some(Next::AdmitStep { lane, of, waiter }) => {
                     if waiter.send(()).is_err() {
-                        // The step is no longer waiting.
+                        // The step no longer waits for the permit.
                         self.lanes().release_step(&lane, of);
                     }
                 }
@@ -172,8 +172,8 @@ impl Inner {
         }
     }
 
-    /// Deletes the lane row of an execution that does not exist, has ended, or is elsewhere.
-    /// Otherwise every refill would find the row again. The caller holds the cell's lock.
+    /// Deletes a lane row whose execution does not exist, has ended, or is not in this lane.
+    /// Otherwise every refill would find the row again. The caller must hold the cell's lock.
     async fn delete_stale_row(&self, row: Key) -> Result<(), Error> {
         if self.store.get(&row).await?.is_none() {
             return Ok(());
@@ -195,7 +195,8 @@ pub(crate) struct ExecutionPermit {
     inner: Arc<Inner>,
     lane: Arc<str>,
     id: ExecutionId,
-    /// While this reference exists, the lane knows that the task running the execution is alive.
+    /// While this reference exists, the lane considers the task that runs the execution to be
+    /// alive.
     _task: Arc<()>,
     is_held: bool,
 }
@@ -223,8 +224,8 @@ impl ExecutionPermit {
         drop(mark);
         let failure = match ran {
             Ok(Ok(())) if is_still_queued(&active, &self.lane).await => {
-                // The execution was paused and resumed in the meantime; it is queued again when it
-                // releases its permit.
+                // The execution was paused and resumed in the meantime, and is queued again when
+                // this permit is released.
                 if inner.lanes().is_requeued(&self.lane, id) {
                     return inner.retries.clear(id);
                 }
@@ -238,7 +239,8 @@ impl ExecutionPermit {
             // The next start of the service resumes the execution.
             return;
         }
-        // The state in memory may be ahead of the disk, so the next task reads it again.
+        // The state in memory may be ahead of the disk. Clear it, so that the next task reads it
+        // from the store.
         *active.state.lock().await = None;
         drop(active);
         self.retry_later(Entry { organization, active: None }, &failure);
@@ -248,7 +250,8 @@ impl ExecutionPermit {
     fn retry_later(mut self, entry: Entry, failure: &RunError) {
         self.is_held = false;
         let Self { inner, lane, id, .. } = &self;
-        // Pause first: once the retry is recorded, `resume` may be called on the lane at any time.
+        // Pause the execution first, because `resume` may be called as soon as the retry is
+        // recorded.
         let ticket = Ticket { id: *id, organization: entry.organization, payload: entry };
         inner.lanes().pause(lane, ticket);
         let lane = Arc::clone(lane);

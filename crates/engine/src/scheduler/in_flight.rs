@@ -1,11 +1,11 @@
-//! Records the executions in flight in a file that outlives the process: after a crash, the file
-//! shows which executions may have caused it.
+//! Records the executions in flight in a file that outlives the process. After a crash, the file
+//! shows which executions may have caused the crash.
 //!
-//! The start and the end of a run are each one write of 48 bytes into the page cache, which
-//! survives any death of the process. Nothing is synced, so even a run of a few microseconds is
-//! recorded, at no disk cost. A power failure may lose or corrupt the file. It is then ignored,
-//! because an execution cannot cause a power failure. A running execution has one mark, plus one
-//! for each step attempt in flight.
+//! The start and the end of a run each take one write of 48 bytes into the page cache, which
+//! survives the end of the process in any case. The file is never synced, so that even a run of a
+//! few microseconds can be recorded without disk I/O. A power failure may lose or corrupt the file.
+//! In that case the file is ignored, because an execution cannot cause a power failure. A running
+//! execution has one mark, plus one mark for each step attempt in flight.
 //!
 //! ```text
 //! 0    magic, state (running or stopped), note of a fatal signal, memory growth while a suspect
@@ -29,12 +29,12 @@ const MAGIC: &[u8; 16] = b"orrery-inflight1";
 const STATE_AT: usize = 16;
 /// Offset of the note of a fatal signal, which the signal handler writes.
 const NOTE_AT: usize = 17;
-/// Offset of the memory growth while a suspect ran alone, in bytes.
+/// Offset of the number of bytes by which memory grew while a suspect ran alone.
 const GROWTH_AT: usize = 24;
 const BOOT_AT: usize = 32;
 const BOOT_BYTES: usize = 36;
 const COUNT_AT: usize = 72;
-/// Offset of the OOM kill counters at the start.
+/// Offset of the OOM kill counters, as they were when the process started.
 const KILLS_AT: usize = 80;
 const HEADER_BYTES: usize = 128;
 const ENTRY_BYTES: usize = 48;
@@ -43,17 +43,17 @@ const STOPPED: u8 = 2;
 /// Maximum file size; a larger file was not written by this program.
 const BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// One run: a whole execution or one step attempt.
+/// One run: an entire execution or one step attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Run {
     pub organization: OrganizationId,
     pub id: ExecutionId,
-    /// 0 for the whole execution, otherwise the checksum of the attempt's key.
+    /// 0 for an entire execution, otherwise the checksum of the attempt's key.
     pub attempt: u32,
 }
 
 impl Run {
-    /// Identifies a whole execution.
+    /// Identifies an entire execution.
     #[must_use]
     pub(crate) const fn whole(organization: OrganizationId, id: ExecutionId) -> Self {
         Self { organization, id, attempt: 0 }
@@ -76,7 +76,7 @@ pub(crate) struct Suspect {
     pub progress: u64,
 }
 
-/// Evidence of the cause of a crash. SIGKILL alone is not evidence, because a person, a supervisor
+/// Evidence of what caused a crash. A SIGKILL alone is not evidence, because a person, a supervisor
 /// or a script may have sent it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Crash {
@@ -113,7 +113,7 @@ struct Slots {
     file: Option<Arc<File>>,
     /// The offset of the first slot.
     base: u64,
-    /// Slots that were used before and are now free.
+    /// The offsets of slots that were used before and are free now.
     free: Vec<u64>,
     count: u64,
     is_failing: bool,
@@ -145,10 +145,10 @@ impl InFlight {
     }
 
     /// Starts a new record in the directory `folder` with these suspects. The old file is replaced
-    /// atomically: if the process is killed, one of the two files exists.
+    /// atomically: if the process is killed in between, either the old or the new file exists.
     ///
     /// # Errors
-    /// The I/O error if the file cannot be written. In that case, nothing is recorded.
+    /// An I/O error if the file cannot be written. In that case, nothing is recorded.
     pub(crate) fn open(&self, folder: &Path, suspects: &[Suspect]) -> io::Result<()> {
         let path = folder.join(NAME);
         let new = folder.join("in-flight.new");
@@ -167,8 +167,8 @@ impl InFlight {
         Ok(())
     }
 
-    /// Records a run until the mark is dropped. Never fails: a run that cannot be recorded still
-    /// runs.
+    /// Records a run until the mark is dropped. Never fails: if the run cannot be recorded, the
+    /// returned mark has no effect.
     pub(crate) fn begin(&self, run: Run) -> Mark {
         let slot = {
             let mut slots = self.lock();
@@ -204,8 +204,8 @@ impl InFlight {
         }
     }
 
-    /// Test hook: stops recording, as if the process had died at this point of the given signal, or
-    /// of SIGKILL.
+    /// For tests: stops recording, as if the given signal, or SIGKILL, had killed the process at
+    /// this point.
     #[cfg(test)]
     pub(crate) fn die(&self, note: Option<crash_note::Note>) {
         let mut slots = self.lock();
@@ -272,12 +272,12 @@ fn boot_id() -> String {
 /// The number of processes that the kernel's OOM killer has killed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct OomKills {
-    /// On the whole machine: `oom_kill` in /proc/vmstat.
+    /// On the entire machine: `oom_kill` in /proc/vmstat.
     machine: u64,
     /// In this control group: `oom_kill` in its memory.events.
     group: u64,
-    /// The inode of the group's memory.events, or 0 if there is none: the counter of a recreated
-    /// group starts at 0 again.
+    /// The inode of the group's memory.events file, or 0 if there is no such file. It identifies
+    /// the group, because the counter of a recreated group starts at 0 again.
     group_inode: u64,
 }
 
@@ -454,7 +454,7 @@ mod tests {
         assert_eq!(crash(before), None);
         let out_of_memory = Some(Crash::OutOfMemory { growth: 4096 });
         assert_eq!(crash(OomKills { group: 2, ..before }), out_of_memory);
-        // A process in another group on the machine was killed.
+        // A process in a different group on the same machine was killed.
         assert_eq!(crash(OomKills { machine: 4, ..before }), None);
         // systemd recreates the group on restart, which resets its counter; only the machine-wide
         // counter still shows the kill.

@@ -1,15 +1,16 @@
 //! Isolation: an execution that crashes the process is not retried forever.
 //!
-//! Only a crash with evidence counts: a fatal signal or an OOM kill (see `in_flight`). A SIGKILL or
-//! a reboot proves nothing about the executions that were running.
+//! Only a crash with evidence of its cause counts: a fatal signal or an OOM kill (see `in_flight`).
+//! A SIGKILL or a reboot is no evidence against the executions that were running.
 //!
 //! Executions running at a crash become suspects. An execution that was running at two crashes,
-//! without progress in between, is quarantined until the service is up. The quarantined execution
-//! then runs first and alone, for at most [`Options::isolation`]. After that, other work starts
-//! alongside it, but suspects still run one at a time. If the process crashes again, the execution
-//! that ran alone is the culprit. If the process itself caused the crash, the only execution that
-//! ran at all three crashes is also a culprit. The culprit fails with `internal_error`. Without
-//! proof, an execution remains a suspect.
+//! without progress in between, is quarantined at the next start. Once the service has started,
+//! quarantined executions run before all other work and one at a time. After at most
+//! [`Options::isolation`], other work starts alongside them. If the process crashes again while a
+//! quarantined execution is the only one running, that execution is the culprit. If the process
+//! itself raised the fatal signal, a quarantined execution is also the culprit if it is the only
+//! execution that was running at all three crashes. The culprit fails with `internal_error`.
+//! Without such proof, an execution remains a suspect.
 //!
 //! [`Options::isolation`]: crate::Options::isolation
 
@@ -42,7 +43,7 @@ const GROWTH_MIN: u64 = 64 << 20;
 pub(crate) struct Isolation {
     /// Executions in flight, for recovery after a crash.
     pub(crate) in_flight: InFlight,
-    /// Executions held back until each of them can run alone.
+    /// Executions that are held back until each of them can run alone.
     quarantined: Mutex<HashSet<ExecutionId>>,
     /// The quarantined execution that is running now.
     suspect: Mutex<Option<ExecutionId>>,
@@ -63,11 +64,12 @@ impl Isolation {
     }
 }
 
-/// The verdict on the executions that were running at a crash.
+/// The conclusions about the executions that were running at a crash.
 #[derive(Default)]
 struct CrashVerdict {
     suspects: Vec<Suspect>,
-    /// The execution ran at three crashes, and nothing else can have caused the last one.
+    /// The execution that was running at three crashes, if nothing else can have caused the last
+    /// crash.
     culprit: Option<Execution>,
     /// The executions that were running when the process died; they are retried first.
     ran: BTreeSet<ExecutionId>,
@@ -81,8 +83,8 @@ struct Evidence {
 }
 
 impl Engine {
-    /// Returns the number of crashes during which each execution ran. On a stopped service, this
-    /// includes the crash that its next start will detect.
+    /// Returns the number of crashes during which each execution ran. While the service is stopped,
+    /// this includes a crash that the next start will detect.
     #[must_use]
     pub fn crashes(&self) -> HashMap<ExecutionId, u32> {
         let found = InFlight::read(self.inner.store.folder());
@@ -98,15 +100,16 @@ impl Engine {
         crashes
     }
 
-    /// Records an orderly stop: the executions still running are not suspects.
+    /// Records an orderly stop, so that the executions that are still running do not become
+    /// suspects.
     pub fn stopped(&self) {
         self.inner.isolation.in_flight.close();
     }
 }
 
 impl Inner {
-    /// Judges the crash before this start, fails the culprit, and starts a new record. Returns the
-    /// quarantined executions in the order in which they will run.
+    /// Evaluates the crash before this start, if any, fails the culprit, and starts a new record.
+    /// Returns the quarantined executions in the order in which they will run.
     pub(crate) async fn judge_crash(
         self: &Arc<Self>,
     ) -> Result<Vec<(ExecutionId, OrganizationId)>, Error> {
@@ -160,7 +163,8 @@ impl Inner {
         Ok(judged)
     }
 
-    /// Returns the execution if it is unfinished, with its progress: the number of its ended parts.
+    /// Returns the execution if it is unfinished, with its progress: the number of its attempts and
+    /// steps that have ended.
     async fn read_unfinished(
         &self,
         organization: OrganizationId,
@@ -194,11 +198,11 @@ impl Inner {
         Ok(Some((execution, progress as u64)))
     }
 
-    /// Fails an execution that killed the process while it ran alone, without running or compiling
-    /// any part of it.
+    /// Fails an execution that crashed the process, without running or compiling any part of the
+    /// execution.
     async fn fail_culprit(self: &Arc<Self>, mut execution: Execution) -> Result<(), Error> {
-        let cause = "the service crashed three times while this was running, and nothing else was \
-                     running at all three crashes; it is not run again";
+        let cause = "the service crashed three times while this execution was running, and no other \
+                     execution was running at all three crashes; it will not be run again";
         let fault = Fault::new("InternalError", ErrorClass::InternalError, cause);
         let id = execution.id;
         let now = execution.stamp(self.clock.now());
@@ -227,7 +231,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Runs the quarantined executions one at a time, at first with nothing else running.
+    /// Runs the quarantined executions one at a time. At first, no other work runs.
     pub(crate) async fn run_quarantined(
         self: Arc<Self>,
         quarantined: Vec<(ExecutionId, OrganizationId)>,
@@ -257,7 +261,7 @@ impl Inner {
         self.start_others();
     }
 
-    /// Records the memory growth while a suspect runs alone; never returns.
+    /// Records the memory growth while a suspect runs alone. Never returns.
     async fn note_growth(&self) {
         let base = memory::resident();
         let mut most = 0;
@@ -301,7 +305,7 @@ impl Inner {
     }
 }
 
-/// Whether an execution was quarantined, given the crash counts of its runs.
+/// Whether an execution was quarantined, according to the crash counts of its runs.
 fn was_held(mut deaths: impl Iterator<Item = u32>) -> bool {
     deaths.any(|deaths| deaths >= QUARANTINE_AFTER)
 }
@@ -310,13 +314,14 @@ fn deaths_of(suspects: &[Suspect]) -> impl Iterator<Item = u32> {
     suspects.iter().map(|suspect| suspect.deaths)
 }
 
-/// Whether a crash proves that the quarantined execution that was running caused it.
+/// Whether it is proven that the quarantined execution that was running caused the crash.
 fn proves<'e>(crash: Crash, all: impl Iterator<Item = &'e Evidence>) -> bool {
     let running: Vec<&Evidence> = all.filter(|evidence| !evidence.running.is_empty()).collect();
     let was_alone = running.len() == 1;
     let held = running.iter().filter(|evidence| was_held(deaths_of(&evidence.suspects))).count();
     match crash {
-        // The other executions were not running at the two earlier crashes.
+        // If only one of the running executions was quarantined, the others were not running at the
+        // two earlier crashes.
         Crash::Fault => was_alone || held == 1,
         Crash::Signal => was_alone,
         Crash::OutOfMemory { growth } => was_alone && growth >= GROWTH_MIN,

@@ -1,4 +1,5 @@
-//! Crashes with executions in flight: which ones are quarantined, run alone, or fail.
+//! Tests crashes with executions in flight: which of these executions are quarantined, run alone,
+//! or fail.
 
 use serde_json::json;
 use serde_json::value::to_raw_value;
@@ -44,7 +45,7 @@ async fn called(process: &Process, count: usize) -> Vec<ExecutionId> {
 /// A crash caused by the process itself.
 const FAULT: Option<Note> = Some(Note { signal: 11, origin: Origin::Itself });
 
-/// One lifetime of the process. It ends in a crash, or in an orderly stop if `live` closes the
+/// One lifetime of the process. It ends with a crash, or with an orderly stop if `live` closes the
 /// record.
 fn life<T>(folder: &TempDir, live: impl AsyncFnOnce(&Process) -> T) -> T {
     life_of(folder, Script::default(), live)
@@ -55,7 +56,7 @@ fn life_of<T>(folder: &TempDir, script: Script, live: impl AsyncFnOnce(&Process)
     life_until(folder, script, FAULT, live)
 }
 
-/// [`life_of`] with the given note of a fatal signal.
+/// [`life_of`], ending with the given note of a fatal signal.
 fn life_until<T>(
     folder: &TempDir,
     script: Script,
@@ -63,7 +64,7 @@ fn life_until<T>(
     live: impl AsyncFnOnce(&Process) -> T,
 ) -> T {
     runtime().block_on(async {
-        // Longer than any test needs to observe the isolation.
+        // This is longer than any test needs to observe the isolation.
         let options = Options { active: 100, isolation: PATIENCE, ..Options::default() };
         let process = Process::start_with(folder, i64::MAX, script, options);
         process.engine.recover().await.unwrap();
@@ -75,7 +76,7 @@ fn life_until<T>(
     })
 }
 
-/// Returns the description of what the execution waits for, once its lane has reached it.
+/// Waits until the execution has a description of what it waits for, and returns the description.
 async fn reason_to_wait(process: &Process, id: ExecutionId) -> String {
     let wait = async {
         loop {
@@ -125,7 +126,7 @@ fn isolation_fails_execution_after_three_crashes() {
         assert!(fault.cause.starts_with("the service crashed three times"), "{}", fault.cause);
         let attempts = &ended.prediction().unwrap().attempts;
         assert_eq!((attempts.len(), attempts[0].outcome), (1, Outcome::Error));
-        // The innocent execution was not running at the last crash, but it is still quarantined and
+        // The other execution was not running at the last crash, but it is still quarantined and
         // runs alone.
         assert_eq!(called(process, 1).await, [innocent]);
         assert_eq!(get(process, waiting).await.status, Status::Created);
@@ -149,8 +150,8 @@ fn costly() -> (Script, Submission) {
     (workflow_tests::script(std::slice::from_ref(&case)), workflow_tests::submission(0, &case))
 }
 
-/// Submits the workflow in a first lifetime, then crashes `crashes` times while it and `beside` are
-/// running.
+/// Submits the workflow in a first lifetime, then crashes `crashes` times while the workflow and
+/// the execution `beside` are running.
 fn crash_with_costly(folder: &TempDir, crashes: u32, beside: Option<&str>) -> ExecutionId {
     let mut first: Vec<Submission> = beside.map(submission).into_iter().collect();
     let (script, costly) = costly();
@@ -209,7 +210,7 @@ fn isolation_quarantined_execution_can_be_cancelled() {
         let after = submit(process, "works").await;
         let ended = process.engine.wait(ORGANIZATION.into(), after, PATIENCE).await.unwrap();
         assert_eq!(ended.status, Status::Success);
-        // The outcome becomes visible before the permit is released.
+        // Wait until the permit is released, which happens after the outcome becomes visible.
         until(|| process.engine.totals() == (0, 0)).await;
         assert_eq!(called(process, 2).await.len(), 2, "the second never ran");
         check_books(&process.store).await;
@@ -315,7 +316,7 @@ fn isolation_counts_crashes_of_one_attempt_without_progress() {
         let found = weigh(&evidence, progress, is_proof)?;
         Some(found.iter().map(|one| (one.run.attempt, one.deaths)).collect::<Vec<_>>())
     };
-    // The first and second crash, then the third, both alone and with other executions.
+    // The first and the second crash, and then the third crash, with and without proof.
     assert_eq!(weighed(&[], &[0, 7], 5, true), Some(vec![(0, 1), (7, 1)]));
     let once = [suspect(0, 1), suspect(7, 1)];
     assert_eq!(weighed(&once, &[0, 7], 5, true), Some(vec![(0, 2), (7, 2)]));
@@ -325,7 +326,7 @@ fn isolation_counts_crashes_of_one_attempt_without_progress() {
     // Not running at this crash: nothing changes.
     assert_eq!(weighed(&twice, &[], 5, true), Some(vec![(0, 2), (7, 2)]));
     // Another step ended in the meantime: the crashes of the repeated attempt still count, but the
-    // crashes of the whole execution do not.
+    // crashes of the entire execution do not.
     assert_eq!(weighed(&once, &[0, 7], 6, true), Some(vec![(0, 1), (7, 2)]));
     assert_eq!(weighed(&twice, &[0, 7], 6, true), None);
     // The attempt itself ended, and a different one is running.

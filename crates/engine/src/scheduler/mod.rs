@@ -1,5 +1,5 @@
-//! The scheduler: lanes, admission to the lanes, dispatch from the lanes, and the events that
-//! requeue work.
+//! The scheduler: the lanes, the submission of work to them, the dispatch of work from them, and
+//! the timers, retries and recovery that put work back.
 
 pub(super) mod admission;
 mod dispatch;

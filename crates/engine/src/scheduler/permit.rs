@@ -11,14 +11,14 @@ use orrery_domain::execution::lane_of_model;
 use orrery_domain::ids::OrganizationId;
 use orrery_runtime::{self as runtime, turns};
 
-/// A model permit, or a waiting request for one. Dropping it releases the permit or leaves the
-/// queue.
+/// A model permit, or a waiting request for a model permit. Dropping this value releases the permit
+/// or withdraws the request.
 pub struct ModelPermit {
     inner: Arc<Inner>,
     lane: String,
     /// The organization that the permit counts for, if any.
     of: Option<OrganizationId>,
-    /// While waiting, the number of the waiting step and the channel that notifies it.
+    /// While the request waits, its number in the lane and the channel that reports the grant.
     wait: Option<(u64, oneshot::Receiver<()>)>,
     /// The time of the request.
     since: Instant,
@@ -47,7 +47,8 @@ impl Inner {
         let (sender, granted) = oneshot::channel();
         let number = lanes.enqueue_step(&lane, of, sender, is_first);
         drop(lanes);
-        // A permit may be free and may have been withheld only by the turn order.
+        // A permit may be free, and may not have been granted only because another lane or
+        // execution had the next turn.
         self.scheduler.wake();
         ModelPermit { inner, lane, of, wait: Some((number, granted)), since }
     }

@@ -1,10 +1,10 @@
 //! Recovery of unfinished work at startup.
 //!
 //! Recovery only counts the rows of the lanes, page by page; the executions are read when their
-//! turn comes, under the same caps as new ones. Work that was in flight also has a row, and runs
-//! again under the same attempt number. Suspended executions are in the timers, which are read when
-//! they are due. Executions that may have killed the process are quarantined and run alone first,
-//! see `isolation`.
+//! turn comes, under the same caps as new executions. Work that was in flight also has a row, and
+//! runs again with the same attempt number. Suspended executions are in the timers, which are read
+//! when they are due. Executions that may have crashed the process are quarantined and first run
+//! alone, see `isolation`.
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
@@ -25,8 +25,8 @@ use orrery_storage::{Key, Page, Store, Table};
 const RESTART_DELAY: Duration = Duration::from_secs(1);
 
 impl Engine {
-    /// Whether any stored work may have a due time: a timer, or a queued workflow, whose steps may
-    /// have due times.
+    /// Whether any stored work may have a due time: whether there is a timer, or a queued workflow,
+    /// whose steps may have due times.
     ///
     /// # Errors
     /// [`Error::Storage`] if the store cannot be read.
@@ -40,7 +40,7 @@ impl Engine {
     }
 
     /// Recovers all unfinished work and begins to run it. Returns the number of recovered
-    /// executions. Must be called once, before any work is submitted.
+    /// executions. Call this once, before any work is submitted.
     ///
     /// # Errors
     /// [`Error::Storage`] if the lanes cannot be read.

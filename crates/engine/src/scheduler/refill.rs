@@ -1,8 +1,9 @@
 //! Refills: read an organization's rows in a lane from disk when the organization has no ticket
 //! left in the lane's window.
 //!
-//! The executions are read together with their rows in one snapshot: one read for all of them,
-//! instead of several reads per execution when its turn comes. This module writes nothing.
+//! The executions of these rows are then read in one read for all of them, instead of several reads
+//! per execution when its turn comes. Only small executions are kept in memory. This module writes
+//! nothing.
 
 use crate::active::{Handle, LoadedExecution};
 use crate::scheduler::admission::{Entry, KEEP_BYTES_MAX};
@@ -15,8 +16,8 @@ use orrery_storage::record::decode;
 
 impl Inner {
     /// Reads up to `most` rows of one organization in a lane, starting at `from`, and passes them
-    /// to the lane. Skips rows that the lane has in memory (running, paused or being committed) and
-    /// rows of quarantined executions, however many there are.
+    /// to the lane. Skips any number of rows whose executions the lane has in memory (running,
+    /// paused or being committed) or that are quarantined.
     pub(crate) async fn refill(
         &self,
         lane: &str,
@@ -45,9 +46,10 @@ impl Inner {
         Ok(())
     }
 
-    /// Reads the executions of these tickets if they are small and not in use. Their cells are
-    /// locked during the read, so that no state can change. Executions that cannot be read are left
-    /// for their own turn, so that a damaged one fails alone.
+    /// Reads the executions of these tickets, and keeps the small ones in memory. Skips executions
+    /// whose cells are in use. The cells are locked during the read, so that no state can change.
+    /// An execution that cannot be read is read again when its turn comes, so that a damaged
+    /// execution does not affect the others.
     async fn load(&self, lane: &str, tickets: &mut [Ticket<Entry>]) {
         let may_have_steps = !lane.starts_with("model:");
         let handles: Vec<Handle> =

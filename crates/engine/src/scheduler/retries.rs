@@ -1,9 +1,10 @@
-//! Retries of executions after internal errors (a disk error, a panic in the engine): when each is
-//! retried, and the reason.
+//! Retries of executions after internal errors (a disk error, a panic in the engine): records when
+//! each execution is retried, and why.
 //!
-//! Such a failure never ends an execution: nothing is lost or marked as failed, its row stays in
-//! place, and it is retried after a delay that grows from [`Backoff::first`] to [`Backoff::max`].
-//! All of this state is in memory, so a restart retries at once.
+//! Such an error never ends an execution or marks it as failed. The execution's row stays in place,
+//! and the execution is retried after a delay that grows from [`Backoff::first`] to
+//! [`Backoff::max`]. This state is only in memory, so after a restart, the executions are retried
+//! at once.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,7 +38,8 @@ impl Backoff {
     }
 }
 
-/// The cause of an execution's retry, as shown to clients. The log contains the error itself.
+/// The pending retry of an execution, as shown to clients. The underlying error appears only in the
+/// log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Delay {
     pub cause: &'static str,
@@ -62,12 +64,12 @@ struct State {
     due: BTreeSet<(Instant, ExecutionId)>,
 }
 
-/// Executions that have failed and not recovered since.
+/// Executions that have failed with an internal error and have not recovered since.
 #[derive(Debug)]
 pub(crate) struct Retries {
     backoff: Backoff,
     state: Mutex<State>,
-    /// The number of entries in `state`, so that the common case of no retries takes no lock.
+    /// The number of entries in `state`. Usually it is 0, in which case no lock is taken.
     count: AtomicUsize,
 }
 
@@ -105,7 +107,7 @@ impl Retries {
         self.count.store(state.retries.len(), Ordering::Release);
     }
 
-    /// Removes an execution that has recovered, has ended or was cancelled.
+    /// Removes an execution because it has recovered, has ended or was cancelled.
     pub(crate) fn clear(&self, id: ExecutionId) {
         if self.count.load(Ordering::Acquire) == 0 {
             return;
@@ -157,7 +159,8 @@ impl Retries {
         Some(retry.delay.clone())
     }
 
-    /// Returns the number of executions that have failed and not recovered since.
+    /// Returns the number of executions that have failed with an internal error and have not
+    /// recovered since.
     pub(crate) fn len(&self) -> usize {
         self.count.load(Ordering::Acquire)
     }

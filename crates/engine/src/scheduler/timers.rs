@@ -43,8 +43,9 @@ impl Inner {
         }
     }
 
-    /// Wakes all due executions. Returns the time until the next timer is due. An execution that
-    /// cannot be woken does not block the others; it is retried after its own delay.
+    /// Wakes all due executions. Returns the time until the next timer is due. If an execution
+    /// cannot be woken, the other executions are still woken, and waking this execution is retried
+    /// after its own delay.
     async fn wake_due(self: &Arc<Self>) -> Result<Duration, Error> {
         let mut pause = RECHECK_INTERVAL;
         let mut scan = self.store.scan(Page::of(rows::timers(), WAKING_MAX));
@@ -69,7 +70,8 @@ impl Inner {
         Ok(pause)
     }
 
-    /// Wakes each of the executions independently; shortens `pause` if one fails.
+    /// Wakes each of the executions independently. If an execution cannot be woken, shortens
+    /// `pause`.
     async fn wake_all(self: &Arc<Self>, due: Vec<Due>, pause: &mut Duration) {
         let waking = due.into_iter().map(|(due, owner, id)| async move {
             let woken = self.wake(due, owner, id).await;

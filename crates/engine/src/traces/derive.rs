@@ -1,5 +1,5 @@
-//! Derives spans from a stored execution: the execution itself, its time in the queue, its steps
-//! and attempts, and model calls. This module does no I/O.
+//! Derives spans from a stored execution: for the execution itself, its time in the queue, its
+//! steps and attempts, and its model calls. This module does no I/O.
 
 use std::collections::HashMap;
 
@@ -16,14 +16,14 @@ use orrery_domain::step::{self, Instance, Step};
 use orrery_domain::time::Timestamp;
 use orrery_domain::trace::{SpanId, Trace};
 
-/// Maximum number of steps of an execution that get spans.
+/// Maximum number of an execution's steps that have spans.
 pub(super) const STEPS_MAX: usize = 1000;
 /// Maximum number of spans of an execution.
 pub(super) const SPANS_MAX: usize = 2000;
 /// Maximum length in characters of a name chosen by a client or a model.
 const NAME_MAX: usize = 128;
 
-/// Returns the spans of an execution that has ended, starting with the execution's own.
+/// Returns the spans of an execution that has ended. The execution's own span comes first.
 pub(super) fn of_execution(outline: &Outline) -> Vec<Span> {
     let Outline { execution, steps, plan } = outline;
     let of = Of { execution, trace: execution.trace(), end: end_of(execution) };
@@ -95,7 +95,7 @@ pub(super) fn of_attempt(delivery: &Delivery) -> Option<Span> {
     Some(span)
 }
 
-/// An execution from which spans are derived.
+/// An execution whose spans are being derived.
 struct Of<'e> {
     execution: &'e Execution,
     trace: Trace,
@@ -194,7 +194,7 @@ impl Of<'_> {
         span
     }
 
-    /// Adds the spans of a workflow's steps, each below its enclosing step.
+    /// Adds the spans of a workflow's steps, each as a child of its enclosing step's span.
     fn steps(&self, steps: &[(Instance, Step)], plan: Option<&Plan>, spans: &mut Vec<Span>) {
         let Some(plan) = plan else { return };
         let known: HashMap<&Instance, &Step> =
@@ -219,7 +219,8 @@ impl Of<'_> {
         }
     }
 
-    /// Returns the span of the nearest enclosing step that has one, or else the execution's span.
+    /// Returns the span of the nearest enclosing step that has a span, or otherwise the execution's
+    /// span.
     fn holder(
         &self,
         plan: &Plan,

@@ -1,10 +1,10 @@
 //! The exporter: takes ended executions and delivery attempts from the queue, derives their spans,
 //! and sends the spans in batches.
 //!
-//! One request is in flight at a time. If the collector is down, busy or unresponsive, a batch is
-//! retried a few times with increasing delays and then dropped. Meanwhile the queue fills, and
-//! while it is full, spans are dropped. At shutdown, the rest of the queue is sent once, within two
-//! seconds.
+//! At most one request is in flight. If the collector is down, busy or unresponsive, a batch is
+//! retried a few times with increasing delays and then dropped. Meanwhile the queue fills up, and
+//! while it is full, new spans are dropped. At shutdown, the rest of the queue is sent once, within
+//! two seconds.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -27,11 +27,11 @@ use orrery_runtime::{self as runtime, Clock, Recurring};
 
 /// Target number of spans per request. The spans of a single execution may exceed it.
 const BATCH_MAX: usize = 512;
-/// Maximum number of attempts per batch.
+/// Maximum number of attempts to send a batch.
 const TRIES_MAX: u32 = 5;
 /// Maximum retry delay, including delays that the collector requests.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
-/// Maximum bytes of a response that are read.
+/// Maximum number of bytes that are read from a response.
 const ANSWER_MAX: usize = 16 * 1024;
 const AGENT: &str = concat!("orrery/", env!("CARGO_PKG_VERSION"));
 const PROTOBUF: HeaderValue = HeaderValue::from_static("application/x-protobuf");
@@ -39,7 +39,7 @@ const PROTOBUF: HeaderValue = HeaderValue::from_static("application/x-protobuf")
 /// The result of an attempt to send a batch.
 #[derive(Debug)]
 enum Tried {
-    /// The collector accepted all spans but `rejected`.
+    /// The collector accepted all spans except `rejected` of them.
     Taken { rejected: usize },
     /// Retry later, after `wait` if the collector requested a delay.
     Later { reason: String, wait: Option<Duration> },
@@ -121,7 +121,8 @@ impl Exporter {
         Self { traces, source, client, clock, stopping, pace, machine, trouble, batch }
     }
 
-    /// Exports spans until shutdown, then sends the rest within the time that `Pace` allows.
+    /// Exports spans until shutdown, then sends the remaining spans within the time that [`Pace`]
+    /// allows.
     pub(super) async fn run(mut self, mut waiting: mpsc::Receiver<Ended>) {
         let (stopping, flush_max) = (self.stopping.clone(), self.pace.flush_max);
         let too_late = async {
@@ -202,8 +203,8 @@ impl Exporter {
         if spans.is_empty() {
             return;
         }
-        // Put the spans back, so that they are counted as dropped if the shutdown leaves no time to
-        // send them.
+        // Put the spans back into the batch, so that they are counted as dropped if the shutdown
+        // leaves no time to send them.
         self.batch = spans;
         let body = Bytes::from(otlp::encode(&self.batch, &self.machine));
         let mut pause = self.pace.pause_first;
@@ -219,7 +220,7 @@ impl Exporter {
                 break;
             };
             let until = after(wait.min(PAUSE_MAX));
-            // A shutdown ends the pause and retries once more.
+            // A shutdown ends the pause early, so that the batch is retried once more.
             let _stopped = self.stopping.run_until_cancelled(sleep_until(until)).await;
             pause = pause.saturating_mul(2);
         }

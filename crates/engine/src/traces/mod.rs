@@ -1,9 +1,10 @@
 //! Traces: exports spans of ended work to the operator's collector over OTLP/HTTP.
 //!
 //! Nothing is recorded while work runs: spans are derived from the stored execution once it has
-//! ended, so they add no overhead to the work and survive restarts. Ended executions and delivery
-//! attempts wait in a bounded queue. Spans are dropped and counted if the queue is full or the
-//! collector does not accept them in time. No work ever waits for an export.
+//! ended. So tracing does not slow down the work, and a restart loses no spans of unfinished work.
+//! Ended executions and delivery attempts wait in a bounded queue. If the queue is full or the
+//! collector does not accept spans in time, spans are dropped, and the dropped spans are counted.
+//! No work ever waits for an export.
 //!
 //! A span never contains inputs, outputs, headers, keys, or messages of models or servers.
 
@@ -38,8 +39,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// Creates the target of an endpoint, appending `/v1/traces` unless the URL already ends with
-    /// it.
+    /// Creates a target for an endpoint. Appends `/v1/traces` unless the URL already ends with it.
     #[must_use]
     pub fn new(endpoint: &str, headers: Vec<(HeaderName, HeaderValue)>) -> Self {
         let base = endpoint.trim_end_matches('/');
@@ -67,14 +67,14 @@ pub struct Traces {
 #[derive(Debug)]
 struct Inner {
     queue: mpsc::Sender<Ended>,
-    /// Taken by the exporter.
+    /// The receiving end of the queue, until the exporter takes it.
     waiting: Mutex<Option<mpsc::Receiver<Ended>>>,
-    /// `None` while nothing is exported.
+    /// The current target; `None` while nothing is exported.
     target: ArcSwapOption<Target>,
 }
 
 impl Traces {
-    /// Creates an exporter to this target; with `None`, nothing is exported until a target is set.
+    /// Creates an exporter for this target. With `None`, nothing is exported until a target is set.
     #[must_use]
     pub fn new(target: Option<Target>) -> Self {
         let (queue, waiting) = mpsc::channel(QUEUE_MAX);

@@ -2,9 +2,9 @@
 //! Protocol Buffers, which every collector accepts.
 //!
 //! The few required fields are written by number, using the three wire types that they need. The
-//! official crate would pull in the whole OpenTelemetry SDK, and Protocol Buffers crates with
-//! derive macros more code than this file. A test compares the bytes with the output of the
-//! official implementation.
+//! official crate would add the entire OpenTelemetry SDK as a dependency, and Protocol Buffers
+//! crates with derive macros would add more code than this file contains. A test compares the bytes
+//! with the output of the official implementation.
 
 use super::span::{Span, Value};
 use orrery_domain::time::Timestamp;
@@ -58,7 +58,7 @@ impl Message {
         self.0.extend_from_slice(&number.to_le_bytes());
     }
 
-    /// Writes a field, omitting it if it is empty, as is usual for these types.
+    /// Writes a field. Omits the field if it is empty, as is usual for these types.
     fn bytes(&mut self, field: u32, bytes: &[u8]) {
         if !bytes.is_empty() {
             self.whole_bytes(field, bytes);

@@ -1,4 +1,5 @@
-//! Deriving and encoding spans, and an exporter whose collector is down, busy, silent or removed.
+//! Tests deriving and encoding spans, and an exporter whose collector is down, busy, silent or
+//! removed.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -150,7 +151,8 @@ fn spans_of_workflow_follow_maps_and_branches() {
             line("workflow", "", 10, 90),
             line("queue", "workflow", 10, 20),
             line("step each", "workflow", 20, 60),
-            // The enclosing branch has no row, and steps taken over or skipped have no span.
+            // The enclosing branch has no row, so it has no span. Steps that were copied or skipped
+            // have no span either.
             line("step get", "step each", 30, 50),
             line("GET", "step get", 31, 90),
         ]
@@ -174,7 +176,8 @@ fn spans_of_one_execution_are_bounded() {
     assert!(spans[5].name.len() < 200);
 }
 
-/// The bytes that Python's `opentelemetry-proto` 1.45.2 writes for the same span.
+/// Compares the encoding with the bytes that Python's `opentelemetry-proto` 1.45.2 writes for the
+/// same span.
 #[test]
 fn otlp_matches_official_implementation() {
     let origin = Origin::read(Some(PARENT), Some("v=1"), None);
@@ -237,7 +240,7 @@ impl Source for OneSpan {
     }
 }
 
-/// How the test collector handles a request.
+/// The way in which the test collector handles a request.
 #[derive(Debug, Clone, Copy)]
 enum Does {
     Answers(&'static str),
@@ -328,7 +331,7 @@ const QUICK: Pace = Pace {
     flush_max: Duration::from_millis(300),
 };
 
-/// Counts exported and dropped spans with a recorder for this thread.
+/// Counts exported and dropped spans, by means of a metrics recorder for this thread.
 struct Counted(metrics_exporter_prometheus::PrometheusHandle);
 
 impl Counted {

@@ -1,9 +1,10 @@
-//! Reads the log while the writer appends to it, and retains segments until they are archived.
+//! Reads the log while the writer appends to it, and retains segments until a chain of backups has
+//! archived them.
 //!
 //! Only published records are read, since they are complete and durable. A segment is removed once
-//! the tree contains all of its records and, while a chain of backups archives the log, the chain
-//! contains them too. The bytes that wait for the chain are limited. Beyond the limit, the chain is
-//! abandoned and the service continues.
+//! the tree contains all of its records. While a chain of backups archives the log, the chain must
+//! contain these records too. The number of bytes that wait for the chain is limited. Beyond the
+//! limit, the chain is abandoned and the service continues.
 
 use std::fs;
 use std::io;
@@ -25,7 +26,7 @@ const FILE: &str = "kept.json";
 /// How far a chain of backups has archived the log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArchivePosition {
-    /// The chain's id. A chain never has two histories.
+    /// The chain's id. A chain contains the history of a single store.
     pub chain: Uuid,
     /// The record after which the chain begins.
     pub from: u64,
@@ -39,7 +40,8 @@ pub(crate) struct ArchiveState {
     pub position: Option<ArchivePosition>,
     /// Maximum bytes of segments that may wait for the chain.
     pub budget: Option<u64>,
-    /// The reason why the last chain was abandoned, until it is taken.
+    /// The reason why the last chain was abandoned, until [`Segments::take_archive_failure`]
+    /// returns it.
     pub given_up: Option<String>,
 }
 
@@ -87,8 +89,8 @@ impl Segments {
         self.held().archive.given_up.take()
     }
 
-    /// Starts a chain after the last record, whose number `published` returns. No later record is
-    /// removed before the chain contains it.
+    /// Starts a chain after the last published record, whose number `published` returns. From then
+    /// on, no later record is removed before the chain contains it.
     pub(crate) fn start_archiving(
         &self,
         published: impl FnOnce() -> u64,
@@ -96,7 +98,8 @@ impl Segments {
         let _alone = self.noting.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = {
             let mut held = self.held();
-            // Removal takes the same lock, and removes only records that were published earlier.
+            // The removal of segments takes the same lock, and removes only records that were
+            // already published.
             let from = published();
             let chain = Uuid::from_bytes(new_id::<RequestId>().bytes());
             let kept = ArchivePosition { chain, from, through: from };
@@ -116,7 +119,8 @@ impl Segments {
             return Ok(());
         };
         let kept = ArchivePosition { through, ..kept };
-        // Write the note first, because it must cover everything that is removed on its basis.
+        // Write the position to the file first: segments must be removed only on the basis of a
+        // position that is on disk.
         note(&self.folder, &kept)?;
         let mut held = self.held();
         if held.archive.position.as_ref().is_some_and(|held| held.chain == chain) {
@@ -129,9 +133,9 @@ impl Segments {
     /// the chain.
     ///
     /// # Errors
-    /// If the disk fails. A later start may then find the chain again.
+    /// If the disk fails. A later start may then continue the chain.
     pub(crate) fn stop_archiving(&self, reason: Option<String>) -> io::Result<()> {
-        // Without this lock, a concurrent write of the note would recreate the file after its
+        // Without this lock, a concurrent write of the position could recreate the file after its
         // removal.
         let _alone = self.noting.lock().unwrap_or_else(PoisonError::into_inner);
         let mut held = self.held();
@@ -165,7 +169,7 @@ impl Segments {
             .sum()
     }
 
-    /// Abandons the chain if more bytes wait for it than the limit allows.
+    /// Abandons the chain if the number of bytes that wait for it exceeds the limit.
     pub(super) fn enforce_archive_budget(&self) {
         let (kept, budget) = {
             let archive = &self.held().archive;

@@ -7,8 +7,9 @@
 //! ```
 //!
 //! Numbers are big-endian; records are padded with zeros to a multiple of eight bytes. A record's
-//! checksum starts from the segment's nonce and covers everything after it. So neither bytes from
-//! an earlier use of the file nor a value that looks like a record can be mistaken for a record.
+//! checksum is seeded with the segment's nonce, and covers everything after the checksum. So
+//! neither bytes from an earlier use of the file nor a value that looks like a record can be
+//! mistaken for a record.
 
 use std::io;
 
@@ -37,9 +38,9 @@ pub(crate) const RECORD_BYTES_MAX: u64 = 1 << 30;
 pub(crate) struct Header {
     pub store: StoreId,
     pub nonce: u32,
-    /// The number of the segment's first record.
+    /// The number of the first record in the segment.
     pub first: u64,
-    /// The last record that was durable in the tree when the segment began.
+    /// The number of the last record that was durable in the tree when the segment was created.
     pub checkpoint: u64,
 }
 
@@ -198,13 +199,13 @@ pub(crate) fn decode(bytes: &[u8], at: usize, nonce: u32) -> Option<Record<'_>> 
 }
 
 impl Record<'_> {
-    /// Returns the record's rows. `None` as for [`Record::entries`].
+    /// Returns the record's rows. Returns `None` in the same case as [`Record::entries`].
     pub(crate) fn rows(&self) -> Option<Rows> {
         Some(self.entries()?.into_iter().collect())
     }
 
-    /// Returns the record's rows in key order. `None` if the rows do not fill the record exactly,
-    /// which no release has written.
+    /// Returns the record's rows in key order. Returns `None` if the rows do not fill the record
+    /// exactly. No release has written such a record.
     pub(crate) fn entries(&self) -> Option<Vec<Entry>> {
         let mut rows = Vec::new();
         let mut rest = self.body;
@@ -222,7 +223,8 @@ impl Record<'_> {
     }
 }
 
-/// Whether the bytes at `at` begin like a record, and so are a torn write or damage.
+/// Whether the bytes at `at` begin like a record. If such bytes are not a complete record, they are
+/// a torn or damaged record.
 pub(crate) fn looks_begun(bytes: &[u8], at: usize) -> bool {
     bytes.get(at..).is_some_and(|rest| rest.starts_with(&RECORD_MAGIC))
 }

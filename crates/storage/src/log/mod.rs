@@ -3,9 +3,9 @@
 //!
 //! The log consists of segment files in `store/log`, each named by the number of its first record.
 //! The writer appends with one `pwrite` into space that was filled with zeros in advance, so that
-//! `fdatasync` need not update the file's length. Every start begins a new segment, and the first
-//! number of a segment proves where the previous segment ends. A failed write or sync is final: the
-//! caller must not use the log again.
+//! `fdatasync` need not update the file's length. Every start of the service begins a new segment.
+//! The number of a segment's first record proves where the previous segment ends. A failed write or
+//! sync is final: the caller must not use the log again.
 
 pub(crate) mod follow;
 pub(crate) mod form;
@@ -33,11 +33,11 @@ const SUFFIX: &str = ".log";
 const HALF: &str = "half";
 /// The size of a segment, unless a single record needs more.
 pub(crate) const SEGMENT_BYTES: u64 = 16 * 1024 * 1024;
-/// Bytes filled with zeros in advance: in the first step, and at most per step.
+/// The number of bytes filled with zeros in advance: in the first step, and the maximum per step.
 const ZEROS_FIRST: u64 = 256 * 1024;
 const ZEROS_BYTES_MAX: u64 = 2 * 1024 * 1024;
-/// Maximum old segments kept for reuse. Their blocks are already allocated, so they need no
-/// filling. A checkpoint that has fallen behind frees this many at once.
+/// Maximum old segments kept for reuse. Their blocks are already allocated, so they need not be
+/// filled with zeros. A checkpoint that has fallen behind frees this many segments at once.
 const SPARES: usize = 4;
 
 /// The segments of an open log, shared by the writer, which adds them, and the checkpoint, which
@@ -52,7 +52,8 @@ pub(crate) struct Segments {
 
 #[derive(Debug, Default)]
 struct Held {
-    /// The first number and the size of each segment, oldest first. The last one is being written.
+    /// The first record's number and the size of each segment, oldest first. The last segment is
+    /// being written.
     segments: Vec<(u64, u64)>,
     spares: Vec<PathBuf>,
     archive: ArchiveState,
@@ -75,7 +76,7 @@ impl Segments {
         self.held().segments.iter().map(|(_, bytes)| bytes).sum()
     }
 
-    /// Removes the segments whose records are all up to `applied`, except the last segment and the
+    /// Removes the segments that contain no record after `applied`, except the last segment and the
     /// segments that a chain of backups still needs. If `keep_spares` is set, keeps some of the
     /// files for reuse.
     pub(crate) fn remove_through(&self, applied: u64, keep_spares: bool) -> io::Result<()> {
@@ -249,7 +250,7 @@ struct Made {
     filled: u64,
 }
 
-/// Creates a segment: makes it durable under its final name, then registers it.
+/// Creates a segment, makes it durable under its final name, and then registers it.
 fn make(
     segments: &Segments,
     store: StoreId,

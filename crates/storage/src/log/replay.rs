@@ -1,4 +1,4 @@
-//! Reads the log: every complete record in order, and an error for each damaged record.
+//! Reads the log: returns every complete record in order, and an error for each damaged record.
 
 use std::fs;
 use std::io;
@@ -49,24 +49,26 @@ impl std::fmt::Display for Error {
 pub(crate) struct Found {
     /// The store to which the log belongs; `None` if there are no segments.
     pub store: Option<StoreId>,
-    /// The first record number, and the number of the last complete record (or `first` minus 1 if
-    /// there is none).
+    /// The number of the first record, and the number of the last complete record (or `first` minus
+    /// 1 if there is no complete record).
     pub first: u64,
     pub last: u64,
-    /// The highest checkpoint in a header or record.
+    /// The highest checkpoint number in any header or record.
     pub checkpoint: u64,
     /// The time of the last complete record, in microseconds since 1970.
     pub last_micros: Option<i64>,
-    /// Whether an incomplete record follows the last complete one: a write cut off by a crash.
+    /// Whether an incomplete record, whose write was cut off by a crash, follows the last complete
+    /// record.
     pub is_torn: bool,
     pub errors: Vec<Error>,
-    /// The first number and the size of each segment, oldest first.
+    /// The first record's number and the size of each segment, oldest first.
     pub segments: Vec<(u64, u64)>,
 }
 
 /// Passes every complete record to `take`, in order, up to the first error. With `go_on`, also
 /// passes the records after errors. Segments that contain only records up to `applied` are skipped:
-/// a crash may leave such segments, and they are not needed. A missing folder is an empty log.
+/// such segments may remain after a crash, and they are not needed. A missing folder counts as an
+/// empty log.
 pub(crate) fn read(
     folder: &Path,
     applied: u64,
@@ -130,7 +132,8 @@ fn read_segment(
                 (at, expected) = (record.end, expected + 1);
             }
             _ => {
-                // This is not a record, so the log ends here, unless a later record is complete.
+                // These bytes are not a record, so the log ends here unless there is a complete
+                // record further on.
                 let Some(behind) = whole_behind(bytes, at, header.nonce, expected) else { break };
                 let error = Error::Record {
                     segment,
@@ -169,7 +172,7 @@ fn whole_behind(bytes: &[u8], at: usize, nonce: u32, expected: u64) -> Option<Be
     places.filter_map(whole).find(|behind| behind.number >= expected)
 }
 
-/// The first number and the size of each segment, oldest first.
+/// Returns the first record's number and the size of each segment, oldest first.
 fn segments(folder: &Path) -> io::Result<Vec<(u64, u64)>> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

@@ -70,7 +70,7 @@ fn log_header_newer_or_damaged_is_refused() {
     assert_eq!(Header::decode(&newer), Err(BadHeader::Newer(2)));
 }
 
-/// Writes a log of `records` records, half of them in each of two segments.
+/// Writes a log with `records` records, half of them in each of two segments.
 fn written(folder: &Path, records: u8) -> Vec<Rows> {
     let segments = Arc::new(Segments::new(folder.to_path_buf(), Vec::new()));
     let mut log = Log::begin(segments, [7; 16], 0, 0).unwrap();
@@ -124,7 +124,7 @@ fn log_torn_tail_and_damage_are_distinguished() {
         let last = 64 + 4 * record;
         change(&path_of(folder.path(), 6), last + cut, |bytes| bytes[..record - cut].fill(0));
         let (read, found) = all(folder.path(), false);
-        // Trailing zeros may be unchanged.
+        // The bytes that were replaced with zeros may already have been zeros.
         if found.last == 10 {
             assert!(record - cut <= 8, "{cut}");
             continue;
@@ -174,7 +174,7 @@ fn log_missing_and_foreign_segments_are_reported() {
     let other = Header { store: [8; 16], nonce: 1, first: 11, checkpoint: 0 };
     fs::write(path_of(folder.path(), 11), other.encode()).unwrap();
     assert_eq!(all(folder.path(), false).1.errors, [Error::Foreign { segment: 11 }]);
-    // Segments whose records are all in the tree may be damaged.
+    // A segment may be damaged if all of its records are in the tree.
     change(&path_of(folder.path(), 1), 70, |bytes| bytes[0] ^= 1);
     let found = read(folder.path(), 5, false, &mut |_| ()).unwrap();
     assert_eq!((found.first, found.last, found.errors.len()), (6, 10, 1));
@@ -202,7 +202,7 @@ fn log_old_segments_are_removed_or_recycled() {
     assert!(found.segments.len() < before && found.first <= 6, "{found:?}");
     assert_eq!(found.last, 7);
     assert!(rows.iter().all(|rows| *rows == big));
-    // The log rolls into a file that contained other records, none of which is read.
+    // The next segment reuses a file that contained other records. None of these may be read.
     log.roll(5, 0).unwrap();
     log.write(&Rows::from([row(2, None)]), 5, Timestamp::from_micros(1)).unwrap();
     let (rows, found) = all(folder.path(), false);

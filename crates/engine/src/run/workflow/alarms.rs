@@ -1,4 +1,4 @@
-//! Time-driven wakeups of a workflow's run.
+//! Time-driven wakeups of the run loop.
 
 use tokio::time::Instant;
 
@@ -25,7 +25,8 @@ impl Actor {
         alarms.into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 
-    /// Returns the time at which the workflow times out if it keeps running from now on.
+    /// Returns the time at which the workflow times out if it runs without interruption from now
+    /// on.
     pub(super) fn times_out_at(&self) -> Option<Instant> {
         let limit = self.inner.options.workflow_timeout.saturating_sub(self.running_time);
         runtime::monotonic_now().checked_add(limit)

@@ -1,8 +1,8 @@
-//! Steps that run workflows: the child is created in the commit that records its id, so each
-//! attempt has exactly one child, and the step ends with the child's result.
+//! Steps that run workflows. The commit that creates a child also records the child's id, so each
+//! attempt has exactly one child. The step ends with the child's result.
 //!
-//! While nothing else runs, the parent stays in memory for a short time without a permit, and is
-//! then suspended until a child ends.
+//! While the parent only waits for children, it stays in memory for a short time without a permit,
+//! and is then suspended until a child ends.
 
 use std::sync::Arc;
 
@@ -50,14 +50,14 @@ pub(super) struct Caller {
     pub origin: Arc<trace::Origin>,
 }
 
-/// A child, or the error that prevents its creation.
+/// A child that is ready to be created, or the error that prevents its creation.
 pub(super) type PreparedChild = Result<Result<NewChild, Failure>, Error>;
 
 /// The first result of an attempt at a workflow step.
 pub(super) enum Begun {
-    /// There is no child yet; the job prepares one.
+    /// There is no child yet. The job prepares a child.
     Job(Box<Job>, Event),
-    /// The child has ended, or cannot be created; carries the resulting event.
+    /// The child has ended, or cannot be created. Contains the resulting event.
     Event(Event),
     /// The child is unfinished, or memory for its inputs is not available yet.
     Waits,
@@ -72,7 +72,8 @@ impl Actor {
         attempt: u32,
     ) -> Result<Begun, Error> {
         if let Some(child) = progress.step(&instance).and_then(|step| step.child) {
-            // Register the child before reading it, so that an end in between is not missed.
+            // Register the child before reading its state. Otherwise its end could be missed if it
+            // ended in between.
             self.children.insert(child, (instance, attempt));
             let ended = self.end_of_child(child).await?;
             return Ok(ended.map_or(Begun::Waits, Begun::Event));
@@ -102,7 +103,7 @@ impl Actor {
     /// Returns the event for a prepared child.
     ///
     /// # Errors
-    /// [`Error`] if the child cannot be prepared at the moment.
+    /// [`Error`] if the child temporarily cannot be prepared.
     pub(super) fn child_event(
         &mut self,
         instance: Instance,
@@ -122,7 +123,8 @@ impl Actor {
         })
     }
 
-    /// Replaces the start of a child whose tree was closed while the child was prepared.
+    /// If the tree was closed while a child was prepared, replaces the event that starts the child
+    /// with a failure.
     pub(super) fn unless_tree_closed(&mut self, event: Event) -> Result<Event, Error> {
         let Event::ChildStarted { instance, attempt, .. } = &event else { return Ok(event) };
         let Some(Err(closed)) = self.tree.as_ref().map(|tree| tree.check_open()) else {

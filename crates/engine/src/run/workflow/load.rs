@@ -42,7 +42,8 @@ impl Inner {
             return self.cancel_unwanted(organization, id).await;
         }
         let Some(memory) = self.acquire_memory(active).await else { return Ok(()) };
-        // Boxed, so that executions waiting for memory do not hold the state of the run.
+        // Boxed, so that an execution that waits for memory does not yet allocate the state of its
+        // run.
         Box::pin(self.run_loaded(active, organization, id, memory)).await
     }
 
@@ -85,8 +86,8 @@ impl Inner {
         result
     }
 
-    /// Loads the plan, the inputs and the stored steps. Returns `None` if any of them is lost,
-    /// which fails the execution.
+    /// Loads the plan, the inputs and the stored steps. If any of them is lost, fails the execution
+    /// and returns `None`.
     pub(super) async fn load_actor(
         self: &Arc<Self>,
         loaded: &mut LoadedExecution,
@@ -120,7 +121,8 @@ impl Inner {
         for (_, step) in
             steps.iter_mut().filter(|(at, step)| !at.items.is_empty() && step.status.is_final())
         {
-            // There can be many steps, and their inputs, attempts and logs are no longer needed.
+            // Save memory, since there can be many steps: their inputs, attempts and logs are no
+            // longer needed.
             (step.input, step.attempts, step.logs) = (None, Vec::new(), None);
         }
         loaded.progress = Some(Box::new(StepProgress::restore(Arc::clone(&plan), steps)));
@@ -163,8 +165,8 @@ impl Inner {
         }))
     }
 
-    /// Loads the tree of an execution that is part of a tree or may start one, and the execution's
-    /// share in it.
+    /// Loads the tree of an execution, and the execution's share in the tree, if the execution is
+    /// part of a tree or may start a tree.
     async fn load_tree(
         &self,
         execution: &Execution,

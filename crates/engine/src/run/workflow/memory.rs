@@ -1,18 +1,18 @@
-//! The memory budget for running workflows: one budget for the whole service, granted to
-//! organizations in turn.
+//! The memory budgets for running workflows. They apply to the entire service, and organizations
+//! take turns in acquiring memory from them.
 //!
-//! An execution's memory is estimated from its inputs and its plan before it is loaded. A large
-//! execution waits for its share without a permit and without its inputs in memory, and releases
-//! the share when it ends or is suspended. A small execution, with small inputs, few steps and no
-//! map, takes its share without waiting: `engine.active` bounds the number of small executions, and
-//! a parent in memory must never wait for the memory of a small child. The items of an open map
-//! count as soon as they have been resolved.
+//! An execution's memory use is estimated from its inputs and its plan before it is loaded. A large
+//! execution waits for a share of the budget without holding a permit and without its inputs in
+//! memory, and releases the share when it ends or is suspended. A small execution, with small
+//! inputs, few steps and no map, takes its share without waiting: `engine.active` limits the number
+//! of small executions, and a parent in memory must never have to wait until there is memory for a
+//! small child. The items of an open map count as soon as they have been resolved.
 //!
 //! Two additional budgets, each half as large, limit resolved templates, which can repeat a small
-//! input many times. The first is for step calls: each call waits for its share before its input is
-//! built, holds nothing while it waits, and retains its share until it ends. The second is for
-//! results, outputs and map items while they are built and stored, and for the arguments of agent
-//! tools; while holding a share, they wait only for the disk.
+//! input many times. The first budget is for step calls: each call waits for its share before its
+//! input is built, holds no other share while it waits, and keeps its share until it ends. The
+//! second budget is for results, outputs and map items while they are built and stored, and for the
+//! arguments of agent tools. The holder of such a share waits only for the disk.
 
 use std::sync::Arc;
 
@@ -36,25 +36,26 @@ use orrery_runtime::turns::{self, Turn, Turns};
 const BASE_BYTES: usize = 16 * 1024;
 /// Minimum extra memory of an execution with a map, before its items have been resolved.
 const MAP_BYTES: usize = 1024 * 1024;
-/// Resolved values up to this size are not counted.
+/// Resolved values whose JSON text is up to this size are not counted.
 const SMALL: usize = 1024;
-/// How often the JSON text of a resolved value is in memory: while it grows, and while it is stored
-/// or sent.
+/// The number of copies of a resolved value's JSON text in memory: while the text grows, and while
+/// it is stored or sent.
 const TEXTS_OF_RESOLVED: usize = 3;
-/// How often the JSON text of the inputs is in memory.
+/// The number of copies of the inputs' JSON text in memory.
 const TEXTS_OF_INPUT: usize = 2;
-/// Bytes of large inputs per estimated map item.
+/// The number of bytes of large inputs for which one map item is estimated.
 const INPUT_PER_ITEM: usize = 4;
 /// Memory of one item in addition to its value and its steps.
 const ITEM_BYTES: usize = 256;
-/// An execution waits for at most the total budget divided by this. Memory beyond that is counted
-/// when the execution opens its map.
+/// An execution waits for at most the total budget divided by this number. Memory beyond that is
+/// counted when the execution opens its map.
 const SHARE_MAX: usize = 4;
-/// Memory of a step's state.
+/// Memory for a step's state.
 const STEP_BYTES: usize = 768;
-/// Memory of a step of a plan with parallel branches, whose steps all run at the same time.
+/// Memory for a step's state if the plan has parallel branches, whose steps all run at the same
+/// time.
 const BRANCH_STEP_BYTES: usize = 4096;
-/// Small executions do not wait for memory; the states of their steps take at most this much.
+/// Maximum memory for the states of the steps of a small execution, which does not wait for memory.
 const SMALL_PLAN_BYTES: usize = 16 * 1024;
 
 /// The memory budgets of all running workflows.
@@ -62,7 +63,7 @@ const SMALL_PLAN_BYTES: usize = 16 * 1024;
 pub(crate) struct MemoryBudgets {
     /// For executions in memory.
     pub(crate) workflows: Arc<Turns>,
-    /// For inputs of step calls.
+    /// For the inputs of step calls.
     pub(super) calls: Arc<Turns>,
     /// For results and outputs under construction.
     pub(super) resolving: Arc<Turns>,
@@ -83,12 +84,13 @@ impl MemoryBudgets {
 #[derive(Debug)]
 pub(crate) struct Memory {
     turn: Turn,
-    /// The part reserved for the items of maps that have not been opened yet.
+    /// The part that is reserved for the items of maps that have not been opened yet.
     for_items: usize,
 }
 
 impl Memory {
-    /// Counts the items of a map that opens, and takes memory beyond the estimate without waiting.
+    /// Counts the items of a map that is being opened. Takes memory beyond the estimate without
+    /// waiting.
     pub(super) fn open_map(&mut self, items: &[Value], steps: usize) {
         let held: usize =
             items.iter().map(|item| state_of(steps).saturating_add(Size::of(item).memory)).sum();
@@ -113,8 +115,8 @@ impl Estimate {
     }
 }
 
-/// Estimates the memory of an execution. `input` is the number of bytes and `values` the number of
-/// values in its inputs.
+/// Estimates the memory of an execution. `input` is the number of bytes in its inputs, and `values`
+/// is the number of values in them.
 fn estimate(plan: Option<&Plan>, input: usize, values: usize) -> Estimate {
     let maps = plan.filter(|plan| plan.steps().any(|step| matches!(step.kind, Kind::Map(_))));
     let items = maps.map_or(0, |plan| {
@@ -210,7 +212,7 @@ pub(super) fn room(
         .then_some(async move { turns::on_behalf_of(organization, turns.take(amount)).await })
 }
 
-/// Returns the memory of a value that is also held `texts` times as text.
+/// Returns the memory for a value and for `texts` copies of its JSON text.
 const fn memory_of(size: Size, texts: usize) -> usize {
     size.memory.saturating_add(size.text.saturating_mul(texts))
 }
@@ -227,8 +229,8 @@ mod tests {
     use orrery_runtime::new_id;
     use orrery_storage::Commit;
 
-    /// Every value that a template can multiply waits for a memory share, including the items of a
-    /// map.
+    /// Every value whose size a template can multiply waits for a memory share, including the items
+    /// of a map.
     #[test]
     fn memory_of_what_is_made_is_waited_for() {
         let many = json!(vec!["{{inputs.x}}"; 100]);

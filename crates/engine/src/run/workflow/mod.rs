@@ -1,9 +1,10 @@
-//! Workflows: one task per running execution, which runs the plan's steps in order.
+//! Workflows: each running execution has one task, which runs the steps of the plan in order.
 //!
-//! The task applies the state machine, answers its requests (such as the result of a condition or
-//! the items of a map), commits the ended steps, and only then starts the model runs and HTTP
-//! requests that follow. All of its other state can be derived from the committed rows: a crash
-//! costs only the runs in flight, which are repeated under the same attempt number.
+//! The task applies events to the state machine, answers the machine's requests (such as the result
+//! of a condition or the items of a map), commits the ended steps, and only then starts the model
+//! runs and HTTP requests that follow. All other state of the task can be derived from the
+//! committed rows. So a crash loses only the runs in flight, which are repeated with the same
+//! attempt numbers.
 //!
 //! ```text
 //! mod       the loop: events in, changes, commit, runs    view    the values that references see
@@ -66,7 +67,7 @@ struct Actor {
     trace: Trace,
     /// The owner of the workflow; `None` if the workflow no longer exists.
     owner: Option<OrganizationId>,
-    /// Whether another organization owns the workflow. Step inputs are then not stored, and step
+    /// Whether another organization owns the workflow. If so, step inputs are not stored, and step
     /// errors are redacted.
     is_foreign: bool,
     plan: Arc<Plan>,
@@ -76,7 +77,7 @@ struct Actor {
     items: HashMap<Instance, Arc<Vec<Value>>>,
     values: Values,
     budget: Arc<Budget>,
-    /// Attempts whose inputs have a memory share.
+    /// Attempts for whose inputs a memory share was granted.
     granted: Vec<(Instance, u32, Turn)>,
     /// Reservations of ended calls, held until a commit charges them.
     reservations: Vec<Reservation>,
@@ -90,7 +91,7 @@ struct Actor {
     may_have_events: bool,
     /// Nesting depth.
     depth: u32,
-    /// The execution's tree; `None` if it is neither part of a tree nor starts one.
+    /// The execution's tree; `None` if the execution is not part of a tree and does not start one.
     tree: Option<Arc<Tree>>,
     /// The children that steps are waiting for, with the step and attempt of each.
     children: HashMap<ExecutionId, (Instance, u32)>,
@@ -112,15 +113,15 @@ struct Actor {
     /// Whether the start of the execution is recorded on disk.
     is_marked: bool,
     begun: Instant,
-    /// Keeps many answers from blocking the thread.
+    /// Limits how long a series of answers or reports may occupy the thread.
     slice: TimeSlice,
     /// Total time with at least one run in flight.
     running_time: Duration,
 }
 
-/// Executions that run longer than this are marked as started on disk; a faster execution writes
-/// its own row only when it ends. After a crash, the step rows show its progress. In tests, models
-/// take tens of milliseconds.
+/// Executions that run longer than this are marked as started on disk. The row of a faster
+/// execution is written only when it ends; after a crash, its progress can be seen from the rows of
+/// its steps. In tests, models take tens of milliseconds.
 const MARK_AFTER: Duration = Duration::from_millis(if cfg!(test) { 25 } else { 250 });
 
 /// The next action of the run loop.
@@ -164,11 +165,12 @@ impl Actor {
                 if state.as_ref().is_none_or(|loaded| loaded.execution.status.is_final()) {
                     return Ok(());
                 }
-                // The state is taken out of the cell until it is committed, so that after an error
-                // it is read again.
+                // Take the state out of the cell until it is committed. After an error, the cell is
+                // then empty, and the state is read from the store again.
                 let Some(mut loaded) = state.take() else { return Ok(()) };
-                // A child's end is recorded here, under this lock, before its timer is deleted.
-                // Otherwise an execution that is about to be suspended would miss it.
+                // Record the end of children here, under this lock, before their timers are
+                // deleted. Otherwise an execution that is about to be suspended could miss the end
+                // of a child.
                 self.ended_children.extend(active.take_ended_children());
                 let is_first = events.contains(&Event::Dispatched);
                 let next = self.advance(&mut loaded, events, &active.cancellation_waits()).await?;
@@ -215,8 +217,8 @@ impl Actor {
         }
     }
 
-    /// Reports to the lane when the execution starts or stops waiting only for model permits or
-    /// children. While it waits, the execution holds no permit.
+    /// Reports a change to the lane: whether the execution only waits for model permits, only waits
+    /// for children, or neither. While it only waits, the execution holds no permit.
     fn update_parked(&mut self) {
         let parking = match (self.running.is_empty(), self.admitted.is_empty()) {
             (true, _) if self.waits_since.is_some() => Parking::ForOthers,
@@ -233,7 +235,7 @@ impl Actor {
     /// Waits for the first wakeup.
     async fn wait(&mut self, active: &ActiveExecution) -> Wakeup {
         let is_busy = !self.running.is_empty();
-        // Computed once, because a timer that fires for an earlier event must not extend the limit.
+        // Compute this once: if the timer fires for another reason, the limit must not be extended.
         let times_out_at = self.times_out_at().filter(|_| is_busy && !self.is_paused);
         loop {
             if active.stop.is_cancelled() {
@@ -254,14 +256,14 @@ impl Actor {
                     }
                     return Wakeup::Reports(reports);
                 }
-                // Stopping an execution also sends an event.
+                // This notification is also sent when the execution is stopped.
                 () = active.event.notified() => {
                     let is_stopped = active.stop.is_cancelled();
                     return if is_stopped { Wakeup::Stopped } else { Wakeup::Event };
                 }
                 () = self.timer.rings(), if alarm.is_some() => {
-                    // The timer may have been set for an earlier wakeup that has been handled
-                    // since.
+                    // The timer may have been set for an earlier wakeup that has already been
+                    // handled.
                     let now = runtime::monotonic_now();
                     if let Some((_, wakeup)) = alarm.filter(|(at, _)| *at <= now) {
                         return wakeup;
@@ -271,8 +273,8 @@ impl Actor {
         }
     }
 
-    /// Applies the events and everything that follows from them, commits the changes, and starts
-    /// new runs. Stops before the commit once `cancellation` is cancelled.
+    /// Applies the events and all resulting events, commits the changes, and starts new runs. If
+    /// `cancellation` is cancelled before the commit, drops the changes.
     async fn advance(
         &mut self,
         loaded: &mut LoadedExecution,
@@ -318,7 +320,7 @@ impl Actor {
         Ok(NextStep::Wait)
     }
 
-    /// Applies the events and everything that follows from them. Returns the steps that start.
+    /// Applies the events and all resulting events. Returns the steps that start.
     async fn apply(
         &mut self,
         execution: &mut Execution,
@@ -338,10 +340,12 @@ impl Actor {
         }
         self.begin_granted(execution, progress, written, jobs).await?;
         if starts_children {
-            // A step that has ended in the meantime starts nothing.
+            // What remains are the children of steps that have ended in the meantime; they are not
+            // created.
             self.new_children.clear();
         }
-        // Checked before the permit is released, under the lock that senders of events also take.
+        // Check for events before the permit is released, under the lock that senders of events
+        // also take.
         self.may_have_events |= jobs.is_empty() && self.running.is_empty();
         if !written.is_final() {
             for event in self.take_answers(progress).await? {
@@ -401,7 +405,7 @@ impl Actor {
             events.insert(0, Event::Continued);
         }
         events.extend(self.hold_waiting(execution, progress));
-        // An event sent in time takes precedence over the timeout.
+        // An event that was sent before a step's timeout takes precedence over the timeout.
         self.may_have_events |= events.iter().any(|event| matches!(event, Event::Due { .. }));
         if events.contains(&Event::Dispatched) {
             return Ok(events);
@@ -502,7 +506,7 @@ impl Actor {
         Ok(())
     }
 
-    /// Returns the event of an idle execution, which is suspended if nothing is due soon.
+    /// Returns the event that suspends an idle execution, if nothing is due soon.
     fn idle(&mut self, execution: &Execution) -> Option<Event> {
         let ran_ms = u64::try_from(self.running_time.as_millis()).unwrap_or(u64::MAX);
         if execution.paused().is_some() && !execution.status.is_final() {
@@ -516,7 +520,7 @@ impl Actor {
             return None;
         }
         if !self.children.is_empty() {
-            // The children may end soon.
+            // The children may end soon, so wait for a while before suspending.
             let since = self.waits_since.get_or_insert_with(runtime::monotonic_now);
             if since.elapsed() < suspend_after {
                 return None;
@@ -526,8 +530,8 @@ impl Actor {
             .then_some(Event::Suspended { until: *due, ran_ms })
     }
 
-    /// Starts a run unless its step has ended in the meantime. If the model has no free permit, the
-    /// run first waits for one.
+    /// Starts a run unless its step has ended in the meantime. If no permit for the model is free,
+    /// the run first waits for a permit.
     fn start(&mut self, execution: &mut Execution, progress: &mut StepProgress, job: Job) {
         let running = progress.step(job.instance()).and_then(|step| step.running());
         if running.is_none_or(|running| running.number != job.attempt()) {

@@ -1,7 +1,7 @@
-//! Answers the requests of the state machine: the result of a condition, the items of a map, the
-//! end of a wait, the output of a step with nested steps, the output of the execution.
+//! Answers the requests of the state machine: for the result of a condition, the items of a map,
+//! the end of a wait, the output of a step with nested steps, or the output of the execution.
 //!
-//! All answers follow from committed state, so they are the same after a crash.
+//! All answers depend only on committed state, so they are the same after a crash.
 
 use std::sync::Arc;
 
@@ -25,12 +25,12 @@ use orrery_domain::step::{Instance, Status};
 use orrery_domain::template::{RESOLVED_BYTES_MAX, Template};
 use orrery_runtime::turns::Turn;
 
-/// The result of a lookup: a [`Fault`] fails the step, and an [`Error`] fails the whole run, which
-/// is then retried.
+/// The result of a lookup: a [`Fault`] fails the step, and an [`Error`] fails the run of the entire
+/// workflow, which is then retried.
 pub(super) type StepResult<T> = Result<Result<T, Fault>, Error>;
 
-/// The error name of an unresolvable reference. The cause names references, but never includes
-/// their values.
+/// The error name of an unresolvable reference. The error's cause names references, but never
+/// includes their values.
 pub(super) const REFERENCE_ERROR: &str = "ReferenceError";
 
 /// Returns the error of an unresolvable reference.
@@ -42,8 +42,8 @@ fn type_error(cause: impl Into<String>) -> Fault {
     Fault::new("StepFailed", ErrorClass::InvalidModelConfig, cause)
 }
 
-/// Permanently unreadable data (a damaged file, an output that is nested too deeply) fails its
-/// step; a disk error does not.
+/// Separates errors that fail the step from errors that do not: permanently unreadable data (a
+/// damaged file, an output that is nested too deeply) fails the step, and a disk error does not.
 pub(super) fn split_step_error<T>(result: Result<T, Error>) -> StepResult<T> {
     match result {
         Ok(value) => Ok(Ok(value)),
@@ -111,7 +111,7 @@ impl Actor {
         })
     }
 
-    /// Returns the event for a step that an answer was sent to.
+    /// Returns the event for a step if an answer was sent to it.
     pub(super) async fn answer_of(&mut self, instance: &Instance) -> Result<Option<Event>, Error> {
         let plan = Arc::clone(&self.plan);
         let sent = self.inner.sent_event(&plan, self.id, instance).await?;
@@ -123,7 +123,8 @@ impl Actor {
         }))
     }
 
-    /// Returns the answers sent to waiting steps, if any may have arrived.
+    /// Returns the events for answers that were sent to waiting steps. Reads the store only if
+    /// answers may have arrived.
     pub(super) async fn take_answers(
         &mut self,
         progress: &StepProgress,
@@ -145,14 +146,14 @@ impl Actor {
         Ok(answers)
     }
 
-    /// Resolves the items of a map and stores them in memory while the map is open.
+    /// Resolves the items of a map. They stay in memory while the map is open.
     async fn items_of(
         &mut self,
         map: &MapStep,
         view: &View,
         instance: &Instance,
     ) -> Result<Event, Fault> {
-        // Holds memory until the items are counted as part of the open map.
+        // Hold this memory share until the items are counted as part of the open map.
         let _room = self.room_to_resolve(map.items.size(view, RESOLVED_BYTES_MAX)).await;
         let items = map.items.resolve(view, RESOLVED_BYTES_MAX);
         let Value::Array(items) = items.map_err(|error| unresolved(&error))? else {
@@ -254,7 +255,7 @@ impl Actor {
         }
     }
 
-    /// Joins outputs into an array, with null for missing ones.
+    /// Joins outputs into an array, with null in place of missing outputs.
     async fn join_array(&mut self, outputs: Vec<Option<Payload>>) -> StepResult<Payload> {
         let bytes: u64 = outputs.iter().flatten().map(Payload::len).sum();
         if bytes > RESOLVED_BYTES_MAX as u64 {
@@ -322,7 +323,7 @@ impl Actor {
     }
 }
 
-/// Returns null, which stands for a missing output.
+/// Returns null, which is used in place of a missing output.
 fn null_output() -> Result<Payload, Error> {
     Payload::of(&()).map_err(|error| orrery_storage::Error::malformed("output", error).into())
 }
@@ -343,7 +344,7 @@ fn outputs_of(
     branches.map(|branch| last_output(progress, &branch.steps, &instance.items)).collect()
 }
 
-/// Returns the output of the branch that was taken.
+/// Returns the output of the branch that ran.
 fn output_of_taken(
     progress: &StepProgress,
     choice: &Choice,

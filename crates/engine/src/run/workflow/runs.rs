@@ -1,7 +1,7 @@
-//! Runs: a model call or an HTTP request, from the resolved input to the report.
+//! Runs: model calls and HTTP requests, from the resolved input to the report of the result.
 //!
-//! A run owns everything it needs; dropping it cancels it and releases its model permit. This
-//! module never retries or commits.
+//! A run owns everything that it needs. Dropping a run cancels it and releases its model permit.
+//! This module never retries or commits.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -65,7 +65,7 @@ pub(super) struct Job {
     /// The attempt's span.
     trace: trace::Call,
     call: Call,
-    /// The memory share of its input.
+    /// The memory share for the attempt's input.
     room: Option<Turn>,
 }
 
@@ -86,7 +86,7 @@ struct ModelCall {
     spent: Usd,
 }
 
-/// The input of a call as stored with its step.
+/// The input of a call, to be stored with its step.
 enum Shown {
     /// A value whose secrets have yet to be masked.
     Value(Value),
@@ -94,7 +94,7 @@ enum Shown {
     Text(Box<RawValue>),
 }
 
-/// The result of a run, or of the wait for it.
+/// The result of a run, or of a wait that precedes the run.
 pub(super) enum Report {
     /// Memory for the attempt's input was granted.
     RoomGranted { instance: Instance, attempt: u32, room: Turn },
@@ -140,8 +140,8 @@ impl Job {
 }
 
 impl Actor {
-    /// Converts a report into an event. A job whose permit was granted starts to run; an attempt
-    /// whose memory was granted is recorded.
+    /// Converts a report into an event. If the report grants a permit, the job starts to run; if it
+    /// grants memory, the attempt is noted as granted.
     ///
     /// # Errors
     /// [`Error`] if a run's output could not be stored.
@@ -180,7 +180,7 @@ impl Actor {
         }))
     }
 
-    /// Starts a job. Returns true if it runs at once, and false if it first waits for a permit.
+    /// Starts a job. Returns true if the job runs at once, and false if it waits for a permit.
     pub(super) fn start_job(&mut self, job: Job) -> bool {
         let instance = job.instance.clone();
         let inner = Arc::clone(&self.inner);
@@ -217,8 +217,9 @@ impl Actor {
         has_permit
     }
 
-    /// Resolves the input of an attempt into a job and its input event, or into its failure event.
-    /// Returns `None` if the attempt waits for memory; call again with the granted `room`.
+    /// Resolves the input of an attempt. Returns the job and the event that records the input, or
+    /// the event for a failure. Returns `None` if the attempt must wait for memory; the caller
+    /// calls this function again with the granted `room`.
     pub(super) async fn prepare(
         &mut self,
         progress: &StepProgress,
@@ -235,8 +236,9 @@ impl Actor {
         })
     }
 
-    /// Returns the error as stored. If another organization owns the workflow, redacts the cause,
-    /// which may quote the owner's step, hosts or responses. The log contains the full cause.
+    /// Returns the error in the form in which it is stored. If another organization owns the
+    /// workflow, redacts the cause, which may quote the owner's step, hosts or responses. The log
+    /// contains the full cause.
     pub(super) fn redact_error(&self, instance: &Instance, fault: Fault) -> Fault {
         if !self.is_foreign || fault.name == REFERENCE_ERROR {
             return fault;
@@ -244,7 +246,7 @@ impl Actor {
         let step = self.plan.at(instance.step).map_or("", |planned| planned.id.as_str());
         tracing::info!(execution = %self.id, step, cause = fault.cause, "step failed");
         let cause = format!("it failed ({}); only the workflow's owner", fault.class.as_str());
-        Fault { cause: format!("{cause} may see how"), ..fault }
+        Fault { cause: format!("{cause} can see the details"), ..fault }
     }
 
     async fn resolve_call(
@@ -272,7 +274,7 @@ impl Actor {
             }
         };
         if room.is_some() {
-            // Measuring and building the input takes time, so let other tasks run first.
+            // Measuring and building the input takes time, so let other tasks run before it.
             tokio::task::yield_now().await;
         }
         let key = instance.attempt_key(self.id, &planned.id, attempt);
@@ -336,8 +338,8 @@ impl Actor {
         }
     }
 
-    /// Returns a memory share for the input of a call if it needs one and it is free now; otherwise
-    /// a future that waits for it.
+    /// Returns a memory share for the input of a call, if the input needs a share and the memory is
+    /// free now. If the memory is not free, returns a future that waits for the share.
     fn room_now(
         &self,
         kind: &Kind,
@@ -355,7 +357,7 @@ impl Actor {
         self.push(instance, Box::pin(granted));
     }
 
-    /// Returns a future that waits for the memory share of a call's input, if it needs one.
+    /// Returns a future that waits for memory for a call's input, if the input needs a share.
     fn room_for(&self, kind: &Kind, is_fallback: bool, view: &dyn Scope) -> Option<Taking> {
         let size = match kind {
             Kind::Model(model) => params_of(model, is_fallback).1.size(view, RESOLVED_BYTES_MAX),
@@ -576,7 +578,7 @@ impl Inner {
 }
 
 /// Returns the failure of a call that the balance does not cover. The call can be retried if the
-/// balance would suffice once other work has ended.
+/// balance would suffice without the reservations of other work.
 fn unpaid(error: Error) -> Result<Failure, Error> {
     let Error::Unpaid { balance, reserved, needed } = error else { return Err(error) };
     let class = match balance > Usd::ZERO && balance >= needed {

@@ -1,7 +1,7 @@
-//! The rows of steps: read when an execution starts to run, written with each commit.
+//! The rows of steps: they are read when an execution starts to run, and written with each commit.
 //!
-//! A commit contains every step that changed since the last one, the predictions of ended model
-//! steps, their cost, and, at the start and the end, the execution itself.
+//! A commit contains every step that has changed since the last commit, the predictions for ended
+//! model steps, and their cost. At the start and the end, it also contains the execution itself.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use orrery_runtime::TimeSlice;
 use orrery_storage::Commit;
 use orrery_storage::record::decode;
 
-/// The contents of a commit in addition to the changed steps.
+/// What a commit contains in addition to the changed steps.
 #[derive(Debug, Default)]
 pub(super) struct PendingEffects {
     pub effects: Vec<machine::Effect>,
@@ -63,7 +63,7 @@ impl PendingEffects {
 }
 
 impl Inner {
-    /// Loads the plan and the inputs, or returns an error if they are lost.
+    /// Loads the plan and the inputs, or returns a failure if they are lost.
     pub(super) async fn load_plan(
         &self,
         execution: &Execution,
@@ -86,8 +86,8 @@ impl Inner {
         })
     }
 
-    /// Adds up the cost of a workflow that ends without being loaded; until it ends, only its steps
-    /// record the cost. Returns the steps.
+    /// Adds up the cost of a workflow that ends without being loaded: until a workflow ends, its
+    /// cost is recorded only in its steps. Returns the steps.
     pub(crate) async fn sum_cost(
         &self,
         execution: &mut Execution,
@@ -130,7 +130,7 @@ impl Inner {
         written: &PendingEffects,
         with_execution: bool,
     ) -> Result<(), Error> {
-        // Publish before the record of the changed steps is cleared.
+        // Publish the predictions before the list of changed steps is cleared.
         for instance in &written.published {
             self.publish(&mut commit, execution, progress, instance)?;
         }
@@ -206,8 +206,8 @@ impl Inner {
             cost: step.cost,
             reserved: Usd::ZERO,
             webhook: None,
-            // The id was generated when the wait for the model began, and lists search for
-            // executions by the time in the id.
+            // The id was generated when the wait for the model began. Lists search for executions
+            // by the time in the id, so `created_at` must agree with it.
             created_at: id.made_at().min(step.started_at),
             started_at: step.attempts.first().map(|first| first.started_at),
             completed_at: step.completed_at,

@@ -1,5 +1,5 @@
-//! The values that references resolve to: the inputs, the items of the enclosing maps, the ended
-//! steps.
+//! The values to which references resolve: the inputs, the items of the enclosing maps, and the
+//! ended steps.
 //!
 //! Only values that a template refers to are read and parsed. Parsed outputs are cached up to a
 //! limit, so that a map does not parse the same large output for every item.
@@ -52,8 +52,8 @@ struct StepView {
 }
 
 impl Actor {
-    /// Builds the view of step `at`, inside the map items `items`, with the outputs of the steps in
-    /// `uses`.
+    /// Builds the view for step `at`, which is inside the map items `items`, with the outputs of
+    /// the steps in `uses`.
     pub(super) async fn view(
         &mut self,
         progress: &StepProgress,
@@ -108,8 +108,8 @@ impl Actor {
         Ok(View { id: self.id, inputs, items: named, steps, resume_urls, secrets })
     }
 
-    /// [`Actor::view`] for a step that sends a request: includes the current values of the secrets
-    /// that the step refers to, which belong to the workflow's owner.
+    /// Like [`Actor::view`], for a step that sends a request. Includes the current values of the
+    /// secrets to which the step refers. The secrets belong to the workflow's owner.
     pub(super) async fn view_with_secrets(
         &mut self,
         progress: &StepProgress,

@@ -1,8 +1,8 @@
-//! Per-organization caps across all lanes: decides which tickets stay on disk, and when their lanes
+//! Caps of organizations across all lanes: decides which tickets stay on disk, and when their lanes
 //! are read again.
 //!
-//! The counts themselves are in `organizations`. This module starts nothing: once the tickets are
-//! back in a lane's window, the lane takes its turn like any other.
+//! The counts themselves are in `organizations`. This module does not start executions: once the
+//! tickets are back in a lane's window, the lane takes its turn like any other lane.
 
 use std::sync::Arc;
 
@@ -21,7 +21,8 @@ impl<T, G> Lanes<T, G> {
         self.wake_organization(organization);
     }
 
-    /// Lets an organization that runs nothing in the lane start one execution above the lane's cap.
+    /// Sets whether an organization that runs nothing in the lane may start one execution above the
+    /// lane's cap.
     pub(crate) fn let_exceed(&mut self, name: &str, may_exceed: bool) {
         if let Some(lane) = self.lanes.get_mut(name) {
             lane.may_exceed = may_exceed;
@@ -57,15 +58,16 @@ impl<T, G> Lanes<T, G> {
         self.organizations.load(organization)
     }
 
-    /// Returns the organization's share of a lane's load. `rows` is the number of its unfinished
-    /// executions on disk; without it, queued executions are counted in memory.
+    /// Returns the organization's share of a lane's load. `rows` is the number of the
+    /// organization's unfinished executions on disk. If it is `None`, only queued executions in
+    /// memory are counted.
     #[must_use]
     pub(crate) fn share(&self, name: &str, of: OrganizationId, rows: Option<usize>) -> Load {
         self.lanes.get(name).map_or_else(Load::default, |lane| lane.load_of(of, rows))
     }
 
-    /// Adds rows of the organization to the lane, oldest first; `more_from` is where the unread
-    /// rows begin.
+    /// Adds rows of the organization to the lane, oldest first. `more_from` is the first unread
+    /// row.
     pub(crate) fn refilled(
         &mut self,
         name: &str,
@@ -81,8 +83,8 @@ impl<T, G> Lanes<T, G> {
         self.refilled.push(organization);
     }
 
-    /// Returns the next read for an organization whose last read yielded fewer executions than it
-    /// may start.
+    /// Wakes the organizations whose rows were just read, because a read may yield fewer executions
+    /// than the organization may start. Returns the next read.
     pub(super) fn next_refilled(&mut self) -> Option<Next<T, G>> {
         for organization in std::mem::take(&mut self.refilled) {
             self.wake_organization(organization);
@@ -90,8 +92,8 @@ impl<T, G> Lanes<T, G> {
         self.next_woken()
     }
 
-    /// Drops tickets at the head of a window whose organizations are at their caps; they stay on
-    /// disk.
+    /// Drops tickets from the head of the lane's window as long as their organizations are at their
+    /// caps. The rows of these tickets stay on disk.
     pub(super) fn put_back_blocked(&mut self, name: &Arc<str>) {
         let mut has_left = false;
         while let Some(organization) = self.whose_turn(name)
@@ -104,7 +106,8 @@ impl<T, G> Lanes<T, G> {
             has_left = true;
         }
         if has_left {
-            // The dropped tickets were ahead of the waiting steps.
+            // The dropped tickets were ahead of the lane's waiting steps, which may now be
+            // admitted.
             self.wake_steps(name);
         }
     }
@@ -130,7 +133,7 @@ impl<T, G> Lanes<T, G> {
         let from = lane.begin_refill(organization)?;
         let most = self.organizations.room(organization).min(lane.room_for_one());
         self.organizations.begin_reading(organization);
-        // Other work in the lane continues during the read.
+        // Other work in the lane can start during the read.
         self.schedule_lane(name);
         Some(Next::Refill { lane: Arc::clone(name), organization, from, most })
     }

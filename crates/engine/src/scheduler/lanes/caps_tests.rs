@@ -1,5 +1,5 @@
-//! Caps of organizations, tested against a model of the disk: no organization ever exceeds its cap,
-//! others are not blocked, and no work is stranded.
+//! Tests the caps of organizations against a model of the disk: no organization ever exceeds its
+//! cap or blocks other organizations, and no work is stranded.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -217,8 +217,8 @@ impl Fixture {
         self.lanes.forget(&name(row.0), row.1);
     }
 
-    /// Asserts that no organization running fewer executions than its guaranteed permits is waiting
-    /// in a lane below its cap.
+    /// Asserts that an organization that runs fewer executions than its guaranteed number of
+    /// permits does not wait in any lane that is below the lane's cap.
     pub(super) fn assert_own_places(&self, lane_cap: usize, own: usize) {
         let held = |row: &Row| self.paused.contains(row) || self.runs(row);
         for row in self.disk.iter().filter(|row| !held(row)) {
@@ -376,7 +376,8 @@ fn organization_at_its_cap_takes_turns_among_its_lanes() {
     assert_eq!(first, [0, 1, 2]);
 }
 
-/// A parent that waits for its child holds no permit of its organization: a cap of one suffices.
+/// A parent that waits for its child does not count toward its organization's cap, so a cap of one
+/// suffices.
 #[test]
 fn organization_with_cap_of_one_runs_child_of_waiting_parent() {
     let mut fixture = Fixture::new(4, 10, &[(1, 1)]);
@@ -421,8 +422,8 @@ fn organization_cap_change_ends_nothing_when_lowered_and_starts_all_when_lifted(
     assert_eq!(fixture.running.len(), 4);
 }
 
-/// All rows of the organization in the lane that was read have been cancelled; only other
-/// organizations' work is left, so the next lane is read.
+/// All rows of the organization in the lane that was read have been cancelled, and only work of
+/// other organizations is left in this lane. So the next lane is read.
 #[test]
 fn organization_continues_in_another_lane_when_read_rows_are_cancelled() {
     for is_in_window in [false, true] {
@@ -445,7 +446,7 @@ fn organization_continues_in_another_lane_when_read_rows_are_cancelled() {
     }
 }
 
-/// The lane's own next execution may not start, so the waiting step is admitted at once.
+/// The next execution in the lane may not start, so the waiting step is admitted at once.
 #[test]
 fn organization_at_its_cap_does_not_delay_waiting_step() {
     let mut fixture = Fixture::new(1, 10, &[(1, 1)]);
@@ -486,7 +487,8 @@ fn organizations_take_turns_in_a_lane_despite_uneven_backlogs() {
     for _ in 0..WINDOW + 50 {
         fixture.submit(0, 1, false);
     }
-    // More than the organization's share of the window, so the rest must be read separately.
+    // More executions than the organization's share of the window, so the rest must be read
+    // separately.
     const OTHERS: usize = SHARE + 4;
     for _ in 0..OTHERS {
         fixture.submit(0, 2, false);
@@ -562,7 +564,7 @@ fn organization_new_after_a_start_does_not_wait_behind_backlog() {
     }
     let owners: BTreeSet<_> = fixture.started.iter().map(|row| row.2).collect();
     assert_eq!(owners.len(), 5, "each of them in the first round");
-    // A backlog found at startup takes turns as well.
+    // An organization with a backlog that is found at startup takes turns as well.
     fixture.find_at_start(0, 6, 3);
     for _ in 0..6 {
         fixture.finish(0);
@@ -575,7 +577,7 @@ fn organization_new_after_a_start_does_not_wait_behind_backlog() {
     assert!(fixture.rows_read < WINDOW + 4 * runs, "{} rows for {runs} runs", fixture.rows_read);
 }
 
-/// The other organizations keep the window full; executions whose rows are only on disk still get
+/// The other organizations keep the window full. Executions whose rows are only on disk still get
 /// their turns.
 #[test]
 fn organization_with_rows_on_disk_is_not_starved_by_steady_load_of_others() {

@@ -1,7 +1,7 @@
-//! One lane: its executions in memory, and the state of each.
+//! One lane: the executions that it has in memory, and the state of each of these.
 //!
-//! A row of the lane is in at most one state. A row without a state is only on disk, and its
-//! organization is in `stored`.
+//! An execution in the lane has at most one state. If it has no state, its row is only on disk, and
+//! its organization is in `stored`.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Weak};
@@ -25,11 +25,11 @@ pub(super) enum MemberState<T> {
 /// A running execution.
 #[derive(Debug)]
 pub(super) struct Run<T> {
-    /// Dangling once the task has ended for any reason.
+    /// A weak reference that is dangling once the task has ended for any reason.
     task: Weak<()>,
     organization: OrganizationId,
     parking: Parking,
-    /// Set if the execution was put back into this lane before it released its permit.
+    /// Set if the execution was put back into this lane before its permit was released.
     requeued: Option<Requeued<T>>,
 }
 
@@ -53,12 +53,12 @@ pub(crate) enum Parking {
     Not,
     /// Waiting for model permits.
     ForModels,
-    /// Waiting for executions that it has started, so it does not count against its organization's
-    /// cap either.
+    /// Waiting for executions that this execution has started. It does not count toward its
+    /// organization's cap either.
     ForOthers,
 }
 
-/// The state in which an execution released its permit.
+/// The organization of a running execution, and whether the execution was parked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Left {
     pub(super) organization: OrganizationId,
@@ -72,9 +72,9 @@ pub(super) struct Lane<T, G> {
     /// Whether an organization that runs nothing in this lane may start one execution above the
     /// cap.
     pub(super) may_exceed: bool,
-    /// Waiting steps, with their numbers.
+    /// Waiting steps, each with its number.
     pub(super) waiting_steps: Lines<Option<OrganizationId>, (u64, G)>,
-    /// The numbers of admitted steps of organizations. No number is 0.
+    /// The number of admitted steps by organization. No number is 0.
     admitted_steps: HashMap<Option<OrganizationId>, usize>,
     /// Whether a step was admitted last; steps and executions alternate while both are waiting.
     pub(super) step_was_last: bool,
@@ -98,7 +98,7 @@ pub(super) struct Lane<T, G> {
 /// The rows of an organization that are only on disk.
 #[derive(Debug)]
 struct Stored {
-    /// Lower bound: no row is older than this.
+    /// A lower bound: no row is older than this execution.
     from: ExecutionId,
     /// Whether the organization is in `to_read`, or waits in `organizations` until it may run more.
     is_in_turn: bool,
@@ -108,7 +108,7 @@ struct Stored {
 #[derive(Debug)]
 struct RefillInProgress {
     of: OrganizationId,
-    /// Rows that have been deleted since, but that the read may have seen.
+    /// Rows that were deleted after the read began, and that the read may still have returned.
     deleted: HashSet<ExecutionId>,
 }
 
@@ -145,8 +145,8 @@ impl<T, G> Lane<T, G> {
         self.next_among(|_| true).is_some()
     }
 
-    /// Returns the organization that may start next among those that satisfy `may`, if the lane has
-    /// a free permit.
+    /// Returns the next organization that may start an execution, among those that satisfy `may`,
+    /// if the lane has a free permit.
     pub(super) fn next_among(
         &self,
         may: impl Fn(OrganizationId) -> bool,
@@ -206,8 +206,8 @@ impl<T, G> Lane<T, G> {
         !is_stored && (self.window.len() < WINDOW || self.window.len_of(organization) < SHARE)
     }
 
-    /// Returns how many rows of one organization to read at once: each organization has its share,
-    /// even if the window is full.
+    /// Returns how many rows of one organization to read at once. Every organization has its share
+    /// of the window, even if the window is full.
     pub(super) fn room_for_one(&self) -> usize {
         WINDOW.saturating_sub(self.window.len()).max(SHARE)
     }
@@ -233,8 +233,8 @@ impl<T, G> Lane<T, G> {
         }
     }
 
-    /// Returns an organization's share of the load. `rows` are its unfinished executions on disk;
-    /// without them, only queued executions in the window are counted.
+    /// Returns an organization's share of the load. `rows` is the number of its unfinished
+    /// executions on disk. If it is `None`, only queued executions in the window are counted.
     pub(super) fn load_of(&self, organization: OrganizationId, rows: Option<usize>) -> Load {
         let running = self.running_of.get(&organization).copied().unwrap_or_default();
         let in_window = || self.window.len_of(organization);
@@ -282,7 +282,7 @@ impl<T, G> Lane<T, G> {
             Some(MemberState::Running(run)) if run.requeued.is_none() => {
                 run.requeued = Some(Requeued::Reserved)
             }
-            // The execution is already in the lane; one row counts once.
+            // The execution is already in the lane. It has one row, which must be counted once.
             Some(
                 MemberState::Reserved
                 | MemberState::Waiting
@@ -326,7 +326,7 @@ impl<T, G> Lane<T, G> {
         self.push_back(ticket);
     }
 
-    /// Adds an already counted ticket to the window, or leaves it on disk.
+    /// Adds a ticket that is already counted to the window, or leaves it on disk.
     fn push_back(&mut self, ticket: Ticket<T>) {
         if self.has_room(ticket.organization) {
             self.put_in_window(ticket);
@@ -343,7 +343,7 @@ impl<T, G> Lane<T, G> {
         self.window.insert(ticket.organization, ticket, |held| held.id > id);
     }
 
-    /// Counts rows of an organization that are only on disk and not older than `from`.
+    /// Counts rows of an organization that are only on disk. None of them is older than `from`.
     pub(super) fn count_stored(
         &mut self,
         organization: OrganizationId,
@@ -383,15 +383,15 @@ impl<T, G> Lane<T, G> {
         self.next_to_read().and_then(|at| self.to_read.remove(at))
     }
 
-    /// Begins to read the rows of an organization; returns the row to start at.
+    /// Begins to read the rows of an organization. Returns the row at which to start.
     pub(super) fn begin_refill(&mut self, organization: OrganizationId) -> Option<ExecutionId> {
         let stored = self.stored.remove(&organization)?;
         self.refilling = Some(RefillInProgress { of: organization, deleted: HashSet::new() });
         Some(stored.from)
     }
 
-    /// Adds the rows read for an organization, oldest first; `more_from` is where the unread rows
-    /// begin.
+    /// Adds the rows that were read for an organization, oldest first. `more_from` is the first
+    /// unread row.
     pub(super) fn refilled(
         &mut self,
         organization: OrganizationId,
@@ -411,7 +411,7 @@ impl<T, G> Lane<T, G> {
     }
 
     /// Drops the tickets of an organization at its cap; their rows stay on disk. Returns true if
-    /// the organization is in no read queue; the caller must then record it.
+    /// the organization is in no queue for reads and the caller must add it to one.
     pub(super) fn put_back(&mut self, organization: OrganizationId) -> bool {
         let line = self.window.take(organization);
         let Some(from) = line.iter().map(|ticket| ticket.id).min() else { return false };
@@ -440,7 +440,7 @@ impl<T, G> Lane<T, G> {
         Some((ticket, task))
     }
 
-    /// Starts an execution whose row is only on disk.
+    /// Starts a quarantined execution, whose row is only on disk.
     pub(super) fn start_quarantined(
         &mut self,
         organization: OrganizationId,
@@ -462,8 +462,8 @@ impl<T, G> Lane<T, G> {
         *self.running_of.entry(organization).or_default() += 1;
     }
 
-    /// Records what a running execution is waiting for. Returns its previous state if the state
-    /// changed.
+    /// Records what a running execution is waiting for. If this is a change, returns the previous
+    /// state.
     pub(super) fn park(&mut self, id: ExecutionId, parking: Parking) -> Option<Left> {
         let Some(MemberState::Running(run)) = self.members.get_mut(&id) else { return None };
         let before = std::mem::replace(&mut run.parking, parking);
@@ -492,7 +492,7 @@ impl<T, G> Lane<T, G> {
         let Ticket { id, organization, .. } = ticket;
         let (left, again) = self.leave(id)?;
         match again {
-            // The execution is queued in the lane again and takes a new turn.
+            // The execution was queued in this lane again, so it waits for a new turn.
             Some(Requeued::Enqueued(payload)) => {
                 self.push_back(Ticket { id, organization, payload });
             }
@@ -534,7 +534,7 @@ impl<T, G> Lane<T, G> {
         }
     }
 
-    /// Removes a queued execution whose row was deleted. A running execution is left until its
+    /// Removes a queued execution whose row was deleted. A running execution is kept until its
     /// permit is released.
     pub(super) fn forget(&mut self, id: ExecutionId) {
         match self.members.get_mut(&id) {
@@ -592,7 +592,7 @@ impl<T, G> Lane<T, G> {
         })
     }
 
-    /// Returns the number of executions in memory, or `None` if there are more rows on disk.
+    /// Returns the number of executions in memory, or `None` if some rows are only on disk.
     pub(super) fn complete_len(&self) -> Option<usize> {
         let is_whole = self.stored.is_empty() && self.refilling.is_none();
         is_whole.then_some(self.members.len())

@@ -1,4 +1,4 @@
-//! Round-robin queues: one first-in, first-out line per key (such as an organization); the keys
+//! Round-robin queues: one FIFO queue, called a line, per key (such as an organization); the keys
 //! take turns.
 
 use std::collections::{HashMap, VecDeque};
@@ -81,7 +81,7 @@ impl<K: Copy + Eq + Hash, T> Lines<K, T> {
         Some(item)
     }
 
-    /// Takes the whole line of a key.
+    /// Takes all items in the line of a key.
     pub(super) fn take(&mut self, key: K) -> VecDeque<T> {
         let line = self.lines.remove(&key).unwrap_or_default();
         if !line.is_empty() {
@@ -117,7 +117,8 @@ impl<K: Copy + Eq + Hash, T> Lines<K, T> {
         Some(taken.sum())
     }
 
-    /// The key is nearly always the first one, so the search ends at once.
+    /// Removes a key from the turn order. The key is nearly always the first, so the search ends at
+    /// once.
     fn end_turn(&mut self, key: K) {
         if let Some(at) = self.turns.iter().position(|held| *held == key) {
             self.turns.remove(at);

@@ -1,33 +1,34 @@
 //! Lanes: decide which execution runs next.
 //!
-//! Each model and each workflow has a lane with its own cap on running executions; permits are
-//! granted to the lanes in turn. Within a lane, organizations take turns, each first in, first out.
-//! The rows of a lane are on disk, ordered by organization. Memory holds only a window with the
-//! first rows of each organization, so a backlog of a million rows takes no memory. When an
-//! organization has no ticket left in the window, its next rows are read, in turn with the other
-//! organizations; no read scans rows of other organizations.
+//! Each model and each workflow has a lane with its own cap on running executions; the lanes take
+//! turns in receiving permits. Within a lane, organizations take turns, each in FIFO order. The
+//! rows of a lane are on disk, ordered by organization. Only a window with the first rows of each
+//! organization is in memory, so a backlog of a million rows takes almost no memory. When an
+//! organization has no ticket left in the window, its next rows are read when its turn comes. A
+//! read never scans rows of other organizations.
 //!
-//! There is one way into a lane: [`Lanes::reserve`] or [`Lanes::reserve_accepted`] before the
-//! commit that adds the execution's row, and [`Lanes::enqueue`] in that commit's hook. In between,
-//! the row may already be visible, so a refill skips it. The hook of a commit that deletes the row
-//! of an execution that is not running calls [`Lanes::forget`].
+//! There is only one way to put an execution into a lane: call [`Lanes::reserve`] or
+//! [`Lanes::reserve_accepted`] before the commit that adds the execution's row, and
+//! [`Lanes::enqueue`] in that commit's hook. In between, the row may already be visible, so a
+//! refill skips it. If a commit deletes the row of an execution that is not running, the commit's
+//! hook calls [`Lanes::forget`].
 //!
-//! Steps of running workflows wait in the lanes of their models. They share a lane's cap with its
-//! own executions, in turn with them, but do not count as running executions, since their workflow
-//! already holds a permit. A workflow that only waits for permits is parked: it does not count as a
-//! running execution until it continues.
+//! Steps of running workflows wait for permits in the lanes of their models. They share the lane's
+//! cap with the lane's own executions and alternate with them, but do not count as running
+//! executions, since their workflow already does. A workflow that only waits for model permits is
+//! parked: it does not count as a running execution until it continues.
 //!
 //! When all permits are taken, a lane that runs nothing may still start one execution, so stuck
-//! lanes never block an idle one. An organization that runs fewer than [`OWN_PLACES`] executions
-//! may also start one, in any lane below its cap, so that it never waits for other organizations.
-//! In a lane whose runner has permits of its own, an organization that runs nothing there may start
-//! one execution above the cap.
+//! lanes never block an idle lane. An organization that runs fewer than [`OWN_PLACES`] executions
+//! may also start executions, in any lane below its cap, so that it never waits for other
+//! organizations. In a workflow's lane, or in the lane of a model whose runner has permits of its
+//! own, an organization that runs nothing in the lane may start one execution above the lane's cap.
 //!
 //! An organization may have a cap across all lanes. If it is at its cap when its turn comes, its
-//! tickets leave the window and their rows stay on disk until one of its executions releases its
-//! permit. The lanes in which it waits then take turns, and only as many rows are read as it may
-//! start. An execution that only waits for executions that it has started does not count toward the
-//! cap.
+//! tickets are dropped from the window, and their rows stay on disk until one of the organization's
+//! executions releases its permit. The lanes in which the organization waits then take turns, and
+//! only as many rows are read as it may start executions. An execution that only waits for
+//! executions that it has started does not count toward the cap.
 //!
 //! This module does no I/O and never blocks: [`Lanes::next`] returns the next action, and the
 //! caller performs it.
@@ -47,16 +48,16 @@ use self::organizations::Organizations;
 use orrery_domain::ids::{ExecutionId, OrganizationId};
 
 /// Maximum number of executions per lane that are queued in memory; further executions are queued
-/// on disk only.
+/// only on disk.
 pub(crate) const WINDOW: usize = 256;
 /// The number of executions that each organization may have queued in memory, even if the window is
 /// full.
 pub(crate) const SHARE: usize = 16;
-/// The number of executions that each organization may always run, regardless of what others run;
-/// fewer if there are few permits.
+/// The number of executions that each organization may always run, regardless of what other
+/// organizations run. It is lower if there are few permits.
 pub(crate) const OWN_PLACES: usize = 16;
-/// Maximum number of executions per lane that may wait for a retry. Beyond that, the lane starts no
-/// new executions, since they would probably fail for the same reason.
+/// Maximum number of executions per lane that may wait for a retry. At this limit, the lane starts
+/// no new executions, since they would probably fail for the same reason.
 pub(crate) const PAUSED_MAX: usize = 1024;
 
 /// A queued execution. `T` is caller-defined data.
@@ -73,7 +74,7 @@ pub(crate) enum Next<T, G> {
     /// Admit this waiting step; its lane has already counted it.
     AdmitStep { lane: Arc<str>, of: Option<OrganizationId>, waiter: G },
     /// Start this execution; its lane has already counted it as running. The task that runs the
-    /// execution holds `task` for as long as it lives.
+    /// execution must hold `task` until it ends.
     Start { lane: Arc<str>, ticket: Ticket<T>, task: Arc<()> },
     /// Read up to `most` rows of this organization in this lane, starting at `from`, and pass them
     /// to [`Lanes::refilled`].
@@ -103,27 +104,27 @@ pub(crate) struct Full {
     pub queued: usize,
 }
 
-/// All lanes, and the schedule of those that have work.
+/// All lanes, and the schedule of the lanes that have work.
 #[derive(Debug)]
 pub(crate) struct Lanes<T, G> {
     lanes: HashMap<Arc<str>, Lane<T, G>>,
     schedule: VecDeque<Arc<str>>,
-    /// Lanes that may start one execution although all permits are taken: lanes that run nothing,
-    /// or in which an organization waits that runs fewer than its own permits.
+    /// Lanes that may start an execution although all permits are taken: lanes that run nothing,
+    /// and lanes in which an organization waits that runs fewer executions than it may always run.
     idle_schedule: VecDeque<Arc<str>>,
     /// Organizations that run fewer executions than before and have work waiting in some lane.
     relieved: HashSet<OrganizationId>,
-    /// Lanes that may have a free permit for a waiting step.
+    /// Lanes that have a waiting step and may have a free permit for it.
     step_turn: VecDeque<Arc<str>>,
     /// Organizations that have work waiting in lanes and are below their caps again.
     woken: VecDeque<OrganizationId>,
-    /// Organizations whose rows were just read; they are woken once the lane has started everything
-    /// it can.
+    /// Organizations whose rows were just read. They are woken once the lanes have started
+    /// everything that they can.
     refilled: Vec<OrganizationId>,
     organizations: Organizations,
     last_waiter: u64,
     active: usize,
-    /// Number of parked executions: in memory, without a permit.
+    /// Number of parked executions, which are in memory but hold no permit.
     parked: usize,
     active_cap: usize,
     /// Whether starts are suspended; steps are still admitted.
@@ -131,8 +132,9 @@ pub(crate) struct Lanes<T, G> {
 }
 
 impl<T, G> Lanes<T, G> {
-    /// Creates an empty set of lanes. At most `active_cap` executions run at once across all lanes,
-    /// plus one in each otherwise idle lane, and up to [`OWN_PLACES`] of each organization.
+    /// Creates an empty set of lanes. At most `active_cap` executions run at once across all lanes.
+    /// Beyond that, each idle lane may run one execution, and each organization may run up to
+    /// [`OWN_PLACES`].
     #[must_use]
     pub(crate) fn new(active_cap: usize) -> Self {
         Self {
@@ -189,9 +191,9 @@ impl<T, G> Lanes<T, G> {
 
     // --- adding ---
 
-    /// Announces new work before the commit that adds its row, and counts it, so that the limit
-    /// also holds under concurrency. Each announcement ends in [`Lanes::enqueue`] or
-    /// [`Lanes::cancel_reservation`].
+    /// Announces new work before the commit that adds its row. The work is counted at once, so that
+    /// concurrent announcements cannot exceed the limit. After every announcement, the caller calls
+    /// either [`Lanes::enqueue`] or [`Lanes::cancel_reservation`].
     ///
     /// # Errors
     /// [`Full`] if the lane's queue is full.
@@ -204,8 +206,8 @@ impl<T, G> Lanes<T, G> {
         Ok(())
     }
 
-    /// Like [`Lanes::reserve`], but without a limit: work that was already accepted (the next model
-    /// of a chain, a timer) is never rejected.
+    /// Like [`Lanes::reserve`], but without a limit. Used for work that was already accepted (the
+    /// next model of a chain, a timer) and must never be rejected.
     pub(crate) fn reserve_accepted(&mut self, name: &str, id: ExecutionId) {
         if let Some(lane) = self.lanes.get_mut(name) {
             lane.reserve(id);
@@ -227,8 +229,8 @@ impl<T, G> Lanes<T, G> {
         self.schedule_lane(name);
     }
 
-    /// Counts rows of an organization that are only on disk and not older than `from`. A count of 0
-    /// only makes the lane read the rows.
+    /// Counts rows of an organization that are only on disk. None of them is older than `from`. A
+    /// count of 0 makes the lane read the rows without counting any.
     pub(crate) fn count_stored(
         &mut self,
         name: &str,
@@ -242,14 +244,14 @@ impl<T, G> Lanes<T, G> {
         self.schedule_lane(name);
     }
 
-    /// Whether a ticket enqueued now would stay in memory together with its state.
+    /// Whether a ticket that is enqueued now would stay in memory.
     #[must_use]
     pub(crate) fn has_room(&self, name: &str, organization: OrganizationId) -> bool {
         self.lanes.get(name).is_some_and(|lane| lane.has_room(organization))
     }
 
-    /// Whether the lane has the execution in memory: it is queued in the window, running, paused,
-    /// or being committed.
+    /// Whether the lane has the execution in memory: it is queued in the window, running or paused,
+    /// or the commit that adds its row is in progress.
     #[must_use]
     pub(crate) fn knows(&self, name: &str, id: ExecutionId) -> bool {
         self.lanes.get(name).is_some_and(|lane| lane.knows(id))
@@ -271,15 +273,15 @@ impl<T, G> Lanes<T, G> {
         if self.is_held {
             return None;
         }
-        // Organizations that are below their caps again are read before others take the permit. A
-        // lane scheduled to start its own execution may have had none that could start; its waiting
-        // steps are then admitted.
+        // First read the rows of organizations that are below their caps again, before other
+        // organizations take the permits. Check for waiting steps again at the end: they may have
+        // been held back for an execution of their lane that turned out to be unable to start.
         let next = self.next_woken().or_else(|| self.next_start());
         next.or_else(|| self.next_refilled()).or_else(|| self.next_step())
     }
 
-    /// Whether [`Lanes::next`] may return an action. Returns false if everything that was added can
-    /// only wait.
+    /// Whether [`Lanes::next`] may return an action. Returns false if all work in the lanes has to
+    /// wait.
     #[must_use]
     pub(crate) fn has_turns(&self) -> bool {
         let has_lanes = match self.is_full() {
@@ -301,7 +303,7 @@ impl<T, G> Lanes<T, G> {
                 return Some(next);
             }
         }
-        // No lane can start anything, so the idle lanes cannot either.
+        // No lane can start anything, and that includes the lanes in the idle schedule.
         for name in self.idle_schedule.drain(..) {
             if let Some(lane) = self.lanes.get_mut(&name) {
                 lane.in_idle_turn = false;
@@ -369,9 +371,9 @@ impl<T, G> Lanes<T, G> {
         self.schedule_lane(name);
     }
 
-    /// Records that a running execution is only waiting, for the condition given by `parking`, or
+    /// Records that a running execution now only waits, for the condition given by `parking`, or
     /// that it continues. An execution that continues takes its permit back even if no permit is
-    /// free, because its wait is over.
+    /// free.
     pub(crate) fn park(&mut self, name: &str, id: ExecutionId, parking: Parking) {
         let Some(before) = self.lanes.get_mut(name).and_then(|lane| lane.park(id, parking)) else {
             return;
@@ -397,7 +399,7 @@ impl<T, G> Lanes<T, G> {
     }
 
     /// Removes a queued execution whose row was deleted because it was cancelled. A running
-    /// execution is left until its permit is released.
+    /// execution is kept until its permit is released.
     pub(crate) fn forget(&mut self, name: &str, id: ExecutionId) {
         if let Some(lane) = self.lanes.get_mut(name) {
             lane.forget(id);
@@ -434,7 +436,7 @@ impl<T, G> Lanes<T, G> {
         None
     }
 
-    /// Admits a step at once if a permit is free and nothing else is waiting for it. Returns
+    /// Admits a step at once if a permit is free and no other work is waiting for it. Returns
     /// whether the step was admitted.
     pub(crate) fn try_acquire(&mut self, name: &str, of: Option<OrganizationId>) -> bool {
         let Some(lane) = self.lanes.get_mut(name) else { return false };
@@ -456,8 +458,8 @@ impl<T, G> Lanes<T, G> {
         if queued >= lane.queue_limit.max(1) { Err(Full { queued }) } else { Ok(()) }
     }
 
-    /// Adds a waiting step to the end of its organization's line, or in front of all others.
-    /// Returns a number for [`Lanes::cancel_wait`].
+    /// Adds a waiting step to the end of its organization's line, or in front of all other waiting
+    /// steps. Returns a number for [`Lanes::cancel_wait`].
     pub(crate) fn enqueue_step(
         &mut self,
         name: &str,
@@ -551,8 +553,8 @@ impl<T, G> Lanes<T, G> {
         self.organizations.recount(runs.iter().map(yields)) || was_wrong
     }
 
-    /// Returns the number of executions that the lane has in memory, or `None` if there are more
-    /// rows on disk.
+    /// Returns the number of executions that the lane has in memory, or `None` if the lane has rows
+    /// that are only on disk.
     #[must_use]
     pub(crate) fn complete_len(&self, name: &str) -> Option<usize> {
         self.lanes.get(name)?.complete_len()

@@ -1,7 +1,7 @@
 //! Each organization's use of the lanes: its running and unfinished executions, and the lanes in
 //! which its executions stay on disk because the organization is at its cap.
 //!
-//! Only organizations with an entry take memory.
+//! An organization without a cap and without work in the lanes has no entry.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -21,7 +21,8 @@ struct Organization {
     yielding: usize,
     /// Accepted, unfinished executions.
     unfinished: usize,
-    /// Lanes to read when the organization is below its cap, the longest waiting first.
+    /// Lanes to read when the organization is below its cap. The lane that has waited longest comes
+    /// first.
     waiting: VecDeque<Arc<str>>,
     /// Whether the organization is already in the queue of woken organizations.
     is_woken: bool,
@@ -70,8 +71,8 @@ impl Organizations {
         one.cap.map_or(usize::MAX, |cap| cap.saturating_sub(one.running()))
     }
 
-    /// Whether fewer than `own` of the organization's executions are running, and at most as many
-    /// again are waiting for executions that they have started.
+    /// Whether fewer than `own` executions of the organization are running, and fewer than twice
+    /// `own` are either running or waiting for executions that they have started.
     pub(super) fn runs_fewer(&self, id: OrganizationId, own: usize) -> bool {
         let Some(one) = self.all.get(&id) else { return own > 0 };
         one.running() < own && one.placed < own.saturating_mul(2)
@@ -131,7 +132,7 @@ impl Organizations {
     }
 
     /// Replaces the counts of running executions, and returns true if they were wrong. Each item is
-    /// a running execution's organization and whether it yields.
+    /// the organization of a running execution, and whether the execution yields.
     pub(super) fn recount(
         &mut self,
         running: impl Iterator<Item = (OrganizationId, bool)>,
@@ -175,8 +176,8 @@ impl Organizations {
         self.change(id, |one| one.reading = one.reading.saturating_sub(1));
     }
 
-    /// Whether to wake the organization: it may run more, has work waiting in a lane, and has not
-    /// been woken yet.
+    /// Whether to wake the organization: it may run more executions, has work waiting in a lane,
+    /// and has not been woken yet. If so, marks it as woken.
     pub(super) fn wakes(&mut self, id: OrganizationId) -> bool {
         if self.room_to_read(id) == 0 {
             return false;
@@ -188,7 +189,7 @@ impl Organizations {
     }
 
     /// Returns the next lane to read for the organization. Returns `None` if there is no such lane
-    /// or the organization is at its cap; it must then be woken again.
+    /// or the organization is at its cap. In that case, the organization must be woken again later.
     pub(super) fn next_waiting(&mut self, id: OrganizationId) -> Option<Arc<str>> {
         let may_run = self.room_to_read(id) > 0;
         self.change(id, |one| {

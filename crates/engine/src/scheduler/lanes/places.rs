@@ -1,5 +1,5 @@
-//! Permits beyond the total: which lane or organization may start an execution although all permits
-//! are taken.
+//! Starts beyond the total number of permits: decides which lanes and organizations may start an
+//! execution although all permits are taken.
 
 use std::sync::Arc;
 
@@ -44,8 +44,8 @@ impl<T, G> Lanes<T, G> {
         self.organizations.runs_fewer(organization, own)
     }
 
-    /// Records that an organization runs or holds fewer executions than before: its work may wait
-    /// in lanes that nothing else wakes.
+    /// Records that an organization has fewer running or parked executions than before. Its work
+    /// may be waiting in lanes that no other event would schedule.
     pub(super) fn relieve(&mut self, organization: OrganizationId) {
         let waits = self.organizations.load(organization).queued > 0;
         if waits && self.has_own_place(organization) {

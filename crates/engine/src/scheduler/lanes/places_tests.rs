@@ -1,10 +1,11 @@
-//! Guaranteed permits of an organization, regardless of how many permits other organizations hold.
+//! Tests that an organization gets its guaranteed permits, regardless of how many permits other
+//! organizations hold.
 
 use super::OWN_PLACES;
 use super::caps_tests::{Fixture, LANES, Running, name, organization};
 
-/// One organization holds all permits, in lanes that others use too: each of the others still has
-/// its guaranteed permits.
+/// One organization holds all permits, in lanes that other organizations use too. Each of the other
+/// organizations still has its guaranteed permits.
 #[test]
 fn organization_has_places_of_its_own_however_many_others_hold() {
     const ACTIVE: usize = 64;
@@ -41,8 +42,8 @@ fn organization_has_places_of_its_own_however_many_others_hold() {
     assert_eq!(ended, 0, "all of theirs have run");
 }
 
-/// Executions that wait for others hold memory: beyond its guaranteed permits, an organization can
-/// have as many of these again, but no more.
+/// Executions that wait for other executions use memory. So the number of running and waiting
+/// executions of an organization is limited to twice its guaranteed number of permits.
 #[test]
 fn organization_has_few_that_wait_for_others_when_all_places_are_taken() {
     let mut fixture = Fixture::new(1000, 64, &[]);

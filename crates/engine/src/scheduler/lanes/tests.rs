@@ -1,4 +1,4 @@
-//! Lanes, tested against a model of the disk: after any sequence of commits, starts, cancellations,
+//! Tests lanes against a model of the disk: after any sequence of commits, starts, cancellations,
 //! refills, pauses and requeues, each execution runs in one task at a time, in lane order, within
 //! the caps.
 
@@ -38,7 +38,7 @@ struct Fixture {
     refills: Vec<(usize, Vec<ExecutionId>, Option<ExecutionId>)>,
     /// Waiting steps: lane, number and name.
     asking: Vec<(usize, u64, u32)>,
-    /// Admitted steps.
+    /// Admitted steps: lane and name.
     admitted: Vec<(usize, u32)>,
     next_id: u32,
     cap: usize,
@@ -77,7 +77,7 @@ impl Fixture {
         fixture
     }
 
-    /// Begins a commit.
+    /// Begins a commit that adds an execution to a lane.
     fn announce(&mut self, lane: usize) {
         self.next_id += 1;
         let id = id(self.next_id);
@@ -361,7 +361,7 @@ proptest! {
         }
     }
 
-    /// Promise 5: a stuck model or a flood in one lane never starves another lane.
+    /// A stuck model, or a flood of executions in one lane, never starves another lane.
     #[test]
     fn lane_idle_is_never_starved_by_stuck_lanes(
         stuck in prop::collection::vec((1_usize..9, any::<bool>()), 0..40),
@@ -473,8 +473,8 @@ fn lane_admits_steps_when_all_slots_are_taken() {
     assert_eq!(fixture.admitted.len(), 2);
 }
 
-/// An execution that is woken before it releases its permit waits for the release, then for its
-/// turn.
+/// An execution that is woken before it releases its permit first waits for the release and then
+/// for its turn.
 #[test]
 fn lane_ticket_requeued_during_release_runs_once_more() {
     let mut fixture = Fixture::new(1, 2, 2);
@@ -493,7 +493,8 @@ fn lane_ticket_requeued_during_release_runs_once_more() {
     assert_eq!(fixture.lanes.totals(), (0, 0));
 }
 
-/// A refill that reads a row before its commit's hook has run must not create a second ticket.
+/// If a refill reads a row before the hook of the row's commit has run, this must not create a
+/// second ticket.
 #[test]
 fn lane_row_seen_before_its_hook_gets_one_ticket() {
     let mut fixture = Fixture::new(1, 9, 9);
@@ -527,7 +528,8 @@ fn lane_finds_leaked_slots_of_dead_tasks() {
     assert_eq!(fixture.lanes.totals().0, 2);
 }
 
-/// A lane with too many failed executions starts no new ones until a failed execution resumes.
+/// A lane with too many failed executions starts no new executions until a failed execution is
+/// resumed.
 #[test]
 fn lane_with_too_many_paused_tickets_starts_nothing_new() {
     let mut fixture = Fixture::new(1, 2, 2);
