@@ -223,7 +223,7 @@ async fn event_without_a_payload_answers_nothing() {
     for (body, message) in [
         (json!({"approved": true}), "payload field is required"),
         (json!({"Payload": 1}), "payload field is required"),
-        (json!({"payload": 1, "comment": "x"}), "unknown field comment: known are payload"),
+        (json!({"payload": 1, "comment": "x"}), "unknown field comment: expected one of payload"),
         (json!({"payload": 1, "paylod": 2}), "unknown field paylod: did you mean payload?"),
     ] {
         let answer = service.flows(Method::POST, &path).json(&body).undocumented().send().await;

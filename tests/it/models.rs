@@ -152,7 +152,7 @@ async fn model_unknown_or_missing_slug_has_specified_text() {
         open(&service, path).await.expect_error(400, "slug parameter is required");
     }
     let other = open(&service, "/v1/model?name=text-template").await;
-    other.expect_error(400, "unknown query parameter name: known are slug");
+    other.expect_error(400, "unknown query parameter name: expected one of slug");
     open(&service, "/v1/models/%ff").await.expect_error(400, "the path is not UTF-8");
 }
 

@@ -1,4 +1,4 @@
-//! The section `tls.acme`: certificates by ACME.
+//! The section `tls.acme`: certificates ordered over ACME.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -16,7 +16,8 @@ const DOMAINS_MAX: usize = 100;
 /// Maximum number of mail addresses.
 const CONTACT_MAX: usize = 10;
 
-/// Reads the section. Without `domains`, they are empty: see [`public_names`].
+/// Reads the section. If `domains` is absent, the list is empty; [`public_names`] later provides
+/// the names.
 pub(super) fn acme(section: &mut Section<'_>, folder: &Path, data_dir: &Path) -> Acme {
     let directory = section.get("directory", DIRECTORY.to_owned(), directory);
     let directory_ca = section.optional("directory_ca", path(folder));
@@ -52,7 +53,8 @@ fn at_most<T>(
     }
 }
 
-/// Parses the URL of a directory, which some authorities distinguish by its query.
+/// Parses the URL of a directory. It may have a query, because some authorities use the query to
+/// distinguish directories.
 fn directory(value: &Value<'_>) -> Parsed<String> {
     let text = value.get_ref().as_str().unwrap_or_default();
     let is_good = Url::parse(text).is_ok_and(|url| {

@@ -17,7 +17,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Upper limit of the configured cost limit of an exchange, in US dollars.
+/// The largest cost limit that can be configured for an exchange, in US dollars.
 const COST_MAX: f64 = 1_000_000.0;
 /// Largest accepted context size, in tokens.
 const CONTEXT_MAX: u32 = 100_000_000;
@@ -70,8 +70,8 @@ struct Keys {
     writable: Vec<PathBuf>,
     memory_bytes: Option<u64>,
     allow: Option<Vec<String>>,
-    /// A key that applies only to servers with a `url`, and a key that applies only to servers with
-    /// a `command`.
+    /// A key in the table that applies only to servers with a `url`; in `of_command`, one that
+    /// applies only to servers with a `command`.
     of_url: Option<&'static str>,
     of_command: Option<&'static str>,
 }

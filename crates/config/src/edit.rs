@@ -16,7 +16,7 @@ impl Setting {
     /// TOML is a string, so that strings need no quotes.
     ///
     /// # Errors
-    /// A sentence if `key` is not a key such as `log.level`.
+    /// Returns a message if `key` is not a key such as `log.level`.
     pub fn new(key: &str, value: &str) -> Result<Self, String> {
         Key::parse(key).map_err(|_invalid| format!("{key:?} is not a key such as log.level"))?;
         let value = match value.trim().parse::<Value>() {
@@ -26,7 +26,7 @@ impl Setting {
         Ok(Self { key: key.to_owned(), value })
     }
 
-    /// The key, such as `log.level`.
+    /// Returns the key, such as `log.level`.
     #[must_use]
     pub fn key(&self) -> &str {
         &self.key
@@ -37,13 +37,13 @@ impl Setting {
     }
 }
 
-/// Returns `text` with this setting. An option that is commented out, such as `#model = "llama"`,
-/// is replaced where it stands.
+/// Returns `text` with this setting. If the option is commented out, as in `#model = "llama"`, its
+/// line is replaced.
 ///
 /// # Errors
-/// A sentence if the text is not TOML, or a part of the key is not a table.
+/// Returns a message if the text is not TOML, or a part of the key is not a table.
 pub fn set(text: &str, setting: &Setting) -> Result<String, String> {
-    // Comments alone would end up behind the key.
+    // If the text has only comments, `toml_edit` would move them after the key.
     let is_empty = text.parse::<DocumentMut>().is_ok_and(|document| document.is_empty());
     let switched_on = switched_on(text, setting);
     if is_empty && switched_on.is_none() && !text.trim().is_empty() {
@@ -69,7 +69,7 @@ pub fn set(text: &str, setting: &Setting) -> Result<String, String> {
     let mut value: Value =
         setting.value.parse().map_err(|error: toml_edit::TomlError| error.message().to_owned())?;
     match table.get_mut(last.get()).and_then(Item::as_value_mut) {
-        // The comment behind the value stays.
+        // Keep the comment after the value.
         Some(before) => {
             *value.decor_mut() = before.decor().clone();
             *before = value;
@@ -89,8 +89,8 @@ pub(super) fn has(text: &str, key: &str) -> bool {
     parts.try_fold(first, |item, part| Some(item?.get(part))).flatten().is_some()
 }
 
-/// Returns `text` with the setting in place of the line that shows it as an option; `None` if there
-/// is no such line.
+/// Replaces the commented-out line of the option with the setting; returns `None` if there is no
+/// such line.
 fn switched_on(text: &str, setting: &Setting) -> Option<String> {
     let mut table = String::new();
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
@@ -104,7 +104,7 @@ fn switched_on(text: &str, setting: &Setting) -> Option<String> {
     let name = shown.trim_start_matches('#').split_once(" = ")?.0.to_owned();
     *shown = format!("{name} = {}", setting.value);
     let text = lines.join("\n") + "\n";
-    // The key may also be set in another line.
+    // The text is invalid if another line also sets the key.
     text.parse::<DocumentMut>().is_ok().then_some(text)
 }
 

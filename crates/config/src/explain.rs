@@ -1,7 +1,8 @@
-//! Each key with the value that holds and where it comes from, and a file that states them all.
+//! Lists each key with its effective value and the source of the value, and writes a file that
+//! contains all of them.
 //!
-//! The default of a key is its value in `config.example.toml`, which a test compares with the
-//! defaults of the code, or depends on the service.
+//! A key's default is its value in `config.example.toml`, which a test compares with the defaults
+//! in the code. Some defaults depend on the service instead.
 
 use std::path::Path;
 
@@ -15,11 +16,11 @@ use super::{Config, EXAMPLE, Error, exposed, sections};
 
 /// The first line of `config.example.toml`.
 const EXAMPLE_TITLE: &str = "# Orrery's configuration: every key with its default.\n";
-/// The first lines of a file that states what holds.
-const TITLE: &str = "# Orrery's configuration: every key with the value that held when `orrery config init` wrote \
-                     this\n# file. A key that is removed has its default again.\n";
+/// The first lines of a file with all effective values.
+const TITLE: &str = "# Orrery's configuration: every key with the value that applied when `orrery \
+                     config init`\n# wrote this file. The default applies again to a key that is removed.\n";
 
-/// The key of the disk space that new work leaves free. The example has no value for it.
+/// The key for the disk space that new work must leave free. The example file has no value for it.
 const DISK_RESERVE: &str = "limits.disk_reserve";
 
 /// Where a value comes from.
@@ -42,11 +43,11 @@ impl From {
     }
 }
 
-/// One key.
+/// A key with its effective value.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
     pub key: String,
-    /// The value, with secrets masked. Null: off, unless it is set.
+    /// The value, with secrets masked. Null if the key is not set and has no default.
     pub value: Json,
     pub from: From,
 }
@@ -54,7 +55,7 @@ pub struct Row {
 /// Lists each key with its value.
 ///
 /// # Errors
-/// The errors of the configuration.
+/// All errors in the configuration.
 pub fn rows(source: &Source) -> Result<(Config, Vec<Row>), Vec<Error>> {
     let read = source.read();
     if !read.errors.is_empty() {
@@ -84,11 +85,12 @@ pub fn rows(source: &Source) -> Result<(Config, Vec<Row>), Vec<Error>> {
     Ok((read.config, rows))
 }
 
-/// Returns a file that states what holds without one: `config.example.toml` with these values.
-/// Paths below `folder`, the file's own, are relative. `settings` override the values.
+/// Returns the text of a configuration file: `config.example.toml` with the values of `config`.
+/// Paths below `folder`, the file's own folder, are written as relative paths. `settings` override
+/// the values.
 ///
 /// # Errors
-/// A sentence if a value cannot be written.
+/// Returns a message if a value cannot be written.
 pub fn file(config: &Config, folder: &Path, settings: &[Setting]) -> Result<String, String> {
     let mut text = EXAMPLE.replacen(EXAMPLE_TITLE, TITLE, 1);
     let example = parsed(EXAMPLE);
@@ -128,7 +130,7 @@ pub fn schema() -> Json {
             describe(&mut schema, &format!("{table}{name}"), &comment);
             is_of_keys = true;
         } else if let Some(text) = line.strip_prefix("# ") {
-            // A comment explains all keys up to the next one.
+            // A comment describes all keys up to the next comment.
             if std::mem::take(&mut is_of_keys) {
                 comment.clear();
             }
@@ -211,7 +213,7 @@ mod tests {
     use super::super::Flags;
     use super::*;
 
-    /// Returns the configuration without its source, which differs although all settings are equal.
+    /// Returns the configuration without its source, so that only the settings are compared.
     fn settings(config: Config) -> Config {
         Config { file: None, source: Source::default(), ..config }
     }
@@ -267,7 +269,7 @@ mod tests {
             "agent.mcp_servers = [{ name = 'a', command = ['x'], env = { A = 'b' } }]",
             "router.prices = [{ model = 'm', per_million_input_tokens = 1, per_million_output_tokens = 2 }]",
             "decisions.aliases = { a = 'b' }",
-            // Refused by both.
+            // Both the schema and the reader reject these.
             "data_dri = 'x'",
             "data_dir = 3",
             "limits.connections = 0",
@@ -289,7 +291,8 @@ mod tests {
         ] {
             let is_read = source.check(text).is_empty();
             let is_valid = validator.is_valid(&json(text));
-            // The reader also compares keys with each other.
+            // The reader may reject more than the schema, because it also compares keys with each
+            // other.
             assert!(is_valid || !is_read, "{text}: {:?}", source.check(text));
             let with_others = ["burst", "recipient"].iter().any(|key| text.contains(key));
             assert!(is_read || !is_valid || with_others, "{text}");

@@ -27,23 +27,23 @@ const WORDS: [&str; 9] = [
     "token",
     "secret",
 ];
-/// Ends of such words: `NOTION_APITOKEN`.
+/// Endings of words that mark a secret, as in `NOTION_APITOKEN`.
 const ENDS: [&str; 5] = ["apikey", "token", "secret", "password", "passwd"];
-/// Names of headers that are secrets although no word says so.
+/// Headers with secret values whose names contain none of these words.
 const HEADERS: [&str; 1] = ["x-honeycomb-team"];
 /// Authentication schemes, which precede the credentials in a header's value.
 const SCHEMES: [&str; 5] = ["basic", "bearer", "digest", "token", "apikey"];
-/// Options of commands whose value is a header, as curl has them.
+/// Command-line options whose value is a header, as in curl.
 const HEADER_OPTIONS: [&str; 2] = ["-H", "--header"];
-/// The minimum length of a token, in bytes, so that the locale `sk-SK` is none.
+/// The minimum length of a token, in bytes, so that the locale `sk-SK` is not taken for a token.
 const TOKEN_MIN: usize = 20;
-/// The beginnings of tokens of well-known services.
+/// Prefixes of the tokens of well-known services.
 const TOKENS: [&str; 10] =
     ["sk-", "ghp_", "gho_", "github_pat_", "glpat-", "xoxb-", "xoxp-", "hf_", "smk_", "whsec_"];
 /// Exceptions: keys whose value is a file's path.
 const PATHS: [&str; 1] = ["tls.private_key"];
-/// Keys whose value is a secret although no word says so: the path of the URL of a chat's webhook
-/// or of a topic of ntfy is one.
+/// Keys with secret values whose names contain none of these words: the URL of a chat webhook or an
+/// ntfy topic has a secret path.
 const URLS: [&str; 1] = ["alerts.url"];
 /// Maximum depth of nested tables.
 const DEPTH_MAX: usize = 16;
@@ -93,7 +93,8 @@ pub(super) fn masked(key: &str, value: &DeValue<'_>) -> Json {
             let mut found = Vec::new();
             look_at(value, name, key, 0, &mut found);
             let has_strings = items.iter().any(|item| item.get_ref().is_str());
-            // In a list of strings, such as a command, one string may explain the next.
+            // In a list of strings, such as a command, a string may be secret because of the string
+            // before it, so mask the entire list.
             if has_strings && !found.is_empty() {
                 return MASKED.into();
             }
@@ -133,7 +134,7 @@ fn look_at(value: &DeValue<'_>, name: &str, path: &str, depth: usize, found: &mu
     }
 }
 
-/// Returns whether a string is a secret, as opposed to a reference to one.
+/// Returns whether a string is a secret rather than a reference to a secret.
 fn is_secret(name: &str, path: &str, text: &str) -> bool {
     let refers = text.is_empty() || text.contains("${") || text.contains("{{");
     if refers || PATHS.contains(&path) {
@@ -149,7 +150,7 @@ fn is_secret(name: &str, path: &str, text: &str) -> bool {
     let in_option =
         || text.starts_with('-') && text.split_once('=').is_some_and(|(n, _)| is_named(n));
     let is_token = text.len() >= TOKEN_MIN && TOKENS.iter().any(|start| text.starts_with(start));
-    // An option is not the value of the one before it.
+    // A string that starts with `-` is an option, not the value of the previous option.
     (is_named(name) && !text.starts_with('-'))
         || URLS.contains(&path)
         || is_token
@@ -159,7 +160,7 @@ fn is_secret(name: &str, path: &str, text: &str) -> bool {
 }
 
 /// Returns whether a string is a header with credentials: the value of an entry in a table of
-/// headers, or the header after an option of a command.
+/// headers, or the header after a command-line option.
 fn is_secret_header(name: &str, path: &str, text: &str) -> bool {
     let is_entry = path.strip_suffix(name).is_some_and(|table| table.ends_with("headers."));
     let joined = text.split_once('=').filter(|(option, _)| option.starts_with("--"));

@@ -1,12 +1,12 @@
 //! The configuration: all keys as validated, typed values.
 //!
 //! `config.example.toml` shows each key with its default, which a test verifies. A [`Source`] reads
-//! a file and the flags of the command line, and reports all errors at once, each with its line and
-//! column; [`Config::defaults`] applies without both. All values in a [`Config`] are in range, so
-//! later code does not check them again.
+//! a file and the command-line flags, and reports all errors at once, each with its line and
+//! column; without either, [`Config::defaults`] applies. All values in a [`Config`] are in range,
+//! so later code does not check them again.
 //!
 //! `edit` changes one key of a file and keeps the rest of its text; `explain` lists each key with
-//! its value and where the value comes from, and writes a file that states all of them.
+//! its value and where the value comes from, and writes a file that contains all of them.
 //!
 //! `reader`, `values` and `secret` also read the manifests of models.
 //!
@@ -40,7 +40,7 @@ pub use self::alerts::{AlertFormat, Alerts};
 pub use self::secret::Secret;
 pub use self::source::{Flags, LOCAL_FILE, Source};
 
-/// Each key with its default, and what it means: the text of `config.example.toml`.
+/// The text of `config.example.toml`: each key with its default and a description.
 const EXAMPLE: &str = include_str!("../../../config.example.toml");
 /// Maximum size of the configuration file, in bytes.
 pub const FILE_BYTES_MAX: u64 = 1024 * 1024;
@@ -85,7 +85,8 @@ pub struct Config {
     pub source: Source,
     /// The text of the first API key, if the operator chooses it. Not set by files.
     pub bootstrap_key: Option<Secret>,
-    /// Whether the operator accepts missing or removed files, for this start. Not set by files.
+    /// Whether the operator accepts missing or removed files, for this start only. Not set by
+    /// files.
     pub accept_loss: bool,
 }
 
@@ -129,8 +130,8 @@ pub struct Host {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tls {
     pub mode: TlsMode,
-    /// Additional names for the self-signed certificate, besides `localhost` and the machine's host
-    /// name.
+    /// Additional names for the self-signed certificate, in addition to `localhost` and the
+    /// machine's host name.
     pub names: Vec<String>,
 }
 
@@ -143,7 +144,7 @@ pub enum TlsMode {
     SelfSigned,
     /// The operator's certificate, in PEM files.
     Files { certificate: PathBuf, private_key: PathBuf },
-    /// A certificate that the service orders by ACME, everywhere.
+    /// A certificate that the service orders over ACME, on all addresses.
     Acme(Acme),
     /// Plain HTTP everywhere.
     Off,
@@ -154,7 +155,8 @@ pub enum TlsMode {
 pub struct Acme {
     /// The `https` URL of the authority's directory.
     pub directory: String,
-    /// The certificate authority of the directory itself, besides the usual ones.
+    /// A certificate authority that may have issued the directory's own certificate, in addition to
+    /// the public authorities.
     pub directory_ca: Option<PathBuf>,
     /// Mail addresses of the account.
     pub contact: Vec<String>,
@@ -187,7 +189,7 @@ pub struct Limits {
     pub header_timeout: Duration,
     /// Maximum time between two bytes of a body.
     pub body_timeout: Duration,
-    /// Time limit for a whole body that is held in memory; files are exempt.
+    /// Time limit for an entire body that is kept in memory; files are exempt.
     pub body_total_timeout: Duration,
     /// Minimum average rate of a body, in bytes per second, after a grace period of `body_timeout`.
     pub body_min_rate: usize,
@@ -239,7 +241,7 @@ pub struct Engine {
     pub organization_bytes: Option<u64>,
     /// Maximum number of executions that one execution may start, directly and indirectly.
     pub descendants: u64,
-    /// Maximum size of all these executions on disk, in bytes.
+    /// Maximum size on disk of all executions that one execution starts, in bytes.
     pub tree_bytes: u64,
     /// Maximum memory of all running workflows, in bytes.
     pub workflow_memory: usize,
@@ -248,7 +250,7 @@ pub struct Engine {
     pub payload_inline_bytes: usize,
 }
 
-/// Retention of ended work.
+/// Retention of finished work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Retention {
     pub executions: Duration,
@@ -287,7 +289,7 @@ pub struct Webhooks {
 pub struct Egress {
     pub allow: Vec<IpNet>,
     pub deny: Vec<IpNet>,
-    /// Whether single-label names are looked up beyond the hosts file.
+    /// Whether single-label names are also looked up in DNS, not only in the hosts file.
     pub single_label_names: bool,
 }
 
@@ -296,7 +298,7 @@ pub struct Egress {
 pub struct Files {
     /// The largest file, in bytes.
     pub max_bytes: u64,
-    /// Total bytes of all files of one organization.
+    /// Maximum total size of an organization's files, in bytes; `None`: no limit.
     pub quota_bytes: Option<u64>,
     pub retention: Duration,
 }
@@ -331,7 +333,8 @@ pub struct Router {
     pub platform_fee: f64,
     /// Prices of the upstream's models, at most one per model.
     pub prices: Vec<ModelPrice>,
-    /// The models that IDs stand for, which may contain one `*`.
+    /// Aliases: pairs of a model ID, which may contain one `*`, and the ID of the model that it
+    /// stands for.
     pub aliases: Vec<(String, String)>,
     /// Whether the history stores models' answers.
     pub keep_content: bool,
@@ -405,7 +408,7 @@ pub enum McpTransport {
         command: Vec<String>,
         directory: PathBuf,
         env: Vec<(String, Secret)>,
-        /// Folders that the program may write to, besides its own.
+        /// Folders that the program may write to, in addition to its own folder.
         writable: Vec<PathBuf>,
         /// The program's address space limit, in bytes.
         memory_bytes: Option<u64>,
@@ -419,8 +422,8 @@ pub struct Backup {
     /// Number of backups to keep.
     pub keep: usize,
     pub folder: PathBuf,
-    /// Public keys of age (`age1…`). The holders of the matching secret keys can read backups.
-    /// Empty: `passphrase` applies.
+    /// Public keys for age encryption (`age1…`). The holders of the matching secret keys can read
+    /// the backups. Empty: `passphrase` applies.
     pub recipients: Vec<String>,
     /// Encrypts backups if there are no recipients; `None`: backups are not encrypted.
     pub passphrase: Option<Secret>,
@@ -465,7 +468,7 @@ pub struct Metrics {
     pub listen: Vec<SocketAddr>,
 }
 
-/// Export of the spans of executions.
+/// Export of execution spans.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Telemetry {
     /// OTLP/HTTP endpoint of a collector, to which `/v1/traces` is appended unless present; `None`:
@@ -512,9 +515,9 @@ impl LogFormat {
 /// One error in a configuration file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub struct Error {
-    /// Line number, from 1; 0 if the error concerns the whole file.
+    /// Line number, from 1; 0 if the error concerns the entire file.
     pub line: usize,
-    /// Column in characters, from 1; 0 if the error concerns the whole file.
+    /// Column in characters, from 1; 0 if the error concerns the entire file.
     pub column: usize,
     pub message: String,
 }
@@ -528,7 +531,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// Makes `path` absolute, relative to the current folder.
+/// Makes `path` absolute by resolving it against the current folder.
 ///
 /// Every path from the configuration, a manifest or the command line is made absolute once, when it
 /// is read: models' programs and workers run in other folders, and a reload compares paths.
@@ -565,7 +568,7 @@ impl Config {
     /// contains it.
     ///
     /// # Errors
-    /// All errors of the file, in the order of its lines.
+    /// All errors in the file, in line order.
     pub fn load(path: &Path) -> Result<Self, Vec<Error>> {
         Source::of_file(path).load()
     }

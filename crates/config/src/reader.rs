@@ -68,14 +68,14 @@ struct Unknown {
     name: String,
     /// The most similar key of the same table.
     near: Option<&'static str>,
-    /// The keys of the table; `None` if it may have others, so that the key is only an error if
-    /// another one was probably meant.
+    /// The keys of the table; `None` if the table may have any keys. The unrequested key is then an
+    /// error only if another key was probably meant.
     names: Option<Vec<&'static str>>,
 }
 
-/// Maximum number of suggested locations of a key.
+/// Maximum number of locations that are suggested for a key.
 const PLACES_MAX: usize = 3;
-/// Keys with which other services set their address, and what sets it here.
+/// Keys that set the address in other services; `ADDRESS_HINT` names the key that sets it here.
 const ADDRESSES: [&str; 5] = ["port", "host", "address", "bind", "listen"];
 const ADDRESS_HINT: &str = "each host has its own address, such as `hosts.base.listen = \"127.0.0.1:8080\"`; \
                             `hosts.one_port` serves all on one";
@@ -93,8 +93,9 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// Creates a reader that describes documents: [`Reader::schema`] returns what it would accept.
-    /// `text` sets the keys on which others depend, such as the type of a runner.
+    /// Creates a reader that describes documents: [`Reader::schema`] returns the schema of the
+    /// documents that it would accept. `text` sets the keys on which others depend, such as the
+    /// type of a runner.
     pub fn describing(text: &'t str) -> Self {
         Self { described: Some(RefCell::default()), ..Self::new(text) }
     }
@@ -214,7 +215,7 @@ fn properties_of<'s>(root: &'s mut Json, table: &str) -> Option<&'s mut Map<Stri
     place.get_mut("properties")?.as_object_mut()
 }
 
-/// A value that no parser accepts.
+/// Returns a value that no parser accepts.
 fn probe() -> Spanned<DeValue<'static>> {
     let date = Date { year: 1979, month: 5, day: 27 };
     Spanned::new(0..0, DeValue::Datetime(Datetime { date: Some(date), time: None, offset: None }))
@@ -353,7 +354,7 @@ impl<'r> Section<'r> {
     }
 
     /// Rejects a key of a table that may have any keys, if a key of an outer table or the key
-    /// `near` was probably meant. `table` is relative to this one.
+    /// `near` was probably meant. `table` is the path of the key's table, relative to this table.
     pub fn suspect(&self, at: Range<usize>, table: &str, name: &str, near: Option<&'static str>) {
         let (table, name) = (self.join(table), name.to_owned());
         self.reader.unknown.borrow_mut().push(Unknown { at, table, name, near, names: None });
@@ -460,7 +461,7 @@ impl<'r> Section<'r> {
 /// Reads the text of a file of at most `limit` bytes.
 ///
 /// # Errors
-/// A sentence with the file's path and the problem.
+/// Returns a message with the file's path and the problem.
 pub fn read_file(path: &Path, limit: u64) -> Result<String, String> {
     let shown = path.display();
     let file = regular_file::open(path).map_err(|error| format!("cannot open {shown}: {error}"))?;

@@ -76,7 +76,7 @@ fn key(value: &Value<'_>, folder: &Path) -> Parsed<Secret> {
     let is_good = |byte: u8| byte.is_ascii_graphic();
     if key.expose().is_empty() || !key.expose().bytes().all(is_good) {
         // The error does not repeat the key.
-        let message = "a key must have visible ASCII characters only, and at least one";
+        let message = "a key must have visible ASCII characters only, and must not be empty";
         return Err(problem(value, message.to_owned()));
     }
     Ok(key)

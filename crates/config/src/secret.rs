@@ -63,7 +63,8 @@ pub fn hidden_from_programs() -> Vec<PathBuf> {
 /// Reads the secret in the file at `path`, without trailing line ends.
 ///
 /// # Errors
-/// A sentence without the secret: file not found, permissions too open, empty.
+/// Returns a message, which does not contain the secret, if the file cannot be read, its
+/// permissions are too open, or it does not contain exactly one line.
 pub fn from_file(path: &Path) -> Result<Secret, String> {
     hide_from_programs(path);
     let shown = path.display();
@@ -124,7 +125,7 @@ pub fn replaceable_by_others(path: &Path) -> Option<String> {
 /// are resolved against `folder`.
 ///
 /// # Errors
-/// A sentence about the malformed or unresolvable reference, which contains no secret.
+/// Returns a message about the malformed or unresolvable reference. It does not contain any secret.
 pub fn expand(text: &str, folder: &Path) -> Result<Secret, String> {
     let mut result = String::new();
     let mut rest = text;

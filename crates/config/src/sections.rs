@@ -39,7 +39,7 @@ const MIB: u64 = 1024 * KIB;
 const GIB: u64 = 1024 * MIB;
 const TIB: u64 = 1024 * GIB;
 
-/// Port of the metrics of a service on the default ports.
+/// The metrics port of a service that uses the default ports.
 const METRICS_PORT: u16 = 9464;
 /// Number of hosts, each with its own port.
 pub(super) const HOSTS: u16 = 5;
@@ -76,15 +76,15 @@ impl Defaults {
             first_port: 8080,
             metrics_port: METRICS_PORT,
             allow: &["127.0.0.0/8", "::1/128"],
-            // The machine is a person's own, whose disk may be nearly full.
+            // The machine is probably a personal computer, whose disk may be nearly full.
             disk_reserve: Some(2 * GIB),
             optional_version: true,
             machine: machine_name(),
         }
     }
 
-    /// Returns the same defaults on other addresses. If the hosts' ports are moved, the metrics
-    /// port follows them. Client URLs may reach loopback addresses only while the hosts are not
+    /// Returns the same defaults with other addresses. If the hosts' ports change, the metrics port
+    /// changes accordingly. Client URLs may reach loopback addresses only while the hosts are not
     /// reachable from other machines.
     pub(super) fn listening_on(self, address: Option<IpAddr>, first_port: Option<u16>) -> Self {
         let address = address.unwrap_or(self.address);
@@ -227,7 +227,7 @@ fn listeners(root: &mut Section<'_>, tls: &Tls, defaults: &Defaults) -> (Hosts, 
     let hosts = root.section("hosts", |section| {
         let one_port = section.optional("one_port", some_addresses).unwrap_or_default();
         let of_one_port = (!one_port.is_empty()).then(|| section.span("one_port"));
-        // The URL of the base host, if the other hosts are below it.
+        // The URL of the base host, if the URLs of the other hosts are below it.
         let mut shared: Option<String> = None;
         let mut host = |name: &'static str, offset: u16| {
             section.section(name, |section| {
@@ -318,7 +318,8 @@ fn public_url(listen: &[SocketAddr], tls: &Tls, machine: &str) -> String {
     }
 }
 
-/// Returns the host name that the kernel has for this machine; `localhost` if it has none.
+/// Returns the host name that the kernel has for this machine; `localhost` if there is no such
+/// name.
 fn machine_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let name = name.trim();
@@ -329,7 +330,7 @@ fn machine_name() -> String {
     name.to_owned()
 }
 
-/// Takes the names of a certificate by ACME from the hosts, if they are not configured.
+/// Sets the names of an ACME certificate to the hosts' public names, if no names are configured.
 fn name_certificate(root: &Section<'_>, tls: &mut Tls, hosts: &Hosts) {
     let TlsMode::Acme(acme) = &mut tls.mode else { return };
     if acme.domains.is_empty() {
@@ -418,8 +419,8 @@ fn limits(section: &mut Section<'_>, defaults: &Defaults) -> Limits {
     }
 }
 
-/// Reads `bodies_in_flight`. A single client may hold half of the budget, which must suffice for
-/// one body.
+/// Reads `bodies_in_flight`. A single client may use half of the budget, which must suffice for one
+/// body.
 fn bodies_in_flight(section: &mut Section<'_>, body_bytes: usize) -> usize {
     let least = body_bytes.saturating_mul(2);
     let default = least.max(256 * 1024 * 1024);
@@ -560,11 +561,11 @@ fn backup(section: &mut Section<'_>, folder: &Path, data_dir: &Path) -> Backup {
         after_timeout: section.get("after_timeout", HOUR, duration(SECOND..=7 * DAY)),
     };
     if !backup.after.is_empty() && backup.every.is_none() {
-        let message = "`backup.after` follows backups on a schedule: set `backup.every` too";
+        let message = "`backup.after` runs after scheduled backups: set `backup.every` too";
         section.error("after", message.to_owned());
     }
     if backup.log.is_some() && backup.every.is_none() {
-        let message = "`backup.log` follows full backups: set `backup.every` too";
+        let message = "`backup.log` requires scheduled backups: set `backup.every` too";
         section.error("log", message.to_owned());
     }
     backup

@@ -1,8 +1,8 @@
-//! Where a configuration comes from: a file on top of the defaults, and flags on top of the file.
+//! The sources of a configuration: a file overrides the defaults, and flags override the file.
 //!
-//! Without `--config`, the service reads [`LOCAL_FILE`], if it exists, on top of the defaults that
-//! hold without a file, so that the first setting moves neither data nor ports. A file named by
-//! `--config` is on top of the defaults of an installed service.
+//! Without `--config`, the service reads [`LOCAL_FILE`], if it exists. Its defaults are those that
+//! apply without a file, so that adding the file changes neither the data folder nor the ports. The
+//! defaults of a file named by `--config` are those of an installed service.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -26,25 +26,25 @@ pub struct Source {
     pub flags: Flags,
 }
 
-/// The settings of the command line, which override those of the file.
+/// The command-line settings, which override the settings in the file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Flags {
     /// The address of every host.
     pub listen: Option<IpAddr>,
-    /// The port of the base host. The ports of the other hosts and of the metrics follow.
+    /// The port of the base host. The ports of the other hosts and the metrics port follow it.
     pub port: Option<u16>,
-    /// Further settings, which override the two above.
+    /// Further settings, which override `listen` and `port`.
     pub set: Vec<Setting>,
 }
 
-/// The text of a file with the flags applied, and what was read from it.
+/// The text of a file with the flags applied, and the configuration that was read from it.
 pub(super) struct Read {
     pub(super) config: Config,
     pub(super) errors: Vec<Error>,
     pub(super) known: Vec<Known>,
     /// The file's text.
     pub(super) written: String,
-    /// The same with the flags applied.
+    /// The file's text with the flags applied.
     pub(super) text: String,
     /// The keys that the flags set.
     pub(super) flagged: Vec<String>,
@@ -61,26 +61,27 @@ impl FromStr for Setting {
 }
 
 impl fmt::Debug for Setting {
-    /// The value may be a secret.
+    /// Omits the value, which may be a secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Setting({})", self.key())
     }
 }
 
 impl Source {
-    /// The source of a service whose configuration is the file at `path`.
+    /// Returns the source of a service whose configuration is the file at `path`.
     #[must_use]
     pub fn of_file(path: &Path) -> Self {
         Self { file: Some(path.to_path_buf()), flags: Flags::default() }
     }
 
-    /// The file that is read: the one named by `--config`, or [`LOCAL_FILE`].
+    /// Returns the file that is read: the one named by `--config`, or [`LOCAL_FILE`].
     #[must_use]
     pub fn path(&self) -> PathBuf {
         absolute(self.file.as_deref().unwrap_or(Path::new(LOCAL_FILE)))
     }
 
-    /// Whether the file is [`LOCAL_FILE`], named or not: its defaults must not depend on that.
+    /// Returns whether the file is [`LOCAL_FILE`]. Its defaults must not depend on whether
+    /// `--config` names it.
     fn is_local(&self) -> bool {
         self.path() == absolute(Path::new(LOCAL_FILE))
     }
@@ -88,7 +89,7 @@ impl Source {
     /// Reads the configuration.
     ///
     /// # Errors
-    /// All errors of the file, in the order of its lines, or else those of the flags.
+    /// All errors in the file, in line order. If there are none, all errors in the flags.
     pub fn load(&self) -> Result<Config, Vec<Error>> {
         let (config, errors) = self.examine();
         if errors.is_empty() { Ok(config) } else { Err(errors) }
@@ -173,8 +174,8 @@ impl Source {
 }
 
 impl Flags {
-    /// Returns the addresses that the file sets, moved by `--listen` and `--port`. The others
-    /// follow the moved defaults.
+    /// Returns the addresses that the file sets, changed according to `--listen` and `--port`. For
+    /// other addresses, the changed defaults apply.
     fn moved(&self, config: &Config, text: &str) -> Vec<Setting> {
         let hosts = config.hosts.named().into_iter().zip(0..);
         let hosts = hosts.map(|((name, host), offset)| {

@@ -139,13 +139,13 @@ pub fn duration(range: RangeInclusive<Duration>) -> impl Fn(&Value<'_>) -> Parse
     }
 }
 
-/// Parses a path. A relative path is resolved against `folder`, which `"."` stands for.
+/// Parses a path. A relative path is resolved against `folder`; `"."` is `folder` itself.
 pub fn path(folder: &Path) -> impl Fn(&Value<'_>) -> Parsed<PathBuf> {
     move |value| text(value).map(|path| folder.join(path).components().collect())
 }
 
 /// Parses a program and its arguments. A relative path to the program is resolved against `folder`;
-/// a name without a slash is left to the `PATH`.
+/// a name without a slash is searched for on the `PATH`.
 pub fn command(folder: &Path) -> impl Fn(&Value<'_>) -> Parsed<Vec<String>> {
     move |value| {
         let mut command = list(text)(value)?;
@@ -166,7 +166,7 @@ pub fn addresses(value: &Value<'_>) -> Parsed<Vec<SocketAddr>> {
     }
 }
 
-/// Parses one address, or a list of at least one.
+/// Parses one address, or a list of at least one address.
 pub fn some_addresses(value: &Value<'_>) -> Parsed<Vec<SocketAddr>> {
     match addresses(value)? {
         none if none.is_empty() => Err(wrong(value, "at least one address")),
@@ -197,18 +197,18 @@ pub fn list<T>(element: impl Fn(&Value<'_>) -> Parsed<T>) -> impl Fn(&Value<'_>)
     }
 }
 
-/// Parses one element with `element`, or a list of at least one.
+/// Parses one element with `element`, or a list of at least one element.
 pub fn one_or_more<T>(
     element: impl Fn(&Value<'_>) -> Parsed<T>,
 ) -> impl Fn(&Value<'_>) -> Parsed<Vec<T>> {
     move |value| match value.get_ref().as_array() {
-        Some(array) if array.is_empty() => Err(wrong(value, "at least one")),
+        Some(array) if array.is_empty() => Err(wrong(value, "at least one item")),
         Some(_) => list(&element)(value),
         None => element(value).map(|one| vec![one]).map_err(or_list),
     }
 }
 
-/// Parses a public key of age, as printed by `age-keygen`.
+/// Parses an age public key, as printed by `age-keygen`.
 pub fn recipient(value: &Value<'_>) -> Parsed<String> {
     let text = value.get_ref().as_str().unwrap_or_default();
     if text.parse::<age::x25519::Recipient>().is_ok() {
@@ -216,11 +216,11 @@ pub fn recipient(value: &Value<'_>) -> Parsed<String> {
     }
     if text.starts_with("AGE-SECRET-KEY-") {
         // The error does not repeat the key.
-        let message = "expected a public key of age (age1…), found a secret key, which belongs \
+        let message = "expected an age public key (age1…), found a secret key, which belongs \
                        elsewhere";
         return Err(problem(value, message.to_owned()));
     }
-    Err(wrong_text(value, "a public key of age (age1…)"))
+    Err(wrong_text(value, "an age public key (age1…)"))
 }
 
 /// Parses a network such as `"10.0.0.0/8"`, or a single address.
@@ -326,12 +326,12 @@ pub fn log_level(value: &Value<'_>) -> Parsed<String> {
 
 /// Parses any string, including an empty one.
 pub fn string(value: &Value<'_>) -> Parsed<String> {
-    value.get_ref().as_str().map(str::to_owned).ok_or_else(|| wrong_text(value, "a text"))
+    value.get_ref().as_str().map(str::to_owned).ok_or_else(|| wrong_text(value, "a string"))
 }
 
 /// Parses a string as a `T`. The error of `T` explains the expected form.
 pub fn parsed<T: FromStr<Err: fmt::Display>>(value: &Value<'_>) -> Parsed<T> {
-    let text = value.get_ref().as_str().ok_or_else(|| wrong_text(value, "a text"))?;
+    let text = value.get_ref().as_str().ok_or_else(|| wrong_text(value, "a string"))?;
     text.parse().map_err(|error: T::Err| problem(value, error.to_string()))
 }
 
@@ -357,7 +357,10 @@ pub fn one_of<T: Copy>(
 pub fn url(value: &Value<'_>) -> Parsed<String> {
     let text = value.get_ref().as_str().unwrap_or_default();
     if text.contains("{{") {
-        return Err(problem(value, "has a reference where none is resolved".to_owned()));
+        return Err(problem(
+            value,
+            "contains a reference, but references are not resolved here".to_owned(),
+        ));
     }
     let url = url::Url::parse(text).map_err(|_invalid| url_template::Error::Url);
     match url.and_then(|url| check_target(&url).map(|()| url)) {
@@ -451,7 +454,7 @@ pub fn json(value: &Value<'_>) -> Parsed<serde_json::Value> {
 /// Parses a string and expands `${file:…}` and `${env:…}`. Paths are resolved against `folder`.
 pub fn secret(folder: &Path) -> impl Fn(&Value<'_>) -> Parsed<Secret> {
     move |value| {
-        let text = value.get_ref().as_str().ok_or_else(|| wrong_text(value, "a text"))?;
+        let text = value.get_ref().as_str().ok_or_else(|| wrong_text(value, "a string"))?;
         secret::expand(text, folder).map_err(|message| problem(value, message))
     }
 }
@@ -486,7 +489,8 @@ pub fn wrong(value: &Value<'_>, expected: &str) -> Vec<Problem> {
     problem(value, format!("expected {expected}, found {found}"))
 }
 
-/// Like [`wrong`], with the JSON Schema of the expected values.
+/// Returns the error for a value that is not `expected`, with the JSON Schema of the expected
+/// values.
 pub fn wrong_type(value: &Value<'_>, expected: &str, expects: serde_json::Value) -> Vec<Problem> {
     let mut problems = wrong(value, expected);
     problems.iter_mut().for_each(|problem| problem.expects = Some(expects.clone()));
@@ -504,7 +508,7 @@ pub(super) fn expected<T>(parsed: Parsed<T>) -> serde_json::Value {
     problem.and_then(|problem| problem.expects).unwrap_or_else(|| json!({}))
 }
 
-/// Allows another form besides the expected one.
+/// Adds an alternative to the expected values.
 pub fn or(mut problems: Vec<Problem>, other: &serde_json::Value) -> Vec<Problem> {
     for problem in &mut problems {
         problem.expects = problem.expects.take().map(|one| json!({"anyOf": [one, other]}));
@@ -512,7 +516,7 @@ pub fn or(mut problems: Vec<Problem>, other: &serde_json::Value) -> Vec<Problem>
     problems
 }
 
-/// Allows a list of the expected values besides one.
+/// Also allows a list of the expected values.
 fn or_list(problems: Vec<Problem>) -> Vec<Problem> {
     let items = problems.first().and_then(|problem| problem.expects.clone());
     or(problems, &json!({"type": "array", "items": items}))

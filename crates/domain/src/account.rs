@@ -9,7 +9,8 @@ use super::ids::{EntryId, ExecutionId, Id as _, KeyId, OrganizationId};
 use super::money::Usd;
 use super::time::Timestamp;
 
-/// The organization that the first start creates. It is the default when a request names none.
+/// The organization that the first start creates. It is the default when a request names no
+/// organization.
 pub const DEFAULT_ORGANIZATION: &str = "default";
 
 /// Maximum length of a key's name, in bytes.
@@ -28,7 +29,7 @@ pub struct Organization {
     pub created_at: Timestamp,
     #[serde(default, skip_serializing_if = "Limits::are_none")]
     pub limits: Limits,
-    /// When it was deleted. The record stays until all data of the organization is erased.
+    /// When the organization was deleted. The record stays until all of its data is erased.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deleted_at: Option<Timestamp>,
 }
@@ -39,10 +40,10 @@ pub struct Limits {
     /// Requests per second across all of the organization's keys; also the burst size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests_per_second: Option<u32>,
-    /// Maximum running executions.
+    /// Maximum number of running executions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<u32>,
-    /// Maximum unfinished executions that are not running.
+    /// Maximum number of unfinished executions that are not running.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queued: Option<u32>,
     /// Maximum total size of the organization's files, in bytes.
@@ -51,21 +52,23 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Whether no limit is set.
+    /// Returns whether no limit is set.
     #[must_use]
     pub fn are_none(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// Recorded in place of an API key's id for actions in the dashboard. Equals the organization's id,
-/// because resources that members create belong to the organization and outlive their membership.
+/// Returns the id that is recorded in place of an API key's id for actions in the dashboard. It
+/// equals the organization's id, because resources that members create belong to the organization
+/// and outlive their membership.
 #[must_use]
 pub fn dashboard_key(organization: OrganizationId) -> KeyId {
     KeyId::from(organization.bytes())
 }
 
-/// The owner of admin keys, which belong to the whole installation. No organization has this id.
+/// Returns the owner of admin keys, which belong to the entire installation. No organization has
+/// this id.
 #[must_use]
 pub fn box_owner() -> OrganizationId {
     OrganizationId::from([0; 16])
@@ -97,7 +100,7 @@ pub enum EntryKind {
 }
 
 impl EntryKind {
-    /// The name in storage and in output.
+    /// Returns the name in storage and in output.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -16,10 +16,10 @@ use super::money::Usd;
 pub const LANE: &str = "agent";
 /// Prefix of a session's lane.
 pub const LANE_PREFIX: &str = "agent:";
-/// Maximum rejected inputs per tool and exchange; one more ends the exchange.
+/// Maximum number of rejected inputs per tool and exchange; one more ends the exchange.
 pub const REFUSALS_MAX: usize = 2;
 
-/// The lane of a session: its exchanges run one at a time.
+/// Returns the lane of a session, whose exchanges run one at a time.
 #[must_use]
 pub fn lane_of_session(id: SessionId) -> String {
     format!("{LANE_PREFIX}{id}")
@@ -43,12 +43,12 @@ pub enum Behavior {
     Agent,
     /// Describe a plan; use no tool that changes anything or costs money.
     Plan,
-    /// Use only tools that read.
+    /// Use only read-only tools.
     Ask,
 }
 
 impl Mode {
-    /// The name in requests.
+    /// Returns the name in requests.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -59,7 +59,7 @@ impl Mode {
 }
 
 impl Behavior {
-    /// The name in requests.
+    /// Returns the name in requests.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -113,7 +113,7 @@ pub struct Question {
 /// A message of the earlier conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Turn {
-    /// Whether the client wrote the message, as opposed to the agent.
+    /// Whether the client, rather than the agent, wrote the message.
     pub is_client: bool,
     pub text: String,
 }
@@ -284,7 +284,7 @@ pub fn next(steps: &[StepRecord], limits: &Limits) -> Next {
     answer.calls.get(made).map_or(Next::Ask, |call| Next::Run(call.clone()))
 }
 
-/// The number of rejected inputs of a tool.
+/// Returns the number of rejected inputs of a tool.
 fn refusals(steps: &[StepRecord], tool: &str) -> usize {
     let is_refusal = |step: &&StepRecord| {
         let is_tool = matches!(&step.task, Task::Tool(task) if task.call.name == tool);

@@ -16,7 +16,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// The value in a prediction's `attempts` (`docs/spec/predictions.md`, "Record").
+    /// Returns the value in a prediction's `attempts` (`docs/spec/predictions.md`, "Record").
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -60,7 +60,7 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// The latest timestamp of the attempt.
+    /// Returns the latest timestamp of the attempt.
     #[must_use]
     pub fn latest(&self) -> Timestamp {
         self.completed_at.map_or(self.started_at, |completed| completed.max(self.started_at))
@@ -73,8 +73,8 @@ impl Attempt {
         Self { number, model, outcome, failure: None, started_at: now, completed_at: None }
     }
 
-    /// Records the end of the attempt. Returns false for a stale report: one whose `number` is not
-    /// the running attempt's.
+    /// Records the end of the attempt. Returns false for a stale report, whose `number` is not that
+    /// of the running attempt.
     pub fn close(
         &mut self,
         number: u32,

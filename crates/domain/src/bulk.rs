@@ -7,7 +7,7 @@ use super::execution::{Kind, Source, Status as ExecutionStatus};
 use super::ids::{ExecutionId, JobId, KeyId, OrganizationId, WorkflowId};
 use super::time::Timestamp;
 
-/// Maximum executions per job.
+/// Maximum number of executions per job.
 pub const LIMIT_MAX: u64 = 100_000;
 
 /// The action of a job.
@@ -27,7 +27,7 @@ impl Action {
     pub const ALL: [Self; 5] =
         [Self::Cancel, Self::Redrive, Self::Pause, Self::Resume, Self::Delete];
 
-    /// The name in requests and responses.
+    /// Returns the name in requests and responses.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -53,7 +53,7 @@ impl Status {
     /// All statuses.
     pub const ALL: [Self; 3] = [Self::Running, Self::Completed, Self::Cancelled];
 
-    /// The name in responses.
+    /// Returns the name in responses.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -96,7 +96,7 @@ pub struct Job {
     pub by: String,
     pub action: Action,
     pub selection: Selection,
-    /// Maximum executions that the job acts on.
+    /// Maximum number of executions that the job acts on.
     pub limit: u64,
     pub status: Status,
     /// Number of selected executions; `None` until they have been counted.
@@ -113,7 +113,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// The number of executions that the job may still act on.
+    /// Returns the number of executions that the job may still act on.
     #[must_use]
     pub fn left(&self) -> u64 {
         self.limit.saturating_sub(self.done.saturating_add(self.failed))

@@ -1,4 +1,4 @@
-//! The form in which messages show amounts of disk space.
+//! Formats amounts of disk space for messages.
 
 const GB: u64 = 1_000_000_000;
 

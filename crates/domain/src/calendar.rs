@@ -2,9 +2,10 @@
 //!
 //! A pattern has 5 fields (minute, hour, day of month, month, day of week), or 6 with a leading
 //! seconds field, or is a nickname such as `@daily`. A pattern with a single time of day is fixed;
-//! one with a list, range, step or wildcard in its second, minute or hour is not. When clocks go
-//! forward, a fixed pattern fires once after the gap, and any other pattern skips it. When they go
-//! back, a fixed pattern fires in the first of the two hours, and any other pattern in both.
+//! a pattern with a list, range, step or wildcard in its second, minute or hour is not. When clocks
+//! go forward, a fixed pattern fires once after the gap, and any other pattern skips the gap. When
+//! clocks go back, a fixed pattern fires in the first of the two hours, and any other pattern in
+//! both.
 //!
 //! Pure: reads no clock, and the time zones are compiled in.
 

@@ -11,7 +11,7 @@ use super::time::Timestamp;
 
 /// Maximum length of a name, in characters.
 pub const NAME_MAX: usize = 50;
-/// Maximum models in a chain.
+/// Maximum number of models in a chain.
 pub const ENTRIES_MAX: usize = 10;
 
 /// A fallback chain of one organization for one primary model.
@@ -40,7 +40,7 @@ pub struct Entry {
     pub input_map: Option<Map<String, Value>>,
 }
 
-/// Whether `name` is a valid chain name: 1 to 50 characters of `a-z0-9-`.
+/// Returns whether `name` is a valid chain name: 1 to 50 characters of `a-z0-9-`.
 #[must_use]
 pub fn is_name(name: &str) -> bool {
     let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';

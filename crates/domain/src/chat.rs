@@ -1,7 +1,7 @@
 //! A stored call of the chat router: the model that answered, the token usage and the latency.
 //!
-//! A call is written once, after it has ended, in the commit of its charge. Calls never wait in a
-//! lane, and their texts are stored only if the configuration enables it.
+//! A call is written once, after it has ended, in the commit that charges for it. Calls never wait
+//! in a lane, and their texts are stored only if the configuration enables it.
 
 use serde::{Deserialize, Serialize};
 
@@ -23,7 +23,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// The path under the `/v1` of an OpenAI-compatible server.
+    /// Returns the path under the `/v1` of an OpenAI-compatible server.
     #[must_use]
     pub const fn path(self) -> &'static str {
         match self {
@@ -41,7 +41,7 @@ pub struct Call {
     pub model: String,
     /// The model id of the request.
     pub requested_model: String,
-    /// Whether the upstream handled the call instead of a model of the catalog.
+    /// Whether the upstream handled the call instead of a model in the catalog.
     pub is_upstream: bool,
     /// Whether the response was streamed.
     pub is_stream: bool,
@@ -64,7 +64,7 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// The sum of input and output tokens.
+    /// Returns the sum of input and output tokens.
     #[must_use]
     pub const fn total(self) -> u64 {
         self.input.saturating_add(self.output)
@@ -83,7 +83,8 @@ impl From<Tokens> for Usage {
     }
 }
 
-/// Average bytes of text per token across languages, a common rule of thumb of model providers.
+/// Average number of bytes of text per token across languages: a common rule of thumb among model
+/// providers.
 const BYTES_PER_TOKEN: u64 = 4;
 
 /// Estimates the tokens in `bytes` bytes of text.
@@ -92,7 +93,8 @@ pub const fn estimate(bytes: u64) -> u64 {
     bytes.div_ceil(BYTES_PER_TOKEN)
 }
 
-/// The maximum tokens behind an estimate: every token is at least one byte.
+/// Returns the maximum number of tokens of a text with this estimate, because every token is at
+/// least one byte.
 #[must_use]
 pub const fn most_of(estimated: u64) -> u64 {
     estimated.saturating_mul(BYTES_PER_TOKEN)

@@ -1,5 +1,5 @@
-//! The ten error classes shared by models, HTTP steps and webhooks, and their mapping from the HTTP
-//! status of an upstream.
+//! The ten error classes shared by models, HTTP steps and webhooks, and the mapping from an
+//! upstream's HTTP status to a class.
 
 use std::fmt;
 use std::str::FromStr;
@@ -25,7 +25,7 @@ pub enum ErrorClass {
 
 /// The string is not one of the ten classes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("no error classification")]
+#[error("not an error classification")]
 pub struct Unrecognized;
 
 impl ErrorClass {
@@ -43,7 +43,7 @@ impl ErrorClass {
         Self::Unknown,
     ];
 
-    /// The name in the API.
+    /// Returns the name in the API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -24,7 +24,7 @@ use super::template::{RESOLVED_BYTES_MAX, Template};
 
 /// Maximum nesting depth of `and`, `or` and `not`.
 pub const DEPTH_MAX: usize = 16;
-/// Maximum tests in one condition.
+/// Maximum number of tests in one condition.
 pub const TESTS_MAX: usize = 100;
 
 /// A compiled condition.
@@ -108,7 +108,7 @@ impl Condition {
         }
     }
 
-    /// The number of compiled patterns. Each takes up to 256 KiB.
+    /// Returns the number of compiled patterns. Each takes up to 256 KiB.
     #[must_use]
     pub fn patterns(&self) -> usize {
         match self {
@@ -378,8 +378,8 @@ fn error(place: &JsonPointer<'_>, message: impl Into<String>) -> Error {
 
 // --- comparison ---
 
-/// Whether two values are equal. Numbers are compared by value, and the order of object fields is
-/// ignored.
+/// Returns whether two values are equal. Numbers are compared by value, and the order of object
+/// fields is ignored.
 fn same(left: &Value, right: &Value) -> bool {
     match (left, right) {
         (Value::Number(_), Value::Number(_)) => compare(left, right) == Some(Ordering::Equal),

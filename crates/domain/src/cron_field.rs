@@ -10,7 +10,7 @@ pub struct CronField {
     high: u32,
     /// Names of values; the first name stands for `low`.
     names: &'static [&'static str],
-    /// Additional syntax besides lists, ranges and steps, phrased as part of a sentence.
+    /// Syntax in addition to lists, ranges and steps, phrased as part of a sentence.
     others: &'static str,
     /// The characters of that additional syntax, which the library checks.
     marks: &'static [char],
@@ -50,7 +50,7 @@ impl CronField {
     /// Checks the field's text.
     ///
     /// # Errors
-    /// A sentence that names the field, the problem and the valid values.
+    /// Returns a message that names the field, the problem and the valid values.
     pub fn check(&self, text: &str) -> Result<(), String> {
         let text = match self.names.first() {
             // A leading plus requires both this field and the day of month to match.
@@ -69,7 +69,8 @@ impl CronField {
         })
     }
 
-    /// The error message for text that only the library rejected.
+    /// Returns the error message for text that the library rejects although [`CronField::check`]
+    /// accepts it.
     pub fn refusal(&self, text: &str) -> String {
         let Self { name, .. } = self;
         format!("the {name} '{text}' cannot be used: it may be {}", self.form())
@@ -102,7 +103,7 @@ impl CronField {
         let every = match step.map(str::parse::<u32>) {
             None => None,
             Some(Ok(every)) if every > 0 => Some(every),
-            Some(_) => return Err("a step is a whole number above 0".to_owned()),
+            Some(_) => return Err("a step must be a whole number above 0".to_owned()),
         };
         if matches!(range, "*" | "?") {
             return beyond(every, self.high - self.low, &self.low.to_string());
@@ -117,7 +118,7 @@ impl CronField {
             };
         };
         if from.is_empty() || to.is_empty() {
-            return Err("a range has both its ends".to_owned());
+            return Err("a range needs both ends".to_owned());
         }
         // A range may end with Sunday.
         let is_sunday = self.high == 7 && to.eq_ignore_ascii_case("SUN");
@@ -146,7 +147,7 @@ impl CronField {
         }
     }
 
-    /// The value of a number or name.
+    /// Returns the value of a number or name.
     fn value(&self, text: &str) -> Option<u32> {
         let named = self.names.iter().position(|name| name.eq_ignore_ascii_case(text));
         let named = named.and_then(|at| u32::try_from(at).ok()).map(|at| at + self.low);
@@ -156,7 +157,7 @@ impl CronField {
     }
 }
 
-/// Rejects a step that is longer than its range, because it matches only the first value.
+/// Rejects a step that is longer than its range, because such a step matches only the first value.
 fn beyond(step: Option<u32>, span: u32, first: &str) -> Result<(), String> {
     match step {
         Some(step) if step > span => {
@@ -190,7 +191,7 @@ mod tests {
             ("0 9 * * 1,", "a list has an empty entry"),
             ("0 9 * * MON,,TUE", "a list has an empty entry"),
             ("1/5 * * * *", "a step follows * or a range: write 1-59/5"),
-            ("*/0 * * * *", "a step is a whole number above 0"),
+            ("*/0 * * * *", "a step must be a whole number above 0"),
             ("*/61 * * * *", "the minute '*/61' is wrong: a step above 59 matches only 0: write 0"),
             ("0 */25 * * *", "a step above 23 matches only 0: write 0"),
             ("0 0 */40 * *", "a step above 30 matches only 1: write 1"),
@@ -199,8 +200,8 @@ mod tests {
             ("0 9-17/10 * * *", "a step above 8 matches only 9: write 9"),
             ("0 x * * *", "'x' is not known"),
             ("0 0 * * L", "the day of week 'L' is wrong: L needs a weekday"),
-            ("-5 * * * *", "the minute '-5' is wrong: a range has both its ends"),
-            ("0 9- * * *", "the hour '9-' is wrong: a range has both its ends"),
+            ("-5 * * * *", "the minute '-5' is wrong: a range needs both ends"),
+            ("0 9- * * *", "the hour '9-' is wrong: a range needs both ends"),
             ("0 0 40W * *", "the day of month '40W'"),
             ("0 0 * * MON#7", "the day of week 'MON#7'"),
             (

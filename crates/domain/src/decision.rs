@@ -1,7 +1,7 @@
 //! A stored decision request: the model, the number of questions, the method and the token usage.
 //!
-//! A decision request is written once, after it has ended, in the commit of its charge. It never
-//! waits in a lane, and its questions and state are not stored.
+//! A decision request is written once, after it has ended, in the commit that charges for it. It
+//! never waits in a lane, and its questions and state are not stored.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +17,7 @@ pub struct Decision {
     pub model: String,
     /// The model of the request, which may be an alias.
     pub requested_model: String,
-    /// Whether the upstream handled the request instead of a model of the catalog.
+    /// Whether the upstream handled the request instead of a model in the catalog.
     pub is_upstream: bool,
     /// Number of questions in the request.
     pub questions: u32,
@@ -29,19 +29,19 @@ pub struct Decision {
     pub is_priced: bool,
 }
 
-/// The method of querying the model.
+/// The method that determines the probabilities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Method {
-    /// By the next-token probabilities of the options' labels.
+    /// From the next-token probabilities of the options' labels.
     #[default]
     Logprobs,
-    /// By repeated answers, for at least one question.
+    /// From repeated answers, for at least one question.
     Votes,
 }
 
 impl Method {
-    /// The name in the API.
+    /// Returns the name in the API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! A webhook delivery: its body, receiver and attempts, and the pure rules of its retries
+//! A webhook delivery: its body, receiver and attempts, and the pure rules for its retries
 //! (`docs/spec/webhooks.md`, "Schedule").
 //!
 //! Nothing here sends, waits or draws random numbers; the outbox in `webhooks` does that.
@@ -16,7 +16,7 @@ use super::time::Timestamp;
 use super::trace::{self, Trace};
 use super::webhook_endpoint::Event;
 
-/// Maximum length of the URL of a webhook, in bytes.
+/// Maximum length of a webhook's URL, in bytes.
 pub const URL_BYTES_MAX: usize = 8192;
 
 /// The webhook of a request.
@@ -27,14 +27,14 @@ pub struct Webhook {
     /// The signing secret, sealed by `storage::Sealer`; never plaintext.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,
-    /// Whether deliveries also carry the secret itself; `None`: as the service is configured.
+    /// Whether deliveries also carry the secret itself; `None` means the service's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub send_plain_secret: Option<bool>,
 }
 
 impl Webhook {
-    /// Creates the webhook of a receiver that checks no signature, or that has an endpoint with a
-    /// secret of its own.
+    /// Creates a webhook without a secret, for a receiver that checks no signature or whose
+    /// endpoint has its own secret.
     #[must_use]
     pub const fn unsigned(url: String) -> Self {
         Self { url, secret: None, send_plain_secret: None }
@@ -76,8 +76,8 @@ pub struct Target {
     pub event: Event,
 }
 
-/// A delivery. There is one for each execution with a webhook, and one for each endpoint that is
-/// notified of an execution's event.
+/// A delivery. There is one delivery for each execution with a webhook, and one for each endpoint
+/// that is notified of an execution's event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delivery {
     pub id: DeliveryId,
@@ -89,7 +89,7 @@ pub struct Delivery {
     /// The body, stored as text so that each attempt sends the same bytes.
     pub body: Payload,
     pub created_at: Timestamp,
-    /// The origin of the execution.
+    /// The trace context of the request that created the execution.
     pub origin: Option<Arc<trace::Origin>>,
     pub progress: DeliveryProgress,
 }
@@ -105,8 +105,8 @@ pub struct DeliveryProgress {
     /// Whether the current round is a redelivery.
     #[serde(default)]
     pub redelivery: bool,
-    /// When the next attempt is due; also part of the key of the delivery's row in the due index.
-    /// `None` if the delivery is final.
+    /// When the next attempt is due; this time is also part of the key of the delivery's row in the
+    /// due index. `None` if the delivery is final.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_attempt_at: Option<Timestamp>,
     /// Time of the latest redelivery request.
@@ -114,8 +114,8 @@ pub struct DeliveryProgress {
     pub redelivered_at: Option<Timestamp>,
 }
 
-/// Maximum attempts retained per delivery; older ones are dropped. This exceeds the attempts of the
-/// schedule plus a few redeliveries, yet fits in one record.
+/// Maximum number of attempts retained per delivery; older ones are dropped. This is more than the
+/// attempts of a schedule plus a few redeliveries, but still fits in one record.
 pub const ATTEMPTS_KEPT: usize = 40;
 
 /// Maximum delay that a receiver can request with `Retry-After`.
@@ -155,13 +155,13 @@ impl Delivery {
         Self { origin, ..self }
     }
 
-    /// The trace of the delivery's execution.
+    /// Returns the trace of the delivery's execution.
     #[must_use]
     pub fn trace(&self) -> Trace {
         Trace::new(self.execution, self.origin.clone())
     }
 
-    /// The id of an attempt; stable across restarts.
+    /// Returns the id of an attempt; stable across restarts.
     #[must_use]
     pub fn attempt_key(&self, attempt: u32) -> String {
         format!("{}:{attempt}", self.id)
@@ -174,8 +174,8 @@ impl Delivery {
         self
     }
 
-    /// The key of the delivery's rows: the id of the execution with the webhook, or the delivery's
-    /// own id, since an execution can have many deliveries to endpoints.
+    /// Returns the key of the delivery's rows: the id of the execution with the webhook, or the
+    /// delivery's own id, since an execution can have many deliveries to endpoints.
     #[must_use]
     pub fn row(&self) -> ExecutionId {
         match self.endpoint {
@@ -208,21 +208,22 @@ impl DeliveryProgress {
         self.redelivered_at = Some(now);
     }
 
-    /// Whether no attempt is in progress or due: the delivery has ended, or its next attempt is
-    /// later.
+    /// Returns whether no attempt is in flight or due, because the delivery has ended or its next
+    /// attempt is due later.
     #[must_use]
     pub fn rests(&self, now: Timestamp) -> bool {
         self.status != Status::Pending || self.next_attempt_at.is_some_and(|due| due > now)
     }
 
-    /// The remaining cooldown after the last redelivery request; zero if a redelivery is allowed.
+    /// Returns the remaining cooldown after the last redelivery request; zero if a redelivery is
+    /// allowed.
     #[must_use]
     pub fn cools_for(&self, cooldown: Duration, now: Timestamp) -> Duration {
         let passed = self.redelivered_at.map_or(cooldown, |asked| now.since(asked));
         cooldown.saturating_sub(passed)
     }
 
-    /// The number of the next attempt, from 1.
+    /// Returns the number of the next attempt, from 1.
     #[must_use]
     pub fn next_number(&self) -> u32 {
         self.attempts.last().map_or(0, |attempt| attempt.number).saturating_add(1)
@@ -252,7 +253,7 @@ pub enum Verdict {
     Retry,
     /// Failed: retried according to the schedule, but not before the time in `Retry-After`.
     RetryAfter,
-    /// The receiver refuses further attempts of this delivery.
+    /// The receiver refuses further attempts for this delivery.
     Gone,
 }
 
@@ -268,7 +269,7 @@ pub const fn judge(status: u16) -> Verdict {
     }
 }
 
-/// Whether a status indicates a failing receiver. Such a status counts toward opening the
+/// Returns whether a status indicates a failing receiver. Such a status counts toward opening the
 /// receiver's circuit breaker, as a missing response does. Any other response comes from a working
 /// receiver, even if it rejects this delivery.
 #[must_use]
@@ -276,8 +277,8 @@ pub const fn tells_of_trouble(status: u16) -> bool {
     matches!(status, 429 | 500..=599)
 }
 
-/// The delay between the `attempt`th attempt of a round (from 1) and the next, varied by `jitter`
-/// (a fraction of the delay, clamped to ±[`JITTER`]); `None` at the end of the schedule.
+/// Returns the delay between the `attempt`th attempt of a round (from 1) and the next, varied by
+/// `jitter` (a fraction of the delay, clamped to ±[`JITTER`]); `None` at the end of the schedule.
 #[must_use]
 pub fn next_delay(schedule: &[Duration], attempt: u32, jitter: f64) -> Option<Duration> {
     let index = usize::try_from(attempt).unwrap_or(usize::MAX).checked_sub(1)?;
@@ -286,9 +287,9 @@ pub fn next_delay(schedule: &[Duration], attempt: u32, jitter: f64) -> Option<Du
     Some(Duration::try_from_secs_f64(delay.as_secs_f64() * (1.0 + jitter)).unwrap_or(delay))
 }
 
-/// The delay requested by a `Retry-After` header (RFC 9110, section 10.2.3): seconds, or a date in
-/// one of the three forms of section 5.6.7. At most [`RETRY_AFTER_MAX`]; `None` if the header has
-/// neither form.
+/// Returns the delay requested by a `Retry-After` header (RFC 9110, section 10.2.3): seconds, or a
+/// date in one of the three forms of section 5.6.7. At most [`RETRY_AFTER_MAX`]; `None` if the
+/// header has another form.
 #[must_use]
 pub fn retry_after(header: &str, now: Timestamp) -> Option<Duration> {
     let header = header.trim();
@@ -312,7 +313,7 @@ fn http_date(text: &str) -> Option<Timestamp> {
     Some(Timestamp::from_micros(micros))
 }
 
-/// The origin of a URL (scheme, host and port), which identifies a receiver, such as
+/// Returns the origin of a URL (scheme, host and port), which identifies a receiver, such as
 /// `https://example.com:443`. All URLs that are not absolute http(s) URLs share one receiver, to
 /// which every attempt fails.
 #[must_use]

@@ -25,7 +25,7 @@ use super::payload::Payload;
 use super::time::Timestamp;
 use super::trace::{self, Trace};
 
-/// Maximum executions that one request can trigger.
+/// Maximum number of executions that one request can trigger.
 pub const TOGETHER_MAX: usize = 100;
 
 /// The status of an execution. It only advances in the order of this list; the last three are
@@ -43,7 +43,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// Whether the status is final.
+    /// Returns whether the status is final.
     #[must_use]
     pub const fn is_final(self) -> bool {
         matches!(self, Self::Success | Self::Error | Self::Cancelled)
@@ -53,7 +53,7 @@ impl Status {
     pub const ALL: [Self; 5] =
         [Self::Created, Self::Processing, Self::Success, Self::Error, Self::Cancelled];
 
-    /// The name of the status for this kind of work.
+    /// Returns the name of the status for this kind of work.
     #[must_use]
     pub const fn word(self, kind: Kind) -> &'static str {
         match kind {
@@ -62,7 +62,7 @@ impl Status {
         }
     }
 
-    /// The name for a prediction (`docs/spec/predictions.md`, "Statuses").
+    /// Returns the name for a prediction (`docs/spec/predictions.md`, "Statuses").
     #[must_use]
     pub const fn prediction_word(self) -> &'static str {
         match self {
@@ -74,7 +74,7 @@ impl Status {
         }
     }
 
-    /// The name for a workflow execution, also used in webhooks (`docs/spec/workflows.md`,
+    /// Returns the name for a workflow execution, also used in webhooks (`docs/spec/workflows.md`,
     /// "Statuses").
     #[must_use]
     pub const fn execution_word(self) -> &'static str {
@@ -101,7 +101,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// The name in the API.
+    /// Returns the name in the API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -126,7 +126,7 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// A model that receives the input unchanged.
+    /// Creates the chain entry of a model that receives the input unchanged.
     #[must_use]
     pub fn new(model: impl Into<String>) -> Self {
         Self { model: model.into(), input_map: None }
@@ -199,7 +199,7 @@ impl Kind {
     pub const ALL: [Self; 5] =
         [Self::Prediction, Self::Workflow, Self::Chat, Self::Decision, Self::Agent];
 
-    /// The name in the history and in metrics.
+    /// Returns the name in the history and in metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -212,7 +212,7 @@ impl Kind {
     }
 }
 
-/// A prediction with its chain of models, of which the first that succeeds completes the execution.
+/// A prediction with its chain of models. The first model that succeeds completes the execution.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prediction {
     /// The version in the request; stored but otherwise unused.
@@ -223,17 +223,17 @@ pub struct Prediction {
     pub position: u32,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attempts: Vec<Attempt>,
-    /// The number of the last attempt of the previous models; 0 for the first model.
+    /// The number of the last attempt that a previous model made; 0 for the first model.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub attempts_before: u32,
-    /// Suspended until the next attempt at this time; until then the prediction is in the timers
-    /// and in no lane.
+    /// When the next attempt starts, if the prediction is suspended. Until then, the prediction has
+    /// a timer and is in no lane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aside_until: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logs: Option<String>,
-    /// The workflow step that ran it. Such a prediction is written after its step has ended; it
-    /// never waits in a lane.
+    /// The workflow step that ran the prediction. Such a prediction is written after its step has
+    /// ended; it never waits in a lane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<StepOf>,
     /// The schedule that started the prediction.
@@ -284,7 +284,7 @@ pub struct WorkflowRun {
     pub version: String,
     /// The definition of that version at the time the request was accepted.
     pub revision: RevisionId,
-    /// The owner of the workflow; absent in executions from before this field existed.
+    /// The owner of the workflow; absent in executions that were stored before this field existed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<OrganizationId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -301,13 +301,14 @@ pub struct WorkflowRun {
     /// The step that started the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<ParentStep>,
-    /// The root of the run's tree; absent in the root itself and in records of earlier releases.
+    /// The root of the execution tree; absent in the root itself and in records of earlier
+    /// releases.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<ExecutionId>,
     /// Running time in milliseconds up to the last suspension, excluding waits.
     #[serde(default)]
     pub ran_ms: u64,
-    /// Suspended until this time; until then the run is in the timers and in no lane.
+    /// When the suspension ends, if any. Until then, the run has a timer and is in no lane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aside_until: Option<Timestamp>,
     /// Whether a step was waiting for an event at the last suspension.
@@ -319,7 +320,7 @@ pub struct WorkflowRun {
 }
 
 impl WorkflowRun {
-    /// A run that has not started.
+    /// Creates a run that has not started.
     #[must_use]
     pub const fn new(
         workflow: WorkflowId,
@@ -345,7 +346,7 @@ impl WorkflowRun {
         }
     }
 
-    /// The root of the run's tree; `None` if the run is itself the root.
+    /// Returns the root of the execution tree; `None` if the run is itself the root.
     #[must_use]
     pub fn root(&self) -> Option<ExecutionId> {
         self.root.or_else(|| self.parent.as_ref().map(|parent| parent.execution))
@@ -353,7 +354,7 @@ impl WorkflowRun {
 }
 
 impl Prediction {
-    /// A prediction without attempts.
+    /// Creates a prediction without attempts.
     #[must_use]
     pub const fn new(version: String, chain: Vec<Candidate>) -> Self {
         Self {
@@ -369,40 +370,40 @@ impl Prediction {
         }
     }
 
-    /// The slug of the current model.
+    /// Returns the slug of the current model.
     #[must_use]
     pub fn model(&self) -> &str {
         let position = usize::try_from(self.position).unwrap_or(usize::MAX);
         self.chain.get(position).or_else(|| self.chain.last()).map_or("", |c| c.model.as_str())
     }
 
-    /// The chain entry of the current model.
+    /// Returns the chain entry of the current model.
     #[must_use]
     pub fn candidate(&self) -> Option<&Candidate> {
         self.chain.get(usize::try_from(self.position).ok()?)
     }
 
-    /// Whether the chain has a model after the current one.
+    /// Returns whether the chain has a model after the current one.
     #[must_use]
     pub fn has_next(&self) -> bool {
         let next = usize::try_from(self.position).map_or(usize::MAX, |at| at.saturating_add(1));
         next < self.chain.len()
     }
 
-    /// The requested model.
+    /// Returns the requested model.
     #[must_use]
     pub fn requested_model(&self) -> &str {
         self.chain.first().map_or("", |candidate| candidate.model.as_str())
     }
 
-    /// The number of attempts of the current model.
+    /// Returns the number of attempts of the current model.
     #[must_use]
     pub fn tries(&self) -> u32 {
         let last = self.attempts.last().map_or(0, |attempt| attempt.number);
         last.saturating_sub(self.attempts_before)
     }
 
-    /// The running attempt, if any.
+    /// Returns the running attempt, if any.
     #[must_use]
     pub fn running(&self) -> Option<&Attempt> {
         self.attempts.last().filter(|attempt| attempt.outcome == Outcome::Running)
@@ -420,7 +421,7 @@ const fn is_zero(number: &u32) -> bool {
 }
 
 impl Execution {
-    /// The kind of work.
+    /// Returns the kind of work.
     #[must_use]
     pub const fn kind(&self) -> Kind {
         match &self.work {
@@ -432,7 +433,7 @@ impl Execution {
         }
     }
 
-    /// The schedule that started the execution, if any.
+    /// Returns the schedule that started the execution, if any.
     #[must_use]
     pub const fn schedule(&self) -> Option<ScheduleId> {
         match &self.work {
@@ -442,7 +443,7 @@ impl Execution {
         }
     }
 
-    /// The prediction, if the work is one.
+    /// Returns the prediction, if the work is a prediction.
     #[must_use]
     pub const fn prediction(&self) -> Option<&Prediction> {
         match &self.work {
@@ -451,7 +452,7 @@ impl Execution {
         }
     }
 
-    /// The workflow run, if the work is one.
+    /// Returns the workflow run, if the work is a workflow run.
     #[must_use]
     pub const fn workflow(&self) -> Option<&WorkflowRun> {
         match &self.work {
@@ -460,8 +461,8 @@ impl Execution {
         }
     }
 
-    /// When the suspension ends; `None` if the work is not suspended. Suspended work is in the
-    /// timers and in no lane.
+    /// Returns when the suspension ends; `None` if the work is not suspended. Suspended work has a
+    /// timer and is in no lane.
     #[must_use]
     pub fn aside_until(&self) -> Option<Timestamp> {
         match &self.work {
@@ -480,13 +481,13 @@ impl Execution {
         }
     }
 
-    /// The pause, if the work is paused.
+    /// Returns the pause, if the work is paused.
     #[must_use]
     pub fn paused(&self) -> Option<&Pause> {
         self.workflow()?.paused.as_ref()
     }
 
-    /// The chat router call, if the work is one.
+    /// Returns the chat router call, if the work is a chat router call.
     #[must_use]
     pub const fn call(&self) -> Option<&chat::Call> {
         match &self.work {
@@ -495,7 +496,7 @@ impl Execution {
         }
     }
 
-    /// The decision request, if the work is one.
+    /// Returns the decision request, if the work is a decision request.
     #[must_use]
     pub const fn decision(&self) -> Option<&decision::Decision> {
         match &self.work {
@@ -504,7 +505,7 @@ impl Execution {
         }
     }
 
-    /// The agent exchange, if the work is one.
+    /// Returns the agent exchange, if the work is an agent exchange.
     #[must_use]
     pub const fn agent(&self) -> Option<&agent::Exchange> {
         match &self.work {
@@ -513,13 +514,13 @@ impl Execution {
         }
     }
 
-    /// Whether the steps are stored in separate rows.
+    /// Returns whether the steps are stored in separate rows.
     #[must_use]
     pub const fn has_steps(&self) -> bool {
         matches!(&self.work, Work::Workflow(_) | Work::Agent(_))
     }
 
-    /// The model that answered last, and the requested model; `None` for a workflow.
+    /// Returns the model that answered last, and the requested model; `None` for a workflow.
     #[must_use]
     pub fn models(&self) -> Option<(&str, &str)> {
         match &self.work {
@@ -533,9 +534,9 @@ impl Execution {
         }
     }
 
-    /// The lane in which the execution is queued or runs: one for each model, workflow and agent
-    /// session. Chat calls and decisions are not queued in a lane; the name returned for them is
-    /// used only in the history indexes.
+    /// Returns the lane in which the execution is queued or runs: one for each model, workflow and
+    /// agent session. Chat calls and decisions are not queued in a lane; the name returned for them
+    /// is used only in the history indexes.
     #[must_use]
     pub fn lane(&self) -> String {
         match &self.work {
@@ -547,21 +548,21 @@ impl Execution {
         }
     }
 
-    /// The execution's trace.
+    /// Returns the execution's trace.
     #[must_use]
     pub fn trace(&self) -> Trace {
         Trace::new(self.id, self.origin.clone())
     }
 
-    /// The id of a prediction's attempt. It is stable across restarts, so that a receiver
+    /// Returns the id of a prediction's attempt. It is stable across restarts, so that a receiver
     /// recognizes a repeated attempt.
     #[must_use]
     pub fn attempt_key(&self, attempt: u32) -> String {
         format!("{}:prediction:{attempt}", self.id)
     }
 
-    /// The timestamp of a change at wall-clock time `now`. Never earlier than the execution's other
-    /// timestamps, so that they stay in order even if the clock is set back.
+    /// Returns the timestamp of a change at wall-clock time `now`. It is never earlier than the
+    /// execution's other timestamps, so that they stay in order if the clock is set back.
     #[must_use]
     pub fn stamp(&self, now: Timestamp) -> Timestamp {
         let last = self.prediction().and_then(|prediction| prediction.attempts.last());
@@ -572,25 +573,25 @@ impl Execution {
             .fold(now.max(self.created_at), Timestamp::max)
     }
 
-    /// The id of the model call made for a chat call or a decision request.
+    /// Returns the id of the model call made for a chat call or a decision request.
     #[must_use]
     pub fn call_key(id: ExecutionId) -> String {
         format!("{id}:call")
     }
 
-    /// The id of a step of an agent exchange, by its index from 0; stable across restarts.
+    /// Returns the id of step `place` (from 0) of an agent exchange; stable across restarts.
     #[must_use]
     pub fn exchange_step_key(&self, place: usize) -> String {
         format!("{}:exchange:{place}", self.id)
     }
 
-    /// Time from creation to the first attempt; `None` before the first attempt.
+    /// Returns the time from creation to the first attempt; `None` before the first attempt.
     #[must_use]
     pub fn queue_time(&self) -> Option<Duration> {
         self.started_at.map(|started| started.since(self.created_at))
     }
 
-    /// Time from the first attempt to the end; `None` before the end.
+    /// Returns the time from the first attempt to the end; `None` before the end.
     #[must_use]
     pub fn run_time(&self) -> Option<Duration> {
         Some(self.completed_at?.since(self.started_at?))

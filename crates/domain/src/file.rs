@@ -28,7 +28,7 @@ pub enum FileSource {
 }
 
 impl FileSource {
-    /// The name in the API.
+    /// Returns the name in the API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -87,13 +87,13 @@ pub struct File {
 }
 
 impl File {
-    /// The path of the file's contents on the base host.
+    /// Returns the path of the file's contents on the base host.
     #[must_use]
     pub fn content_path(id: FileId) -> String {
         format!("/v1/files/{id}/content")
     }
 
-    /// The path of an announced upload.
+    /// Returns the path of an announced upload.
     #[must_use]
     pub fn upload_path(id: FileId) -> String {
         format!("/v1/upload/{id}")
@@ -101,8 +101,9 @@ impl File {
 }
 
 impl FileId {
-    /// The id of an output file. Repeating the attempt after a crash yields the same id, so that
-    /// the file is overwritten instead of duplicated. The ids sort by the time of the execution.
+    /// Returns the id of an output file. Repeating the attempt after a crash yields the same id, so
+    /// that the file is overwritten instead of duplicated. The ids sort by the time of the
+    /// execution.
     #[must_use]
     pub fn of_output(execution: ExecutionId, attempt_key: &str, index: usize) -> Self {
         let named = format!("{attempt_key}/{index}");
@@ -164,7 +165,7 @@ impl Serialize for Digest {
 impl<'de> Deserialize<'de> for Digest {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        Self::parse(&text).ok_or_else(|| serde::de::Error::custom("no SHA-256"))
+        Self::parse(&text).ok_or_else(|| serde::de::Error::custom("not a SHA-256 digest"))
     }
 }
 

@@ -1,5 +1,5 @@
 //! Histograms of durations with a bounded number of buckets: recorded without locks, readable at
-//! any time. The difference of two readings covers the time between them. Reads no clock.
+//! any time. The difference between two readings covers the time between them. Reads no clock.
 
 use std::cmp::Ordering as Order;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Buckets of a [`Meter`], four per power of two: from a microsecond to 19 hours, none wider than a
-/// quarter of its lower bound.
+/// Number of buckets of a [`Meter`], four per power of two. They cover a microsecond to 19 hours,
+/// and no bucket is wider than a quarter of its lower bound.
 const BUCKETS: usize = 140;
 
 /// The number of durations of at least `from` and less than `to` seconds. In a bucket without an
@@ -50,7 +50,7 @@ impl Histogram {
         Self { buckets }
     }
 
-    /// The number of recorded durations.
+    /// Returns the number of recorded durations.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.buckets.iter().fold(0, |sum, bucket| sum.saturating_add(bucket.count))
@@ -85,8 +85,8 @@ impl Histogram {
         Self::of(buckets)
     }
 
-    /// The duration in seconds below which this `part` (0 to 1) of all durations lies, interpolated
-    /// linearly within its bucket. `None` if nothing was recorded.
+    /// Returns the duration in seconds below which this `part` (0 to 1) of all durations lies,
+    /// interpolated linearly within its bucket. `None` if nothing was recorded.
     #[must_use]
     pub fn quantile(&self, part: f64) -> Option<f64> {
         let wanted = part.clamp(0.0, 1.0) * self.count() as f64;
@@ -135,8 +135,8 @@ impl Meter {
     }
 }
 
-/// The bucket index of a duration. Durations below four microseconds have a bucket for each value;
-/// above that, the two bits after the highest set bit select one of four buckets.
+/// Returns the bucket index of a duration. Durations below four microseconds have a bucket for each
+/// value; above that, the two bits after the highest set bit select one of four buckets.
 fn place(took: Duration) -> usize {
     let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
     let place = match micros.checked_ilog2() {
@@ -146,7 +146,7 @@ fn place(took: Duration) -> usize {
     usize::try_from(place).unwrap_or(BUCKETS).min(BUCKETS - 1)
 }
 
-/// The lower bound of a bucket, in seconds.
+/// Returns the lower bound of a bucket, in seconds.
 fn lower_end(place: usize) -> f64 {
     let micros = match place {
         0..4 => place as f64,

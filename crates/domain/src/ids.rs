@@ -12,12 +12,12 @@ use uuid::Uuid;
 
 use super::time::Timestamp;
 
-/// The common interface of all id types, with which `runtime::new_id` creates any of them.
+/// The common interface of all id types, which lets `runtime::new_id` create an id of any type.
 pub trait Id: Copy + From<Uuid> {
-    /// The sixteen bytes, big-endian, so that version 7 ids sort by time.
+    /// Returns the sixteen bytes, big-endian, so that version 7 ids sort by time.
     fn bytes(&self) -> [u8; 16];
 
-    /// The creation time in a version 7 id, whose first 48 bits are milliseconds.
+    /// Returns the creation time in a version 7 id, whose first 48 bits are milliseconds.
     fn made_at(&self) -> Timestamp {
         let millis =
             self.bytes().iter().take(6).fold(0, |millis, byte| millis << 8 | i64::from(*byte));
@@ -113,7 +113,7 @@ ids! {
     PayloadId,
     /// A session of the agent.
     SessionId,
-    /// An alert to the operator, from the time when it is raised until it is mended.
+    /// An alert to the operator, from the time when it is raised until it is resolved.
     AlertId,
     /// One request, for logs and the `X-Request-Id` header.
     RequestId,

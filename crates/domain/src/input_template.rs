@@ -1,5 +1,5 @@
-//! Templates over the input of one model: the `url` and `body` of an `http` runner, and the
-//! `input_map` of a fallback chain.
+//! Templates that refer to the input of one model: the `url` and `body` of an `http` runner, and
+//! the `input_map` of a fallback chain.
 //!
 //! The syntax is that of step templates, with `input` as the only root. Fields that are missing
 //! from the input are not errors here: they become null, or an empty string inside a longer string.
@@ -52,43 +52,43 @@ impl InputTemplate {
         self.0.evaluate(&Input(input), Missing::Null, limit_bytes)
     }
 
-    /// The template as a URL; `None` for a constant or a single reference.
+    /// Returns the template as a URL; `None` for a constant or a single reference.
     ///
     /// # Errors
-    /// [`url_template::Error`] for a reference in the scheme, host or port, and an invalid URL.
+    /// [`url_template::Error`] for a reference in the scheme, host or port, or for an invalid URL.
     #[must_use]
     pub fn url(&self) -> Option<Result<UrlTemplate<'_>, url_template::Error>> {
         UrlTemplate::of(&self.0)
     }
 
-    /// The value itself if it contains no references.
+    /// Returns the value itself if it contains no references.
     #[must_use]
     pub const fn constant(&self) -> Option<&Value> {
         self.0.constant()
     }
 
-    /// The field of the input, if the template is a single reference to one.
+    /// Returns the field of the input, if the template is a single reference to a field.
     #[must_use]
     pub fn field(&self) -> Option<&str> {
         let reference = self.0.reference().filter(|reference| reference.path().len() == 1)?;
         first_key(reference)
     }
 
-    /// Whether the template always resolves to a string.
+    /// Returns whether the template always resolves to a string.
     #[must_use]
     pub const fn is_text(&self) -> bool {
         self.0.is_text()
     }
 
-    /// The input fields to which the template refers.
+    /// Returns the input fields to which the template refers.
     #[must_use]
     pub fn sources(&self) -> Vec<&str> {
         self.0.references().into_iter().filter_map(first_key).collect()
     }
 }
 
-/// Fills the values of `input` into a URL, each into its own component. In contrast to other
-/// templates, the input must have the values.
+/// Fills the values of `input` into a URL, each into its own component. Unlike in other templates,
+/// a missing value is an error.
 ///
 /// # Errors
 /// [`url_template::Error`] names the reference.
@@ -123,8 +123,8 @@ pub fn fill_object(map: &Map<String, Value>, input: &Value) -> Result<Map<String
     Ok(filled)
 }
 
-/// Maximum bytes of JSON that a template may produce from `input`: the limit of a step's input,
-/// plus enough to use every field twice.
+/// Returns the maximum number of bytes of JSON that a template may produce from `input`: the limit
+/// of a step's input, plus enough to use every field twice.
 fn bytes_max(input: &Value) -> usize {
     json_bytes(input).saturating_mul(2).saturating_add(RESOLVED_BYTES_MAX)
 }

@@ -2,18 +2,18 @@
 
 /// Literals of other languages that JSON spells differently or does not have.
 const FOREIGN: [(&str, &str); 8] = [
-    ("NaN", "JSON does not have it: send null, or a string"),
-    ("nan", "JSON does not have it: send null, or a string"),
-    ("Infinity", "JSON does not have it: send null, or a string"),
-    ("inf", "JSON does not have it: send null, or a string"),
-    ("undefined", "JSON does not have it: send null"),
-    ("None", "JSON writes null"),
-    ("True", "JSON writes true"),
-    ("False", "JSON writes false"),
+    ("NaN", "send null, or a string"),
+    ("nan", "send null, or a string"),
+    ("Infinity", "send null, or a string"),
+    ("inf", "send null, or a string"),
+    ("undefined", "send null"),
+    ("None", "send null"),
+    ("True", "send true"),
+    ("False", "send false"),
 ];
 const YAML: &str = "this looks like YAML; send JSON, such as {\"name\": \"value\"}";
 const TOML: &str = "this looks like TOML; send JSON, such as {\"name\": \"value\"}";
-const QUOTES: &str = "texts and names are in double quotes in JSON";
+const QUOTES: &str = "JSON requires double quotes around strings and names";
 const COMMENT: &str = "JSON has no comments";
 /// The start of a first line in other notations. The first match applies.
 const STARTS: [(&str, &str); 10] = [
@@ -37,7 +37,7 @@ struct Fault {
     hint: Option<String>,
 }
 
-/// Returns the parser's error message with its position, and a hint, if there is one.
+/// Returns the parser's error message with its position, and a hint, if any.
 #[must_use]
 pub fn with_position(text: &[u8], error: &serde_json::Error) -> String {
     let Fault { message, hint } = fault(text, error);
@@ -45,7 +45,7 @@ pub fn with_position(text: &[u8], error: &serde_json::Error) -> String {
     joined(message, hint)
 }
 
-/// Returns the parser's error message without its position, and a hint, if there is one.
+/// Returns the parser's error message without its position, and a hint, if any.
 #[must_use]
 pub fn sentence(text: &[u8], error: &serde_json::Error) -> String {
     let Fault { message, hint } = fault(text, error);
@@ -149,8 +149,8 @@ mod tests {
             ("{\"a\": NaN}", "NaN is not a JSON value"),
             ("{\"a\": nan}", "nan is not a JSON value"),
             ("[1,\n -Infinity]", "Infinity is not a JSON value"),
-            ("{\"a\": None}", "JSON writes null"),
-            ("{\"a\": True}", "JSON writes true"),
+            ("{\"a\": None}", "send null"),
+            ("{\"a\": True}", "send true"),
             ("{\"a\": \"\\ud800\"}", "half of a character"),
             ("{\"a\": \"\\ud800x\"}", "half of a character"),
             ("{\"a\": \"\\ud800\\u0041\"}", "half of a character"),
@@ -175,7 +175,7 @@ mod tests {
             ("// a remark\n{}", "JSON has no comments"),
             ("<html>", "looks like XML or HTML"),
             ("@body.json", "`curl -d @FILE` sends its contents"),
-            ("{'a': 1}", "key must be a string: texts and names are in double quotes"),
+            ("{'a': 1}", "key must be a string: JSON requires double quotes"),
             ("{a: 1}", "double quotes"),
             ("{\u{201c}a\u{201d}: 1}", "double quotes"),
             ("'a'", "double quotes"),

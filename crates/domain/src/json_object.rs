@@ -49,7 +49,7 @@ pub fn integer(value: &Value) -> Option<i128> {
     })
 }
 
-/// [`integer`], within the range of `T`.
+/// Returns the value of [`integer`] if it is within the range of `T`.
 #[must_use]
 pub fn whole_number<T: TryFrom<i128>>(value: &Value) -> Option<T> {
     T::try_from(integer(value)?).ok()
@@ -65,7 +65,7 @@ impl JsonObject {
     /// Takes a string.
     ///
     /// # Errors
-    /// [`Mismatch`] for any other type; likewise for all readers below.
+    /// [`Mismatch`] for any other type.
     pub fn text(&mut self, field: &'static str) -> Found<String> {
         match self.take(field) {
             None => Ok(None),
@@ -77,7 +77,7 @@ impl JsonObject {
     /// Takes a boolean.
     ///
     /// # Errors
-    /// [`Mismatch`]
+    /// [`Mismatch`] for any other type.
     pub fn flag(&mut self, field: &'static str) -> Found<bool> {
         match self.take(field) {
             None => Ok(None),
@@ -89,7 +89,7 @@ impl JsonObject {
     /// Takes a number, possibly with a fraction.
     ///
     /// # Errors
-    /// [`Mismatch`]
+    /// [`Mismatch`] for any other type, or a number outside `range`.
     pub fn number(&mut self, field: &'static str, range: &RangeInclusive<f64>) -> Found<f64> {
         let Some(value) = self.take(field) else { return Ok(None) };
         let number = value.as_f64().filter(|number| range.contains(number));
@@ -102,7 +102,7 @@ impl JsonObject {
     /// Takes a whole number.
     ///
     /// # Errors
-    /// [`Mismatch`]
+    /// [`Mismatch`] for any other type, or a number outside `range`.
     pub fn whole(&mut self, field: &'static str, range: &RangeInclusive<u64>) -> Found<u64> {
         let Some(value) = self.take(field) else { return Ok(None) };
         let number = whole_number(&value).filter(|number| range.contains(number));
@@ -119,7 +119,7 @@ impl JsonObject {
     /// Takes an object.
     ///
     /// # Errors
-    /// [`Mismatch`]
+    /// [`Mismatch`] for any other type.
     pub fn object(&mut self, field: &'static str) -> Found<Map<String, Value>> {
         match self.take(field) {
             None => Ok(None),
@@ -131,7 +131,7 @@ impl JsonObject {
     /// Takes an array.
     ///
     /// # Errors
-    /// [`Mismatch`]
+    /// [`Mismatch`] for any other type.
     pub fn list(&mut self, field: &'static str) -> Found<Vec<Value>> {
         match self.take(field) {
             None => Ok(None),
@@ -140,12 +140,12 @@ impl JsonObject {
         }
     }
 
-    /// The names of the unread fields.
+    /// Returns the names of the unread fields.
     pub fn unread(&self) -> impl Iterator<Item = &str> {
         self.left.keys().map(String::as_str)
     }
 
-    /// The names of the fields read so far, in order.
+    /// Returns the names of the fields read so far, in order.
     #[must_use]
     pub fn known(&self) -> &[&'static str] {
         &self.read

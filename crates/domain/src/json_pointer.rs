@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-/// Maximum characters of user-supplied text repeated in an error message.
+/// Maximum number of characters of user-supplied text that an error message repeats.
 const BRIEF_CHARS: usize = 60;
 /// Maximum length of a printed JSON pointer, in bytes.
 pub const POINTER_BYTES_MAX: usize = 4096;
@@ -21,13 +21,13 @@ pub enum JsonPointer<'a> {
 }
 
 impl<'a> JsonPointer<'a> {
-    /// The pointer to the field `name` of this object.
+    /// Returns the pointer to the field `name` of this object.
     #[must_use]
     pub const fn field(&'a self, name: &'a str) -> Self {
         Self::Field(self, name)
     }
 
-    /// The pointer to the item `index` of this array, from 0.
+    /// Returns the pointer to the item `index` of this array, from 0.
     #[must_use]
     pub const fn item(&'a self, index: usize) -> Self {
         Self::Item(self, index)
@@ -45,7 +45,7 @@ impl fmt::Display for JsonPointer<'_> {
 }
 
 impl JsonPointer<'_> {
-    /// Appends the pointer, up to [`POINTER_BYTES_MAX`]. Returns whether the whole pointer fits.
+    /// Appends the pointer, up to [`POINTER_BYTES_MAX`]. Returns whether the complete pointer fits.
     fn write(&self, pointer: &mut String) -> bool {
         let (parent, name) = match self {
             Self::Root => return true,

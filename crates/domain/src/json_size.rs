@@ -1,4 +1,4 @@
-//! The size of JSON values: of their text, and in memory.
+//! The size of JSON values, as text and in memory.
 
 use std::io;
 
@@ -9,11 +9,11 @@ pub(super) const BRACKETS: usize = 2;
 pub(super) const COMMA: usize = 1;
 pub(super) const QUOTES: usize = 2;
 pub(super) const QUOTES_COLON_COMMA: usize = 4;
-/// Memory of a field of an object in addition to its name and its value: its hash, its place in the
-/// index, and the capacity that a growing map has to spare.
+/// Memory that an object's field takes in addition to its name and value: the hash, the index
+/// entry, and the spare capacity of a growing map.
 const FIELD_BYTES: usize = 64;
 
-/// Memory of a value or the name of a field, on average over both, if only their number is known.
+/// Average memory of a value or a field name, used if only the number of values and names is known.
 const COUNTED_BYTES: usize = 48;
 
 /// The approximate size of a JSON value.
@@ -34,21 +34,21 @@ impl Size {
         Self::counted(usize::MAX, |budget| budget.count(value))
     }
 
-    /// Returns what `count` counts, up to `most` bytes of text.
+    /// Returns the size that `count` measures, up to `most` bytes of text.
     pub(super) fn counted(most: usize, count: impl FnOnce(&mut Budget) -> Option<()>) -> Self {
         let mut budget = Budget::new(most);
         let text = count(&mut budget).map_or(most, |()| most.saturating_sub(budget.left));
         Self { text, memory: budget.memory }
     }
 
-    /// Returns an upper bound of the size of a value of `text` bytes that consists of `values` values
-    /// and names of fields.
+    /// Returns an upper bound for the size of a value that has `text` bytes of JSON text and
+    /// consists of `values` values and field names.
     #[must_use]
     pub const fn bound(text: usize, values: usize) -> Self {
         Self { text, memory: text.saturating_add(values.saturating_mul(COUNTED_BYTES)) }
     }
 
-    /// Returns the size of both together.
+    /// Returns the sum of both sizes.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self {
@@ -144,7 +144,7 @@ impl io::Write for Budget {
     }
 }
 
-/// The bytes of the JSON text of `value`.
+/// Returns the length of the JSON text of `value`, in bytes.
 pub(super) fn json_bytes(value: &Value) -> usize {
     let mut budget = Budget::new(usize::MAX);
     match serde_json::to_writer(&mut budget, value) {
@@ -153,7 +153,7 @@ pub(super) fn json_bytes(value: &Value) -> usize {
     }
 }
 
-/// Whether the JSON text of `value` has at most `limit` bytes; stops counting at the limit.
+/// Returns whether the JSON text of `value` has at most `limit` bytes; stops counting at the limit.
 pub(super) fn fits_in(value: &Value, limit: usize) -> bool {
     serde_json::to_writer(Budget::new(limit), value).is_ok()
 }

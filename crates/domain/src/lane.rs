@@ -2,7 +2,7 @@
 
 use super::ids::WorkflowId;
 
-/// The lane of a model.
+/// Returns the lane of a model.
 #[must_use]
 pub fn lane_of_model(slug: &str) -> String {
     ["model:", slug].concat()
@@ -11,7 +11,7 @@ pub fn lane_of_model(slug: &str) -> String {
 /// The prefix of all workflow lanes.
 pub const WORKFLOW_LANE: &str = "workflow:";
 
-/// The lane of a workflow.
+/// Returns the lane of a workflow.
 #[must_use]
 pub fn lane_of_workflow(id: WorkflowId) -> String {
     [WORKFLOW_LANE, &id.to_string()].concat()

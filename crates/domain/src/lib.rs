@@ -4,9 +4,9 @@
 //!
 //! Nothing here reads a clock, draws a random number, waits, or accesses a disk or a socket: time,
 //! ids and outcomes are passed in as arguments. Equal arguments give equal results, so a step that
-//! is repeated after a crash decides the same.
+//! is repeated after a crash makes the same decisions.
 //!
-//! Nearly all other crates use this one; it uses none of them.
+//! Nearly all other crates depend on this crate; it depends on none of them.
 
 pub mod account;
 pub mod agent;

@@ -1,7 +1,7 @@
 //! The logs of runs, stored with a prediction or a step. The oldest lines are dropped when the logs
 //! are too long.
 
-/// Maximum bytes of logs; the newest are retained.
+/// Maximum size of the logs, in bytes; the newest lines are retained.
 pub const LOGS_MAX: usize = 16 * 1024;
 /// Marks logs whose beginning has been dropped.
 const LOGS_CUT: &str = "[…]\n";

@@ -1,8 +1,8 @@
 //! Masks secrets: decides which names look secret, and hides their values.
 //!
 //! A name is split into parts at every character that is not a letter and at camel-case word
-//! boundaries. A name looks secret if one whole part is in the list: `X-Vault-Token`, `apiKey` and
-//! `client_secret` do, `max_tokens`, `monkey` and `passenger` do not.
+//! boundaries. A name looks secret if one of its parts is in the list: `X-Vault-Token`, `apiKey`
+//! and `client_secret` do, `max_tokens`, `monkey` and `passenger` do not.
 
 use serde_json::{Map, Value};
 
@@ -30,7 +30,7 @@ const SECRET_PARTS: [&str; 17] = [
     "token",
 ];
 
-/// Whether a value with this name is likely to be a secret.
+/// Returns whether a value with this name is likely to be a secret.
 #[must_use]
 pub fn is_secret_name(name: &str) -> bool {
     let mut begin = 0;
@@ -62,7 +62,7 @@ fn is_secret_part(part: &str) -> bool {
     SECRET_PARTS.iter().any(|secret| lower().eq(secret.chars()))
 }
 
-/// Whether [`mask_value`] would hide anything.
+/// Returns whether [`mask_value`] would hide anything.
 #[must_use]
 pub fn has_secrets(value: &Value) -> bool {
     match value {
@@ -74,7 +74,7 @@ pub fn has_secrets(value: &Value) -> bool {
     }
 }
 
-/// Whether a value with this name must be hidden. Nulls and booleans contain no secret.
+/// Returns whether a value with this name must be hidden. Nulls and booleans contain no secret.
 fn is_secret(name: &str, value: &Value) -> bool {
     !value.is_null() && !value.is_boolean() && is_secret_name(name)
 }
@@ -88,7 +88,7 @@ pub fn mask_value(value: &mut Value) {
     }
 }
 
-/// [`mask_value`] for the fields of an object.
+/// Masks the fields of an object as [`mask_value`] does.
 pub fn mask_fields(fields: &mut Map<String, Value>) {
     for (name, value) in fields {
         if is_secret(name, value) {
@@ -99,7 +99,7 @@ pub fn mask_fields(fields: &mut Map<String, Value>) {
     }
 }
 
-/// Masks a request body. In JSON and forms, the values of secret names are masked.
+/// Masks a request body. In JSON and forms, values with secret-looking names are masked.
 #[must_use]
 pub fn mask_text(text: &str) -> String {
     if text.trim_start().starts_with(['{', '['])

@@ -17,8 +17,8 @@ pub const PASSWORD_MIN: usize = 12;
 /// Maximum length of a password, in bytes.
 pub const PASSWORD_MAX: usize = 256;
 
-/// Whether a text has the rough format of an email address. The service sends no mail; the address
-/// is only the login name.
+/// Returns whether a text has the rough format of an email address. The service sends no mail; the
+/// address is only the login name.
 #[must_use]
 pub fn is_email(text: &str) -> bool {
     let is_plain = |c: char| !c.is_whitespace() && !c.is_control();
@@ -58,7 +58,7 @@ pub struct Member {
 }
 
 impl MemberRole {
-    /// The name in storage and in output.
+    /// Returns the name in storage and in output.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -69,13 +69,13 @@ impl MemberRole {
 }
 
 impl Member {
-    /// Whether the member may create and delete API keys.
+    /// Returns whether the member may create and delete API keys.
     #[must_use]
     pub fn may_manage_keys(&self) -> bool {
         self.is_owner() || self.api_key_access
     }
 
-    /// Whether the member is the organization's Owner.
+    /// Returns whether the member is the organization's Owner.
     #[must_use]
     pub fn is_owner(&self) -> bool {
         self.role == MemberRole::Owner
@@ -107,7 +107,7 @@ pub enum LinkKind {
 }
 
 impl LinkKind {
-    /// The name in storage and in output.
+    /// Returns the name in storage and in output.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -117,7 +117,7 @@ impl LinkKind {
         }
     }
 
-    /// The dashboard page that the link opens: the link is `{dashboard}/{page}#{token}`.
+    /// Returns the dashboard page that the link opens: the link is `{dashboard}/{page}#{token}`.
     #[must_use]
     pub const fn page(self) -> &'static str {
         match self {

@@ -25,7 +25,7 @@ pub struct Slug(String);
 pub struct InvalidSlug;
 
 impl Slug {
-    /// The slug as a string.
+    /// Returns the slug as a string.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -87,13 +87,13 @@ impl OutputType {
         Self::File,
     ];
 
-    /// Whether the outputs are files, which are returned as URLs.
+    /// Returns whether the outputs are files, which are returned as URLs.
     #[must_use]
     pub const fn is_artefact(self) -> bool {
         matches!(self, Self::Image | Self::Audio | Self::Video | Self::File)
     }
 
-    /// The name in the manifest and the API.
+    /// Returns the name in the manifest and the API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -137,7 +137,7 @@ pub enum Pricing {
 }
 
 impl Pricing {
-    /// The charge for a successful run. Rates are in dollars; the sum is rounded once.
+    /// Returns the charge for a successful run. Rates are in dollars; the sum is rounded once.
     #[must_use]
     pub fn charge(&self, usage: &Usage) -> Usd {
         if let Some(reported) = usage.cost {
@@ -149,7 +149,7 @@ impl Pricing {
         }
     }
 
-    /// The maximum price of a run that uses no more than this.
+    /// Returns the maximum price of a run that uses no more than `usage`.
     #[must_use]
     pub fn most(&self, usage: &Usage) -> Usd {
         match self {
@@ -158,7 +158,7 @@ impl Pricing {
         }
     }
 
-    /// Whether no rates are set, so that the model must report the cost.
+    /// Returns whether no rates are set, so that the model must report the cost.
     #[must_use]
     pub const fn is_reported(&self) -> bool {
         matches!(
@@ -172,7 +172,7 @@ impl Pricing {
         )
     }
 
-    /// The unrounded price of a run in dollars, ignoring any reported cost.
+    /// Returns the unrounded price of a run in dollars, ignoring any reported cost.
     #[must_use]
     pub fn dollars(&self, usage: &Usage) -> f64 {
         match self {

@@ -47,7 +47,7 @@ impl Usd {
     }
 
     /// Converts from dollars, rounded up to a whole millionth and clamped to the maximum of
-    /// [`Self::from_dollars`]: for reservations.
+    /// [`Self::from_dollars`]. Used for reservations.
     #[must_use]
     pub fn from_dollars_up(dollars: f64) -> Self {
         let nearest = Self::from_dollars(dollars.min(LIMIT_DOLLARS)).unwrap_or(Self::ZERO);
@@ -62,7 +62,7 @@ impl Usd {
         self.0 as f64 / 1e6
     }
 
-    /// Whether the amount is zero.
+    /// Returns whether the amount is zero.
     #[must_use]
     pub const fn is_zero(&self) -> bool {
         self.0 == 0

@@ -40,7 +40,7 @@ impl Pattern {
     /// Parses a pattern, and compiles it if it has no references.
     ///
     /// # Errors
-    /// The rest of a sentence about the condition.
+    /// Returns the rest of a sentence about the condition.
     pub fn parse(written: &str, syntax: Syntax) -> Result<Self, String> {
         let template = Template::parse(&Value::String(written.to_owned()))
             .map_err(|fault| format!("has an invalid value: {fault}"))?;
@@ -51,7 +51,7 @@ impl Pattern {
         compile(&syntax.regex(&[Piece::Pattern(written)])).map(Self::Compiled)
     }
 
-    /// Whether the subject matches; only strings can match.
+    /// Returns whether the subject matches; only strings can match.
     ///
     /// # Errors
     /// [`reference::Error`] names a reference that resolves to nothing or produces an invalid
@@ -74,7 +74,7 @@ impl Pattern {
         }
     }
 
-    /// The template of a pattern with references; `None` for a literal pattern.
+    /// Returns the template of a pattern with references; `None` for a literal pattern.
     #[must_use]
     pub const fn template(&self) -> Option<&Template> {
         match self {

@@ -36,7 +36,7 @@ impl Payload {
         to_raw_value(value).map(Self::Inline)
     }
 
-    /// Length of the text in bytes.
+    /// Returns the length of the text in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
         match self {
@@ -45,25 +45,25 @@ impl Payload {
         }
     }
 
-    /// Whether the text is empty, which never happens for valid JSON.
+    /// Returns whether the text is empty, which never happens for valid JSON.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The empty payload: `null`.
+    /// Creates the empty payload: `null`.
     #[must_use]
     pub fn nothing() -> Self {
         Self::Inline(RawValue::NULL.to_owned())
     }
 
-    /// Whether the payload is `null`, as a deleted input or output is.
+    /// Returns whether the payload is `null`, as a deleted input or output is.
     #[must_use]
     pub fn is_nothing(&self) -> bool {
         matches!(self, Self::Inline(text) if text.get() == RawValue::NULL.get())
     }
 
-    /// The file that contains the text, if any.
+    /// Returns the file that contains the text, if any.
     #[must_use]
     pub const fn file(&self) -> Option<&FileRef> {
         match self {

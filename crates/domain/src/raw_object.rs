@@ -2,7 +2,7 @@
 //! others byte for byte, including numbers of any precision.
 //!
 //! Values are never parsed. Of duplicate fields, only the last value is kept, so that all readers
-//! of the object see the same one.
+//! of the object see the same value.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::{RawValue, to_raw_value};
 
-/// Maximum fields of an object.
+/// Maximum number of fields in an object.
 pub const FIELDS_MAX: usize = 1000;
 
 /// A JSON object with its fields in order.
@@ -21,24 +21,24 @@ pub struct RawObject {
 }
 
 impl RawObject {
-    /// The JSON text of a field; null counts as absent.
+    /// Returns the JSON text of a field; null counts as absent.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
         let (_, value) = self.fields.iter().find(|(field, _)| field == name)?;
         Some(value.get()).filter(|text| *text != "null")
     }
 
-    /// All fields with their values, including nulls.
+    /// Returns all fields with their values, including nulls.
     pub fn fields(&self) -> impl Iterator<Item = (&str, &str)> {
         self.fields.iter().map(|(name, value)| (name.as_str(), value.get()))
     }
 
-    /// The names of all fields, in order.
+    /// Returns the names of all fields, in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.fields.iter().map(|(name, _)| name.as_str())
     }
 
-    /// The value of a field as a `T`; `None` if it is absent, null or of another type.
+    /// Returns the value of a field as a `T`; `None` if it is absent, null or of another type.
     #[must_use]
     pub fn value<'s, T: Deserialize<'s>>(&'s self, name: &str) -> Option<T> {
         serde_json::from_str(self.get(name)?).ok()

@@ -6,8 +6,8 @@
 //! root      = "inputs" / "execution" / "secrets" / step id / item name of a map
 //! ```
 //!
-//! Nothing here knows the steps of a workflow, and missing values are never replaced. `template`
-//! handles the JSON that contains references.
+//! Nothing here depends on the steps of a workflow, and no defaults replace missing values.
+//! `template` handles the JSON that contains references.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -72,16 +72,16 @@ pub enum Field {
 
 /// The values available to references.
 pub trait Scope {
-    /// The inputs of the execution, an object.
+    /// Returns the inputs of the execution, an object.
     fn inputs(&self) -> &Value;
-    /// The id of the execution, as printed in the API.
+    /// Returns the id of the execution, as printed in the API.
     fn execution_id(&self) -> String;
-    /// The current item of the enclosing `map` step whose `item_name` is `name`.
+    /// Returns the current item of the enclosing `map` step whose `item_name` is `name`.
     fn item(&self, name: &str) -> Option<&Value>;
-    /// A field of a step; `None` if the step does not have the field, for example because the step
-    /// has not ended, has failed or was skipped.
+    /// Returns a field of a step; `None` if the step does not have the field, for example because
+    /// the step has not ended, has failed or was skipped.
     fn step(&self, id: &str, field: Field) -> Option<Cow<'_, Value>>;
-    /// The value of a named secret; `None` where secrets are not available.
+    /// Returns the value of a named secret; `None` where secrets are not available.
     fn secret(&self, _name: &str) -> Option<&str> {
         None
     }
@@ -195,19 +195,19 @@ impl Reference {
         Ok(Self { root, path })
     }
 
-    /// The root of the reference.
+    /// Returns the root of the reference.
     #[must_use]
     pub const fn root(&self) -> &Root {
         &self.root
     }
 
-    /// The path after the root.
+    /// Returns the path after the root.
     #[must_use]
     pub fn path(&self) -> &[Segment] {
         &self.path
     }
 
-    /// The step field to which the reference refers, if its root is a step.
+    /// Returns the step field to which the reference refers, if its root is a step.
     #[must_use]
     pub fn field(&self) -> Option<Field> {
         match self.path.first()? {
@@ -216,7 +216,7 @@ impl Reference {
         }
     }
 
-    /// The name of the secret to which the reference refers, if any.
+    /// Returns the name of the secret to which the reference refers, if any.
     #[must_use]
     pub fn secret(&self) -> Option<&str> {
         if self.root == Root::Secrets { secret_name(&self.path) } else { None }
@@ -268,7 +268,7 @@ impl Field {
         Self::ResumeUrl,
     ];
 
-    /// The name in references.
+    /// Returns the name in references.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -283,13 +283,13 @@ impl Field {
         }
     }
 
-    /// Whether only HTTP steps have the field.
+    /// Returns whether only HTTP steps have the field.
     #[must_use]
     pub const fn is_of_http(self) -> bool {
         matches!(self, Self::Body | Self::StatusCode | Self::Headers)
     }
 
-    /// Whether only steps that wait for an event have the field.
+    /// Returns whether only steps that wait for an event have the field.
     #[must_use]
     pub const fn is_of_event(self) -> bool {
         matches!(self, Self::Event | Self::ResumeUrl)
@@ -310,7 +310,7 @@ impl Error {
     }
 }
 
-/// The name in the path of a reference to a secret.
+/// Returns the name in the path of a reference to a secret.
 fn secret_name(path: &[Segment]) -> Option<&str> {
     match path {
         [Segment::Key(name)] if is_secret_id(name) => Some(name),
@@ -318,7 +318,7 @@ fn secret_name(path: &[Segment]) -> Option<&str> {
     }
 }
 
-/// ` at /the/place`, or an empty string for the template itself.
+/// Returns ` at /the/place`, or an empty string for the template itself.
 fn at(place: &str) -> String {
     if place.is_empty() { String::new() } else { format!(" at {}", brief_pointer(place)) }
 }
@@ -384,7 +384,7 @@ fn parse_bracket(inside: &str) -> Result<(Segment, &str), ErrorKind> {
     }
 }
 
-/// Whether `c` is allowed in a step id or item name.
+/// Returns whether `c` is allowed in a step id or item name.
 pub(crate) const fn is_root_char(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | '-')
 }
@@ -392,7 +392,7 @@ pub(crate) const fn is_root_char(c: char) -> bool {
 /// Characters that are operators or filters in other template languages.
 const OPERATORS: [char; 12] = ['|', '+', '*', '?', '(', ')', '=', '<', '>', '!', '&', ','];
 
-/// Whether `c` is allowed in a key after a dot; other keys are written in brackets.
+/// Returns whether `c` is allowed in a key after a dot; other keys are written in brackets.
 fn is_key_char(c: char) -> bool {
     !matches!(c, '.' | '[' | ']' | '{' | '}' | '\'' | '"')
         && !OPERATORS.contains(&c)

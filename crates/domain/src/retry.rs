@@ -1,4 +1,4 @@
-//! The retry policy of steps and predictions: the pure rule behind the `retry` of a step
+//! The retry policy of steps and predictions: the pure rules for the `retry` field of a step
 //! (`docs/spec/steps.md`, "Retry") and of a model's manifest.
 //!
 //! Nothing here waits or draws random numbers. The engine turns a delay into a durable timer.
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::classify::ErrorClass;
 
-/// Maximum attempts of a policy, including the first.
+/// Maximum number of attempts in a policy, including the first.
 pub const ATTEMPTS_MAX: u32 = 20;
 /// Maximum delay between two attempts: one hour.
 pub const DELAY_MAX: Duration = Duration::from_secs(3600);
@@ -64,7 +64,7 @@ impl Policy {
         ErrorClass::ProviderUnavailable,
     ];
 
-    /// A single attempt: the policy without `retry`.
+    /// Returns the policy of a step without `retry`: a single attempt.
     #[must_use]
     pub const fn once() -> Self {
         Self {
@@ -101,7 +101,7 @@ impl Policy {
         }
     }
 
-    /// Maximum attempts, including the first.
+    /// Returns the maximum number of attempts, including the first.
     #[must_use]
     pub const fn attempts(&self) -> u32 {
         self.attempts

@@ -1,5 +1,5 @@
-//! Schedules: which work starts when, and what happens to a firing that is late or finds the
-//! previous run unfinished.
+//! Schedules: when work starts, and what happens if a firing is late or the previous run is
+//! unfinished.
 //!
 //! Pure functions of the record, the calendar and the time; they return the changed record and the
 //! work to start. The record contains the last firing that has been decided, so a decision that is
@@ -19,9 +19,9 @@ use super::time::Timestamp;
 pub const ON_TIME: Duration = Duration::from_secs(10);
 /// How often a schedule with waiting firings checks whether the previous run has ended.
 pub const POLL: Duration = Duration::from_secs(2);
-/// Maximum waiting firings per schedule. Further firings are skipped.
+/// Maximum number of waiting firings per schedule. Further firings are skipped.
 pub const WAITING_MAX: usize = 100;
-/// Decisions further in the future than this are taken for the result of a wrong clock.
+/// Decisions further in the future than this are considered the result of a wrong clock.
 pub const CLOCK_ERROR: Duration = Duration::from_secs(24 * 3600);
 /// Default of `catch_up_seconds`: how late a firing may start.
 pub const CATCH_UP_DEFAULT: u64 = 3600;
@@ -56,12 +56,12 @@ pub struct Schedule {
     pub ends_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub webhook: Option<Webhook>,
-    /// All firings up to this one have been decided.
+    /// All firings up to this time have been decided.
     pub decided_until: Timestamp,
     /// The next firing of the calendar, without jitter; `None` while paused and after the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<Timestamp>,
-    /// When to check the schedule again: the time of its row in the timers.
+    /// When to check the schedule again. The schedule's timer is set to this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due: Option<Timestamp>,
     /// Firings that wait for the previous run to end, oldest first.
@@ -116,7 +116,7 @@ impl Overlap {
     /// All rules.
     pub const ALL: [Self; 4] = [Self::Skip, Self::Queue, Self::CancelOther, Self::Allow];
 
-    /// The name in the API.
+    /// Returns the name in the API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -189,7 +189,7 @@ impl Schedule {
         turn
     }
 
-    /// Records the result of the firing that was to start.
+    /// Records the result of starting a firing.
     pub fn note(&mut self, scheduled_for: Timestamp, at: Timestamp, result: RunResult) {
         if let RunResult::Started(execution) = &result {
             self.latest = Some(*execution);
@@ -208,7 +208,7 @@ impl Schedule {
         true
     }
 
-    /// The next `count` firings, without jitter.
+    /// Returns the next `count` firings, without jitter.
     #[must_use]
     pub fn next_firings(&self, calendar: &Calendar, count: usize) -> Vec<Timestamp> {
         let next = |moment: &Timestamp| self.next_firing(calendar, *moment);
@@ -264,8 +264,8 @@ impl Schedule {
         Some(next).filter(|next| self.ends_at.is_none_or(|end| *next <= end))
     }
 
-    /// The delay of a firing. It is the same at each check, but differs between schedules and
-    /// firings.
+    /// Returns the delay of a firing. It is the same at each check, but differs between schedules
+    /// and firings.
     fn jitter(&self, firing: Timestamp) -> Duration {
         let [_, _, _, _, _, _, _, _, seed @ ..] = self.id.bytes();
         let mixed = mix(u64::from_be_bytes(seed) ^ firing.micros().cast_unsigned());
@@ -274,7 +274,7 @@ impl Schedule {
     }
 }
 
-/// A bit mixer: the finalizer of SplitMix64.
+/// Mixes the bits of `seed` with the finalizer of SplitMix64.
 const fn mix(seed: u64) -> u64 {
     let mut mixed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

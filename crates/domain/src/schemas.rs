@@ -121,7 +121,7 @@ enumerations! {
     "StepStatus": step::Status [Queued, Running, Completed, Failed, Cancelled, Skipped]
         = "The status of a step. The last four are final.";
     "WaitsFor": WaitsFor [Event, Resume]
-        = "What a workflow execution needs to continue: an event (`event`) or a resume (`paused`).";
+        = "What an execution needs to continue: an event (`event`) or a resume request (`paused`).";
     "WorkflowStatus": workflow::Status [Active, Archived, Deleted]
         = "The status of a workflow. An archived workflow cannot be triggered.";
 }

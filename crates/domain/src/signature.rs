@@ -21,7 +21,7 @@ pub const SECRET_BYTES_MAX: usize = 256;
 const STANDARD_PREFIX: &str = "whsec_";
 /// The length of a Standard Webhooks key, in bytes.
 const STANDARD_KEY_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
-/// Prefixes of private and public Ed25519 keys of Standard Webhooks, followed by base64.
+/// Prefixes of private and public Ed25519 keys in the Standard Webhooks format, followed by base64.
 const ED25519_SECRET_PREFIX: &str = "whsk_";
 const ED25519_PUBLIC_PREFIX: &str = "whpk_";
 
@@ -48,7 +48,7 @@ pub fn check_secret(secret: &str) -> Result<(), BadSecret> {
     Ok(())
 }
 
-/// The value of `X-Webhook-Signature`: `sha256=` and the hex HMAC-SHA256 of
+/// Returns the value of `X-Webhook-Signature`: `sha256=` and the hex HMAC-SHA256 of
 /// `<timestamp>.<body>`, keyed with the secret's bytes. `timestamp` is in Unix seconds.
 #[must_use]
 pub fn sign(secret: &str, timestamp: i64, body: &[u8]) -> String {
@@ -56,9 +56,9 @@ pub fn sign(secret: &str, timestamp: i64, body: &[u8]) -> String {
     format!("sha256={}", hex(&digest))
 }
 
-/// The value of `webhook-signature`: `v1,` and the base64 HMAC-SHA256 of `<id>.<timestamp>.<body>`.
-/// The key is the decoded base64 after `whsec_`, or the bytes of the secret if it does not have
-/// that form.
+/// Returns the value of `webhook-signature`: `v1,` and the base64 HMAC-SHA256 of
+/// `<id>.<timestamp>.<body>`. The key is the decoded base64 after `whsec_`, or the bytes of the
+/// secret if it does not have that form.
 #[must_use]
 pub fn sign_standard(secret: &str, id: &str, timestamp: i64, body: &[u8]) -> String {
     let timestamp = timestamp.to_string();
@@ -66,7 +66,7 @@ pub fn sign_standard(secret: &str, id: &str, timestamp: i64, body: &[u8]) -> Str
     format!("v1,{}", STANDARD.encode(digest(&standard_key(secret), &parts)))
 }
 
-/// The value of `webhook-signature` with Ed25519: `v1a,` and the base64 signature of
+/// Returns the value of `webhook-signature` with Ed25519: `v1a,` and the base64 signature of
 /// `<id>.<timestamp>.<body>`. `None` if [`ed25519_secret`] did not create the key.
 #[must_use]
 pub fn sign_ed25519(secret: &str, id: &str, timestamp: i64, body: &[u8]) -> Option<String> {
@@ -96,7 +96,7 @@ pub fn ed25519_secret(random: [u8; 32]) -> String {
     format!("{ED25519_SECRET_PREFIX}{}", STANDARD.encode(random))
 }
 
-/// The public key of an Ed25519 secret, as receivers configure it.
+/// Returns the public key of an Ed25519 secret, as receivers configure it.
 #[must_use]
 pub fn ed25519_public_key(secret: &str) -> Option<String> {
     let pair = ed25519_pair(secret)?;
@@ -108,14 +108,14 @@ fn ed25519_pair(secret: &str) -> Option<Ed25519KeyPair> {
     Ed25519KeyPair::from_seed_unchecked(&seed).ok()
 }
 
-/// Whether `header` is the `X-Webhook-Signature` of these bytes. Compares in constant time.
+/// Returns whether `header` is the `X-Webhook-Signature` of these bytes. Compares in constant time.
 #[must_use]
 pub fn verify(secret: &str, timestamp: i64, body: &[u8], header: &str) -> bool {
     sign(secret, timestamp, body).as_bytes().ct_eq(header.as_bytes()).into()
 }
 
-/// Whether `header`, a space-separated list of signatures, contains the `webhook-signature` of
-/// these bytes.
+/// Returns whether `header`, a space-separated list of signatures, contains the `webhook-signature`
+/// of these bytes.
 #[must_use]
 pub fn verify_standard(secret: &str, id: &str, timestamp: i64, body: &[u8], header: &str) -> bool {
     let expected = sign_standard(secret, id, timestamp, body);

@@ -1,23 +1,22 @@
-//! Spelling suggestions for keys, parameters and fields: the known name nearest to a misspelled
-//! one.
+//! Spelling suggestions for keys, parameters and fields: the known name that is nearest to a
+//! misspelled name.
 
 /// Maximum edit distance of a suggestion.
 const EDITS_MAX: usize = 3;
-/// One edit is allowed for every this many letters, so that `port` is not taken for a misspelling
+/// Number of letters for which one edit is allowed, so that `port` is not taken for a misspelling
 /// of `cors`.
 const LETTERS_PER_EDIT: usize = 3;
-/// Minimum length of an unknown name for which a known name that begins or ends with it is
-/// suggested.
+/// Minimum length of an unknown name for suggestions that begin or end with it.
 const BEGINNING_MIN: usize = 4;
 
 /// Maximum length of a name, in characters. Longer names get no suggestion.
 const NAME_MAX: usize = 512;
-/// Maximum number of characters of a path in a sentence.
+/// Maximum number of characters of a path that a message shows.
 const SHOWN_CHARS_MAX: usize = 60;
 /// Maximum number of known names compared. It is limited because a client may send a long list.
 pub const COMPARED_MAX: usize = 2000;
 
-/// The known name nearest to `unknown`, ignoring case, if it is near enough.
+/// Returns the known name nearest to `unknown`, ignoring case, if it is near enough.
 #[must_use]
 pub fn nearest<'a>(unknown: &str, known: &[&'a str]) -> Option<&'a str> {
     if unknown.chars().nth(NAME_MAX).is_some() {
@@ -25,7 +24,7 @@ pub fn nearest<'a>(unknown: &str, known: &[&'a str]) -> Option<&'a str> {
     }
     let unknown = &unknown.to_lowercase();
     let known = known.get(..COMPARED_MAX).unwrap_or(known);
-    // The length difference is a lower bound of the edit distance, so the time depends only on the
+    // The length difference is a lower bound for the edit distance, so the time depends only on the
     // known names.
     let letters = unknown.chars().count();
     let by_edits = known
@@ -51,14 +50,14 @@ pub fn nearest<'a>(unknown: &str, known: &[&'a str]) -> Option<&'a str> {
     by_edits.or_else(|| shortest(&begins)).or_else(|| shortest(&ends))
 }
 
-/// The end of a message about an unknown name: `: did you mean NAME?`, or nothing.
+/// Returns the end of a message about an unknown name: `: did you mean NAME?`, or nothing.
 #[must_use]
 pub fn hint(unknown: &str, known: &[&str]) -> String {
     nearest(unknown, known).map(|near| format!(": did you mean {near}?")).unwrap_or_default()
 }
 
 /// Returns a sentence that reports an unknown name and suggests a similar one. It is safe as a
-/// header value. `path` is the place of the name, and ends with it.
+/// header value. `path` is the path to the name, and ends with the name.
 #[must_use]
 pub fn unknown(what: &str, path: &str, name: &str, known: &[&str]) -> String {
     let is_plain = |letter: char| letter.is_ascii_graphic() && !matches!(letter, '"' | '\\');
@@ -66,8 +65,8 @@ pub fn unknown(what: &str, path: &str, name: &str, known: &[&str]) -> String {
     let shown: String = shown.map(|letter| if is_plain(letter) { letter } else { '?' }).collect();
     match nearest(name, known) {
         Some(near) => format!("unknown {what} {shown}: did you mean {near}?"),
-        None if known.is_empty() => format!("unknown {what} {shown}: none is known here"),
-        None => format!("unknown {what} {shown}: known are {}", known.join(", ")),
+        None if known.is_empty() => format!("unknown {what} {shown}: none are accepted here"),
+        None => format!("unknown {what} {shown}: expected one of {}", known.join(", ")),
     }
 }
 

@@ -65,7 +65,7 @@ impl EventSource {
     /// All sources.
     pub const ALL: [Self; 3] = [Self::Api, Self::Link, Self::Default];
 
-    /// The name in responses and references.
+    /// Returns the name in responses and references.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -120,13 +120,13 @@ pub struct Step {
 }
 
 impl Status {
-    /// Whether the status is final.
+    /// Returns whether the status is final.
     #[must_use]
     pub const fn is_final(self) -> bool {
         !matches!(self, Self::Queued | Self::Running)
     }
 
-    /// The name in responses and references.
+    /// Returns the name in responses and references.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -147,7 +147,7 @@ impl Instance {
         Self { step, items: Vec::new() }
     }
 
-    /// The id of a step of an execution: `<execution>:<step>`, followed by the items of the
+    /// Returns the id of a step of an execution: `<execution>:<step>`, followed by the items of the
     /// enclosing maps. Stable across restarts.
     #[must_use]
     pub fn key(&self, execution: ExecutionId, step_id: &str) -> String {
@@ -162,8 +162,8 @@ impl Instance {
         key
     }
 
-    /// The id of an attempt of a step. It is stable across restarts, so that a receiver recognizes
-    /// a repeated attempt.
+    /// Returns the id of an attempt of a step. It is stable across restarts, so that a receiver
+    /// recognizes a repeated attempt.
     #[must_use]
     pub fn attempt_key(&self, execution: ExecutionId, step_id: &str, attempt: u32) -> String {
         let mut key = self.key(execution, step_id);
@@ -197,14 +197,14 @@ impl Step {
         }
     }
 
-    /// The latest timestamp of the step.
+    /// Returns the latest timestamp of the step.
     #[must_use]
     pub fn latest(&self) -> Timestamp {
         let last = self.attempts.last().map(Attempt::latest);
         [self.completed_at, last].into_iter().flatten().fold(self.started_at, Timestamp::max)
     }
 
-    /// The running attempt, if any.
+    /// Returns the running attempt, if any.
     #[must_use]
     pub fn running(&self) -> Option<&Attempt> {
         self.attempts.last().filter(|attempt| attempt.outcome == Outcome::Running)
@@ -222,7 +222,7 @@ impl Step {
         }
         self.status = Status::Failed;
         self.fault = Some(fault.clone());
-        // The step is not written as a prediction of its own.
+        // No separate prediction is written for the step.
         (self.due, self.prediction) = (None, None);
         self.completed_at = Some(now);
         true

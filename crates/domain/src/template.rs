@@ -16,8 +16,8 @@ use super::json_pointer::{JsonPointer, brief, unescaped};
 use super::json_size::{BRACKETS, Budget, COMMA, QUOTES, QUOTES_COLON_COMMA, Size};
 use super::reference::{Error, ErrorKind, Reference, Scope};
 
-/// Maximum bytes of JSON of a resolved step input: 8 MiB, so that a few references to large outputs
-/// cannot exhaust memory.
+/// Maximum size of a resolved step input as JSON, in bytes: 8 MiB, so that a few references to
+/// large outputs cannot exhaust memory.
 pub const RESOLVED_BYTES_MAX: usize = 8 << 20;
 
 /// Maximum nesting depth of a template and its resolved value. JSON is parsed up to a depth of 128,
@@ -29,14 +29,14 @@ pub const DEPTH_MAX: usize = 96;
 pub enum Missing {
     /// An error that names the reference.
     Refuse,
-    /// Null if the reference is the whole string, otherwise an empty string.
+    /// Null if the reference is the entire string, otherwise an empty string.
     Null,
 }
 
 /// How much is known about a part of a template before its references are resolved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Known {
-    /// The whole value is known.
+    /// The entire value is known.
     Whole,
     /// The value is an array or object with unknown parts.
     Parts,
@@ -76,7 +76,7 @@ impl Template {
         Node::parse(written, &JsonPointer::Root, DEPTH_MAX).map(Self)
     }
 
-    /// The value itself if it contains no references.
+    /// Returns the value itself if it contains no references.
     #[must_use]
     pub const fn constant(&self) -> Option<&Value> {
         match &self.0 {
@@ -85,7 +85,7 @@ impl Template {
         }
     }
 
-    /// The reference, if the template is a single reference.
+    /// Returns the reference, if the template is a single reference.
     #[must_use]
     pub const fn reference(&self) -> Option<&Reference> {
         match &self.0 {
@@ -94,19 +94,19 @@ impl Template {
         }
     }
 
-    /// Whether the template always resolves to an array.
+    /// Returns whether the template always resolves to an array.
     #[must_use]
     pub const fn is_array(&self) -> bool {
         matches!(&self.0, Node::Array(_) | Node::Constant(Value::Array(_)))
     }
 
-    /// Whether the template is a string with text and references.
+    /// Returns whether the template is a string with text and references.
     #[must_use]
     pub const fn is_text(&self) -> bool {
         matches!(&self.0, Node::Text(_))
     }
 
-    /// The parts of a string that contains text as well as references.
+    /// Returns the parts of a string that contains text as well as references.
     pub(super) fn text_parts(&self) -> Option<&[Part]> {
         match &self.0 {
             Node::Text(parts) => Some(parts),
@@ -114,7 +114,7 @@ impl Template {
         }
     }
 
-    /// All references, in the order in which they are written.
+    /// Returns all references, in the order in which they are written.
     #[must_use]
     pub fn references(&self) -> Vec<&Reference> {
         let mut all = Vec::new();
@@ -122,15 +122,16 @@ impl Template {
         all
     }
 
-    /// The value with null for each reference, and an empty string for each string that contains
-    /// references. [`Template::known_at`] reports which parts these are.
+    /// Returns the value with null for each reference, and an empty string for each string that
+    /// contains references. [`Template::known_at`] reports which parts these are.
     #[must_use]
     pub fn outline(&self) -> Value {
         self.0.outline()
     }
 
-    /// How much is known about the part at a JSON pointer before references are resolved. A part
-    /// that the template does not contain is fully known, since no resolved value can change it.
+    /// Returns how much is known about the part at a JSON pointer before references are resolved. A
+    /// part that the template does not contain is fully known, since no resolved value can change
+    /// it.
     #[must_use]
     pub fn known_at(&self, pointer: &str) -> Known {
         let mut node = &self.0;
@@ -156,7 +157,7 @@ impl Template {
         }
     }
 
-    /// Whether the template refers to a secret.
+    /// Returns whether the template refers to a secret.
     #[must_use]
     pub fn has_secrets(&self) -> bool {
         self.references().iter().any(|reference| reference.secret().is_some())
@@ -182,13 +183,14 @@ impl Template {
         self.evaluate(scope, Missing::Refuse, limit_bytes)
     }
 
-    /// The approximate size of the resolved value, counted up to `most` bytes of JSON.
+    /// Returns the approximate size of the resolved value, counted up to `most` bytes of JSON.
     #[must_use]
     pub fn size(&self, scope: &dyn Scope, most: usize) -> Size {
         Size::counted(most, |budget| self.0.count(scope, budget))
     }
 
-    /// [`Template::resolve`], with a choice of how to treat references to missing values.
+    /// Resolves all references as [`Template::resolve`] does, with a choice of how to treat
+    /// references to missing values.
     ///
     /// # Errors
     /// As [`Template::resolve`].
@@ -439,7 +441,7 @@ impl<'s> Resolver<'s> {
         }
     }
 
-    /// Inserts the value of a reference that is the whole string.
+    /// Inserts the value of a reference that is the entire string.
     fn put_in(
         &mut self,
         reference: &Reference,
@@ -493,7 +495,7 @@ impl<'s> Resolver<'s> {
         }
     }
 
-    /// Deducts the length of `value` as JSON text, before anything is copied.
+    /// Deducts the length of `value` as JSON text from the budget, before anything is copied.
     fn spend_value(
         &mut self,
         value: &Value,

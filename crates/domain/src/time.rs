@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 #[serde(transparent)]
 pub struct Timestamp(i64);
 
-/// Maximum duration that a client or an operator may enter: 1,000 years of 365.25 days. Added to
-/// any time up to the year 8999, the result is still representable in RFC 3339.
+/// Maximum duration that a client or an operator may enter: 1,000 years of 365.25 days. The sum of
+/// this and any time up to the year 8999 is still representable in RFC 3339.
 pub const SPAN_MAX: Duration = Duration::from_secs(365_250 * 24 * 3600);
 
 /// Why a string is not a valid time.
@@ -49,14 +49,14 @@ impl Timestamp {
         self.0
     }
 
-    /// Whole seconds since 1970, rounded down, as in `X-Webhook-Timestamp`.
+    /// Returns the whole seconds since 1970, rounded down, as in `X-Webhook-Timestamp`.
     #[must_use]
     pub const fn unix_seconds(self) -> i64 {
         self.0.div_euclid(1_000_000)
     }
 
-    /// The end of this millisecond. Printed times are truncated to milliseconds, so everything up
-    /// to this time prints the same.
+    /// Returns the end of this millisecond. Printed times are truncated to milliseconds, so all
+    /// times of the millisecond print the same.
     #[must_use]
     pub const fn end_of_millisecond(self) -> Self {
         Self(self.0.saturating_add(999 - self.0.rem_euclid(1000)))
@@ -89,7 +89,7 @@ impl Timestamp {
         Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
 
-    /// The HTTP date format: `Sun, 06 Nov 1994 08:49:37 GMT`.
+    /// Returns the HTTP date format: `Sun, 06 Nov 1994 08:49:37 GMT`.
     #[must_use]
     pub fn http_date(self) -> String {
         self.to_utc().format("%a, %d %b %Y %H:%M:%S GMT").to_string()
@@ -101,13 +101,13 @@ impl Timestamp {
         DateTime::from_timestamp_micros(micros).unwrap_or(DateTime::<Utc>::MAX_UTC)
     }
 
-    /// Eight bytes that sort by time. Times before 1970 are encoded as 1970.
+    /// Returns eight bytes that sort by time. Times before 1970 are encoded as 1970.
     #[must_use]
     pub fn sortable(self) -> [u8; 8] {
         u64::try_from(self.0).unwrap_or(0).to_be_bytes()
     }
 
-    /// The inverse of [`Timestamp::sortable`].
+    /// Decodes the bytes that [`Timestamp::sortable`] returns.
     #[must_use]
     pub fn from_sortable(bytes: [u8; 8]) -> Self {
         Self(i64::try_from(u64::from_be_bytes(bytes)).unwrap_or(i64::MAX))
@@ -124,20 +124,21 @@ pub struct Now {
 }
 
 impl Now {
-    /// A reading of a wall clock that was never set.
+    /// Returns the time at which both clocks read `moment`, as if the wall clock had never been
+    /// set.
     #[must_use]
     pub const fn at(moment: Timestamp) -> Self {
         Self { wall: moment, steady: moment }
     }
 
-    /// The steady time at which the wall clock will read `moment`, or the current steady time if
-    /// `moment` has passed.
+    /// Returns the steady time at which the wall clock will read `moment`, or the current steady
+    /// time if `moment` has passed.
     #[must_use]
     pub fn due_at(self, moment: Timestamp) -> Timestamp {
         self.steady.plus(moment.since(self.wall))
     }
 
-    /// The wall-clock time at which the steady clock will read `due`.
+    /// Returns the wall-clock time at which the steady clock will read `due`.
     #[must_use]
     pub fn shown(self, due: Timestamp) -> Timestamp {
         due.before(self.steady.since(self.wall)).unwrap_or(due)

@@ -3,8 +3,8 @@
 //! treated alike.
 //!
 //! No tokenizer produces more tokens than a text has bytes, so the upper bound of a prompt is the
-//! length of the whole request, including unknown fields. Images and other media count as
-//! constants.
+//! length of the entire request, including unknown fields. Each image or other medium counts as a
+//! fixed number of tokens.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -13,10 +13,11 @@ use serde_json::value::RawValue;
 use super::chat::{OUTPUT_TOKENS_RESERVED, Tokens, estimate};
 use super::raw_object::RawObject;
 
-/// Estimated tokens of an image or other non-text part, if the server does not count them.
+/// Estimated number of tokens for an image or other non-text part, if the server does not count
+/// them.
 const MEDIA_TOKENS: u64 = 1000;
-/// Maximum tokens of an image or other non-text part: an image of the highest resolution, or ten
-/// minutes of speech.
+/// Maximum number of tokens for an image or other non-text part: an image of the highest
+/// resolution, or ten minutes of speech.
 const MEDIA_TOKENS_MAX: u64 = 16_384;
 /// Top-level fields whose text the model reads.
 const TEXTS: [&str; 6] = ["prompt", "system", "input", "tools", "functions", "response_format"];
@@ -70,13 +71,13 @@ impl Prompt {
         prompt
     }
 
-    /// The estimated number of tokens.
+    /// Returns the estimated number of tokens.
     const fn estimate(self) -> u64 {
         let media = self.media.saturating_mul(MEDIA_TOKENS);
         estimate(self.text).saturating_add(self.tokens).saturating_add(media)
     }
 
-    /// The maximum number of tokens.
+    /// Returns the maximum number of tokens.
     const fn most(self) -> u64 {
         let media = self.media.saturating_mul(MEDIA_TOKENS_MAX);
         self.sent.saturating_add(self.tokens).saturating_add(media)
@@ -157,8 +158,8 @@ pub struct TokenBound {
 }
 
 impl TokenBound {
-    /// The maximum usage of a request whose answers are text. If several fields limit the answer,
-    /// the largest is used, because servers support different fields.
+    /// Returns the maximum usage of a request whose answers are text. If several fields limit the
+    /// answer, the largest is used, because servers support different fields.
     #[must_use]
     pub fn of(request: &RawObject) -> Self {
         let limits = ["max_tokens", "max_completion_tokens"];
@@ -172,7 +173,7 @@ impl TokenBound {
         }
     }
 
-    /// [`Self::of`] for an input that can be any JSON value.
+    /// Returns the maximum usage as [`Self::of`] does, for an input that can be any JSON value.
     #[must_use]
     pub fn of_input(input: &RawValue) -> Self {
         match serde_json::from_str(input.get()) {
@@ -191,19 +192,20 @@ impl TokenBound {
         Self { answer: Some(0), ..self }
     }
 
-    /// The estimated tokens of the prompt, for a server that does not report them.
+    /// Returns the estimated number of tokens in the prompt, for a server that does not report
+    /// them.
     #[must_use]
     pub const fn prompt_estimate(self) -> u64 {
         self.prompt.estimate()
     }
 
-    /// Whether the request limits its answers.
+    /// Returns whether the request limits its answers.
     #[must_use]
     pub const fn is_limited(self) -> bool {
         self.answer.is_some()
     }
 
-    /// The maximum tokens. `context` is the model's context length, if known.
+    /// Returns the maximum number of tokens. `context` is the model's context length, if known.
     #[must_use]
     pub fn tokens(self, context: Option<u32>) -> Tokens {
         let context = context.map_or(u64::MAX, u64::from);
@@ -232,13 +234,13 @@ fn number(request: &RawObject, name: &str) -> Option<u64> {
     (number >= 1.0).then(|| number.ceil() as u64)
 }
 
-/// Whether a JSON string contains the data of a file.
+/// Returns whether a JSON string contains the data of a file.
 fn is_media(value: &str) -> bool {
     let head = value.as_bytes().get(..value.len().min(URI_HEAD)).unwrap_or_default();
     head.starts_with(b"\"data:") && head.windows(8).any(|part| part == b";base64,")
 }
 
-/// Whether a JSON string is the URL of a file.
+/// Returns whether a JSON string is the URL of a file.
 fn is_url(value: &str) -> bool {
     (value.starts_with("\"http://") || value.starts_with("\"https://")) && !value.contains(' ')
 }
@@ -247,8 +249,8 @@ fn length(text: &str) -> u64 {
     text.len() as u64
 }
 
-/// The bytes of a JSON string, unescaped and without quotes. Other JSON counts with its full
-/// length, and null as zero.
+/// Returns the length of a JSON string, unescaped and without quotes, in bytes. Other JSON counts
+/// with its full length, and null as zero.
 fn text_bytes(json: &str) -> u64 {
     let quoted = json.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
     let Some(text) = quoted else { return if json == "null" { 0 } else { length(json) } };
@@ -265,7 +267,8 @@ fn text_bytes(json: &str) -> u64 {
     bytes
 }
 
-/// The UTF-8 bytes of a UTF-16 code unit; a surrogate counts as half of the four bytes of its pair.
+/// Returns the number of UTF-8 bytes of a UTF-16 code unit; a surrogate counts as half of the four
+/// bytes of its pair.
 fn utf8_bytes(hex: &str) -> u64 {
     match u16::from_str_radix(hex, 16).unwrap_or_default() {
         0..0x80 => 1,

@@ -1,4 +1,4 @@
-//! The trace of a piece of work, according to W3C Trace Context
+//! The trace of an execution, according to W3C Trace Context
 //! (<https://www.w3.org/TR/trace-context/>): the trace id, and the context that is propagated to
 //! called services.
 //!
@@ -16,22 +16,22 @@ use sha2::{Digest, Sha256};
 
 use super::ids::{ExecutionId, Id as _};
 
-/// Maximum entries of a `tracestate`. A longer `tracestate` is dropped.
+/// Maximum number of entries in a `tracestate`. A longer `tracestate` is dropped.
 const STATE_ENTRIES_MAX: usize = 32;
-/// Maximum characters of a propagated `tracestate`: the minimum required by the specification.
+/// Maximum number of characters in a propagated `tracestate`: the minimum required by the
+/// specification.
 const STATE_CHARS_MAX: usize = 512;
 /// Entries longer than this are dropped first when there are too many characters.
 const STATE_ENTRY_LONG: usize = 128;
-/// Maximum characters of an entry's key and of its value.
+/// Maximum number of characters in an entry's key, and in its value.
 const STATE_PART_MAX: usize = 256;
 
-/// Characters of a `traceparent` of version 00.
+/// Number of characters in a `traceparent` of version 00.
 const PARENT_CHARS: usize = 55;
 
-/// The flag for a caller that records its spans, so that the called services should record theirs
-/// too.
+/// The flag of a caller that records its spans and asks the called services to record theirs too.
 const SAMPLED: u8 = 0b01;
-/// The flag for a trace id whose last seven bytes are random (level 2).
+/// The flag of a trace id whose last seven bytes are random (level 2).
 const RANDOM: u8 = 0b10;
 
 /// The id of a trace: never zero.
@@ -43,7 +43,7 @@ pub struct TraceId([u8; 16]);
 pub struct SpanId([u8; 8]);
 
 impl TraceId {
-    /// The binary form for exporters.
+    /// Returns the binary form for exporters.
     #[must_use]
     pub const fn bytes(self) -> [u8; 16] {
         self.0
@@ -51,7 +51,7 @@ impl TraceId {
 }
 
 impl SpanId {
-    /// The span id derived from a name; always the same for the same name.
+    /// Returns the span id derived from a name; always the same for the same name.
     #[must_use]
     pub fn of(name: &str) -> Self {
         let hash = Sha256::digest(name.as_bytes());
@@ -59,7 +59,7 @@ impl SpanId {
         Self(if bytes == [0; 8] { [1; 8] } else { bytes })
     }
 
-    /// The binary form for exporters.
+    /// Returns the binary form for exporters.
     #[must_use]
     pub const fn bytes(self) -> [u8; 8] {
         self.0
@@ -92,13 +92,13 @@ pub struct Parent {
 pub struct Invalid;
 
 impl Parent {
-    /// Whether the caller requests that spans be recorded.
+    /// Returns whether the caller requests that spans be recorded.
     #[must_use]
     pub const fn is_sampled(&self) -> bool {
         self.flags & SAMPLED != 0
     }
 
-    /// Another span of the same trace.
+    /// Returns this context with another span of the same trace.
     const fn at(self, span: SpanId) -> Self {
         Self { span, ..self }
     }
@@ -107,8 +107,8 @@ impl Parent {
 impl FromStr for Parent {
     type Err = Invalid;
 
-    /// Parses exactly what section 3.2 of the specification allows. Of an unknown version, only the
-    /// parts of version 00 are read.
+    /// Parses exactly what section 3.2 of the specification allows. For an unknown version, only
+    /// the parts of version 00 are read.
     fn from_str(text: &str) -> Result<Self, Invalid> {
         let bytes = text.as_bytes();
         let (head, rest) = bytes.split_at_checked(PARENT_CHARS).ok_or(Invalid)?;
@@ -152,7 +152,7 @@ fn hex<const N: usize>(text: Option<&[u8]>) -> Result<[u8; N], Invalid> {
 }
 
 impl Parent {
-    /// The form in the header.
+    /// Returns the value of the header.
     fn text(&self) -> String {
         let mut text = String::with_capacity(PARENT_CHARS);
         text.push_str("00");
@@ -237,7 +237,7 @@ fn bounded_state(text: &str) -> Option<String> {
     (!entries.is_empty()).then(|| entries.join(","))
 }
 
-/// The key of a `tracestate` entry; `None` if the entry is invalid.
+/// Returns the key of a `tracestate` entry; `None` if the entry is invalid.
 fn key_of_entry(entry: &str) -> Option<&str> {
     let (key, value) = entry.split_once('=')?;
     let is_first = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
@@ -261,19 +261,19 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// The trace of an execution with the given origin.
+    /// Returns the trace of an execution with the given origin.
     #[must_use]
     pub const fn new(execution: ExecutionId, origin: Option<Arc<Origin>>) -> Self {
         Self { execution, origin }
     }
 
-    /// The origin that is stored with the execution.
+    /// Returns the origin that is stored with the execution.
     #[must_use]
     pub fn origin(&self) -> Option<Arc<Origin>> {
         self.origin.clone()
     }
 
-    /// The trace id: the caller's, or the execution's own.
+    /// Returns the trace id: the caller's, or the execution's own.
     #[must_use]
     pub fn id(&self) -> TraceId {
         let own = || {
@@ -283,38 +283,38 @@ impl Trace {
         self.caller().map_or_else(own, |parent| parent.trace)
     }
 
-    /// The span of the execution itself.
+    /// Returns the span of the execution itself.
     #[must_use]
     pub fn root(&self) -> SpanId {
         SpanId::of(&self.execution.to_string())
     }
 
-    /// The span of the caller, if known.
+    /// Returns the span of the caller, if known.
     #[must_use]
     pub fn caller(&self) -> Option<Parent> {
         self.origin.as_ref()?.parent
     }
 
-    /// The `tracestate` of the request.
+    /// Returns the `tracestate` of the request.
     #[must_use]
     pub fn state(&self) -> Option<&str> {
         self.origin.as_ref()?.state.as_deref()
     }
 
-    /// Whether the spans are to be recorded: as the caller requested, or true by default.
+    /// Returns whether the spans are to be recorded: as the caller requested, or true by default.
     #[must_use]
     pub fn is_sampled(&self) -> bool {
         self.caller().is_none_or(|parent| parent.is_sampled())
     }
 
-    /// The context of an outgoing call; `name` identifies the call permanently.
+    /// Returns the context of an outgoing call; `name` identifies the call permanently.
     #[must_use]
     pub fn call(&self, name: &str) -> Call {
         Call { trace: self.clone(), span: SpanId::of(name) }
     }
 
-    /// The origin of a redrive of this execution. It has the same trace, unless the new request
-    /// brings its own.
+    /// Returns the origin of a redrive of this execution. It has the same trace, unless the new
+    /// request has its own.
     #[must_use]
     pub fn of_successor(&self, asked: Option<&Origin>) -> Arc<Origin> {
         let inherited = self.below(self.root());
@@ -336,7 +336,7 @@ impl Trace {
         }
     }
 
-    /// The id of the request, or the execution's own id if the client sent none.
+    /// Returns the id of the request, or the execution's own id if the client sent none.
     fn request_id(&self) -> String {
         let given = self.origin.as_ref().and_then(|origin| origin.request_id.clone());
         given.unwrap_or_else(|| self.execution.to_string())
@@ -351,26 +351,26 @@ pub struct Call {
 }
 
 impl Call {
-    /// The call's `traceparent`.
+    /// Returns the call's `traceparent`.
     #[must_use]
     pub fn traceparent(&self) -> String {
         let own = Parent { trace: self.trace.id(), span: self.span, flags: SAMPLED };
         self.trace.caller().unwrap_or(own).at(self.span).text()
     }
 
-    /// The call's `tracestate`.
+    /// Returns the call's `tracestate`.
     #[must_use]
     pub fn tracestate(&self) -> Option<&str> {
         self.trace.state()
     }
 
-    /// The call's `X-Request-Id`.
+    /// Returns the call's `X-Request-Id`.
     #[must_use]
     pub fn request_id(&self) -> String {
         self.trace.request_id()
     }
 
-    /// The origin of an execution started by the call.
+    /// Returns the origin of an execution started by the call.
     #[must_use]
     pub fn origin(&self) -> Arc<Origin> {
         Arc::new(self.trace.below(self.span))

@@ -1,7 +1,7 @@
 //! URL templates: the `url` of an `http` step, or of the runner `http`, that contains references.
 //!
 //! A reference fills the component in which it is written and never changes another component: in
-//! the path it is (part of) one segment, in the query one name or value, and before the `@` a user
+//! the path, it is (part of) one segment; in the query, one name or value; before the `@`, a user
 //! name or password. Values are percent-encoded except for unreserved characters (RFC 3986, section
 //! 2.3). Encoding does not help against dot segments, so these are rejected. References are not
 //! allowed in the scheme, host or port.
@@ -137,7 +137,8 @@ impl<'t> UrlTemplate<'t> {
         })
     }
 
-    /// Whether the scheme, host, port and number of path segments match those of the template.
+    /// Returns whether the scheme, host, port and number of path segments match those of the
+    /// template.
     fn is_target_of(&self, url: &Url) -> bool {
         let Ok(text) = self.write(&mut |_| Ok("x".to_owned())) else { return false };
         Url::parse(&text).is_ok_and(|own| {

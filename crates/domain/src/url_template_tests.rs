@@ -109,7 +109,7 @@ fn url_reference_in_scheme_host_or_port_is_rejected() {
     }
 }
 
-/// Text with special meaning to URL parsers.
+/// Generates text with special meaning to URL parsers.
 fn any_value() -> impl Strategy<Value = String> {
     let special = prop::sample::select(vec![
         ".", "..", "%2e", "/", "\\", "?", "#", "%", "@", ":", "&", "=", "\t", "\n", "\0", " ", "é",

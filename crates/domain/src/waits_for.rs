@@ -1,5 +1,5 @@
-//! The outside action for which a workflow run waits. Lists and metrics use it to distinguish these
-//! runs from runs at work and runs that wait for a point in time.
+//! The external action that a workflow run waits for. Lists and metrics use it to distinguish such
+//! runs from running ones and from runs that wait for a point in time.
 
 use super::execution::Execution;
 
@@ -13,7 +13,7 @@ pub enum WaitsFor {
 }
 
 impl WaitsFor {
-    /// The name in the detail's `waiting_for`.
+    /// Returns the name in the detail's `waiting_for`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -24,7 +24,8 @@ impl WaitsFor {
 }
 
 impl Execution {
-    /// The action that the run needs to continue; `None` if it continues by itself or has ended.
+    /// Returns the action that the run needs to continue; `None` if it continues by itself or has
+    /// ended.
     #[must_use]
     pub fn waits_for(&self) -> Option<WaitsFor> {
         let run = self.workflow().filter(|_| !self.status.is_final())?;

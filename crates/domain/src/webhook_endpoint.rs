@@ -1,4 +1,4 @@
-//! Webhook endpoints, which are notified of events of an organization's predictions and workflows,
+//! Webhook endpoints, which are notified of events in an organization's predictions and workflows,
 //! regardless of who submitted them. An endpoint has an event filter and a signature scheme.
 //!
 //! Nothing here sends or stores anything: `webhooks::endpoints` stores the endpoints, and the
@@ -10,9 +10,9 @@ use super::execution::{Execution, Status, Work};
 use super::ids::{EndpointId, OrganizationId, WorkflowId};
 use super::time::Timestamp;
 
-/// Maximum endpoints per organization; lists are not paginated.
+/// Maximum number of endpoints per organization; lists are not paginated.
 pub const ENDPOINTS_MAX: usize = 50;
-/// Maximum models, and maximum workflows, in an endpoint's filter.
+/// Maximum number of models, and maximum workflows, in an endpoint's filter.
 pub const FILTER_MAX: usize = 100;
 /// Maximum length of a name, in characters.
 pub const NAME_MAX: usize = 64;
@@ -48,7 +48,7 @@ impl Event {
         Self::WorkflowFailed,
     ];
 
-    /// The name in the API.
+    /// Returns the name in the API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -106,7 +106,7 @@ pub enum Scheme {
 impl Scheme {
     pub const ALL: [Self; 2] = [Self::V1, Self::V1a];
 
-    /// The name in the API.
+    /// Returns the name in the API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -129,7 +129,7 @@ pub enum Reason {
 impl Reason {
     pub const ALL: [Self; 2] = [Self::Request, Self::Failures];
 
-    /// The name in the API.
+    /// Returns the name in the API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -195,7 +195,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Whether the endpoint is notified of this event of this execution.
+    /// Returns whether the endpoint is notified of this event in this execution.
     #[must_use]
     pub fn wants(&self, event: Event, execution: &Execution) -> bool {
         let is_chosen = match &execution.work {
@@ -213,14 +213,14 @@ impl Endpoint {
             && (self.events.is_empty() || self.events.contains(&event))
     }
 
-    /// The sealed secrets with which to sign at `now`, newest first.
+    /// Returns the sealed secrets with which to sign at `now`, newest first.
     pub fn secrets(&self, now: Timestamp) -> impl Iterator<Item = &str> {
         let replaced = self.replaced.as_ref().filter(move |replaced| now < replaced.until);
         std::iter::once(self.secret.as_str()).chain(replaced.map(|one| one.secret.as_str()))
     }
 }
 
-/// Whether a name is valid: 1 to 64 characters of `a-zA-Z0-9._-`.
+/// Returns whether a name is valid: 1 to 64 characters of `a-zA-Z0-9._-`.
 #[must_use]
 pub fn is_name(name: &str) -> bool {
     !name.is_empty()

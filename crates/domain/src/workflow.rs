@@ -12,13 +12,13 @@ use super::time::Timestamp;
 pub const NAME_MAX: usize = 200;
 /// Maximum length of a description, in characters.
 pub const DESCRIPTION_MAX: usize = 4000;
-/// Maximum categories of a workflow.
+/// Maximum number of categories per workflow.
 pub const CATEGORIES_MAX: usize = 20;
-/// Maximum tags of a workflow (`docs/spec/hosts.md`, "Limits").
+/// Maximum number of tags per workflow (`docs/spec/hosts.md`, "Limits").
 pub const TAGS_MAX: usize = 3;
 /// Maximum length of a tag, in characters.
 pub const TAG_MAX: usize = 50;
-/// Maximum versions of a workflow.
+/// Maximum number of versions per workflow.
 pub const VERSIONS_MAX: usize = 200;
 /// Maximum length of a version id, in bytes.
 pub const VERSION_ID_MAX: usize = 64;
@@ -79,7 +79,7 @@ impl Status {
     /// All statuses.
     pub const ALL: [Self; 3] = [Self::Active, Self::Archived, Self::Deleted];
 
-    /// The name in the API.
+    /// Returns the name in the API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -97,7 +97,7 @@ impl Status {
 }
 
 impl Workflow {
-    /// The version with this id.
+    /// Returns the version with this id.
     #[must_use]
     pub fn version(&self, id: &str) -> Option<&Version> {
         self.versions.iter().find(|version| version.id == id)
@@ -106,7 +106,7 @@ impl Workflow {
 
 #[cfg(any(test, feature = "test-support"))]
 impl Workflow {
-    /// A workflow without versions, for tests.
+    /// Returns a workflow without versions, for tests.
     pub fn sample(id: WorkflowId) -> Self {
         Self {
             id,
@@ -127,7 +127,7 @@ impl Workflow {
     }
 }
 
-/// Whether `id` is a valid version id: 1 to 64 characters of `A-Za-z0-9._-`.
+/// Returns whether `id` is a valid version id: 1 to 64 characters of `A-Za-z0-9._-`.
 #[must_use]
 pub fn is_version_id(id: &str) -> bool {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);

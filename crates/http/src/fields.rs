@@ -152,7 +152,7 @@ mod tests {
             lax.found(),
             [
                 "unknown field webhook: did you mean webhook_url?",
-                "unknown field zzz: known are model, input, webhook_url; the fields of the input belong \
+                "unknown field zzz: expected one of model, input, webhook_url; the fields of the input belong \
                  inside input",
             ]
         );

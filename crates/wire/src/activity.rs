@@ -1,5 +1,6 @@
 //! Activity of the running service, as `orrery top` reads it from the control socket. It contains
-//! gauges, and counters since the start, whose differences yield rates.
+//! gauges, and counters that start at zero when the service starts; the differences between two
+//! readings yield rates.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,8 +10,8 @@ use orrery_domain::histogram::Histogram;
 pub struct Activity {
     pub version: String,
     pub pid: u32,
-    /// Seconds since the start, with microseconds. Rates are differences of counters divided by
-    /// differences of this value.
+    /// Seconds since the start, with microseconds. A rate is the difference between two counter
+    /// readings, divided by the difference between the readings of this value.
     pub uptime: f64,
     /// Conditions that need the operator's attention.
     pub warnings: Vec<String>,
@@ -19,7 +20,7 @@ pub struct Activity {
     pub lanes: Vec<Lane>,
     /// Total number of lanes, listed or not.
     pub lanes_total: usize,
-    /// The hosts that have served requests, without the control socket.
+    /// The hosts that have served requests, except the control socket.
     pub hosts: Vec<Host>,
     pub requests_in_flight: u64,
     pub deliveries: Deliveries,
@@ -79,7 +80,7 @@ pub struct Deliveries {
     pub queued: usize,
     /// Waiting for their next attempt, or held back because the receiver's circuit is open.
     pub retrying: usize,
-    /// Whether counting stopped at a limit, so that there are more.
+    /// Whether counting stopped at a limit. If so, there are more deliveries than counted.
     pub is_capped: bool,
     pub open_circuits: usize,
     /// How long the oldest due delivery has waited, in seconds.

@@ -127,7 +127,7 @@ pub struct Usage {
     pub prompt_tokens: u64,
     /// Tokens that the model wrote.
     pub completion_tokens: u64,
-    /// The sum of both.
+    /// The sum of `prompt_tokens` and `completion_tokens`.
     pub total_tokens: u64,
     /// Total cost in US dollars, including tools.
     pub cost: f64,
@@ -177,7 +177,7 @@ pub struct Exchange<'a> {
     pub timestamp: Time,
     /// The prompt.
     pub user_prompt: &'a str,
-    /// The answer. For a failed exchange, the reason; empty for a cancelled one.
+    /// The answer. For a failed exchange, the reason; empty for a cancelled exchange.
     pub chatbot_response: &'a str,
     /// The URLs of the media files that the exchange generated.
     pub generated_media_urls: &'a [String],

@@ -20,7 +20,7 @@ pub enum AgentEvent {
         /// The text of the reasoning.
         content: String,
     },
-    /// A tool of another server is called, or the conversation was summarized.
+    /// A tool on another server is called, or the conversation was summarized.
     Status {
         /// What happens, in a sentence.
         message: String,
@@ -31,7 +31,7 @@ pub enum AgentEvent {
         #[serde(skip_serializing_if = "Option::is_none")]
         parameters: Option<Map<String, Value>>,
     },
-    /// Text that the model writes beside its tool calls.
+    /// Text that the model writes in addition to its tool calls.
     TextResponse {
         /// The text.
         content: String,
@@ -69,7 +69,7 @@ pub enum AgentEvent {
         /// The definition. Null if it is too large for an event.
         definition: Value,
     },
-    /// A definition of the agent was accepted.
+    /// A definition that the agent wrote was accepted.
     WorkflowBuilt {
         /// The number of steps.
         steps_count: usize,
@@ -121,7 +121,7 @@ pub enum AgentEvent {
         step_id: Option<String>,
         /// The status of the step or the prediction.
         step_status: String,
-        /// The model that ran. Null for steps that run none.
+        /// The model that ran. Null for steps that run no model.
         model: Option<String>,
         /// The output of the step. Null if it has more than 4 KiB.
         output: Value,
@@ -132,7 +132,7 @@ pub enum AgentEvent {
         /// The share of steps that have ended, in percent.
         progress_percent: usize,
     },
-    /// A tool of another server reports its progress.
+    /// A tool on another server reports its progress.
     Progress {
         /// What the tool is doing, in a sentence.
         message: String,
@@ -217,7 +217,7 @@ pub struct ErrorDetails {
     pub error_classification: Option<String>,
 }
 
-/// The data of an event in the stream of `POST /chat`.
+/// The data of an event in the `POST /chat` stream.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(untagged)]
 #[schemars(rename = "AgentStreamEvent")]
@@ -236,8 +236,8 @@ pub enum StreamedChunk {
     End(StreamEnd),
 }
 
-/// An event of an exchange as a chunk in OpenAI's format. The fields of the event (`AgentEvent`)
-/// are beside those of the chunk, except for `model`, which is the ID of the agent.
+/// An event of an exchange as a chunk in OpenAI's format. The chunk also has the fields of the
+/// event (`AgentEvent`), except that `model` is the ID of the agent.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "AgentCompletionChunk")]
 pub struct Chunk {

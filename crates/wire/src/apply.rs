@@ -1,7 +1,7 @@
 //! The files of `orrery apply` and `orrery workflow push`.
 //!
-//! The fields of resources are sent to the service, which checks them: here they are any JSON, and
-//! their schemas are those of the service's requests.
+//! The service checks the fields of resources. Here, the fields can be any JSON; their schemas are
+//! the same as in the service's requests.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -87,7 +87,7 @@ pub enum WorkflowOrFile {
     Workflow(Box<Workflow>),
 }
 
-/// The path of a file, relative to the folder of this one.
+/// The path of a file, relative to this file's folder.
 #[derive(Debug, JsonSchema)]
 #[schemars(rename = "ApplyWorkflowFile", deny_unknown_fields)]
 pub struct WorkflowFile {
@@ -110,7 +110,7 @@ pub struct Workflow {
     pub definition: Definition,
 }
 
-/// A schedule of a workflow or of a model.
+/// A schedule of a workflow or a model.
 #[derive(Debug, JsonSchema)]
 #[schemars(rename = "ApplySchedule", deny_unknown_fields)]
 pub struct Schedule {

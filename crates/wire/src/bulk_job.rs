@@ -55,7 +55,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// The value of the field with this name.
+    /// Returns the value of the field with this name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
         let field = match name {
@@ -95,7 +95,8 @@ pub struct View {
     pub total: Option<u64>,
     /// The number of executions that were processed.
     pub done: u64,
-    /// The number of executions on which the action failed, such as a cancel of one that has ended.
+    /// The number of executions on which the action failed, such as cancelling an execution that
+    /// has ended.
     pub failed: u64,
     /// When the job was started.
     pub started_at: Time,

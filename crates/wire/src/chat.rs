@@ -55,7 +55,7 @@ pub struct CompletionRequest {
     /// Sample only from the most likely tokens whose probabilities add up to this value.
     #[schemars(range(min = 0, max = 1))]
     pub top_p: Option<f64>,
-    /// Positive values make tokens less likely that already occur in the text.
+    /// Positive values make tokens that already occur in the text less likely.
     #[schemars(range(min = -2, max = 2))]
     pub presence_penalty: Option<f64>,
     /// Positive values make tokens less likely the more often they occur in the text.
@@ -64,7 +64,7 @@ pub struct CompletionRequest {
     /// The number of most likely tokens to report at each position.
     #[schemars(range(min = 0, max = 20))]
     pub top_logprobs: Option<u64>,
-    /// Where the model stops: a string, or up to 64 of them.
+    /// The string at which the model stops, or up to 64 such strings.
     pub stop: Option<Texts>,
     /// The fallback chain to use for a local model. Defaults to the first enabled chain by name.
     pub fallback_selector: Option<String>,
@@ -158,7 +158,7 @@ pub struct AnswerUsage {
     pub cost: f64,
 }
 
-/// The data of an event of a streamed answer. The model's chunks are forwarded byte for byte, with
+/// The data of an event in a streamed answer. The model's chunks are forwarded byte for byte, with
 /// the cost in `usage`. `[DONE]` is the last event; a stream that breaks ends with an error
 /// instead.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -263,7 +263,7 @@ pub struct Model<'a> {
     pub owned_by: &'a str,
     /// Where the model runs.
     pub source: ModelSource,
-    /// What the model is for. Null if the upstream does not say.
+    /// What the model is for. Null if the upstream does not report it.
     pub kind: Option<ModelKind>,
     /// The maximum number of tokens in a prompt and its answer. Absent if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -297,13 +297,13 @@ pub enum ModelKind {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "RouterModelPricing")]
 pub struct ModelPricing {
-    /// The price of an answer.
+    /// The price per answer.
     pub per_answer: Option<f64>,
-    /// The price of a second of run time.
+    /// The price per second of run time.
     pub per_second: Option<f64>,
-    /// The price of a million tokens of the prompt.
+    /// The price per million tokens of the prompt.
     pub per_million_input_tokens: Option<f64>,
-    /// The price of a million tokens of the answer.
+    /// The price per million tokens of the answer.
     pub per_million_output_tokens: Option<f64>,
 }
 

@@ -11,7 +11,7 @@ use super::pattern;
 
 /// Maximum number of questions in one request.
 pub const QUESTIONS_MAX: usize = 256;
-/// Maximum number of options of one question, each labelled with one letter.
+/// Maximum number of options per question, each labeled with one letter.
 pub const OPTIONS_MAX: usize = 26;
 /// Maximum length of the name of a model, a question or an option, in characters.
 pub const NAME_CHARS_MAX: usize = 256;
@@ -72,18 +72,18 @@ pub enum Question {
         /// The question, in words that the model understands.
         #[schemars(transform = pattern::filled)]
         instructions: String,
-        /// What makes the answer yes, and what makes it no.
+        /// The criteria for the answers yes and no.
         criteria: Option<Sides>,
     },
-    /// An alias of `oul`, whose answer has the type `noul`.
+    /// The same as `oul`, but the answer has the type `noul`.
     Noul {
         /// The question, in words that the model understands.
         #[schemars(transform = pattern::filled)]
         instructions: String,
-        /// What makes the answer yes, and what makes it no.
+        /// The criteria for the answers yes and no.
         criteria: Option<Sides>,
     },
-    /// A choice between 2 to 26 options, each with a description or null.
+    /// A choice among 2 to 26 options, each with a description or null.
     Choice {
         /// The question, in words that the model understands.
         #[schemars(transform = pattern::filled)]
@@ -105,14 +105,14 @@ pub enum Question {
     },
 }
 
-/// Descriptions of what makes the answer yes and what makes it no.
+/// The criteria for the answers yes and no.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "DecisionsSides")]
 pub struct Sides {
-    /// What makes the answer yes.
+    /// The criteria for the answer yes.
     pub r#true: Option<String>,
-    /// What makes the answer no.
+    /// The criteria for the answer no.
     pub r#false: Option<String>,
 }
 
@@ -149,7 +149,7 @@ pub enum Answer {
         choice: String,
         /// The probability of the most likely option.
         confidence: f64,
-        /// The probability of each option. They add up to 1.
+        /// The probability of each option. The probabilities add up to 1.
         #[serde(serialize_with = "in_order")]
         #[schemars(with = "BTreeMap<String, f64>")]
         probabilities: Vec<(String, f64)>,
@@ -160,7 +160,7 @@ pub enum Answer {
         score: f64,
         /// The probability of the most likely level.
         confidence: f64,
-        /// The probability of each level. They add up to 1.
+        /// The probability of each level. The probabilities add up to 1.
         #[serde(serialize_with = "in_order")]
         #[schemars(with = "BTreeMap<String, f64>")]
         probabilities: Vec<(String, f64)>,
@@ -171,7 +171,7 @@ pub enum Answer {
     },
 }
 
-/// Restricts the names of the fields of an object.
+/// Restricts the field names of an object.
 fn named(schema: &mut Schema) {
     let mut names = json_schema!({"type": "string", "maxLength": NAME_CHARS_MAX});
     pattern::name(&mut names);

@@ -1,8 +1,8 @@
-//! The JSON Schema of workflow definitions, down to each type of step: what `domain::definition`
-//! compiles. A test compares each field and each limit with the compiler.
+//! The JSON Schema of the workflow definitions that `domain::definition` compiles, including each
+//! type of step. A test compares each field and each limit with the compiler.
 //!
-//! The schema is published for editors and client generators. Definitions themselves are checked by
-//! the compiler, which also knows references and models.
+//! The schema is published for editors and client generators. The compiler checks the definitions
+//! themselves, because it can also check references and models.
 
 use std::borrow::Cow;
 
@@ -31,7 +31,7 @@ pub struct Definition {
     pub input_schema: Option<Map<String, Value>>,
     /// `output_mapping`, and any other data that belongs to the definition.
     pub metadata: Option<Map<String, Value>>,
-    /// A mark for clients. The service does not use it.
+    /// A label for clients. The service does not use it.
     pub version: Option<String>,
 }
 
@@ -70,22 +70,22 @@ schemas! {
             generator.subschema_for::<Presence>(),
         ]})
     };
-    /// Holds if all of its conditions hold.
+    /// True if all of its conditions are true.
     AllOf, "WorkflowConditionAnd", |generator| {
         let parts = conditions(generator);
-        object_of("Holds if all of its conditions hold.", &["and"], json!({"and": parts}))
+        object_of("True if all of its conditions are true.", &["and"], json!({"and": parts}))
     };
-    /// Holds if one of its conditions holds.
+    /// True if at least one of its conditions is true.
     AnyOf, "WorkflowConditionOr", |generator| {
         let parts = conditions(generator);
-        object_of("Holds if one of its conditions holds.", &["or"], json!({"or": parts}))
+        object_of("True if at least one of its conditions is true.", &["or"], json!({"or": parts}))
     };
-    /// Holds if the condition inside does not hold.
+    /// True if the inner condition is false.
     Not, "WorkflowConditionNot", |generator| {
         let part = generator.subschema_for::<Condition>();
-        object_of("Holds if the condition inside does not hold.", &["not"], json!({"not": part}))
+        object_of("True if the inner condition is false.", &["not"], json!({"not": part}))
     };
-    /// Compares a value with another one.
+    /// Compares two values.
     Comparison, "WorkflowConditionComparison", |_| {
         let tests = ["equals", "not_equals", "greater_than", "less_than", "greater_than_or_equal",
             "less_than_or_equal", "contains", "matches", "string_matches", "in", "not_in"];
@@ -95,10 +95,10 @@ schemas! {
             "value": {"description": "The value to compare the expression with."},
         }))
     };
-    /// Tests whether a value is there.
+    /// Tests whether a value exists.
     Presence, "WorkflowConditionPresence", |_| {
         let tests = ["exists", "not_exists", "is_null", "is_not_null"];
-        object_of("Tests whether a value is there.", &["expression", "operator"], json!({
+        object_of("Tests whether a value exists.", &["expression", "operator"], json!({
             "expression": {"type": "string"},
             "operator": {"type": "string", "enum": tests},
             "value": {"type": "null", "description": "Not used."},
@@ -135,7 +135,7 @@ schemas! {
     };
     /// The replacement for a model that fails.
     ModelFallback, "WorkflowModelFallback", |_| {
-        object_of("The model that runs if that of the step fails.", &[], json!({
+        object_of("The model that runs if the step's model fails.", &[], json!({
             "enabled": flag(), "model": nullable(json!({"type": "string"})), "version": {},
             "params": object(),
         }))
@@ -143,7 +143,7 @@ schemas! {
     /// The replacement for a request that fails.
     HttpFallback, "WorkflowHttpFallback", |generator| {
         let fields = merged(request(generator), json!({"enabled": flag()}));
-        object_of("The request that is sent if that of the step fails.", &["url"], fields)
+        object_of("The request that is sent if the step's request fails.", &["url"], fields)
     };
     /// A branch of a choice step.
     Branch, "WorkflowBranch", |generator| {
@@ -180,7 +180,7 @@ const MEANINGS: &[(&str, &str)] = &[
     ("or", "The conditions."),
     ("not", "The condition."),
     ("expression", "The value: `{{step.output}}` or `$.step.output`."),
-    ("operator", "The comparison."),
+    ("operator", "The comparison operator."),
     ("max_attempts", "The maximum number of attempts, including the first."),
     ("initial_delay_seconds", "The delay before the second attempt."),
     ("backoff_multiplier", "The factor by which each further delay grows."),
@@ -209,8 +209,8 @@ const MEANINGS: &[(&str, &str)] = &[
     ("fail_when", "The responses that fail the step."),
     ("branches", "The branches, which run at the same time."),
     ("condition", "The condition that chooses the branch."),
-    ("condition_met_branch", "The branch that runs if the condition holds."),
-    ("default_branch", "The branch that runs if the condition does not hold."),
+    ("condition_met_branch", "The branch that runs if the condition is true."),
+    ("default_branch", "The branch that runs if the condition is false."),
     ("items", "An array, or a reference to one."),
     ("item_name", "The name of the item in references; by default `item`."),
     ("max_concurrency", "The number of items that run at the same time."),
@@ -225,19 +225,22 @@ const MEANINGS: &[(&str, &str)] = &[
     ("wait", "False: the step ends when the workflow has started."),
     ("step_id", "The name of the step in references. Required, unless `id` is set."),
     ("id", "The same as `step_id`."),
-    ("name", "A name for people."),
-    ("depends_on", "Steps that must end before this one starts, besides those it refers to."),
+    ("name", "A display name."),
+    (
+        "depends_on",
+        "Steps that must end before this step starts, in addition to the steps that it refers to.",
+    ),
     ("continue_on_error", "True: the workflow continues if the step fails."),
     ("retry", "The retries after errors."),
     ("on_exhausted", "What happens after the last attempt; by default the step fails."),
 ];
 
-/// At least one condition.
+/// Returns the schema of an array of at least one condition.
 fn conditions(generator: &mut SchemaGenerator) -> Value {
     json!({"type": "array", "minItems": 1, "items": generator.subschema_for::<Condition>()})
 }
 
-/// Describes the fields that have no description, by [`MEANINGS`].
+/// Adds the descriptions in [`MEANINGS`] to the fields that have no description.
 fn explained(mut properties: Value) -> Value {
     for (name, schema) in properties.as_object_mut().into_iter().flatten() {
         let meaning = MEANINGS.iter().find(|(known, _)| known == name);
@@ -260,7 +263,7 @@ fn object_of(what: &str, required: &[&str], properties: Value) -> Schema {
     })
 }
 
-/// The types of steps, each with its description, its required fields and its own fields.
+/// The required fields of a type of step, and the schemas of the fields that only this type has.
 type Fields = (&'static [&'static str], Value);
 
 fn steps(generator: &mut SchemaGenerator) -> [(&'static str, &'static str, Fields); 8] {
@@ -298,7 +301,7 @@ fn object() -> Value {
     nullable(json!({"type": "object"}))
 }
 
-/// At least one step.
+/// Returns the schema of an array of at least one step.
 fn some_steps(generator: &mut SchemaGenerator) -> Value {
     json!({"type": "array", "minItems": 1, "items": generator.subschema_for::<Step>()})
 }
@@ -352,9 +355,10 @@ fn waits(generator: &mut SchemaGenerator) -> Value {
     })
 }
 
-/// The fields of a request that an `http` step and its fallback share.
+/// Returns the fields of a request that an `http` step and its fallback share.
 fn request(generator: &mut SchemaGenerator) -> Value {
-    // In any letter case. An `enum` with both cases would give generated clients a name twice.
+    // The pattern accepts any letter case. With an `enum` that lists both cases, generated clients
+    // would define the same name twice.
     let any_case = |letter: char| format!("[{letter}{}]", letter.to_ascii_lowercase());
     let methods: Vec<String> =
         Method::ALL.iter().map(|method| method.as_str().chars().map(any_case).collect()).collect();
@@ -404,7 +408,7 @@ fn number(least: f64, most: f64) -> Value {
     json!({"type": "number", "minimum": least, "maximum": most})
 }
 
-/// Adds null to the types of a schema: an optional field that is null counts as absent.
+/// Adds null to the types of a schema, because an optional field that is null counts as absent.
 fn nullable(mut schema: Value) -> Value {
     if let Some(kind) = schema.get_mut("type").filter(|kind| kind.is_string()) {
         *kind = json!([kind.take(), "null"]);
@@ -412,7 +416,7 @@ fn nullable(mut schema: Value) -> Value {
     schema
 }
 
-/// Allows null besides the values of a named schema.
+/// Returns a schema that allows null in addition to the values of a named schema.
 fn optional<T: JsonSchema>(generator: &mut SchemaGenerator) -> Value {
     json!({"anyOf": [generator.subschema_for::<T>(), {"type": "null"}]})
 }

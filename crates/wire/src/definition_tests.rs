@@ -22,7 +22,7 @@ fn problems(definition: &Value) -> String {
     }
 }
 
-/// One step of each type, with all of its fields.
+/// Returns one step of each type, with all of its fields.
 fn steps() -> Vec<Value> {
     let common = json!({
         "step_id": "s", "id": "s", "name": "N", "depends_on": [], "continue_on_error": true,

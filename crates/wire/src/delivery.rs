@@ -15,7 +15,7 @@ use orrery_domain::webhook_endpoint::Event;
 /// A webhook delivery with its attempts.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Delivery {
-    /// The ID of the delivery, which stays the same over all attempts.
+    /// The ID of the delivery, which is the same for all attempts.
     pub delivery_id: DeliveryId,
     /// The execution that the delivery is about.
     pub execution_id: ExecutionId,
@@ -40,7 +40,8 @@ pub struct Delivery {
     pub source: Source,
     /// When the delivery was created.
     pub created_at: Time,
-    /// When the next attempt is made. While the receiver's circuit is open, not before its probe.
+    /// When the next attempt is made. While the receiver's circuit is open, this is not before the
+    /// circuit's next probe.
     pub next_attempt_at: Option<Time>,
     /// Whether a redelivery would be accepted now.
     pub redeliverable: bool,
@@ -108,7 +109,7 @@ impl From<&delivery::Attempt> for Attempt {
 }
 
 impl Attempt {
-    /// An attempt that is in flight.
+    /// Returns an attempt that is in flight.
     #[must_use]
     pub const fn pending(number: u32, redelivery: bool) -> Self {
         Self {
@@ -124,7 +125,7 @@ impl Attempt {
     }
 }
 
-/// A receiver, with statistics of the latest deliveries to it.
+/// A receiver, with statistics about the latest deliveries to it.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "WebhookReceiver")]
 pub struct Receiver {
@@ -152,7 +153,7 @@ pub struct Receiver {
 pub struct Receivers {
     /// The receivers, most recent delivery first.
     pub receivers: Vec<Receiver>,
-    /// Whether counting stopped at a limit, so that there are more deliveries.
+    /// Whether counting stopped at a limit. If so, there are more deliveries than counted.
     pub capped: bool,
 }
 

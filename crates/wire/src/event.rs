@@ -1,6 +1,6 @@
 //! The events of a prediction, as `GET /v1/prediction/{id}/events` sends them
 //! (`docs/spec/predictions.md`, "Events"), and of a workflow execution (`docs/spec/workflows.md`,
-//! "Events of an execution"). The last event, `end`, carries the whole prediction or execution.
+//! "Events of an execution"). The last event, `end`, contains the complete prediction or execution.
 
 use std::borrow::Cow;
 
@@ -25,7 +25,7 @@ pub enum Event<'a> {
         /// The first status: `created` for a prediction, `queued` for an execution.
         #[schemars(extend("enum" = ["created", "queued"]))]
         status: &'static str,
-        /// When it was created.
+        /// When the prediction or the execution was created.
         at: Time,
     },
     /// `status`: an attempt has started.
@@ -46,7 +46,7 @@ pub enum Event<'a> {
     Log {
         /// The line.
         text: &'a str,
-        /// The attempt that wrote it. Absent for lines of earlier attempts.
+        /// The attempt that wrote the line. Absent for lines of earlier attempts.
         #[serde(skip_serializing_if = "Option::is_none")]
         attempt: Option<u32>,
     },
@@ -55,7 +55,7 @@ pub enum Event<'a> {
     Output {
         /// The part.
         part: &'a Value,
-        /// The attempt that produced it.
+        /// The attempt that produced the part.
         #[serde(skip_serializing_if = "Option::is_none")]
         attempt: Option<u32>,
     },
@@ -118,7 +118,7 @@ pub struct StepEvent<'a> {
     /// The execution that a `workflow` step has started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub execution_id: Option<ExecutionId>,
-    /// When it happened.
+    /// When the step or the attempt started or ended.
     pub at: Time,
     /// When the next attempt starts, or when the step times out.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -193,7 +193,7 @@ fn schema_of(generator: &mut SchemaGenerator, titles: &[&str], end: Schema, of: 
 }
 
 impl Event<'_> {
-    /// The event's name in the stream.
+    /// Returns the event's name in the stream.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -208,7 +208,7 @@ impl Event<'_> {
         }
     }
 
-    /// The event's data: one line of JSON.
+    /// Returns the event's data: one line of JSON.
     #[must_use]
     pub fn data(&self) -> String {
         // Strings, numbers and JSON values always serialize.

@@ -135,7 +135,7 @@ pub struct Metrics {
 #[serde(tag = "reason", rename_all = "snake_case")]
 #[schemars(rename = "WaitingFor")]
 pub enum Waiting {
-    /// Its turn in the workflow's lane.
+    /// The execution's turn in the workflow's lane.
     Lane {
         /// The position in the lane, starting at 1. Absent beyond the part of the lane that is held
         /// in memory.
@@ -196,7 +196,7 @@ pub enum Waiting {
         /// The execution that the step has started.
         execution_id: ExecutionId,
     },
-    /// A resume, after a person or a step with `on_exhausted` paused the execution.
+    /// A resume request, after a person or a step with `on_exhausted` paused the execution.
     Paused {
         /// The API key, the member or the step that paused the execution.
         by: String,
@@ -272,7 +272,7 @@ pub struct Step {
     pub started_at: Option<Time>,
     /// When the step ended. Null until then.
     pub completed_at: Option<Time>,
-    /// The attempts in order. Empty for steps that make none.
+    /// The attempts in order. Empty for steps that make no attempts.
     pub attempts: Vec<StepAttempt>,
     /// More information about the step.
     pub metadata: Metadata,
@@ -388,7 +388,7 @@ impl Execution {
 }
 
 impl Execution {
-    /// The total length of the strings, which take nearly all of the view's memory.
+    /// Returns the total length of the strings, which take nearly all of the view's memory.
     #[must_use]
     pub fn text_bytes(&self) -> usize {
         let steps = self.step_outputs.0.iter();
@@ -527,7 +527,7 @@ pub struct Summary {
     pub version_id: String,
     /// The status of the execution.
     pub status: SummaryStatus,
-    /// What the execution needs to continue: an event (`event`) or a resume (`paused`).
+    /// What the execution needs to continue: an event (`event`) or a resume request (`paused`).
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<WaitsFor>")]
     pub waiting_for: Option<&'static str>,
@@ -590,10 +590,10 @@ pub struct List {
     pub executions: Vec<Summary>,
     /// The number of matching executions.
     pub total_count: u64,
-    /// On the base host only.
+    /// Only on the base host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
-    /// On the workflows host only.
+    /// Only on the workflows host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub offset: Option<u64>,
 }

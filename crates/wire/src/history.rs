@@ -29,7 +29,7 @@ pub struct Row<'a> {
     pub model: Option<&'a str>,
     /// The requested model.
     pub requested_model: Option<&'a str>,
-    /// The workflow. Null for rows that belong to none.
+    /// The workflow. Null for rows that belong to no workflow.
     pub workflow_id: Option<WorkflowId>,
     /// The name of the workflow.
     pub workflow_name: Option<String>,
@@ -41,7 +41,7 @@ pub struct Row<'a> {
     pub bulk_id: Option<BulkId>,
     /// The status. The values depend on the type.
     pub status: RowStatus,
-    /// What the workflow execution needs to continue: an event (`event`) or a resume (`paused`).
+    /// What the execution needs to continue: an event (`event`) or a resume request (`paused`).
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<WaitsFor>")]
     pub waiting_for: Option<&'static str>,
@@ -61,7 +61,7 @@ pub struct Row<'a> {
     pub started_at: Option<Time>,
     /// When the execution ended. Null until then.
     pub completed_at: Option<Time>,
-    /// The output as JSON text. Null if the page has no room for it.
+    /// The output as JSON text. Null if it would make the page too large.
     pub output: Option<String>,
     /// Why the output is missing or damaged on disk.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -100,7 +100,7 @@ pub struct Call {
     pub output_tokens: u64,
     /// Whether the token counts are estimated because the model did not report them.
     pub tokens_estimated: bool,
-    /// Whether the model has a price. Without one, the call is free.
+    /// Whether the model has a price. Otherwise, the call is free.
     pub priced: bool,
     /// Seconds from the request to the first byte of the answer.
     pub first_byte_time: Option<f64>,
@@ -153,7 +153,7 @@ pub struct Decision {
     pub output_tokens: u64,
     /// Whether the token counts are estimated because the model did not report them.
     pub tokens_estimated: bool,
-    /// Whether the model has a price. Without one, the request is free.
+    /// Whether the model has a price. Otherwise, the request is free.
     pub priced: bool,
 }
 
@@ -240,7 +240,7 @@ pub struct OfWorkflow<'a> {
 }
 
 impl<'a> OfWorkflow<'a> {
-    /// Returns the workflow of a workflow run, or of a prediction that is a step of one.
+    /// Returns the workflow of a workflow run, or of a prediction that is a step of a workflow run.
     #[must_use]
     pub fn of(execution: &'a Execution) -> Option<Self> {
         if let Some(run) = execution.workflow() {

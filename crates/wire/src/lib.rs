@@ -7,8 +7,8 @@
 //! field becomes its description there. Requests are checked
 //! against the same schemas ([`request`]).
 //!
-//! These types are never stored as records. Only the command line parses responses, those of the
-//! control socket ([`operator`]).
+//! These types are never stored as records. Only the command line parses responses, and only those
+//! of the control socket ([`operator`]).
 
 pub mod activity;
 pub mod admin;
@@ -63,13 +63,13 @@ pub struct Text {
 }
 
 impl Text {
-    /// A payload that was read.
+    /// Creates a payload that was read.
     #[must_use]
     pub const fn of(text: Box<RawValue>) -> Self {
         Self { text: Some(text), error: None }
     }
 
-    /// A payload that cannot be read.
+    /// Creates a payload that cannot be read.
     #[must_use]
     pub const fn missing(error: String) -> Self {
         Self { text: None, error: Some(error) }

@@ -310,15 +310,15 @@ pub struct Keys {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "AuditEvent")]
 pub struct AuditEvent {
-    /// When it happened.
+    /// When the action happened.
     pub at: Time,
-    /// Who acted.
+    /// Who performed the action.
     pub actor: String,
     /// Where the request came from.
     pub from: String,
     /// What was done, such as `key.create`.
     pub action: String,
-    /// What it was done to.
+    /// The object of the action.
     pub subject: String,
     /// `ok`, or the reason why the action was refused.
     pub result: String,
@@ -386,7 +386,8 @@ pub struct Cost {
 pub struct Costs {
     /// The costs by day, then by model.
     pub costs: Vec<Cost>,
-    /// Whether all charges of these days are included. If not, only the latest ones are.
+    /// Whether all charges of these days are included. If not, only the latest charges are
+    /// included.
     pub complete: bool,
 }
 

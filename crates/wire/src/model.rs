@@ -68,7 +68,7 @@ pub enum List<'a> {
     Anthropic(messages::models::Models<'a>),
 }
 
-/// A model, in the format of the catalog, of OpenAI or of Anthropic.
+/// A model, in the catalog's, OpenAI's or Anthropic's format.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(untagged)]
 #[schemars(rename = "ModelDetail")]

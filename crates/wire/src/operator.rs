@@ -69,7 +69,7 @@ pub struct Member {
     pub last_seen_at: Option<Time>,
 }
 
-/// What a deletion of an organization deletes.
+/// The data that is deleted with an organization.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Contents {
     pub organization: String,
@@ -228,7 +228,7 @@ pub struct ModelTest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_classification: Option<ErrorClass>,
     pub logs: Option<String>,
-    /// The last part of the standard error of the model's processes.
+    /// The last part of what the model's processes wrote to standard error.
     pub stderr: Option<String>,
     pub seconds: f64,
 }
@@ -259,7 +259,7 @@ pub struct Reloaded {
     pub needs_restart: Vec<String>,
 }
 
-/// The result of a test of alerts.
+/// The result of testing alerts.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct AlertTest {
     /// The receiver: scheme, host and port of its URL.
@@ -268,7 +268,7 @@ pub struct AlertTest {
     pub status: Option<u16>,
     /// The first line of the receiver's answer.
     pub answer: Option<String>,
-    /// Why the message was not delivered. Null if it was.
+    /// Why the message was not delivered. Null if it was delivered.
     pub error: Option<String>,
 }
 
@@ -322,7 +322,8 @@ pub struct Execution {
     /// The model's slug or ID, or the workflow's ID.
     pub subject: String,
     pub status: String,
-    /// How often the process has died while this execution ran, since its last progress.
+    /// How often the process has died while this execution ran, counted since the execution last
+    /// made progress.
     pub crashes: u32,
     /// What the execution waits for.
     pub waiting_for: Option<String>,
@@ -353,21 +354,21 @@ pub struct Act {
     /// The entry's sequence number. Only in the file for log shippers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<u64>,
-    /// When it happened.
+    /// When the action happened.
     pub at: Time,
-    /// Who acted.
+    /// Who performed the action.
     pub actor: String,
     /// Where the request came from.
     pub from: String,
     /// What was done, such as `key.create`.
     pub action: String,
-    /// What it was done to.
+    /// The object of the action.
     pub subject: String,
-    /// The organization that the entry concerns. Null if it concerns none.
+    /// The organization that the entry concerns. Null if the entry concerns no organization.
     pub organization_id: Option<OrganizationId>,
     /// `ok`, or the reason why the action was refused.
     pub result: String,
-    /// How often it happened in a row.
+    /// How often the action happened in a row.
     pub count: u64,
 }
 

@@ -1,7 +1,7 @@
-//! The patterns of strings in requests, with the sentences that report a mismatch, and the
-//! transforms that add them to the schema of a field.
+//! The patterns that strings in requests must match, with the sentences that report a mismatch, and
+//! the transforms that add the patterns to the schemas of fields.
 //!
-//! A pattern must mean the same to ECMAScript, Python and Rust, because the OpenAPI documents
+//! A pattern must mean the same in ECMAScript, Python and Rust, because the OpenAPI documents
 //! publish it.
 
 use orrery_domain::file::NAME_MAX as FILE_NAME_MAX;
@@ -175,17 +175,17 @@ pub fn each_name(schema: &mut Schema) {
     each(schema, name);
 }
 
-/// Makes the schema of a field that of a time or an empty string.
+/// Sets the schema of a field to that of a time or an empty string.
 pub fn optional_time(schema: &mut Schema) {
     schema.insert("anyOf".to_owned(), json!([{"format": "date-time"}, {"const": ""}]));
 }
 
-/// Makes the schema of a field that of an unparsed time.
+/// Sets the schema of a field to that of an unparsed time.
 pub fn time(schema: &mut Schema) {
     schema.insert("format".to_owned(), "date-time".into());
 }
 
-/// Makes the schema of a field that of an unparsed ID.
+/// Sets the schema of a field to that of an unparsed ID.
 pub fn uuid(schema: &mut Schema) {
     schema.insert("format".to_owned(), "uuid".into());
 }

@@ -30,7 +30,7 @@ pub struct NewPrediction {
     pub version: String,
     /// The model's input. Must match the model's `request_schema`.
     pub input: Map<String, Value>,
-    /// The URL to notify when the prediction ends. An empty string for none.
+    /// The URL to notify when the prediction ends. An empty string means no webhook.
     #[schemars(length(max = URL_BYTES_MAX), transform = pattern::optional_web_url)]
     pub webhook_url: Option<String>,
     /// The secret that signs the webhook.
@@ -52,7 +52,7 @@ pub struct NewPrediction {
     "predictionID": "0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e",
 }))]
 pub struct Accepted<'a> {
-    /// `success` for a prediction that was created, `cancelled` for one that was cancelled.
+    /// `success` if the prediction was created, `cancelled` if it was cancelled.
     #[schemars(extend("enum" = ["success", "cancelled"]))]
     pub status: &'a str,
     /// A message for people.

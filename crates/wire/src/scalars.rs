@@ -67,7 +67,7 @@ macro_rules! renamed {
         pub struct $name($domain);
 
         impl $name {
-            /// The value's name on the wire.
+            /// Returns the value's name on the wire.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 use $domain as Of;

@@ -73,8 +73,8 @@ pub struct NewOfModel {
     pub secret: Secret,
 }
 
-/// Changes to a schedule of a workflow or a model. Omitted fields keep their value. The fields of
-/// the other kind are refused.
+/// Changes to a schedule of a workflow or a model. Omitted fields keep their value. Fields that
+/// apply only to the other kind of schedule are refused.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "ScheduleChange", deny_unknown_fields)]
 #[schemars(example = json!({"cron": "@hourly", "paused": false}))]
@@ -87,7 +87,8 @@ pub struct OfAny {
     pub secret: Secret,
 }
 
-/// What a schedule runs, and when. Only one of the two kinds of fields applies to a schedule.
+/// What a schedule runs, and when. Either the fields for workflows or the fields for models apply
+/// to a schedule.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 pub struct AnyTarget {
     /// A cron expression with 5 fields, or 6 with seconds first, or a nickname such as `@daily`.
@@ -106,7 +107,7 @@ pub struct AnyTarget {
     pub workflow_run: WorkflowRun,
 }
 
-/// The run of a workflow.
+/// How a schedule runs a workflow.
 #[derive(Debug, Default, PartialEq, Deserialize, JsonSchema)]
 pub struct WorkflowRun {
     /// The workflow's inputs, which must match the version's `input_schema`. At most 48 KiB.
@@ -117,12 +118,12 @@ pub struct WorkflowRun {
     pub version_id: Option<String>,
 }
 
-/// The run of a model.
+/// How a schedule runs a model.
 #[derive(Debug, Default, PartialEq, Deserialize, JsonSchema)]
 pub struct ModelRun {
     /// The model's input, which must match its request schema. At most 48 KiB.
     pub input: Option<Map<String, Value>>,
-    /// The fallback chain to use; an empty string for none.
+    /// The fallback chain to use. An empty string means that no chain is selected.
     #[schemars(length(max = NAME_MAX))]
     pub fallback_selector: Option<String>,
 }
@@ -133,29 +134,29 @@ pub struct Common {
     /// An IANA time zone name. Defaults to UTC.
     #[schemars(length(max = NAME_MAX), transform = pattern::filled)]
     pub timezone: Option<String>,
-    /// A display name; an empty string for none. It does not have to be unique.
+    /// A display name. An empty string means no name. It does not have to be unique.
     #[schemars(length(max = NAME_MAX), transform = pattern::line)]
     pub name: Option<String>,
     /// What to do if the previous run has not ended when the schedule fires. Defaults to `skip`.
     pub overlap: Option<Overlap>,
-    /// How late a firing may run, in seconds, after the service was down. Of several missed
-    /// firings, only the last one runs. Defaults to 3600.
+    /// How late a firing may run, in seconds, for example after the service was down. Of several
+    /// missed firings, only the last one runs. Defaults to 3600.
     #[schemars(range(max = CATCH_UP_MAX))]
     pub catch_up_seconds: Option<u64>,
     /// The maximum random delay of each firing, in seconds.
     #[schemars(range(max = JITTER_MAX))]
     pub jitter_seconds: Option<u32>,
-    /// Whether the schedule is paused. A paused schedule does not fire, and skipped firings are not
-    /// made up.
+    /// Whether the schedule is paused. A paused schedule does not fire, and the firings that it
+    /// skips are not made up for later.
     pub paused: Option<bool>,
-    /// The time before which the schedule does not fire. An empty string for no limit.
+    /// The time before which the schedule does not fire. An empty string means no limit.
     #[schemars(transform = pattern::optional_time)]
     pub starts_at: Option<String>,
-    /// The time after which the schedule does not fire. An empty string for no limit.
+    /// The time after which the schedule does not fire. An empty string means no limit.
     #[schemars(transform = pattern::optional_time)]
     pub ends_at: Option<String>,
-    /// The URL to notify when each run ends. Null or an empty string for none. If an update changes
-    /// it, the secret is kept.
+    /// The URL to notify when each run ends. Null or an empty string means no webhook. An update
+    /// that changes the URL keeps the secret.
     #[serde(default, deserialize_with = "super::given")]
     #[schemars(with = "Option<String>", length(max = URL_BYTES_MAX))]
     #[schemars(transform = pattern::optional_web_url)]
@@ -165,11 +166,11 @@ pub struct Common {
 /// The secret of a schedule's webhooks.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 pub struct Secret {
-    /// The secret that signs the webhooks. An empty string for no signature.
+    /// The secret that signs the webhooks. An empty string means no signature.
     #[schemars(length(max = SECRET_BYTES_MAX), transform = pattern::line)]
     pub webhook_secret: Option<String>,
     /// Whether the webhooks also carry the secret itself, in `X-Webhook-Secret`. Null for the
-    /// service's `webhooks.send_plain_secret`. If an update changes the URL, it is kept.
+    /// service's `webhooks.send_plain_secret`. An update that changes the URL keeps this setting.
     #[serde(default, deserialize_with = "super::given")]
     #[schemars(with = "Option<bool>")]
     pub webhook_send_plain_secret: Option<Option<bool>>,
@@ -210,11 +211,11 @@ pub struct Schedule {
     pub jitter_seconds: u32,
     /// Whether the schedule is paused. A paused schedule does not fire.
     pub paused: bool,
-    /// The time before which the schedule does not fire. Null for no limit.
+    /// The time before which the schedule does not fire. Null means no limit.
     pub starts_at: Option<Time>,
-    /// The time after which the schedule does not fire. Null for no limit.
+    /// The time after which the schedule does not fire. Null means no limit.
     pub ends_at: Option<Time>,
-    /// The URL that is notified when each run ends. Null for none.
+    /// The URL that is notified when each run ends. Null if there is no webhook.
     pub webhook_url: Option<String>,
     /// Whether the webhooks also carry their secret. Null for the service's default.
     pub webhook_send_plain_secret: Option<bool>,
@@ -255,7 +256,7 @@ pub struct LastRun {
     pub scheduled_for: Time,
     /// When the firing was processed.
     pub at: Time,
-    /// The execution that the firing started. Null if it started none.
+    /// The execution that the firing started. Null if it started no execution.
     pub execution_id: Option<ExecutionId>,
     /// The status of the execution or `deleted`, or `skipped` because of the overlap rule, `missed`
     /// because it was too late, or `refused` because it could not start.

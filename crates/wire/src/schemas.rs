@@ -1,14 +1,15 @@
 //! The JSON Schemas of the files that people write, for editors: `orrery schema NAME` and
 //! `GET /schemas/{name}.json`.
 //!
-//! They are generated from the types that read the files, or that describe what a compiler reads.
+//! The schemas are generated from the types that read the files, or from types that describe what a
+//! compiler accepts.
 
 use schemars::JsonSchema;
 use serde_json::Value;
 
 use crate::{apply, request};
 
-/// Returns the schema of a kind of file; `None` if there is none of this name.
+/// Returns the schema of a kind of file; `None` if there is no schema with this name.
 #[must_use]
 pub fn of(name: &str) -> Option<Value> {
     match name {
@@ -18,7 +19,7 @@ pub fn of(name: &str) -> Option<Value> {
     }
 }
 
-/// Returns the whole schema of a type.
+/// Returns the complete schema of a type.
 pub(crate) fn of_type<T: JsonSchema>() -> Value {
     let mut settings = request::settings();
     settings.meta_schema = Some("https://json-schema.org/draft/2020-12/schema".into());
@@ -56,7 +57,7 @@ mod tests {
             ("/organizations/acme/secrets/vault", json!({"value": "x"}), true),
             ("/organizations/acme/keys/ci", json!({"key": "smk_x"}), true),
             ("/organizations/acme/limits", json!([]), true),
-            // The service refuses these.
+            // The service rejects these files.
             ("/organizations/acme/limits/running", json!("many"), false),
             ("/organizations/acme/workflows/b/definition/steps/0/type", json!("pas"), false),
             ("/organizations/acme/workflows/b/named", json!("B"), false),

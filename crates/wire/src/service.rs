@@ -62,7 +62,7 @@ pub struct Ready<'a> {
     pub warnings: Vec<String>,
 }
 
-/// The status of the service: only totals, with no data of any organization.
+/// The status of the service: only totals, with no data about any single organization.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "ServiceStatus")]
 pub struct Status<'a> {
@@ -142,7 +142,7 @@ pub struct Balance {
     pub balance_usd: f64,
 }
 
-/// The severity of a finding. A `warning` works, but may cause surprises.
+/// The severity of a finding. A `warning` is about something that works, but may cause problems.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
@@ -160,15 +160,16 @@ pub struct Finding {
     pub subject: String,
     /// The severity of the finding.
     pub verdict: Verdict,
-    /// Whether somebody should act on the finding: true unless the verdict is `good`.
+    /// Whether the operator should act on the finding: true unless the verdict is `good`.
     pub concern: bool,
     /// The finding in a sentence.
     pub detail: String,
     /// The command or setting that fixes the problem.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mend: Option<String>,
-    /// Which of several things with this subject the finding is about, such as a file. Not sent;
-    /// alerts recognize a finding by it when the numbers in `detail` have changed.
+    /// The item that the finding is about, such as a file, if several items have the same subject.
+    /// It is not sent to clients; alerts use it to recognize a finding after the numbers in
+    /// `detail` have changed.
     #[serde(skip)]
     pub about: Option<String>,
 }
@@ -188,7 +189,7 @@ impl Finding {
         Self::new(subject, Verdict::Good, detail)
     }
 
-    /// Returns a finding about something that works, but may cause surprises.
+    /// Returns a finding about something that works, but may cause problems.
     #[must_use]
     pub fn warning(subject: &str, detail: impl Into<String>) -> Self {
         Self::new(subject, Verdict::Warning, detail)
@@ -200,7 +201,8 @@ impl Finding {
         Self::new(subject, Verdict::Fault, detail)
     }
 
-    /// Adds what the finding is about, if there can be several findings with its subject.
+    /// Adds the item that the finding is about, if there can be several findings with the same
+    /// subject.
     #[must_use]
     pub fn about(mut self, about: impl Into<String>) -> Self {
         self.about = Some(about.into());
@@ -253,7 +255,7 @@ pub struct Findings {
     pub findings: Vec<Finding>,
 }
 
-/// The data of an event in the stream of an organization's changes.
+/// The data of an event in an organization's change stream.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(untagged)]
 #[schemars(rename = "ChangeEvent")]
@@ -264,7 +266,8 @@ pub enum Change<'a> {
         /// The topics to read again.
         topics: &'a [&'a str],
     },
-    /// `replaced`: a newer stream of the member took this one's place. The last event.
+    /// `replaced`: a newer stream of the same member has replaced this stream. This is the last
+    /// event.
     #[schemars(title = "ReplacedEvent")]
     Replaced {
         /// The number of seconds to wait before the stream is opened again.
@@ -273,7 +276,7 @@ pub enum Change<'a> {
 }
 
 impl Change<'_> {
-    /// The event's data: one line of JSON.
+    /// Returns the event's data: one line of JSON.
     #[must_use]
     pub fn data(&self) -> String {
         // Strings and numbers always serialize.

@@ -27,7 +27,7 @@ pub struct Trigger {
 pub struct VersionTrigger {
     /// The inputs. Must match the version's `input_schema`.
     pub inputs: Option<Map<String, Value>>,
-    /// The URL to notify when the execution ends. An empty string for none.
+    /// The URL to notify when the execution ends. An empty string means no webhook.
     #[schemars(length(max = URL_BYTES_MAX), transform = pattern::optional_web_url)]
     pub webhook_url: Option<String>,
     /// The secret that signs the webhook.
@@ -68,7 +68,7 @@ pub struct BulkVersionTrigger {
     /// The inputs, one entry for each execution. Each must match the version's `input_schema`.
     #[schemars(length(min = 1, max = BULK_MAX))]
     pub inputs: Vec<Value>,
-    /// The URL to notify when each execution ends. An empty string for none.
+    /// The URL to notify when each execution ends. An empty string means no webhook.
     #[schemars(length(max = URL_BYTES_MAX), transform = pattern::optional_web_url)]
     pub webhook_url: Option<String>,
     /// The secret that signs the webhooks.

@@ -43,7 +43,7 @@ pub struct Endpoint {
     pub disabled_reason: Option<Reason>,
     /// When the first attempt failed since the last success. Null if the latest attempt succeeded.
     pub failing_since: Option<Time>,
-    /// Until when the previous secret also signs.
+    /// The time until which the previous secret also signs deliveries.
     pub previous_secret_until: Option<Time>,
     /// When the endpoint was created.
     pub created_at: Time,
@@ -128,16 +128,16 @@ pub struct EndpointChange {
 /// The optional fields of a webhook endpoint.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub struct EndpointFields {
-    /// A name, unique within the organization. An empty string for none.
+    /// A name, unique within the organization. An empty string means no name.
     #[schemars(transform = pattern::endpoint_name)]
     pub name: Option<String>,
     /// The events to receive. Omit or leave empty for all.
     #[schemars(with = "Option<Vec<Subscription>>", length(max = Event::ALL.len()))]
     pub events: Option<Vec<Event>>,
-    /// Only events of predictions of these models. Omit or leave empty for all.
+    /// Only events for predictions of these models. Omit or leave empty for all.
     #[schemars(length(max = FILTER_MAX), inner(length(max = MODEL_MAX)), transform = pattern::each_filled)]
     pub models: Option<Vec<String>>,
-    /// Only events of executions of these workflows. Omit or leave empty for all.
+    /// Only events for executions of these workflows. Omit or leave empty for all.
     #[schemars(length(max = FILTER_MAX))]
     pub workflow_ids: Option<Vec<WorkflowId>>,
     /// The signature scheme. Defaults to `v1`. It cannot be changed later.
@@ -177,7 +177,7 @@ impl JsonSchema for Subscription {
     }
 }
 
-/// How long a replaced secret still signs, in seconds.
+/// How long a replaced secret still signs deliveries, in seconds.
 pub const GRACE_DEFAULT: u64 = 24 * 3600;
 pub const GRACE_MAX: u64 = 7 * 24 * 3600;
 
@@ -186,7 +186,7 @@ pub const GRACE_MAX: u64 = 7 * 24 * 3600;
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "RotateWebhookEndpoint", example = json!({"grace_seconds": GRACE_DEFAULT}))]
 pub struct Rotate {
-    /// How long the previous secret also signs, in seconds. Defaults to 86400.
+    /// How long the previous secret also signs deliveries, in seconds. Defaults to 86400.
     #[schemars(range(max = GRACE_MAX))]
     pub grace_seconds: Option<u64>,
 }
@@ -200,7 +200,7 @@ pub struct EventBody<'a> {
     pub kind: Event,
     /// When the event happened.
     pub timestamp: Time,
-    /// For an execution that has ended, the same body as that of a request's own webhook.
+    /// For an execution that has ended, the same data as the body of a request's own webhook.
     pub data: &'a RawValue,
 }
 
@@ -230,9 +230,9 @@ pub struct Started<'a> {
     /// The first status of a prediction (`created`) or an execution (`queued`).
     #[schemars(extend("enum" = ["created", "queued"]))]
     pub status: &'static str,
-    /// What started it.
+    /// What started the execution.
     pub source: Source,
-    /// When it was created.
+    /// When the execution was created.
     pub created_at: Time,
 }
 

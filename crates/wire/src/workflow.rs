@@ -32,9 +32,9 @@ pub struct Workflow<'a> {
     pub tags: &'a [String],
     /// Whether the workflow is locked. A locked workflow can run, but not be changed.
     pub locked: bool,
-    /// A mark for clients. The service does not use it.
+    /// A flag for clients. The service does not use it.
     pub production: bool,
-    /// The version that runs if a trigger names none.
+    /// The version that runs if a trigger does not name a version.
     pub latest_version_id: &'a str,
     /// The status of the workflow.
     pub status: Status,
@@ -58,7 +58,7 @@ pub struct Version<'a> {
     pub slug: &'a str,
     /// Whether the version is locked. A locked version can run, but not be changed.
     pub locked: bool,
-    /// A mark for clients. The service does not use it.
+    /// A flag for clients. The service does not use it.
     pub production: bool,
     /// Whether other organizations may run this version. Shared versions are unlisted, but not
     /// private.
@@ -67,10 +67,10 @@ pub struct Version<'a> {
     pub trigger_count: i64,
     /// The status of the version.
     pub status: Status,
-    /// Absent in the response to a create.
+    /// Absent in the response to a creation request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub created_at: Option<Time>,
-    /// Absent in the response to a create.
+    /// Absent in the response to a creation request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub updated_at: Option<Time>,
     /// The definition, with credentials masked. Only present when a single version is read.
@@ -190,7 +190,7 @@ pub struct LastRun {
     pub execution_id: ExecutionId,
     /// The status of the execution.
     pub status: ExecutionStatus,
-    /// What the execution needs to continue: an event (`event`) or a resume (`paused`).
+    /// What the execution needs to continue: an event (`event`) or a resume request (`paused`).
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<WaitsFor>")]
     pub waiting_for: Option<&'static str>,
@@ -300,7 +300,7 @@ pub struct NewWorkflowFields {
     pub tags: Option<Vec<String>>,
     /// Whether the workflow is locked. A locked workflow can run, but not be changed.
     pub locked: Option<bool>,
-    /// A mark for clients. The service does not use it.
+    /// A flag for clients. The service does not use it.
     pub production: Option<bool>,
     /// What the workflow does.
     #[schemars(with = "Definition", transform = checked_elsewhere)]
@@ -325,9 +325,9 @@ pub struct WorkflowChange {
     pub tags: Option<Vec<String>>,
     /// Whether the workflow is locked. A locked workflow can run, but not be changed.
     pub locked: Option<bool>,
-    /// A mark for clients. The service does not use it.
+    /// A flag for clients. The service does not use it.
     pub production: Option<bool>,
-    /// `archived` refuses triggers, `active` accepts them again.
+    /// An `archived` workflow refuses triggers; `active` accepts them again.
     pub status: Option<Status>,
 }
 
@@ -359,7 +359,7 @@ pub struct NewVersionFields {
     pub definition: Value,
     /// Whether the version is locked. A locked version can run, but not be changed.
     pub locked: Option<bool>,
-    /// A mark for clients. The service does not use it.
+    /// A flag for clients. The service does not use it.
     pub production: Option<bool>,
     /// Whether other organizations may run this version. If omitted, the setting does not change.
     pub allowed_to_share: Option<bool>,

@@ -25,14 +25,14 @@ pub const CATEGORIES: [Category; 6] = [
 ];
 
 impl Category {
-    /// Creation time: the time of the first release, the same in every store.
+    /// Returns the creation time of every category in every store: the time of the first release.
     #[must_use]
     pub const fn created_at() -> Timestamp {
         // 2026-11-20T00:00:00Z
         Timestamp::from_micros(1_795_132_800_000_000)
     }
 
-    /// Whether a category with this slug exists.
+    /// Returns whether a category with this slug exists.
     #[must_use]
     pub fn exists(slug: &str) -> bool {
         CATEGORIES.iter().any(|category| category.slug == slug)

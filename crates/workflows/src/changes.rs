@@ -3,7 +3,7 @@
 
 use orrery_domain::workflow::{Status, Version, Workflow};
 
-/// The action of a new workflow.
+/// The action that creates a workflow.
 pub(crate) const CREATE: &str = "workflow.create";
 
 /// An action, and the object of the action.
@@ -18,8 +18,8 @@ pub(crate) fn subject(workflow: &Workflow) -> String {
     format!("{} {}", workflow.id, workflow.slug)
 }
 
-/// Returns the actions that turn `before` into `after`. An update that changes nothing is no
-/// action.
+/// Returns the actions that turn `before` into `after`. An update without changes yields no
+/// actions.
 pub(crate) fn between(before: &Workflow, after: &Workflow) -> Vec<Act> {
     let act = |action, detail: &str| Act { action, subject: subject(after) + detail };
     let mut acts = Vec::new();

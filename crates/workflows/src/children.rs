@@ -1,5 +1,6 @@
-//! Workflows that steps of other workflows run: when a definition is stored, they must exist and
-//! must not form a cycle; they are looked up again when the step starts.
+//! Workflows that are run by steps of other workflows. When a definition is stored, the workflows
+//! that its steps run must exist and must not form a cycle. They are looked up again when a step
+//! starts.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -26,9 +27,9 @@ struct Reached {
     way: Vec<String>,
 }
 
-/// What a step refers to and does not exist.
+/// The missing workflow or version that a step refers to.
 enum Missing {
-    /// With the existing slug that is most similar.
+    /// Contains the most similar existing slug, if any.
     Workflow(Option<String>),
     Version(String),
 }
@@ -55,9 +56,9 @@ impl Reached {
 }
 
 impl Workflows {
-    /// Rejects a definition whose steps run missing workflows, or workflows that lead back to the
-    /// definition, or whose inputs never fit their workflows. `own` is the version that the
-    /// definition will be stored as, which then becomes the latest.
+    /// Rejects a definition if its steps run missing workflows or workflows that lead back to the
+    /// definition, or if the inputs of a step can never match its workflow's schema. `own` is the
+    /// version that the definition will be stored as; it then becomes the latest version.
     pub(super) async fn check_children(
         &self,
         organization: OrganizationId,
@@ -136,7 +137,8 @@ impl Workflows {
                 continue;
             }
             if seen.len() > VERSIONS_SEEN_MAX {
-                let message = format!("it leads to more than {VERSIONS_SEEN_MAX} workflows");
+                let message =
+                    format!("its workflow leads to more than {VERSIONS_SEEN_MAX} workflows");
                 return Ok(Some(message));
             }
             let Some(stored) = workflow.version(&version) else { continue };
@@ -151,7 +153,8 @@ impl Workflows {
         Ok(None)
     }
 
-    /// Returns a stored version; `None` if it is unusable, which fails when it runs.
+    /// Returns a stored version; `None` if it is unusable. A step that runs an unusable version
+    /// fails.
     async fn usable(&self, revision: RevisionId) -> Result<Option<Arc<Compiled>>, Error> {
         match self.compiled(revision).await {
             Ok(compiled) => Ok(Some(compiled)),

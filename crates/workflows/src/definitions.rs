@@ -89,8 +89,8 @@ impl Cache {
     }
 }
 
-/// Validates a definition as written by a client, off the request threads. Without `models`, it is
-/// a stored definition, whose models may have changed since.
+/// Validates a definition as written by a client, off the request threads. `models` is `None` for a
+/// stored definition, whose models may have changed since it was stored.
 pub(crate) async fn check(
     definition: Option<Value>,
     models: Option<Arc<dyn Models>>,

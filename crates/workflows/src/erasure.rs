@@ -1,4 +1,4 @@
-//! Erasure of the workflows of a deleted organization.
+//! Erases the workflows of a deleted organization.
 
 use super::{Error, Workflows, rows};
 use orrery_domain::ids::{OrganizationId, WorkflowId};
@@ -9,12 +9,12 @@ impl Workflows {
     /// Deletes an organization's workflows with all revisions of their definitions.
     ///
     /// # Errors
-    /// [`Error::Storage`]: some may be left.
+    /// [`Error::Storage`]: some workflows may remain.
     pub async fn erase(&self, organization: OrganizationId) -> Result<(), Error> {
         let mut ids = std::collections::HashSet::new();
         let mut scan = self.store.scan(rows::of_organization(organization));
         while let Some((key, _)) = scan.next().await? {
-            // The counter of the workflows has no id.
+            // The key of the workflow counter contains no id.
             if key.as_bytes().len() > rows::count(organization).as_bytes().len() {
                 ids.extend(key.last_id_inverted::<WorkflowId>());
             }

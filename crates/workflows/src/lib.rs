@@ -2,7 +2,7 @@
 //!
 //! Every change is conditional on the workflow being unchanged in the meantime, and is retried a
 //! few times after a conflict. A definition is stored once under its revision and never changed.
-//! The engine gets plans through its trait `engine::Plans`.
+//! The engine obtains plans through its trait `engine::Plans`.
 //!
 //! Nothing here runs a workflow: the engine does.
 
@@ -75,7 +75,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The error for an id, which is similar to no other.
+    /// The error for an unknown id, for which no similar id is suggested.
     const MISSING: Self = Self::NotFound { near: None };
 
     /// Returns an error if there are problems.
@@ -86,7 +86,7 @@ impl Error {
         }
     }
 
-    /// Returns the error of a problem without a location.
+    /// Returns the error for a problem without a location.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::Invalid { message: message.into(), problems: Vec::new() }
     }
@@ -132,7 +132,7 @@ pub struct Change {
 }
 
 impl Change {
-    /// Whether the change only unlocks the workflow.
+    /// Returns whether the change only unlocks the workflow.
     fn only_unlocks(&self) -> bool {
         let Self { name, description, categories, tags, locked, production, status } = self;
         *locked == Some(false)
@@ -161,7 +161,7 @@ pub struct Workflows {
     secrets: Secrets,
     cache: Arc<Cache>,
     known: Arc<Known>,
-    /// Slugs that new workflows cannot get.
+    /// Reserved slugs, which new workflows cannot have.
     reserved: Arc<BTreeSet<&'static str>>,
 }
 
@@ -370,7 +370,8 @@ impl Workflows {
     /// Changes a workflow's own fields.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::Locked`] unless it only unlocks, [`Error::Storage`].
+    /// [`Error::NotFound`], [`Error::Locked`] unless the change only unlocks the workflow,
+    /// [`Error::Storage`].
     pub async fn update(
         &self,
         organization: OrganizationId,
@@ -419,8 +420,8 @@ impl Workflows {
         if found.status == Status::Deleted { Err(Error::MISSING) } else { Ok(found) }
     }
 
-    /// Like [`Workflows::find`], but also finds a deleted workflow by its id, because its
-    /// executions remain readable.
+    /// Returns a workflow like [`Workflows::find`], but also finds a deleted workflow by its id,
+    /// because its executions remain readable.
     ///
     /// # Errors
     /// As [`Workflows::find`].

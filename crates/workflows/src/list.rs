@@ -26,7 +26,8 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// All workflows except deleted ones, newest first, without the first `offset`.
+    /// Creates a filter for all workflows except deleted ones, newest first, without the first
+    /// `offset`.
     #[must_use]
     pub const fn newest(offset: usize, limit: usize) -> Self {
         Self {
@@ -135,7 +136,7 @@ impl Workflows {
         filter: &Filter,
     ) -> Result<Vec<Workflow>, Error> {
         let prefix = rows::of_organization(organization);
-        // The counter has the prefix itself as its key.
+        // The counter's key is the prefix itself.
         let after = Some(prefix.clone());
         let mut found = Vec::new();
         let mut scan = self.store.scan(Page { after, ..prefix.into() });

@@ -1,6 +1,6 @@
 //! Validates the parameters of model steps and the inputs of workflow steps against the schemas of
-//! their models and workflows when the definition is stored, as far as the values are known:
-//! references are validated when the step runs.
+//! their models and workflows. When a definition is stored, only known values are validated; the
+//! values of references are validated when the step runs.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(crate) struct Given<'p> {
     pub step: &'p str,
     /// The field of the step that contains the values.
     pub field: &'static str,
-    /// The model or workflow, as in messages.
+    /// The model or workflow, as it is named in messages.
     pub target: String,
     pub values: &'p Template,
 }
@@ -49,7 +49,7 @@ impl Given<'_> {
     }
 }
 
-/// Returns the problems of the parameters of a plan's model steps and of the steps' fallbacks.
+/// Returns the problems in the parameters of a plan's model steps and their fallbacks.
 pub(crate) fn problems(
     definition: Option<&Value>,
     plan: &Plan,

@@ -18,28 +18,29 @@ impl Record for Definition {
     const NAME: &'static str = "definition";
 }
 
-/// Key of a workflow.
+/// Returns the key of a workflow.
 pub(crate) fn workflow(id: WorkflowId) -> Key {
     Key::table(Table::Workflow).id(id)
 }
 
-/// Key prefix of an organization's workflows, newest first; the keys end with their ids.
+/// Returns the key prefix of an organization's workflows, newest first; the keys end with their
+/// ids.
 pub(crate) fn of_organization(organization: OrganizationId) -> Key {
     Key::table(Table::WorkflowOf).id(organization)
 }
 
-/// Key of the number of an organization's workflows: a counter that sorts before the rows that it
+/// Returns the key of an organization's workflow counter, which sorts before the rows that it
 /// counts.
 pub(crate) fn count(organization: OrganizationId) -> Key {
     of_organization(organization)
 }
 
-/// Key prefix of an organization's slugs.
+/// Returns the key prefix of an organization's slugs.
 pub(crate) fn slugs(organization: OrganizationId) -> Key {
     Key::table(Table::WorkflowSlug).id(organization)
 }
 
-/// Key of the row that maps a slug to its workflow's id.
+/// Returns the key of the row that maps a slug to its workflow's id.
 pub(crate) fn slug(organization: OrganizationId, slug: &str) -> Key {
     slugs(organization).text(slug)
 }
@@ -55,17 +56,17 @@ pub(crate) fn id_value(id: WorkflowId) -> Vec<u8> {
     id.bytes().to_vec()
 }
 
-/// Key of a definition.
+/// Returns the key of a definition.
 pub(crate) fn definition(revision: RevisionId) -> Key {
     Key::table(Table::Definition).id(revision)
 }
 
-/// Key of the number of triggers of a workflow.
+/// Returns the key of a workflow's trigger counter.
 pub(crate) fn triggers(workflow: WorkflowId) -> Key {
     Key::table(Table::Trigger).id(workflow)
 }
 
-/// Key of the number of triggers of a version.
+/// Returns the key of a version's trigger counter.
 pub(crate) fn triggers_of(workflow: WorkflowId, version: &str) -> Key {
     triggers(workflow).text(version)
 }

@@ -126,7 +126,10 @@ fn manifest_runner_refuses_invalid_values() {
         ("type = 'http'\nurl = 'http://a:0'", "3:7 `runner.url`: must not have the port 0"),
         ("type = 'cog'\nurl = 'http://u%3Ax@a'", "`runner.url`: must not have ':' in its user"),
         ("type = 'cog'\nurl = 'http://a/{{input.b}}'", "`runner.url`: has a reference where"),
-        ("type = 'http'\nurl = '{{input.b}}'", "`runner.url`: has a reference where none"),
+        (
+            "type = 'http'\nurl = '{{input.b}}'",
+            "`runner.url`: contains a reference, but references are not",
+        ),
         ("type = 'http'\nurl = 'http://{{input.b}}/'", "must not have {{input.b}} in its scheme"),
         ("type = 'http'\nurl = 'http://a/{{inputs.b}}'", "is not a reference to the input"),
         (

@@ -192,11 +192,11 @@ mod tests {
             (
                 json!({"model": "m", "state": "", "questions": {"q": {"type": "oul", "instructions": "?"}},
                     "temperature": 1}),
-                "temperature: unknown field temperature: known are model, state, questions",
+                "temperature: unknown field temperature: expected one of model, state, questions",
             ),
             (
                 json!({"model": "m", "state": "", "questions": {" ": {}}}),
-                "questions: questions must have names that each",
+                "questions: questions must have field names that each",
             ),
         ] {
             let error = read(&body).unwrap_err();
@@ -223,11 +223,11 @@ mod tests {
             ),
             (
                 one(json!({"type": "oul", "instructions": "?", "option": 1})),
-                "questions.q.option: unknown field questions.q.option: known are",
+                "questions.q.option: unknown field questions.q.option: expected one of",
             ),
             (
                 one(json!({"type": "oul", "instructions": "?", "criteria": {"yes": ""}})),
-                "unknown field questions.q.criteria.yes: known are true, false",
+                "unknown field questions.q.criteria.yes: expected one of true, false",
             ),
             (
                 one(json!({"type": "choice", "instructions": "?"})),

@@ -17,8 +17,8 @@ use crate::template::{Template, check_names};
 #[derive(Debug, Default)]
 pub(super) struct Problems {
     found: RefCell<Vec<Problem>>,
-    /// Whether the definition is already stored. Checks that the release that stored it did not
-    /// make are skipped.
+    /// Whether the definition is already stored. If so, checks that earlier releases did not make
+    /// are skipped.
     is_stored: bool,
 }
 
@@ -35,12 +35,12 @@ impl Problems {
         }
     }
 
-    /// Whether no problem has been found so far.
+    /// Returns whether no problem has been found so far.
     pub(super) fn is_empty(&self) -> bool {
         self.found.borrow().is_empty()
     }
 
-    /// Whether further problems would be dropped.
+    /// Returns whether further problems would be dropped.
     pub(super) fn is_full(&self) -> bool {
         self.found.borrow().len() >= PROBLEMS_MAX
     }
@@ -101,7 +101,7 @@ impl<'a> Fields<'a> {
         &self.place
     }
 
-    /// Whether the definition is already stored.
+    /// Returns whether the definition is already stored.
     pub(super) const fn is_stored(&self) -> bool {
         self.problems.is_stored
     }
@@ -110,12 +110,13 @@ impl<'a> Fields<'a> {
         self.problems
     }
 
-    /// Reports the field `name`: `message` is the rest of a sentence.
+    /// Reports a problem of the field `name`. `message` is the rest of a sentence that begins with
+    /// the field.
     pub(super) fn refuse(&self, name: &str, message: impl AsRef<str>) {
         self.refuse_at(name, "", message);
     }
 
-    /// Reports a value at the JSON pointer `inside` the field `name`.
+    /// Reports a problem of the value at the JSON pointer `inside` within the field `name`.
     pub(super) fn refuse_at(&self, name: &str, inside: &str, message: impl AsRef<str>) {
         let Self { owner, prefix, .. } = self;
         let shown = brief_pointer(inside);
@@ -123,7 +124,7 @@ impl<'a> Fields<'a> {
         self.problems.add(format!("{}{inside}", self.place.field(name)), message);
     }
 
-    /// Reports the field `name` with a complete sentence.
+    /// Reports a problem of the field `name` as a complete sentence.
     pub(super) fn say(&self, name: &str, sentence: impl AsRef<str>) {
         let message = format!("{}: {}", self.owner, sentence.as_ref());
         self.problems.add(self.place.field(name), message);
@@ -232,12 +233,13 @@ impl<'a> Fields<'a> {
         checked.map_err(|error| self.refuse_reference(name, &error)).ok()
     }
 
-    /// Rejects references in field names of `written`, which stored definitions may have.
+    /// Rejects references in the field names of `written`, except in stored definitions, because
+    /// earlier releases accepted them.
     pub(super) fn check_names(&self, written: &Value) -> Result<(), reference::Error> {
         if self.is_stored() { Ok(()) } else { check_names(written) }
     }
 
-    /// Reports a reference in the field `name`.
+    /// Reports an invalid reference in the field `name`.
     pub(super) fn refuse_reference(&self, name: &str, error: &reference::Error) {
         let message = format!("is wrong: {} {}", error.reference, error.kind);
         self.refuse_at(name, &error.place, message);

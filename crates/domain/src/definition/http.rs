@@ -24,7 +24,7 @@ pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 pub(super) const TIMEOUT_MIN: Duration = Duration::from_secs(5);
 /// Maximum timeout, in seconds.
 const TIMEOUT_SECONDS_MAX: f64 = 300.0;
-/// Maximum headers, and maximum query parameters, of a request.
+/// Maximum number of headers, and of query parameters, in a request.
 const ENTRIES_MAX: usize = 100;
 /// Maximum length of a header name, in bytes.
 const HEADER_NAME_BYTES_MAX: usize = 128;
@@ -91,7 +91,7 @@ pub enum FailWhen {
 }
 
 impl FailWhen {
-    /// Whether a response with this status is a failure.
+    /// Returns whether a response with this status is a failure.
     #[must_use]
     pub fn is_failure(&self, status: u16) -> bool {
         match self {
@@ -107,7 +107,7 @@ impl Method {
     pub const ALL: [Self; 7] =
         [Self::Get, Self::Head, Self::Post, Self::Put, Self::Patch, Self::Delete, Self::Options];
 
-    /// The method's name in HTTP.
+    /// Returns the method's name in HTTP.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -194,8 +194,8 @@ impl Request {
         Some(Self { method, url, fixed_url, headers, query, body, auth: None })
     }
 
-    /// The size of the resolved request without credentials. Counting stops at `most` bytes per
-    /// part.
+    /// Returns the size of the resolved request without credentials. Counting stops at `most` bytes
+    /// per part.
     #[must_use]
     pub fn size(&self, scope: &dyn Scope, most: usize) -> Size {
         let fields = self.headers.iter().chain(&self.query).map(|(_, value)| value);

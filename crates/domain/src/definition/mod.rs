@@ -1,5 +1,5 @@
 //! Workflow definitions: JSON from a client is compiled into a checked [`Plan`]. [`Plan::compile`]
-//! is the only way to create a plan, so code that has one need not check anything again.
+//! is the only way to create a plan, so code that has a plan need not check anything again.
 //!
 //! ```text
 //! fields  one JSON object, field by field; unread fields are unknown
@@ -44,17 +44,18 @@ pub use self::plan::{
 };
 pub use self::wait::{Error as WaitError, EventWait, WAIT_MAX, Wait};
 
-/// Maximum size of a definition in bytes of JSON: 1 MiB.
+/// Maximum size of a definition as JSON, in bytes: 1 MiB.
 pub const DEFINITION_BYTES_MAX: usize = 1 << 20;
-/// Maximum steps per definition, including nested steps.
+/// Maximum number of steps per definition, including nested steps.
 pub const STEPS_MAX: usize = 500;
 /// Maximum nesting depth of steps; a top-level step has depth 1.
 pub const DEPTH_MAX: usize = 16;
-/// Maximum patterns (`matches`) per definition. Each takes up to 256 KiB when compiled.
+/// Maximum number of patterns (`matches`) per definition. Each takes up to 256 KiB when compiled.
 pub const PATTERNS_MAX: usize = 100;
-/// Maximum distinct secrets per definition: responses are searched for each of them.
+/// Maximum number of distinct secrets per definition. It is limited because responses are searched
+/// for each secret.
 pub const SECRETS_MAX: usize = 50;
-/// Maximum problems in one response.
+/// Maximum number of problems in one response.
 pub const PROBLEMS_MAX: usize = 20;
 
 /// An invalid definition. `Display` prints its first problem.
@@ -70,7 +71,7 @@ pub struct Error {
 pub struct Problem {
     /// The position in the definition as a JSON pointer; empty for the definition itself.
     pub path: String,
-    /// A sentence that names the step and, if one is involved, the reference.
+    /// A sentence that names the step and, if applicable, the reference.
     pub message: String,
 }
 
@@ -86,7 +87,7 @@ impl Error {
 }
 
 impl Plan {
-    /// Compiles a definition. `model_exists` says whether a model is in the catalog.
+    /// Compiles a definition. `model_exists` returns whether a model is in the catalog.
     ///
     /// # Errors
     /// [`Error`] lists every problem.
@@ -98,7 +99,7 @@ impl Plan {
     }
 
     /// Compiles a stored definition, which may be from an earlier release. A missing model, or a
-    /// reference in a host name, fails only the step concerned instead of the whole workflow.
+    /// reference in a host name, fails only the affected step instead of the entire workflow.
     ///
     /// # Errors
     /// [`Error`] lists every problem.

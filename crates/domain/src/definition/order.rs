@@ -28,7 +28,7 @@ pub(super) fn order(
     problems.is_empty().then_some(waits)
 }
 
-/// The steps of each block, in the order written.
+/// Returns the steps of each block, in the order written.
 fn blocks(drafts: &[Draft]) -> Vec<Vec<&Draft>> {
     let mut by_parent: BTreeMap<Option<Parent>, Vec<&Draft>> = BTreeMap::new();
     for draft in drafts {

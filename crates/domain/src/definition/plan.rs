@@ -71,17 +71,17 @@ pub struct Step {
     pub position: StepIndex,
     /// `None` for a top-level step.
     pub parent: Option<Parent>,
-    /// The steps of the same block that must end before this one starts, in order: the steps that
-    /// this one (or a step inside it) refers to, the steps named in `depends_on`, and the steps
+    /// The steps of the same block that must end before this step starts, in order: the steps that
+    /// this step (or a step inside it) refers to, the steps named in `depends_on`, and the steps
     /// added by the ordering rule (`docs/spec/steps.md`, "Order"). There are no cycles.
     pub waits_for: Vec<StepIndex>,
-    /// Whether a failure is tolerated: steps that wait for this one still start.
+    /// Whether a failure is tolerated: steps that wait for this step still start.
     pub continue_on_error: bool,
     /// Whether the execution is paused instead of failing when the last attempt fails. Resuming it
     /// retries the step.
     pub pauses_when_exhausted: bool,
-    /// Always set for HTTP steps. For other steps, `None` means the limits of the model and the
-    /// workflow.
+    /// Always set for HTTP steps. For other steps, `None` means that the limits of the model and
+    /// the workflow apply.
     pub timeout: Option<Duration>,
     /// Always a single attempt, except for model, HTTP and workflow steps.
     pub retry: Policy,
@@ -104,11 +104,11 @@ pub enum Kind {
 /// How the engine treats a type of step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Makes attempts, each a call to another service.
+    /// Makes attempts, each of which calls another service.
     Calls,
     /// Contains other steps.
     Contains,
-    /// Yields a value, now or later.
+    /// Yields a value, immediately or later.
     Yields,
     /// Makes attempts, each of which starts an execution.
     Starts,
@@ -128,14 +128,15 @@ pub struct Model {
 #[derive(Debug, Clone)]
 pub struct ModelFallback {
     pub slug: String,
-    /// The fallback's own input, or a copy of the step's input if the definition sets none.
+    /// The fallback's own input, or a copy of the step's input if the definition does not set an
+    /// input for the fallback.
     pub params: Template,
 }
 
 /// Runs branches in parallel.
 #[derive(Debug, Clone)]
 pub struct Parallel {
-    /// At least one.
+    /// At least one branch.
     pub branches: Vec<Branch>,
 }
 
@@ -164,7 +165,7 @@ pub struct Map {
     /// Must resolve to an array, or the step fails.
     pub items: Template,
     pub item_name: String,
-    /// Maximum items processed in parallel, at least 1.
+    /// Maximum number of items processed in parallel, at least 1.
     pub max_concurrency: u32,
     /// At least one step.
     pub steps: Block,
@@ -228,58 +229,58 @@ impl Plan {
         Self { steps, positions, dependents, uses, root, input_schema, output, secrets }
     }
 
-    /// The top-level steps.
+    /// Returns the top-level steps.
     #[must_use]
     pub const fn root(&self) -> &Block {
         &self.root
     }
 
-    /// All steps in the order written; a step comes before the steps inside it.
+    /// Returns all steps in the order written; a step comes before the steps inside it.
     pub fn steps(&self) -> impl Iterator<Item = &Step> {
         self.steps.iter()
     }
 
-    /// The step at a position; `None` if the position is from another plan.
+    /// Returns the step at a position; `None` if the position is from another plan.
     #[must_use]
     pub fn at(&self, position: StepIndex) -> Option<&Step> {
         self.steps.get(position.0)
     }
 
-    /// The step with this id.
+    /// Returns the step with this id.
     #[must_use]
     pub fn step(&self, id: &str) -> Option<&Step> {
         self.at(*self.positions.get(id)?)
     }
 
-    /// The steps of a block, in the order written.
+    /// Returns the steps of a block, in the order written.
     pub fn block<'p>(&'p self, block: &'p Block) -> impl Iterator<Item = &'p Step> {
         block.0.iter().filter_map(|position| self.at(*position))
     }
 
-    /// The steps that `step` waits for, in the order written.
+    /// Returns the steps that `step` waits for, in the order written.
     pub fn waits_for<'p>(&'p self, step: &'p Step) -> impl Iterator<Item = &'p Step> {
         step.waits_for.iter().filter_map(|position| self.at(*position))
     }
 
-    /// The steps of the same block that wait for the step at `position`.
+    /// Returns the steps of the same block that wait for the step at `position`.
     #[must_use]
     pub fn dependents(&self, position: StepIndex) -> &[StepIndex] {
         self.dependents.get(position.0).map_or(&[], Vec::as_slice)
     }
 
-    /// The steps that the step at `position` refers to when it starts.
+    /// Returns the steps that the step at `position` refers to when it starts.
     #[must_use]
     pub fn uses(&self, position: StepIndex) -> &[StepIndex] {
         self.uses.get(position.0).map_or(&[], Vec::as_slice)
     }
 
-    /// The steps that a template of this plan refers to.
+    /// Returns the steps that a template of this plan refers to.
     #[must_use]
     pub fn used_by(&self, template: &Template) -> Vec<StepIndex> {
         used(&self.positions, template.references())
     }
 
-    /// The enclosing `map` steps of a step, outermost first.
+    /// Returns the enclosing `map` steps of a step, outermost first.
     #[must_use]
     pub fn maps_around(&self, position: StepIndex) -> Vec<&Step> {
         let mut maps = Vec::new();
@@ -294,24 +295,24 @@ impl Plan {
         maps
     }
 
-    /// The input schema as written, an object.
+    /// Returns the input schema as written, an object.
     #[must_use]
     pub const fn input_schema(&self) -> Option<&Value> {
         self.input_schema.as_ref()
     }
 
-    /// The event with this name, and the step that waits for it.
+    /// Returns the event with this name, and the step that waits for it.
     #[must_use]
     pub fn event(&self, name: &str) -> Option<(&Step, &EventWait)> {
         self.events().find(|(_, event)| event.name == name)
     }
 
-    /// The events that steps wait for.
+    /// Returns the events that steps wait for.
     pub fn events(&self) -> impl Iterator<Item = (&Step, &EventWait)> {
         self.steps.iter().filter_map(|step| Some((step, step.kind.event()?)))
     }
 
-    /// The steps that run other workflows.
+    /// Returns the steps that run other workflows.
     pub fn children(&self) -> impl Iterator<Item = (&Step, &SubWorkflow)> {
         self.steps.iter().filter_map(|step| match &step.kind {
             Kind::Workflow(child) => Some((step, child)),
@@ -325,27 +326,27 @@ impl Plan {
         })
     }
 
-    /// The references of steps to secrets, each pair once.
+    /// Returns the references of steps to secrets, each pair once.
     #[must_use]
     pub fn secrets(&self) -> &[SecretUse] {
         &self.secrets
     }
 
-    /// The names of the secrets that the step at `position` refers to, without duplicates.
+    /// Returns the names of the secrets that the step at `position` refers to, without duplicates.
     #[must_use]
     pub fn secrets_of(&self, position: StepIndex) -> Vec<String> {
         let of_step = self.secrets.iter().filter(|secret| secret.step == position);
         of_step.map(|secret| secret.name.clone()).collect()
     }
 
-    /// The output of an execution.
+    /// Returns the output of an execution.
     #[must_use]
     pub const fn output(&self) -> &Output {
         &self.output
     }
 }
 
-/// The steps at the roots of the references, without duplicates.
+/// Returns the steps at the roots of the references, without duplicates.
 fn used(positions: &HashMap<String, StepIndex>, references: Vec<&Reference>) -> Vec<StepIndex> {
     let steps = references.into_iter().filter_map(|reference| match reference.root() {
         Root::Name(name) => positions.get(name).copied(),
@@ -355,13 +356,13 @@ fn used(positions: &HashMap<String, StepIndex>, references: Vec<&Reference>) -> 
 }
 
 impl StepIndex {
-    /// The step with this number, from 0 in the order written.
+    /// Creates the index of the step with this number, from 0 in the order written.
     #[must_use]
     pub fn new(number: u16) -> Self {
         Self(usize::from(number))
     }
 
-    /// The number, from 0; a plan always has fewer steps than a `u16` can count.
+    /// Returns the number, from 0. A plan always has fewer steps than a `u16` can count.
     #[must_use]
     pub fn number(self) -> u16 {
         u16::try_from(self.0).unwrap_or(u16::MAX)
@@ -369,7 +370,7 @@ impl StepIndex {
 }
 
 impl Block {
-    /// The positions of the block's steps, ascending.
+    /// Returns the positions of the block's steps, ascending.
     #[must_use]
     pub fn positions(&self) -> &[StepIndex] {
         &self.0
@@ -377,7 +378,7 @@ impl Block {
 }
 
 impl Kind {
-    /// How the engine treats steps of this type.
+    /// Returns how the engine treats steps of this type.
     #[must_use]
     pub const fn role(&self) -> Role {
         match self {
@@ -388,7 +389,7 @@ impl Kind {
         }
     }
 
-    /// Whether steps of this type start in the order written and block later steps; see
+    /// Returns whether steps of this type start in the order written and block later steps; see
     /// `docs/spec/steps.md`, "Order".
     #[must_use]
     pub(super) const fn is_barrier(&self) -> bool {
@@ -404,7 +405,7 @@ impl Kind {
         }
     }
 
-    /// The name in definitions.
+    /// Returns the name in definitions.
     #[must_use]
     pub const fn as_str(&self) -> &'static str {
         match self {
@@ -419,7 +420,7 @@ impl Kind {
         }
     }
 
-    /// The event that a step of this type waits for.
+    /// Returns the event that a step of this type waits for.
     #[must_use]
     pub const fn event(&self) -> Option<&EventWait> {
         match self {
@@ -434,7 +435,7 @@ impl Kind {
         }
     }
 
-    /// The block with this number, in the order of [`Parent::block`].
+    /// Returns the block with this number, in the order of [`Parent::block`].
     #[must_use]
     pub fn block(&self, number: usize) -> Option<&Block> {
         match self {
@@ -447,7 +448,7 @@ impl Kind {
         }
     }
 
-    /// The blocks that the step contains, in the order of [`Parent::block`].
+    /// Returns the blocks that the step contains, in the order of [`Parent::block`].
     #[must_use]
     pub fn blocks(&self) -> Vec<&Block> {
         match self {

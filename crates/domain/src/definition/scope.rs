@@ -1,10 +1,10 @@
 //! The scope of references. Each reference of a step must lead to an input, to the item of an
-//! enclosing map, or to a step that has ended before this one starts.
+//! enclosing map, or to a step that has ended before the step with the reference starts.
 //!
-//! A step sees the earlier steps of its own block and of the enclosing blocks, and the steps inside
-//! those: the steps of a `parallel` and of both branches of a `choice` (steps of the other branch
-//! are `skipped`), but not those of a `map`, which run once per item. Later steps are out of scope,
-//! unless `depends_on` orders them first.
+//! A step can refer to the earlier steps of its own block and of the enclosing blocks, and to the
+//! steps inside those earlier steps: the steps of a `parallel` and of both branches of a `choice`
+//! (steps of the other branch are `skipped`), but not those of a `map`, which run once per item.
+//! Later steps are out of scope, unless `depends_on` orders them first.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -146,7 +146,7 @@ impl<'c> Checker<'c> {
         }
     }
 
-    /// Checks `metadata.output_mapping`, which sees all top-level steps.
+    /// Checks `metadata.output_mapping`, which can refer to all top-level steps.
     pub(super) fn check_output(&mut self, mapping: &Template) {
         let way = [Stop { block: None, at: END }];
         let root = JsonPointer::Root;
@@ -230,7 +230,7 @@ impl<'c> Checker<'c> {
         }
     }
 
-    /// The item name if the step at `position` is a map.
+    /// Returns the item name if the step at `position` is a map.
     fn map_item(&self, position: StepIndex) -> Option<&'c str> {
         match &self.draft(position)?.step.kind {
             Kind::Map(map) => Some(&map.item_name),
@@ -283,7 +283,7 @@ impl<'c> Checker<'c> {
             return Ok(());
         }
         if !self.secret_names.contains(name) && self.secret_names.len() >= SECRETS_MAX {
-            return Err(format!("is one secret too many: a definition uses at most {SECRETS_MAX}"));
+            return Err(format!("exceeds the limit of {SECRETS_MAX} secrets per definition"));
         }
         self.secret_names.insert(name.to_owned());
         self.secrets.insert(used, path.to_string());
@@ -306,8 +306,8 @@ impl<'c> Checker<'c> {
         };
         self.follow_field(position, reference)?;
         if reference.field() == Some(Field::ResumeUrl) {
-            // The link exists from the start, so it can be passed to the party that is to send the
-            // event.
+            // The link exists from the start, so it can be passed to the person or system that will
+            // send the event.
             return Ok(());
         }
         self.reach(way, position)
@@ -355,7 +355,7 @@ impl<'c> Checker<'c> {
                 std::cmp::Ordering::Less => "refers to a step within the step itself",
                 std::cmp::Ordering::Equal => "refers to the step itself",
                 std::cmp::Ordering::Greater => {
-                    "refers to a step that is still running: this one is part of it"
+                    "refers to a step that contains this one and is still running"
                 }
             }
             .to_owned());
@@ -392,8 +392,8 @@ impl<'c> Checker<'c> {
     }
 }
 
-/// The error for a name that is neither a step nor an item in scope, phrased as the rest of a
-/// sentence.
+/// Returns the error for a name that is neither a step nor an item in scope, phrased as the rest of
+/// a sentence.
 fn unknown(name: &str) -> String {
     let hint = match name {
         "input" => ": an input is written {{inputs.NAME}}",

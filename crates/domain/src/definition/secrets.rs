@@ -36,7 +36,7 @@ struct Slot<'s> {
     is_url: bool,
 }
 
-/// Whether a definition contains a credential, sealed or not.
+/// Returns whether a definition contains a credential, sealed or not.
 #[must_use]
 pub fn has_any(definition: &Value) -> bool {
     let mut found = false;
@@ -110,7 +110,7 @@ pub fn reseal<E>(
 }
 
 /// Masks the credentials of an unsealed definition for clients. Credentials that are still sealed
-/// are masked as a whole.
+/// are masked completely.
 #[must_use]
 pub fn mask(mut definition: Value) -> Value {
     visit(&mut definition, &mut |slot, value| {
@@ -122,7 +122,7 @@ pub fn mask(mut definition: Value) -> Value {
     definition
 }
 
-/// Whether a client's definition has a mask in place of a credential.
+/// Returns whether a client's definition has a mask in place of a credential.
 #[must_use]
 pub fn has_masks(definition: &Value) -> bool {
     let mut found = false;
@@ -133,7 +133,7 @@ pub fn has_masks(definition: &Value) -> bool {
 /// Replaces every mask with the stored credential. `stored` contains unsealed definitions; the
 /// first one that has the credential is used. A credential is restored only for the request for
 /// which it was stored (the same field of the same step, with the same scheme, host and port), so
-/// that a person who does not know it cannot redirect it to another host.
+/// that a client that does not know the credential cannot redirect it to another host.
 ///
 /// # Errors
 /// One problem for each mask without a stored credential.
@@ -223,7 +223,7 @@ fn sealed(value: &Value) -> Option<&str> {
 type See<'v> = dyn FnMut(&Slot<'_>, &mut Value) + 'v;
 
 /// Calls `see` with every credential of a definition, even an invalid one. The URL of a request is
-/// visited before its other fields, which take their origin from the URL as `see` left it.
+/// visited before its other fields, which use the origin of the URL as changed by `see`.
 fn visit(definition: &mut Value, see: &mut See<'_>) {
     visit_steps(definition.get_mut("steps"), &JsonPointer::Root.field("steps"), see);
 }
@@ -291,7 +291,7 @@ fn visit_request(
     }
 }
 
-/// Scheme, host and port as written, without user name and password.
+/// Returns the scheme, host and port as written, without user name and password.
 fn origin_of(url: &Value) -> String {
     let url = url.as_str().unwrap_or_default();
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
@@ -301,7 +301,7 @@ fn origin_of(url: &Value) -> String {
     format!("{scheme}://{host}")
 }
 
-/// Whether the value is a single reference.
+/// Returns whether the value is a single reference.
 fn is_reference(value: &Value) -> bool {
     Template::parse(value).is_ok_and(|template| template.reference().is_some())
 }
@@ -388,7 +388,7 @@ mod tests {
         assert!(renamed.message.starts_with("step 'z': url is masked"), "{}", renamed.message);
         let moved = one(&|step| step["headers"] = json!({"X-New-Token": "***"}));
         assert_eq!(moved.path, "/steps/0/headers/X-New-Token");
-        // If it were sent to another host, the secret would leak to the author of this definition.
+        // If the secret were sent to another host, it would leak to the author of this definition.
         let stolen = one(&|step| step["url"] = json!("https://evil/p"));
         assert_eq!(stolen.path, "/steps/0/auth/username");
     }

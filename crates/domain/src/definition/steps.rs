@@ -349,7 +349,7 @@ impl Nest<'_, '_> {
     }
 }
 
-/// The start of a sentence about the step.
+/// Returns the start of a sentence about the step.
 fn owner(step: &Object<String, Value>, place: &JsonPointer<'_>) -> String {
     let id = step.get("step_id").or_else(|| step.get("id")).and_then(Value::as_str);
     match id {
@@ -368,7 +368,8 @@ fn name_problem(name: &str) -> Option<String> {
     RESERVED_NAMES.contains(&name).then(|| format!("'{name}' is reserved in references"))
 }
 
-/// Whether a template can resolve to an array; a reference surrounded by text resolves to a string.
+/// Returns whether a template can resolve to an array; a reference surrounded by text resolves to a
+/// string.
 fn may_be_array(items: &Template) -> bool {
     items.is_array() || items.reference().is_some()
 }

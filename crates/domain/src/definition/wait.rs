@@ -23,7 +23,7 @@ pub enum Wait {
     For(Template),
     /// `until`: an RFC 3339 time, or a reference to one. A time in the past ends the wait at once.
     Until(Template),
-    /// `event`: until somebody sends the event.
+    /// `event`: until the event is sent.
     Event(EventWait),
 }
 
@@ -54,7 +54,7 @@ pub enum Error {
 }
 
 impl Wait {
-    /// The end of the wait on the steady clock, for a step that starts at `now`.
+    /// Returns the end of the wait on the steady clock, for a step that starts at `now`.
     ///
     /// # Errors
     /// [`Error`] if a referenced value is missing or invalid.
@@ -110,7 +110,7 @@ impl Wait {
         }
     }
 
-    /// The event that the step waits for, if any.
+    /// Returns the event that the step waits for, if any.
     #[must_use]
     pub const fn event(&self) -> Option<&EventWait> {
         match self {
@@ -121,7 +121,7 @@ impl Wait {
 }
 
 impl EventWait {
-    /// The maximum wait for the event.
+    /// Returns the maximum wait for the event.
     #[must_use]
     pub fn limit(&self) -> Duration {
         self.timeout.unwrap_or(WAIT_MAX)

@@ -30,20 +30,20 @@ pub const KEPT: &str = "legacy";
 
 type Object = Map<String, Value>;
 
-/// The object under a key, if any.
+/// Returns the object under a key, if any.
 #[must_use]
 pub fn object<'v>(value: Option<&'v Value>, key: &str) -> Option<&'v Object> {
     value?.get(key)?.as_object()
 }
 
-/// The string under a key, or an empty string.
+/// Returns the string under a key, or an empty string.
 #[must_use]
 pub fn text<'v>(value: Option<&'v Value>, key: &str) -> &'v str {
     value.and_then(|value| value.get(key)?.as_str()).unwrap_or_default()
 }
 
-/// A fingerprint of the steps for which a drawing was made. Credentials are masked first, because
-/// clients see them masked.
+/// Returns a fingerprint of the steps for which a drawing was made. Credentials are masked first,
+/// because clients see them masked.
 #[must_use]
 pub fn print_of(steps: &Value) -> String {
     let definition = Map::from_iter([("steps".to_owned(), steps.clone())]);
@@ -53,7 +53,7 @@ pub fn print_of(steps: &Value) -> String {
     hex(hash.iter().take(8))
 }
 
-/// A workflow in the legacy shape, for tests.
+/// Returns a workflow in the legacy shape, for tests.
 #[cfg(any(test, feature = "test-support"))]
 #[must_use]
 pub fn sample() -> Shape {

@@ -13,7 +13,7 @@ const INPUTS: &str = "inputs";
 /// takes quadratic time.
 pub const NAME_BYTES_MAX: usize = 128;
 
-/// Converts references to these inputs from the legacy form to that of a definition.
+/// Converts references to these inputs from the legacy form to the form of a definition.
 pub fn to_definition(value: &Value, inputs: &HashSet<String>) -> Value {
     replaced(value, &|inside| {
         let name = longest_name(inside, inputs)?;
@@ -34,9 +34,9 @@ pub fn to_legacy(value: &Value) -> Value {
     })
 }
 
-/// The longest input name at the start of the reference that is followed by a `.`, a `[` or the end
-/// of the reference. Looks up each prefix in the set, so that the time does not depend on the
-/// number of inputs.
+/// Returns the longest input name at the start of the reference that is followed by a `.`, a `[` or
+/// the end of the reference. Looks up each prefix in the set, so that the time does not depend on
+/// the number of inputs.
 fn longest_name<'t>(inside: &'t str, inputs: &HashSet<String>) -> Option<&'t str> {
     let within = inside.get(..inside.floor_char_boundary(NAME_BYTES_MAX + 1))?;
     let whole = (inside.len() <= NAME_BYTES_MAX).then_some(inside);
@@ -44,7 +44,7 @@ fn longest_name<'t>(inside: &'t str, inputs: &HashSet<String>) -> Option<&'t str
     whole.into_iter().chain(prefixes).find(|name| !name.is_empty() && inputs.contains(*name))
 }
 
-/// A path segment into the inputs.
+/// Returns the path segment that selects an input.
 fn step_into(name: &str) -> String {
     if name.chars().all(is_root_char) { format!(".{name}") } else { format!("['{name}']") }
 }

@@ -11,7 +11,7 @@ use crate::definition::STEPS_MAX;
 use crate::model::VERSION;
 use crate::wide_integer::wide_integer;
 
-/// Maximum inputs, and maximum outputs, of a workflow in the legacy form.
+/// Maximum number of inputs, and of outputs, of a workflow in the legacy form.
 const LISTED_MAX: usize = 1000;
 
 /// The problem of a workflow in the legacy form.
@@ -26,7 +26,7 @@ fn wrong<T>(message: impl Into<String>) -> Result<T, Error> {
 /// A workflow in the legacy form, without its name and description.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 pub struct Shape {
-    /// A text of the client's choice, which is returned unchanged.
+    /// A string that the client chooses. It is returned unchanged.
     pub workspace_id: Option<String>,
     /// The URL of a picture, which is returned unchanged.
     pub thumbnail_url: Option<String>,
@@ -54,7 +54,7 @@ pub struct NewInput {
     pub name: String,
     /// The type of the input, such as `string`, which is the default.
     pub r#type: Option<String>,
-    /// The default value, which has the input's type, as a string.
+    /// The default value as a string. It must have the input's type.
     pub default_value: Option<Value>,
 }
 
@@ -89,9 +89,9 @@ pub struct NewStep {
     pub params: Option<Map<String, Value>>,
 }
 
-/// Converts to an equivalent definition. Data that only the definition `before` can express (a
-/// step's fallback and retries, an input's description) is retained for steps and inputs that still
-/// exist.
+/// Converts to an equivalent definition. Data in the definition `before` that the legacy form
+/// cannot express (a step's fallback and retries, an input's description) is retained for steps and
+/// inputs that still exist.
 ///
 /// # Errors
 /// [`Error`] names the invalid field.
@@ -139,13 +139,13 @@ pub fn definition(shape: &Shape, before: Option<&Value>) -> Result<Value, Error>
     Ok(json!({"input_schema": schema, "steps": steps, "metadata": metadata}))
 }
 
-/// Whether a step runs a model.
+/// Returns whether a step runs a model.
 fn is_model(step: &NewStep) -> bool {
     ["", MODEL_TYPE, "model"].contains(&step.r#type.as_deref().unwrap_or_default())
 }
 
-/// The model steps of a definition, by id and model. If there are duplicates, the first one is
-/// used.
+/// Returns the model steps of a definition, by id and model. If there are duplicates, the first one
+/// is used.
 fn held_steps(before: Option<&Value>) -> HashMap<(&str, &str), &Object> {
     let steps = before.and_then(|before| before.get("steps")?.as_array()).into_iter().flatten();
     let models = steps.filter(|step| text(Some(step), "type") == "model");
@@ -240,7 +240,7 @@ fn input_schema(inputs: &[NewInput], before: Option<&Value>) -> Result<(Value, O
     Ok((schema, types))
 }
 
-/// The schema type of a legacy type name; unknown types are strings.
+/// Returns the schema type of a legacy type name; unknown types are strings.
 fn schema_type(word: &str) -> &'static str {
     match word.to_ascii_lowercase().as_str() {
         "number" | "float" | "double" => "number",
@@ -252,8 +252,8 @@ fn schema_type(word: &str) -> &'static str {
     }
 }
 
-/// Parses a string as a value of a schema type. `None` also for an integer beyond 64 bits, which
-/// would change.
+/// Parses a string as a value of a schema type. Returns `None` if the string is invalid, or if it
+/// is an integer beyond 64 bits, which would lose digits.
 #[must_use]
 pub fn typed(text: &str, kind: &str) -> Option<Value> {
     if kind == "string" {

@@ -29,8 +29,8 @@ pub fn begin(execution: &mut Execution, now: Timestamp) -> bool {
     true
 }
 
-/// Ends the exchange at wall-clock time `now`. The cost of its answers was charged with their
-/// steps.
+/// Ends the exchange at wall-clock time `now`. The cost of the exchange's answers has already been
+/// charged with the steps.
 #[must_use]
 pub fn end(execution: &mut Execution, ended: Ended, now: Timestamp) -> Vec<Effect> {
     if execution.status.is_final() {

@@ -2,14 +2,14 @@
 //!
 //! Pure: takes the state, an event and the time; returns the new state and the effects. It reads no
 //! store and starts nothing: `engine` commits the durable effects together with the new state and
-//! only then performs the others. An event that no longer applies (a stale report, a second cancel)
-//! changes nothing and has no effects.
+//! only then performs the others. An event that no longer applies (a stale report, a second
+//! cancellation) changes nothing and has no effects.
 //!
 //! Timestamps are wall-clock times, kept in order within an execution. Due times are on the steady
 //! clock, which never goes back when the system clock is set back (`runtime::clock`).
 //!
 //! [`prediction`] tries a chain of models, [`workflow`] executes the steps of a plan in order,
-//! [`exchange`] begins and ends agent exchanges. All of them end in the same way.
+//! [`exchange`] begins and ends agent exchanges. All executions end in the same way.
 
 pub mod exchange;
 pub mod prediction;
@@ -30,8 +30,8 @@ pub enum Effect {
     Dequeue { lane: String },
     /// Durable: the execution is queued in this lane. The lane is notified after the commit.
     Enqueue { lane: String },
-    /// Durable: the execution is suspended until this time, in no lane. The timers are notified
-    /// after the commit.
+    /// Durable: the execution is suspended until this time and is in no lane. The timers are
+    /// notified after the commit.
     SetTimer { due: Timestamp },
     /// Durable: the execution is no longer suspended until this time.
     ClearTimer { due: Timestamp },
@@ -49,7 +49,7 @@ pub enum Effect {
     Ended,
 }
 
-/// Whether `effects` end the execution.
+/// Returns whether `effects` end the execution.
 #[must_use]
 pub fn is_final(effects: &[Effect]) -> bool {
     effects.contains(&Effect::Ended)
@@ -79,8 +79,8 @@ pub fn fail(execution: &mut Execution, fault: Fault, now: Timestamp) -> Vec<Effe
     finish(execution, Status::Error, now)
 }
 
-/// Fails an execution that must never run again, with neither this model nor the next one of its
-/// chain. A prediction's running attempt ends with it. `now` is the wall-clock time.
+/// Fails an execution that must never run again, neither with its current model nor with the next
+/// model of its chain. A prediction's running attempt ends with it. `now` is the wall-clock time.
 #[must_use]
 pub fn fail_permanently(execution: &mut Execution, fault: Fault, now: Timestamp) -> Vec<Effect> {
     if !execution.status.is_final() {
@@ -89,8 +89,8 @@ pub fn fail_permanently(execution: &mut Execution, fault: Fault, now: Timestamp)
     fail(execution, fault, now)
 }
 
-/// Puts a suspended execution back into its lane. No effects if it is not suspended, or if its
-/// suspension ends later than `now` on the steady clock.
+/// Puts a suspended execution back into its lane. Returns no effects if the execution is not
+/// suspended, or if its suspension ends later than `now` on the steady clock.
 #[must_use]
 pub fn wake(execution: &mut Execution, now: Timestamp) -> Vec<Effect> {
     let lane = execution.lane();

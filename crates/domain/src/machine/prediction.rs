@@ -1,5 +1,4 @@
-//! Predictions: each has a chain of models, of which the first that succeeds completes the
-//! execution.
+//! Predictions: each has a chain of models. The first model that succeeds completes the execution.
 
 use super::{Effect, finish};
 use crate::attempt::{Attempt, Failure, Outcome};
@@ -18,7 +17,8 @@ pub enum Event {
     Dispatched,
     /// The runner returned an output. `attempt` is the fencing token.
     Succeeded { attempt: u32, output: Payload, cost: Usd, logs: Option<String> },
-    /// The runner failed, timed out or panicked. `cost` is the cost that it reported nevertheless.
+    /// The runner failed, timed out or panicked. `cost` is the cost that the runner reported
+    /// despite the failure.
     Failed {
         attempt: u32,
         failure: Failure,
@@ -27,7 +27,7 @@ pub enum Event {
         /// The retry rule of the same model; `None` means no retry.
         retry: Option<Retry>,
     },
-    /// A cancel was requested.
+    /// Cancellation was requested.
     Cancelled,
 }
 
@@ -98,8 +98,8 @@ pub(super) fn fail_running_attempt(execution: &mut Execution, fault: &Fault, now
     execution.started_at.get_or_insert(now);
 }
 
-/// Begins the next attempt, or resumes the attempt that was running when the process died, under
-/// its old number.
+/// Begins the next attempt, or resumes the attempt that was running when the process died, with its
+/// old number.
 fn start(prediction: &mut Prediction, now: Timestamp) -> u32 {
     if let Some(running) = prediction.running() {
         return running.number;
@@ -110,8 +110,8 @@ fn start(prediction: &mut Prediction, now: Timestamp) -> u32 {
     number
 }
 
-/// Records the end of the running attempt. Returns false for a stale report: one whose `number` is
-/// not the running attempt's.
+/// Records the end of the running attempt. Returns false for a stale report, whose `number` is not
+/// that of the running attempt.
 fn close_attempt(
     prediction: &mut Prediction,
     number: u32,

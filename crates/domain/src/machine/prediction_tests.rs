@@ -1,5 +1,5 @@
 //! Random histories of the state machine: the invariants hold after every event, and every history
-//! can be brought to an end. The tests do not depend on the order of the tested code.
+//! can be brought to an end.
 
 use proptest::prelude::*;
 
@@ -33,7 +33,7 @@ enum Act {
         late_by: u32,
         class: ErrorClass,
         cost: i64,
-        /// Maximum attempts of the model.
+        /// Maximum number of attempts of the model.
         tries: u32,
     },
     /// A timer has come due.
@@ -43,7 +43,7 @@ enum Act {
     Crash,
 }
 
-/// Maximum attempts of a model.
+/// Maximum number of attempts of a model.
 const TRIES_MAX: u32 = 3;
 
 fn policy(tries: u32) -> Policy {
@@ -238,7 +238,7 @@ impl Machine {
         assert!(stamps.is_sorted(), "{stamps:?}");
     }
 
-    /// Dispatches and fails attempts until the execution ends, which it must.
+    /// Dispatches and fails attempts, and checks that the execution ends.
     fn ensure_liveness(&mut self) {
         for _ in 0..=self.prediction().chain.len() {
             self.act(&Act::Wake);
@@ -311,7 +311,7 @@ fn prediction_machine_tries_each_model_as_its_retry_rule_says() {
     assert_eq!(models, ["model-0", "model-0", "model-0", "model-1", "model-1"]);
     assert_eq!(machine.charges, [Usd::from_micros(5)], "once, for all attempts");
     assert_eq!(machine.announced, 1);
-    // A cancel ends the wait for the retry.
+    // Cancelling ends the wait for the retry.
     let mut machine = Machine::new(1, false);
     machine.act(&Act::Take);
     let class = ErrorClass::ProviderUnavailable;

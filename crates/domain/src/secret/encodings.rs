@@ -29,8 +29,8 @@ const URI: &AsciiSet = &COMPONENT
     .remove(b'$')
     .remove(b'#');
 
-/// Returns the encodings of `value` in base64, lists of bytes, URLs, JSON, HTML and host names, also
-/// of a value whose UTF-8 a program reads as Latin-1.
+/// Returns the encodings of `value` in base64, lists of bytes, URLs, JSON, HTML and host names,
+/// including those of the value's UTF-8 read as Latin-1.
 pub(super) fn of(value: &str) -> Vec<String> {
     let mut all = vec![value.to_lowercase(), value.to_uppercase()];
     all.extend(base64(value));
@@ -38,7 +38,7 @@ pub(super) fn of(value: &str) -> Vec<String> {
     for set in [UNRESERVED, COMPONENT, PATH, URI] {
         let encoded = utf8_percent_encode(value, set).to_string();
         for encoded in [lower_escapes(&encoded), encoded] {
-            // As part of a URL that is itself a parameter of another one.
+            // In a URL that is itself a parameter of another URL.
             all.push(encoded.replace('%', "%25"));
             all.push(encoded);
         }
@@ -65,7 +65,7 @@ fn bytes(value: &str) -> Vec<String> {
     all
 }
 
-/// Returns the value as part of JSON strings, of JSON inside of JSON strings, and of HTML.
+/// Returns the value as it appears in JSON strings, in JSON inside JSON strings, and in HTML.
 fn texts(value: &str) -> Vec<String> {
     let quoted = Value::from(value).to_string();
     let mut all = vec![quoted.get(1..quoted.len() - 1).unwrap_or_default().to_owned()];
@@ -105,7 +105,7 @@ fn lower_escapes(encoded: &str) -> String {
     text
 }
 
-/// The contents of a JSON string in ASCII.
+/// Returns the contents of a JSON string in ASCII.
 fn json(value: &str, is_slash_escaped: bool, is_html_safe: bool, is_upper: bool) -> String {
     let mut text = String::new();
     for c in value.chars() {
@@ -133,8 +133,9 @@ fn escape(text: &mut String, c: char, is_upper: bool) {
     }
 }
 
-/// Returns the base64 of the value alone, and the characters that are the same at any position in a
-/// longer input; the first and last characters also contain bits of the neighboring bytes.
+/// Returns the base64 of the value alone and, for each of its three alignments in a longer input,
+/// the base64 characters that depend only on the value. The first and last characters also contain
+/// bits of the neighboring bytes.
 fn base64(value: &str) -> Vec<String> {
     let mut all = Vec::new();
     for engine in [STANDARD_NO_PAD, URL_SAFE_NO_PAD] {

@@ -1,8 +1,8 @@
 //! Named secrets of an organization: their valid names and values, and the redaction of values in
 //! stored data.
 //!
-//! A value is resolved only into the request of an `http` step. The response is searched for the
-//! values that its request contained, so that an echo does not reveal them. Values shorter than
+//! A value is only used in the request of an `http` step. The response is searched for the values
+//! that its request contained, so that an echo does not reveal them. Values shorter than
 //! [`REDACTED_BYTES_MIN`] are not searched for, since they often occur by chance.
 
 use std::collections::HashMap;
@@ -30,7 +30,8 @@ pub const REDACTED_BYTES_MIN: usize = 6;
 /// only as plain text, in JSON and in forms.
 const ENCODED_BYTES_MAX: usize = 1024;
 /// Maximum total length of the values that one search looks for in all encodings, which take up to
-/// 300 times as much. Further values are treated like longer ones.
+/// 300 times as much memory. Values beyond this total are treated like values longer than
+/// [`ENCODED_BYTES_MAX`].
 const ENCODED_TOTAL_MAX: usize = 8 * 1024;
 
 /// A stored secret.
@@ -45,7 +46,7 @@ pub struct Secret {
     pub updated_at: Timestamp,
 }
 
-/// Whether a name is valid: 1 to 64 characters of `a-zA-Z0-9_-`.
+/// Returns whether a name is valid: 1 to 64 characters of `a-zA-Z0-9_-`.
 #[must_use]
 pub fn is_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= NAME_MAX && name.chars().all(is_root_char)
@@ -68,7 +69,7 @@ impl FromIterator<(String, String)> for Values {
 }
 
 impl Values {
-    /// The value of the secret with this name.
+    /// Returns the value of the secret with this name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str)
@@ -113,7 +114,7 @@ impl Redaction {
         }
     }
 
-    /// Whether there is nothing to search for.
+    /// Returns whether there is nothing to search for.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.hidden.is_empty()
@@ -135,7 +136,7 @@ impl Redaction {
         }
     }
 
-    /// `None` if there are too many strings for a single search.
+    /// Returns the search automaton; `None` if there are too many strings for a single search.
     fn finder(&self) -> Option<&AhoCorasick> {
         let build = || {
             // One string may contain another; the longest match wins.
@@ -177,7 +178,7 @@ impl Redaction {
         }
     }
 
-    /// [`Redaction::value`] for the fields of an object.
+    /// Masks every occurrence in the fields of an object as [`Redaction::value`] does.
     pub fn fields(&self, fields: &mut Map<String, Value>) {
         if fields.keys().any(|name| self.is_in(name)) {
             let named = std::mem::take(fields).into_iter();
@@ -265,8 +266,8 @@ mod tests {
                 "{echo}"
             );
         }
-        // As basic-auth credentials of various users: the first and last base64 characters also
-        // depend on the neighboring bytes.
+        // The secret is part of basic-auth credentials of various users: the first and last base64
+        // characters also depend on the neighboring bytes.
         for user in ["", "u", "us", "use", "user"] {
             use base64::Engine as _;
             let text =
@@ -274,7 +275,7 @@ mod tests {
             assert!(redaction.text(&text).contains(MASKED), "{text}");
         }
         assert_eq!(redaction.text("Pä/ss, an other text"), "Pä/ss, an other text");
-        // Beyond the total, values are still masked as they are.
+        // Values beyond the total are still masked as plain text.
         for number in 0..20 {
             redaction.add_secret(&format!("{number}{}", "x".repeat(1000)));
         }

@@ -24,7 +24,7 @@ pub const LOOK_UP_MAX: usize = 100;
 pub struct Trigger {
     /// The inputs by name. Numbers and booleans may be strings.
     pub parameters: Option<Map<String, Value>>,
-    /// The URL to notify when the execution ends. An empty string for none.
+    /// The URL to notify when the execution ends. An empty string means no webhook.
     #[schemars(length(max = URL_BYTES_MAX), transform = pattern::optional_web_url)]
     pub webhook_url: Option<String>,
     /// The secret that signs the webhook.
@@ -42,7 +42,7 @@ pub struct BulkTrigger {
     /// The inputs by name, one object for each execution.
     #[schemars(length(min = 1, max = TOGETHER_MAX))]
     pub parameters: Vec<Map<String, Value>>,
-    /// The URL to notify when each execution ends. An empty string for none.
+    /// The URL to notify when each execution ends. An empty string means no webhook.
     #[schemars(length(max = URL_BYTES_MAX), transform = pattern::optional_web_url)]
     pub webhook_url: Option<String>,
     /// The secret that signs the webhooks.

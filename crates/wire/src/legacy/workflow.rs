@@ -18,7 +18,7 @@ use orrery_domain::workflow::{self, DESCRIPTION_MAX, NAME_MAX, Status};
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "LegacyWorkflow")]
 pub struct Workflow {
-    /// A text that the client chose.
+    /// A string that the client chose.
     pub workspace_id: String,
     /// The name of the workflow.
     pub name: String,
@@ -76,9 +76,9 @@ pub struct Step {
     pub name: String,
     /// `1019Model`, or the type of a step that the legacy format does not have.
     pub r#type: String,
-    /// The slug of the model. Empty for a step that runs none.
+    /// The slug of the model. Empty for a step that runs no model.
     pub model_slug: String,
-    /// The version of the model. Empty for a step that runs none.
+    /// The version of the model. Empty for a step that runs no model.
     pub model_version: String,
     /// The step's parameters. Values may be references to inputs.
     #[schemars(with = "Map<String, Value>")]
@@ -93,7 +93,7 @@ pub struct Edge {
     pub id: String,
     /// The step that is referred to.
     pub source: String,
-    /// The step that refers to the other.
+    /// The step that refers to `source`.
     pub target: String,
     /// Always `default`.
     #[schemars(extend("const" = "default"))]

@@ -24,7 +24,7 @@ pub struct Answer {
     pub content: Vec<Block>,
     /// Why the answer ended. Null at the start of a stream.
     pub stop_reason: Option<StopReason>,
-    /// The stop sequence at which the answer ended, if the model's server names it.
+    /// The stop sequence at which the answer ended, if the model's server reports it.
     pub stop_sequence: Option<String>,
     /// The tokens of the call, and their cost.
     pub usage: Usage,
@@ -40,7 +40,7 @@ pub enum Block {
         /// The text.
         text: String,
     },
-    /// A call of a tool.
+    /// A tool call.
     ToolUse {
         /// The ID of the call.
         id: String,
@@ -53,7 +53,8 @@ pub enum Block {
     Thinking {
         /// The text of the reasoning.
         thinking: String,
-        /// To be returned with the block: the field in which the model expects its reasoning.
+        /// The name of the field in which the model expects its reasoning. Clients return it with
+        /// the block.
         signature: String,
     },
 }
@@ -87,7 +88,7 @@ pub struct Usage {
     pub cost: Option<f64>,
 }
 
-/// The data of an event of a streamed answer.
+/// The data of an event in a streamed answer.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[schemars(rename = "MessageStreamEvent")]
@@ -125,9 +126,9 @@ pub enum Event {
     },
     /// The last event.
     MessageStop,
-    /// Sent during silence.
+    /// Sent while there are no other events.
     Ping,
-    /// The stream broke. It is the last event.
+    /// The stream failed. This is the last event.
     Error {
         /// The details of the error.
         error: ErrorBody,
@@ -163,7 +164,7 @@ pub enum Delta {
         /// The text.
         text: String,
     },
-    /// A part of the arguments of a tool call.
+    /// A part of a tool call's arguments.
     InputJsonDelta {
         /// A part of the JSON text.
         partial_json: String,
@@ -173,7 +174,7 @@ pub enum Delta {
         /// The text.
         thinking: String,
     },
-    /// The signature of a block of reasoning.
+    /// The signature of a reasoning block.
     SignatureDelta {
         /// The signature.
         signature: String,
@@ -186,15 +187,15 @@ pub enum Delta {
 pub struct MessageEnd {
     /// Why the answer ended.
     pub stop_reason: StopReason,
-    /// The stop sequence at which the answer ended, if the model's server names it.
+    /// The stop sequence at which the answer ended, if the model's server reports it.
     pub stop_sequence: Option<String>,
 }
 
-/// The number of tokens of a prompt.
+/// The number of tokens in a prompt.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "MessageTokens")]
 pub struct TokenCount {
-    /// The number of tokens of the prompt.
+    /// The number of tokens in the prompt.
     pub input_tokens: u64,
 }
 

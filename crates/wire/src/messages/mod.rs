@@ -1,8 +1,8 @@
 //! Messages in Anthropic's format: the request, the answer, the events of a stream, and the error
 //! body. The list of models is in [`models`].
 //!
-//! Each role has its own blocks, so that a block in the wrong place is rejected with the names of
-//! the right ones. Blocks may have fields that are not listed here, such as `cache_control`.
+//! Each role has its own blocks, so that the error for a block in the wrong role lists the valid
+//! blocks. Blocks may have fields that are not listed here, such as `cache_control`.
 
 pub mod answer;
 pub mod models;
@@ -32,11 +32,11 @@ pub const TOOLS_MAX: usize = 1024;
     })
 )]
 pub struct CreateRequest {
-    /// The slug of a local chat model, an alias of the configuration, or a model ID of the
+    /// The slug of a local chat model, an alias from the configuration, or a model ID of the
     /// upstream.
     #[schemars(length(max = MODEL_CHARS_MAX), transform = pattern::name)]
     pub model: String,
-    /// The maximum number of tokens of the answer.
+    /// The maximum number of tokens in the answer.
     #[schemars(range(min = 1, max = u32::MAX))]
     pub max_tokens: u64,
     /// The conversation, oldest message first.
@@ -67,24 +67,24 @@ pub struct CreateRequest {
     /// Whether the model reasons before it answers. Without it, the answer has no `thinking`
     /// blocks.
     pub thinking: Option<Thinking>,
-    /// The form of the answer, and the effort of its reasoning.
+    /// The format of the answer, and the reasoning effort.
     pub output_config: Option<OutputConfig>,
-    /// The older place of `output_config.format`.
+    /// The former name of `output_config.format`.
     pub output_format: Option<OutputFormat>,
-    /// Accepted and ignored: the servers of models cache prompts by themselves.
+    /// Accepted and ignored: model servers cache prompts automatically.
     pub cache_control: Option<Map<String, Value>>,
     /// Accepted and ignored.
     pub service_tier: Option<String>,
 }
 
-/// A prompt whose tokens to count. Its fields are those of a message to create.
+/// A prompt whose tokens to count. It has the same fields as a message to create.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(
     rename = "MessageTokensRequest",
     example = json!({"model": "llama-3", "messages": [{"role": "user", "content": "Say hello."}]})
 )]
 pub struct CountRequest {
-    /// The slug of a local chat model, an alias of the configuration, or a model ID of the
+    /// The slug of a local chat model, an alias from the configuration, or a model ID of the
     /// upstream.
     #[schemars(length(max = MODEL_CHARS_MAX), transform = pattern::name)]
     pub model: String,
@@ -100,9 +100,9 @@ pub struct CountRequest {
     pub tool_choice: Option<ToolChoice>,
     /// Whether the model reasons before it answers.
     pub thinking: Option<Thinking>,
-    /// The form of the answer, and the effort of its reasoning.
+    /// The format of the answer, and the reasoning effort.
     pub output_config: Option<OutputConfig>,
-    /// The older place of `output_config.format`.
+    /// The former name of `output_config.format`.
     pub output_format: Option<OutputFormat>,
     /// Accepted and ignored.
     pub cache_control: Option<Map<String, Value>>,
@@ -113,12 +113,12 @@ pub struct CountRequest {
 #[serde(tag = "role", rename_all = "snake_case")]
 #[schemars(rename = "MessageInput")]
 pub enum InputMessage {
-    /// A message of the user, or the results of tools.
+    /// A message from the user, or the results of tools.
     User {
         /// The content, as text or as blocks.
         content: UserContent,
     },
-    /// An earlier answer of the model.
+    /// An earlier answer from the model.
     Assistant {
         /// The content, as text or as blocks.
         content: AssistantContent,
@@ -158,7 +158,7 @@ pub enum UserBlock {
         /// Where the image is.
         source: ImageSource,
     },
-    /// A document of text.
+    /// A text document.
     Document {
         /// The text of the document.
         source: DocumentSource,
@@ -166,7 +166,7 @@ pub enum UserBlock {
         title: Option<String>,
         /// What the model should know about the document.
         context: Option<String>,
-        /// Whether the answer cites the document, which is not supported.
+        /// Whether the answer cites the document. Citations are not supported.
         citations: Option<Citations>,
     },
     /// The result of a tool that the model called.
@@ -190,7 +190,7 @@ pub enum AssistantBlock {
         /// The text.
         text: String,
     },
-    /// A call of a tool.
+    /// A tool call.
     ToolUse {
         /// The ID of the call.
         id: String,
@@ -239,14 +239,14 @@ pub enum PlainBlock {
 #[serde(tag = "type", rename_all = "snake_case")]
 #[schemars(rename = "MessageImageSource")]
 pub enum ImageSource {
-    /// In the request.
+    /// An image in the request.
     Base64 {
         /// The type of the image.
         media_type: ImageType,
         /// The image in base64.
         data: String,
     },
-    /// On a web server, from which the model's server loads it.
+    /// An image on a web server, from which the model's server loads it.
     Url {
         /// The address.
         url: String,
@@ -285,7 +285,7 @@ impl ImageType {
 #[serde(tag = "type", rename_all = "snake_case")]
 #[schemars(rename = "MessageDocumentSource")]
 pub enum DocumentSource {
-    /// A document of plain text.
+    /// Plain text.
     Text {
         /// The text.
         data: String,
@@ -331,7 +331,7 @@ pub enum SystemBlock {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "MessageTool")]
 pub struct Tool {
-    /// Only `custom`, which is the default: tools that Anthropic's servers run do not exist here.
+    /// Only `custom`, which is the default. Tools that Anthropic's servers run are not available.
     #[serde(rename = "type")]
     pub kind: Option<ToolKind>,
     /// The name of the function.
@@ -392,8 +392,8 @@ pub struct Metadata {
 #[serde(tag = "type", rename_all = "snake_case")]
 #[schemars(rename = "MessageThinking")]
 pub enum Thinking {
-    /// It reasons. The budget selects the effort: below 4096 `low`, below 16,384 `medium`, else
-    /// `high`.
+    /// The model reasons. The budget selects the effort: below 4096 `low`, below 16,384 `medium`,
+    /// else `high`.
     Enabled {
         /// The number of tokens for reasoning.
         #[schemars(range(min = 1, max = u32::MAX))]
@@ -401,12 +401,12 @@ pub enum Thinking {
         /// `omitted` leaves the reasoning out of the answer.
         display: Option<ThinkingDisplay>,
     },
-    /// It reasons as much as it needs, with the effort of `output_config`.
+    /// The model reasons as much as it needs, with the effort of `output_config`.
     Adaptive {
         /// `omitted` leaves the reasoning out of the answer.
         display: Option<ThinkingDisplay>,
     },
-    /// It does not reason, if the model allows this.
+    /// The model does not reason, if it allows this.
     Disabled {},
 }
 
@@ -419,13 +419,13 @@ pub enum ThinkingDisplay {
     Omitted,
 }
 
-/// The form of the answer, and the effort of its reasoning.
+/// The format of the answer, and the reasoning effort.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "MessageOutputConfig")]
 pub struct OutputConfig {
     /// The effort of the reasoning, if `thinking` is on. Levels above `high` count as `high`.
     pub effort: Option<Effort>,
-    /// The form of the answer.
+    /// The format of the answer.
     pub format: Option<OutputFormat>,
 }
 
@@ -441,7 +441,7 @@ pub enum Effort {
     Max,
 }
 
-/// The form of the answer.
+/// The format of the answer.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[schemars(rename = "MessageOutputFormat")]

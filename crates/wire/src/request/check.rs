@@ -54,7 +54,7 @@ fn allows_null(schema: &Value) -> bool {
     is_any || kinds(schema).contains(&"null") || of_options("anyOf") || of_options("oneOf")
 }
 
-/// Returns the types that a schema allows; none if it allows all.
+/// Returns the types that a schema allows; an empty list if it allows all types.
 fn kinds(schema: &Value) -> Vec<&str> {
     match schema.get("type") {
         Some(Value::String(kind)) => vec![kind],
@@ -63,7 +63,7 @@ fn kinds(schema: &Value) -> Vec<&str> {
     }
 }
 
-/// Whether the value has a type that the schema allows.
+/// Returns whether the value has a type that the schema allows.
 fn accepts_kind(schema: &Value, value: &Value) -> bool {
     kinds(schema).iter().any(|kind| match value {
         Value::Null => *kind == "null",
@@ -128,7 +128,7 @@ fn one_of(place: &Place<'_>, values: &[Value]) -> Mismatch {
     Mismatch::invalid(place, format!("must be one of {}", words.join(", ")))
 }
 
-/// Checks a value of which one of several schemas must hold.
+/// Checks a value that must match one of several schemas.
 fn check_options(options: &[Value], value: &mut Value, place: &Place<'_>) -> Result<(), Mismatch> {
     let tag = options.iter().find_map(tag_of).map(|(name, _)| name.as_str());
     if let (Some(tag), Value::Object(fields)) = (tag, &*value) {
@@ -145,7 +145,7 @@ fn check_options(options: &[Value], value: &mut Value, place: &Place<'_>) -> Res
         let has_tag = tag_of(option).is_none_or(|(name, tag)| given(name) == Some(tag));
         kinds(option).is_empty() || (accepts_kind(option, value) && has_tag)
     };
-    // Of several kinds of arrays, the first item tells which one is meant.
+    // If several alternatives are arrays, the first item shows which alternative is meant.
     let has_item = |option: &&&Value| {
         let item = value.get(0);
         item.zip(option.get("items")).is_none_or(|(item, of_item)| accepts_kind(of_item, item))
@@ -165,7 +165,7 @@ fn check_options(options: &[Value], value: &mut Value, place: &Place<'_>) -> Res
             Err(mismatch) => mismatches.push(mismatch),
         }
     }
-    // The alternative that matches furthest is probably the one that was meant.
+    // The intended alternative is probably the one whose mismatch has the longest path.
     let furthest = mismatches
         .into_iter()
         .reduce(|best, next| if next.path.len() > best.path.len() { next } else { best });
@@ -302,7 +302,7 @@ fn check_fields(
     for (name, value) in fields.iter_mut().filter(|(name, _)| !is_known(name)) {
         if let Some(of_name) = schema.get("propertyNames") {
             let of_names = |mismatch: Mismatch| Mismatch {
-                message: format!("must have names that each {}", mismatch.message),
+                message: format!("must have field names that each {}", mismatch.message),
                 ..Mismatch::invalid(place, "")
             };
             check(of_name, &mut Value::from(name.as_str()), place).map_err(of_names)?;
@@ -312,7 +312,7 @@ fn check_fields(
     Ok(())
 }
 
-/// Checks the number of fields of an object that may have any names.
+/// Checks the number of fields in an object whose fields may have any names.
 fn check_count(schema: &Value, count: usize, place: &Place<'_>) -> Result<(), Mismatch> {
     let least = limit(schema, "minProperties").unwrap_or(0);
     let most = limit(schema, "maxProperties").unwrap_or(usize::MAX);

@@ -1,4 +1,4 @@
-//! Why a body does not match its schema: the place, and a sentence that names it.
+//! Explains why a body does not match its schema: the position, and a sentence that names it.
 
 use std::fmt;
 
@@ -55,7 +55,8 @@ impl From<Mismatch> for InvalidRequest {
 }
 
 impl Mismatch {
-    /// Returns the error of an OpenAI-compatible request, which names only the field of the request.
+    /// Returns the error for an OpenAI-compatible request, in which `param` is only the top-level
+    /// field of the path.
     #[must_use]
     pub fn of_field(self) -> InvalidRequest {
         let field = self.path.split(['.', '[']).next().map(|field| field.to_owned().into());
@@ -93,7 +94,7 @@ impl Mismatch {
     }
 }
 
-/// A place in a body.
+/// A position in a body.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Place<'a> {
     Root,

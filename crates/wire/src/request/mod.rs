@@ -1,9 +1,9 @@
-//! Reads requests. The JSON Schema of a request's type is what the OpenAPI documents publish, and
-//! [`read`] checks each body against the same schema before it converts it. So a limit is stated
-//! once, at its field, and a body is accepted exactly if the published schema allows it.
+//! Reads requests. The OpenAPI documents publish the JSON Schema of a request's type, and [`read`]
+//! checks each body against the same schema before it converts the body. So a limit is stated once,
+//! at its field, and a body is accepted exactly if the published schema allows it.
 //!
-//! An absent field and a null field are the same, and a whole number may be written as `2.0`. The
-//! keywords that are understood are those that the types of this crate use.
+//! An absent field and a null field are equivalent, and a whole number may be written as `2.0`.
+//! Only the schema keywords that the types in this crate use are supported.
 
 mod check;
 mod mismatch;
@@ -21,7 +21,7 @@ use serde_json::Value;
 use self::mismatch::Place;
 pub use self::mismatch::{Mismatch, MismatchKind};
 
-/// The keyword of a field whose value is checked by another part of the service.
+/// The schema keyword that marks a field whose value another part of the service checks.
 pub const CHECKED_ELSEWHERE: &str = "x-checked-by";
 
 /// The schemas of requests, by their types.

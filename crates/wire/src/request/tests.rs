@@ -1,4 +1,4 @@
-//! Sentences about bodies that do not match their schemas.
+//! Tests the messages about bodies that do not match their schemas.
 
 use serde::Deserialize;
 use serde_json::json;

@@ -113,7 +113,7 @@ fn definition_of(shapes: &[Shape]) -> Value {
 }
 
 /// Simulates a plan: `choose` picks the next step among those that may start. A leaf step ends at
-/// once, any other step when all steps inside it have ended.
+/// once; any other step ends when all steps inside it have ended.
 fn run(plan: &Plan, mut choose: impl FnMut(usize) -> usize) {
     let mut started = HashSet::new();
     let mut done = HashSet::new();

@@ -14,7 +14,7 @@ mod named_secrets;
 mod targets;
 mod waits;
 
-/// The model catalog of these tests.
+/// Returns the model catalog of these tests.
 fn exists(model: &str) -> bool {
     ["caption", "openai/draw", "upscale"].contains(&model)
 }
@@ -33,7 +33,7 @@ fn plan_of(steps: Value) -> Plan {
     plan(&json!({"steps": steps}))
 }
 
-/// All problems, one per line.
+/// Returns all problems, one per line.
 #[track_caller]
 fn problems(definition: &Value) -> String {
     let error = match compile(definition) {
@@ -49,7 +49,7 @@ fn problems_of(steps: Value) -> String {
     problems(&json!({"steps": steps}))
 }
 
-/// A readable form of a plan: each step with its block and dependencies.
+/// Returns a readable form of a plan: each step with its block and dependencies.
 fn outline(plan: &Plan) -> String {
     let mut text = String::new();
     for step in plan.steps() {
@@ -72,7 +72,7 @@ fn outline(plan: &Plan) -> String {
     text
 }
 
-/// A model step whose prompt contains a reference.
+/// Returns a model step whose prompt contains a reference.
 fn model(id: &str, prompt: &str) -> Value {
     json!({"step_id": id, "type": "model", "model": "caption", "params": {"prompt": prompt}})
 }
@@ -461,7 +461,7 @@ fn definition_http_steps_are_validated_strictly() {
     insta::assert_snapshot!(said);
 }
 
-/// The HTTP step `a` with additional fields.
+/// Returns the HTTP step `a` with additional fields.
 fn http_step(fields: &Value) -> (Step, Http) {
     let mut step = http("a");
     step.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());

@@ -70,5 +70,5 @@ fn definition_limits_number_of_secrets() {
     let most = json!({"steps": headers(SECRETS_MAX)});
     assert_eq!(Plan::compile(Some(&most), &|_| true).unwrap().secrets().len(), SECRETS_MAX);
     let said = problems_of(headers(SECRETS_MAX + 1));
-    assert!(said.contains("is one secret too many: a definition uses at most 50"), "{said}");
+    assert!(said.contains("exceeds the limit of 50 secrets per definition"), "{said}");
 }

@@ -1,4 +1,4 @@
-//! The targets of HTTP steps.
+//! Tests which URLs HTTP steps may have.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! The end of a `wait` step.
+//! Tests when a `wait` step ends.
 
 use std::borrow::Cow;
 

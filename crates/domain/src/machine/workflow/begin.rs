@@ -90,8 +90,8 @@ impl Change<'_> {
     pub(super) fn dispatched(&mut self) {
         self.execution.status = Status::Processing;
         if self.execution.started_at.is_none() {
-            // If steps are stored, the process has died since the start. Steps copied by a redrive
-            // do not count, since they began before the start.
+            // If steps are stored, the process has died since the execution started. Steps copied
+            // by a redrive do not count, because they began before this execution.
             let is_redrive =
                 self.execution.workflow().is_some_and(|run| run.redriven_from.is_some());
             let begun = self.progress.steps.values().map(|step| step.started_at);
@@ -127,7 +127,7 @@ impl Change<'_> {
         self.progress.unfinished.contains(instance)
     }
 
-    /// The frame that contains a step.
+    /// Returns the frame that contains a step.
     pub(super) fn frame_of(&self, instance: &Instance) -> Frame {
         let plan = &self.progress.plan;
         let Some(parent) = plan.at(instance.step).and_then(|step| step.parent) else {
@@ -143,7 +143,7 @@ impl Change<'_> {
         Frame { owner: Some(Instance { step: parent.step, items }), number }
     }
 
-    /// The steps of a frame, as instances.
+    /// Returns the steps of a frame, as instances.
     pub(super) fn instances(&self, frame: &Frame) -> Vec<Instance> {
         let plan = &self.progress.plan;
         let Some(owner) = &frame.owner else {
@@ -227,8 +227,8 @@ impl Change<'_> {
         }
         if let Some(due) = step.due {
             self.effects.push(Effect::SetTimer { instance: instance.clone(), until: due });
-            // The timer drives the end of the wait or the next attempt; a running child needs no
-            // new start.
+            // The timer drives the end of the wait or the next attempt; a running child is not
+            // started again.
             if !is_container && step.running().is_none() {
                 return;
             }
@@ -250,7 +250,7 @@ impl Change<'_> {
     }
 
     /// Begins the next attempt, or resumes the attempt that was in flight when the process died,
-    /// under its old number.
+    /// with its old number.
     pub(super) fn begin_attempt(&mut self, instance: &Instance) {
         let plan = Arc::clone(&self.progress.plan);
         let now = self.now.wall;

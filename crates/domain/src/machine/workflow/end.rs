@@ -25,7 +25,7 @@ impl Change<'_> {
         self.start_dependents(instance);
     }
 
-    /// Fails a step permanently, and with it the step that contains it.
+    /// Fails a step permanently, and also the step that contains it.
     pub(super) fn fail(&mut self, instance: &Instance, mut fault: Fault) {
         let plan = Arc::clone(&self.progress.plan);
         let Some(planned) = plan.at(instance.step) else { return };
@@ -83,7 +83,7 @@ impl Change<'_> {
         }
     }
 
-    /// Cancels everything in flight inside a step, or in the whole execution.
+    /// Cancels everything in flight inside a step, or in the entire execution.
     pub(super) fn cancel_within(&mut self, around: Option<&Instance>) {
         let plan = Arc::clone(&self.progress.plan);
         let now = self.now.wall;

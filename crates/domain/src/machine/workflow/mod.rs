@@ -1,9 +1,9 @@
-//! Workflows: executes the steps of a plan, each when its dependencies have ended.
+//! Workflows: executes each step of a plan when its dependencies have ended.
 //!
 //! [`StepProgress`] is the state of an execution's steps. Only ended steps must survive the
-//! process: the plan and the ended steps determine the next steps, so a restored progress continues
-//! after them. The state machine decides when a step is ready and how its end affects the others;
-//! resolved references and the results of runs arrive as events.
+//! process: the plan and the ended steps determine the next steps, so a restored execution
+//! continues with the next steps. The state machine decides when a step is ready and how its end
+//! affects the others; resolved references and the results of runs arrive as events.
 //!
 //! A step that fails permanently fails the step that contains it, up to the execution, unless the
 //! step (or an enclosing step) has `continue_on_error`. Other steps in flight inside the failed
@@ -28,7 +28,7 @@ use crate::payload::Payload;
 use crate::step::{self, EventSource, HttpResponse, Instance, Step};
 use crate::time::{Now, Timestamp};
 
-/// Maximum items of a `map`.
+/// Maximum number of items in a `map`.
 pub const ITEMS_MAX: u32 = 10_000;
 
 /// An event of a workflow execution.
@@ -43,13 +43,13 @@ pub enum Event {
     Started { instance: Instance, attempt: u32 },
     /// The attempt returned an output. `attempt` is the fencing token.
     Succeeded { instance: Instance, attempt: u32, success: Success },
-    /// The attempt failed. `cost` is the cost that it reported nevertheless.
+    /// The attempt failed. `cost` is the cost that it reported despite the failure.
     Failed { instance: Instance, attempt: u32, fault: Fault, cost: Usd, logs: Option<String> },
     /// The condition of a `choice` has been evaluated.
     Decided { instance: Instance, met: bool },
     /// The items of a `map` have been resolved.
     MapOpened { instance: Instance, items: u32 },
-    /// The end of a `wait` has been resolved.
+    /// The end time of a `wait` has been resolved.
     WaitUntil { instance: Instance, until: Timestamp },
     /// The event that a `wait` step waits for has arrived.
     Answered { instance: Instance, output: Payload, source: EventSource },
@@ -57,7 +57,7 @@ pub enum Event {
     ChildStarted { instance: Instance, attempt: u32, child: ExecutionId },
     /// The result of a `pass` has been resolved.
     ResultReady { instance: Instance, output: Payload },
-    /// The output of one item of a `map` (with `item`), or of a whole container step, has been
+    /// The output of one item of a `map` (with `item`), or of an entire container step, has been
     /// built.
     Joined { instance: Instance, item: Option<u32>, output: Payload },
     /// A step other than a model or HTTP step failed permanently.
@@ -68,7 +68,7 @@ pub enum Event {
     OutputResolved { output: Result<Payload, Fault> },
     /// The execution has reached the maximum running time of a workflow.
     TimedOut { cause: String },
-    /// A cancel was requested.
+    /// Cancellation was requested.
     Cancelled,
     /// Nothing is running or due soon: the execution is suspended and releases its permit. `ran_ms`
     /// is its total running time.
@@ -98,10 +98,10 @@ pub struct Success {
 pub enum Effect {
     /// An effect on the execution as a whole.
     Execution(ExecutionEffect),
-    /// Durable: a model step has ended, and is written as a prediction of its own.
+    /// Durable: a model step has ended, and is written as a separate prediction.
     Publish { instance: Instance },
-    /// Resolve the step's references, then run the step or report its result. An attempt must wait
-    /// for the commit of everything before it.
+    /// Resolve the step's references, then run the step or report its result. An attempt must not
+    /// start until all earlier changes are committed.
     Begin { instance: Instance, attempt: u32 },
     /// Durable: the child of the step is created.
     CreateChild { instance: Instance },
@@ -197,30 +197,30 @@ impl StepProgress {
         }
     }
 
-    /// The plan of the execution.
+    /// Returns the plan of the execution.
     #[must_use]
     pub const fn plan(&self) -> &Arc<Plan> {
         &self.plan
     }
 
-    /// The state of a step that has begun.
+    /// Returns the state of a step that has begun.
     #[must_use]
     pub fn step(&self, instance: &Instance) -> Option<&Step> {
         self.steps.get(instance)
     }
 
-    /// All steps that have begun, except the steps of joined map items.
+    /// Returns all steps that have begun, except the steps of joined map items.
     pub fn steps(&self) -> impl Iterator<Item = (&Instance, &Step)> {
         self.steps.iter()
     }
 
-    /// The steps that have begun and not ended.
+    /// Returns the steps that have begun and not ended.
     pub fn unfinished(&self) -> impl Iterator<Item = (&Instance, &Step)> {
         self.unfinished.iter().filter_map(|instance| Some((instance, self.steps.get(instance)?)))
     }
 
-    /// The outputs of the items of an open `map`, in order; `None` for items that have not been
-    /// joined.
+    /// Returns the outputs of the items of an open `map`, in order; `None` for items that have not
+    /// been joined.
     #[must_use]
     pub fn items(&self, map: &Instance) -> Option<&[Option<Payload>]> {
         match self.containers.get(map)? {
@@ -229,20 +229,20 @@ impl StepProgress {
         }
     }
 
-    /// Whether a change must be durable before another run starts.
+    /// Returns whether a change must be durable before another run starts.
     #[must_use]
     pub const fn must_commit(&self) -> bool {
         self.is_pressing
     }
 
-    /// Whether the execution has been resumed since the last [`Event::Continued`].
+    /// Returns whether the execution has been resumed since the last [`Event::Continued`].
     #[must_use]
     pub const fn is_resumed(&self) -> bool {
         self.is_resumed
     }
 
-    /// The steps that changed since [`StepProgress::forget_changed`], which belong in the next
-    /// commit.
+    /// Returns the steps that changed since [`StepProgress::forget_changed`], which belong in the
+    /// next commit.
     pub fn changed(&self) -> impl Iterator<Item = (&Instance, &Step)> {
         self.changed.iter().filter_map(|instance| Some((instance, self.steps.get(instance)?)))
     }
@@ -274,8 +274,8 @@ impl StepProgress {
     }
 }
 
-/// Whether a redrive can reuse an ended step: the step completed, was skipped, or failed with its
-/// failure tolerated.
+/// Returns whether a redrive can reuse an ended step: the step completed, was skipped, or failed
+/// with its failure tolerated.
 #[must_use]
 pub fn is_reusable(plan: &Plan, instance: &Instance, step: &Step) -> bool {
     match step.status {
@@ -301,12 +301,12 @@ pub fn shift_due(kind: &Kind, step: &mut Step, by: Duration) -> bool {
     true
 }
 
-/// Whether a step has ended.
+/// Returns whether a step has ended.
 fn has_ended(progress: &StepProgress, instance: &Instance) -> bool {
     progress.steps.get(instance).is_some_and(|step| step.status.is_final())
 }
 
-/// Whether `step` is inside `around`, at any depth.
+/// Returns whether `step` is inside `around`, at any depth.
 fn is_part_of(plan: &Plan, step: StepIndex, around: StepIndex) -> bool {
     let mut parent = plan.at(step).and_then(|step| step.parent);
     while let Some(above) = parent {

@@ -1,5 +1,5 @@
 //! Random histories of random plans: the invariants hold after every event, every history ends, and
-//! crashes on the way do not change the outcome.
+//! crashes in between do not change the outcome.
 
 mod answers;
 mod plans;
@@ -18,7 +18,7 @@ use crate::classify::ErrorClass;
 use crate::execution::{Source, Status, Work, WorkflowRun};
 use crate::machine;
 
-/// A random but reproducible decision about a step.
+/// Makes a random but reproducible decision about a step.
 fn fate(seed: u64, what: &str, instance: &Instance, attempt: u32) -> u64 {
     let mut hasher = DefaultHasher::new();
     (seed, what, instance, attempt).hash(&mut hasher);
@@ -90,7 +90,7 @@ impl Machine {
         machine
     }
 
-    /// A redrive of an execution that has failed or was cancelled.
+    /// Creates a redrive of an execution that has failed or was cancelled.
     fn redriven(failed: &Self) -> Self {
         let kept = failed.disk.iter().filter(|(at, step)| is_reusable(&failed.plan, at, step));
         let kept = kept.map(|(at, step)| (at.clone(), Step { cost: Usd::ZERO, ..step.clone() }));
@@ -659,7 +659,7 @@ proptest! {
         }
     }
 
-    /// If it is suspended during a wait and woken, it continues as if it had stayed in memory.
+    /// An execution that was suspended during a wait continues as if it had stayed in memory.
     #[test]
     fn workflow_machine_is_suspended_and_resumed(
         seed: u64,
