@@ -1,8 +1,9 @@
-//! Passes build information to the binary: commit and date, features, target. It runs no code of
-//! the project and writes no files.
+//! Passes build information to the binary: commit and date, features, target. It runs no project
+//! code and writes no files.
 //!
-//! The commit comes from `ORRERY_COMMIT`, for builds from an archive, or, in an optimized build,
-//! from git. An unoptimized build has no commit, so that a new commit does not rebuild everything.
+//! The commit comes from `ORRERY_COMMIT` (for builds from an archive) or, in an optimized build,
+//! from git. An unoptimized build contains no commit, because otherwise every new commit would
+//! cause a complete rebuild.
 
 use std::env;
 use std::path::Path;
@@ -21,15 +22,15 @@ fn main() {
     println!("cargo::rustc-env=ORRERY_BUILD={}", parts.join(", "));
 }
 
-/// Returns the commit that is checked out, such as `0123456789 2026-11-23`; `None` in an archive,
-/// even if it was unpacked inside another repository.
+/// Returns the hash and date of the checked-out commit, such as `0123456789 2026-11-23`. Returns
+/// `None` for a source archive, even if it was unpacked inside another repository.
 fn of_git() -> Option<String> {
     let this_crate = env::var("CARGO_MANIFEST_DIR").ok()?;
     let root = Path::new(&this_crate).ancestors().nth(2)?;
     if Path::new(&git(&["rev-parse", "--show-toplevel"])?) != root {
         return None;
     }
-    // Every commit and every checkout writes these files.
+    // Git writes these files at every commit and every checkout.
     for file in ["HEAD", "logs/HEAD"] {
         let path = git(&["rev-parse", "--git-path", file])?;
         // Cargo would treat a missing file as changed in every build.

@@ -314,7 +314,7 @@ async fn agent_reports_progress_of_server_tool() {
     let task = open.headers()["x-task-id"].to_str().unwrap().to_owned();
     until(&mut open, r#""message":"a quarter","percent":25"#).await;
     server.end_slow();
-    until(&mut open, r#""message":"sh__greet is at work","percent":null"#).await;
+    until(&mut open, r#""message":"sh__greet is running","percent":null"#).await;
     std::fs::write(folder.path().join("go"), "").unwrap();
     until(&mut open, "[DONE]").await;
     assert_eq!(results(&up), ["at last", "reported"]);

@@ -93,7 +93,7 @@ export interface paths {
         };
         /**
          * Get the JSON Schema of a kind of file, for editors
-         * @description Returns the schema of files of workflows, manifests of models, the configuration, or files of `orrery apply`. Editors complete and check these files with it. Needs no key.
+         * @description Returns the JSON Schema of a kind of file: workflow files, model manifests, the configuration, or files for `orrery apply`. Editors complete and check these files with it. Needs no key.
          */
         get: operations["get_schema"];
         put?: never;
@@ -391,7 +391,7 @@ export interface paths {
         get: operations["get_version"];
         /**
          * Create or update a version and make it the latest
-         * @description Creates or replaces the version and makes it the latest. The definition is checked as in the creation of a workflow. With `If-Match`, the change is made only if nobody has changed the version since (for a new version: the latest version); otherwise the response is 412. A locked version or workflow returns 403.
+         * @description Creates or replaces the version and makes it the latest. The definition is checked in the same way as when a workflow is created. With `If-Match`, the change is made only if nobody has changed the version since (for a new version: the latest version); otherwise the response is 412. A locked version or workflow returns 403.
          */
         put: operations["put_version"];
         post?: never;
@@ -436,7 +436,7 @@ export interface paths {
         put?: never;
         /**
          * Schedule a workflow
-         * @description Creates a schedule that starts the workflow by a cron pattern in a time zone. The inputs are validated now and at each firing. Each firing is decided once, also across a crash; `overlap` determines what happens if the previous execution has not ended, and `catch_up_seconds` how late a firing may run. An organization has at most 1000 schedules; one more returns 409. Send an `Idempotency-Key` to retry safely.
+         * @description Creates a schedule that starts the workflow by a cron pattern in a time zone. The inputs are validated now and at each firing. Each firing is decided exactly once, even after a crash; `overlap` determines what happens if the previous execution has not ended, and `catch_up_seconds` how late a firing may run. An organization has at most 1000 schedules; one more returns 409. Send an `Idempotency-Key` to retry safely.
          */
         post: operations["create_workflow_schedule"];
         delete?: never;
@@ -624,7 +624,7 @@ export interface paths {
         put?: never;
         /**
          * Cancel a bulk job without undoing its completed actions
-         * @description Ends the job; what it has done is not undone. Cancelling a job that has ended changes nothing and returns 200.
+         * @description Cancels the job; completed actions are not undone. Cancelling a job that has ended changes nothing and returns 200.
          */
         post: operations["cancel_bulk_job"];
         delete?: never;
@@ -702,13 +702,13 @@ export interface paths {
         };
         /**
          * Show a page with a form to answer a waiting step
-         * @description Returns an HTML page with a form for the event's fields, for the person who opens the step's `resume_url`. The page sends its form to `POST` on the same path. An event that can no longer be answered is shown as such.
+         * @description Returns an HTML page with a form for the event's fields, for the person who opens the step's `resume_url`. The page sends its form to `POST` on the same path. If the event can no longer be answered, the page says so.
          */
         get: operations["event_page"];
         put?: never;
         /**
          * Send an event to a waiting step, with an API key or the token of its link
-         * @description Sends the event that a `wait` step waits for, with an API key or with the `token` of the step's `resume_url`. `payload` becomes the step's output and must match the event's `schema`, if it has one. The first event of a name is accepted and durable; every further one returns 409, and an invalid one returns 400 and leaves the step waiting. With the link, the form data of the page of `GET` on this path is accepted, too, and answered with a page.
+         * @description Sends the event that a `wait` step waits for, with an API key or with the `token` of the step's `resume_url`. `payload` becomes the step's output and must match the event's `schema`, if it has one. The first event with a name is accepted and durable; every further event with that name returns 409. An invalid event returns 400 and leaves the step waiting. With the link, form data from the page that `GET` on this path returns is accepted, too, and the response is a page.
          */
         post: operations["send_event"];
         delete?: never;
@@ -768,7 +768,7 @@ export interface paths {
         put?: never;
         /**
          * Redrive a failed execution from the steps that failed
-         * @description Starts a new execution with the same inputs and version that reuses the outputs of the completed steps and runs the others. The failed execution does not change; `redriven_from` of the new one names it. An execution that has not failed returns 409, and one whose outputs are no longer stored 410. Send an `Idempotency-Key` to retry safely.
+         * @description Starts a new execution with the same inputs and version that reuses the outputs of the completed steps and runs the others. The failed execution does not change; `redriven_from` of the new one names it. An execution that has not failed returns 409, and one whose outputs are no longer stored returns 410. Send an `Idempotency-Key` to retry safely.
          */
         post: operations["redrive_execution"];
         delete?: never;
@@ -889,7 +889,7 @@ export interface paths {
         put?: never;
         /**
          * Create a message
-         * @description Answers a conversation in Anthropic's format with any model that can be called by chat completions: a local chat model, the agent, an alias, or a model of the upstream. The request is translated to a chat completion, and its answer back. What no chat completion can express, such as PDF documents and tools that run on Anthropic's servers, returns 400. The cost is in `usage.cost`. Errors have Anthropic's format.
+         * @description Answers a conversation in Anthropic's format with any model that can be called by chat completions: a local chat model, the agent, an alias, or a model of the upstream. The request is translated to a chat completion, and its answer back. Content that a chat completion cannot express, such as PDF documents and tools that run on Anthropic's servers, returns 400. The cost is in `usage.cost`. Errors have Anthropic's format.
          */
         post: operations["create_message"];
         delete?: never;
@@ -8566,14 +8566,14 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description The next attempt is made not before `Retry-After` */
+            /** @description The next attempt is not made before `Retry-After` */
             429: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description The next attempt is made not before `Retry-After` */
+            /** @description The next attempt is not made before `Retry-After` */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -8633,14 +8633,14 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description The next attempt is made not before `Retry-After` */
+            /** @description The next attempt is not made before `Retry-After` */
             429: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description The next attempt is made not before `Retry-After` */
+            /** @description The next attempt is not made before `Retry-After` */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -8692,14 +8692,14 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description The next attempt is made not before `Retry-After` */
+            /** @description The next attempt is not made before `Retry-After` */
             429: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description The next attempt is made not before `Retry-After` */
+            /** @description The next attempt is not made before `Retry-After` */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -8751,14 +8751,14 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description The next attempt is made not before `Retry-After` */
+            /** @description The next attempt is not made before `Retry-After` */
             429: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description The next attempt is made not before `Retry-After` */
+            /** @description The next attempt is not made before `Retry-After` */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -8810,14 +8810,14 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description The next attempt is made not before `Retry-After` */
+            /** @description The next attempt is not made before `Retry-After` */
             429: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description The next attempt is made not before `Retry-After` */
+            /** @description The next attempt is not made before `Retry-After` */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -8869,14 +8869,14 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description The next attempt is made not before `Retry-After` */
+            /** @description The next attempt is not made before `Retry-After` */
             429: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description The next attempt is made not before `Retry-After` */
+            /** @description The next attempt is not made before `Retry-After` */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -8928,14 +8928,14 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description The next attempt is made not before `Retry-After` */
+            /** @description The next attempt is not made before `Retry-After` */
             429: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description The next attempt is made not before `Retry-After` */
+            /** @description The next attempt is not made before `Retry-After` */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -8987,14 +8987,14 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description The next attempt is made not before `Retry-After` */
+            /** @description The next attempt is not made before `Retry-After` */
             429: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description The next attempt is made not before `Retry-After` */
+            /** @description The next attempt is not made before `Retry-After` */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -9046,14 +9046,14 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description The next attempt is made not before `Retry-After` */
+            /** @description The next attempt is not made before `Retry-After` */
             429: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description The next attempt is made not before `Retry-After` */
+            /** @description The next attempt is not made before `Retry-After` */
             503: {
                 headers: {
                     [name: string]: unknown;

@@ -1,4 +1,4 @@
-//! The events of an exchange. They are read from its committed steps, so that a client that
+//! The events of an exchange. They are derived from its committed steps, so a client that
 //! reconnects receives exactly the events that it missed, even after a crash.
 //!
 //! An event's id is its position: the index of its step and its number within the step, or `end`
@@ -31,7 +31,7 @@ pub struct Feed {
     organization: OrganizationId,
     pub task: ExecutionId,
     /// The next step, and the number of its events that were already returned. After the last step,
-    /// the number counts the events of the end.
+    /// the number counts the final events.
     step: usize,
     given: usize,
     is_over: bool,
@@ -135,7 +135,7 @@ async fn generations(inner: &Inner, steps: &[Step]) -> Result<Vec<Value>, engine
     Ok(made)
 }
 
-/// Builds the events of the end of an exchange.
+/// Builds the final events of an exchange.
 fn endings(execution: &Execution, generations: Vec<Value>) -> Vec<Value> {
     let fault = match (&execution.fault, execution.status) {
         (Some(fault), _) => Some((fault.cause.as_str(), fault.name.as_str())),

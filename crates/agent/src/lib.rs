@@ -21,9 +21,9 @@
 //! | `work` | the executions that tools and MCP clients start |
 //! | `mcp` | models and workflows as tools of the Model Context Protocol |
 //!
-//! The output of tools is data: it never becomes part of the instructions. Tools with effects run
-//! only with behavior `agent`, within the limits of the organization and of the exchange. The agent
-//! never calls a model itself: it goes through `chat`.
+//! The agent treats the output of tools as data: the output never becomes part of the instructions.
+//! Tools with effects run only with behavior `agent`, within the limits of the organization and of
+//! the exchange. The agent never calls a model directly, only through `chat`.
 
 mod drive;
 mod error;

@@ -18,14 +18,14 @@ const AGENT: &str = " You may run models and workflows, and create workflows. Ru
     only what was requested, once. If something important is unclear, ask with ask_user.";
 const PLAN: &str = " Do not do anything: answer with a plan in numbered steps. Name for each step the \
     model or workflow, what it is given, and what it costs; end with the whole cost.";
-/// The question to which the summary is the answer.
+/// The user message before the summary, which is presented as the answer to it.
 const RECALL: &str = "What did we talk about before?";
 const ASK: &str = " You can only read: answer questions about the service and what it holds.";
 
 /// The earlier conversation that the model receives.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Past<'a> {
-    /// The summary of the exchanges that are omitted.
+    /// The summary of the exchanges that are left out.
     pub summary: Option<&'a str>,
     /// The exchanges, oldest first.
     pub exchanges: &'a [Remembered],

@@ -26,8 +26,8 @@ pub struct Request {
 }
 
 impl Request {
-    /// Converts OpenAI's format: the last message is the prompt. Earlier messages are used only
-    /// without a session name, because a session has its own memory of them. `header` is the
+    /// Converts OpenAI's format: the last message is the prompt. Earlier messages are ignored if
+    /// the request names a session, because the session already contains them. `header` is the
     /// session named in the header; `streams` is the default of `stream`.
     ///
     /// # Errors
@@ -122,7 +122,7 @@ pub fn check_session_name(name: &str) -> Result<(), InvalidRequest> {
     Ok(())
 }
 
-/// Checks the images of the prompt together with those of the options.
+/// Checks the images of the prompt and of the options together.
 fn check_images(urls: &[String]) -> Result<(), InvalidRequest> {
     if urls.len() > IMAGES_MAX {
         let message = format!("image_urls must have at most {IMAGES_MAX} items");

@@ -32,7 +32,7 @@ use orrery_workflows::Workflows;
 
 /// Divisor of the step limit in `eco` mode.
 const ECO_DIVISOR: u32 = 4;
-/// Maximum number of model answers in memory, each of a few MiB at most.
+/// Maximum number of model answers in memory. Each answer has at most a few MiB.
 const ANSWERS_MAX: usize = 64;
 
 /// The settings of the agent.
@@ -42,7 +42,7 @@ pub struct Options {
     pub model: Option<String>,
     /// The chat model in `eco` mode; with `None`, the usual model.
     pub eco_model: Option<String>,
-    /// The model id by which clients call the agent.
+    /// The model id that clients use to call the agent.
     pub model_id: String,
     pub timeout: Duration,
     pub steps_max: u32,
@@ -97,7 +97,7 @@ pub struct Agent {
     inner: Arc<Inner>,
 }
 
-/// An accepted exchange: it is on disk and will end.
+/// An accepted exchange: it is on disk, and the service runs it to its end.
 #[derive(Debug, Clone)]
 pub struct Started {
     pub task: ExecutionId,
@@ -105,7 +105,7 @@ pub struct Started {
 }
 
 impl Agent {
-    /// Creates an agent with these settings, which runs the engine's exchanges from now on.
+    /// Creates an agent with these settings. From now on, it runs the engine's exchanges.
     #[must_use]
     pub fn new(dependencies: Dependencies, options: Options) -> Self {
         let Dependencies {
@@ -148,7 +148,7 @@ impl Agent {
         &self.inner
     }
 
-    /// Returns the model id by which clients call the agent.
+    /// Returns the model id that clients use to call the agent.
     #[must_use]
     pub fn model_id(&self) -> &str {
         &self.inner.options.model_id
@@ -257,10 +257,10 @@ impl Agent {
         }
     }
 
-    /// Cancels an exchange and the work that its current step has started.
+    /// Cancels an exchange and the execution that its current step has started.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::Engine`], also if the exchange has already ended.
+    /// [`Error::NotFound`]; [`Error::Engine`], including if the exchange has already ended.
     pub async fn cancel(
         &self,
         organization: OrganizationId,

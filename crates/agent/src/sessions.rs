@@ -19,9 +19,9 @@ use orrery_storage::commit::Expect;
 use orrery_storage::record::{Record, decode};
 use orrery_storage::{self as storage, Commit, Key, Store, Table};
 
-/// Maximum exchanges that a session retains and that a model receives.
+/// Maximum number of exchanges that a session retains and that a model receives.
 pub(crate) const KEPT_MAX: usize = 50;
-/// Maximum exchanges read per session: the retained, running and queued exchanges.
+/// Maximum number of exchanges read per session: the retained, running and queued exchanges.
 const READ_MAX: usize = KEPT_MAX + 16;
 /// Maximum number of sessions in a list.
 const LISTED_MAX: usize = 10_000;
@@ -55,7 +55,7 @@ pub(crate) struct Summary {
 struct Entry {
     at: Timestamp,
     prompt: Payload,
-    /// `None` until the exchange ends, and if it was cancelled.
+    /// `None` if the exchange has not ended or was cancelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     response: Option<Payload>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -209,8 +209,8 @@ impl Sessions {
         let Some(mut entry) = self.store.read::<Entry>(&entry_key).await? else {
             return Ok(commit);
         };
-        // If the session is cleared concurrently, the commit fails and is repeated without the
-        // session.
+        // If the session is cleared concurrently, the commit fails, and the next attempt leaves out
+        // the session.
         commit.expect(Expect::Equal(key.clone(), bytes));
         entry.response = Some(self.keep(&mut commit, response).await?);
         entry.media = media;

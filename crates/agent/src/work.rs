@@ -1,5 +1,5 @@
-//! Validates the input of the executions that the agent's tools and MCP clients start. Both use
-//! this module, so that the same checks apply.
+//! Validates the input of the executions that the agent's tools and MCP clients start. The same
+//! checks apply to both.
 
 use serde_json::Value;
 

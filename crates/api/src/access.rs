@@ -58,8 +58,8 @@ impl Principal {
         }
     }
 
-    /// Returns the ID to which rate limits apply: the API key, the key that a link was made with,
-    /// or the member's ID.
+    /// Returns the ID to which rate limits apply: the ID of the API key, of the key with which a
+    /// link was created, or of the member.
     fn key(&self) -> Option<KeyId> {
         match self {
             Self::Caller(caller) => Some(caller.key),
@@ -82,8 +82,8 @@ const KEY_WITHIN: usize = 64 * 1024;
 /// Authenticates a request as `access` requires. Keys in headers are checked before any byte of the
 /// body is read.
 ///
-/// 401 without a valid key, link or session; 403 without the required permission; 503 when the
-/// store cannot be read; the errors of reading the body, if the key is in the body.
+/// Errors: 401 without a valid key, link or session; 403 without the required permission; 503 when
+/// the store cannot be read; errors from reading the body if the key is in the body.
 pub(crate) async fn check(
     services: &Services,
     access: Access,
@@ -116,9 +116,9 @@ pub(crate) async fn check(
         None => None,
     };
     let in_body = if access == Access::BodyKey {
-        // If the headers have a valid key, the `api_key` in the body may be anywhere. If they do
-        // not, it must be complete within the first bytes, and no more of the body is read before
-        // the caller is authenticated.
+        // If the headers contain a valid key, `api_key` may be anywhere in the body. Otherwise,
+        // `api_key` must be complete within the first bytes of the body, and no more of the body is
+        // read before the caller is authenticated.
         let most = if by_header.is_some() { usize::MAX } else { KEY_WITHIN };
         key_in(&request.peek(most).await?)
     } else {
@@ -136,13 +136,14 @@ pub(crate) async fn check(
     }
 }
 
-/// Returns a 401 with the reason. `in_body` is the API key in the body, if any.
+/// Returns a 401 with the reason in a header. `in_body` is the API key in the body, if any.
 async fn refusal(services: &Services, request: &Request, in_body: Option<&str>) -> crate::Error {
     let error = crate::Error::unauthorized();
     refused_key::explained(error, &services.accounts, request, Taken::ApiKey, in_body).await
 }
 
-/// Returns the error for an invalid link. A link to a deleted file ends with the file.
+/// Returns the error for an invalid link: 404 if the link was for a file that has been deleted,
+/// otherwise 401.
 async fn unopened(
     services: &Services,
     request: &Request,
@@ -158,10 +159,10 @@ async fn unopened(
     Ok(refusal(services, request, None).await)
 }
 
-/// The header of requests that the page sends without a user action.
+/// The header that marks requests that the page sends without a user action.
 const UNATTENDED: &str = "x-orrery-unattended";
 
-/// Returns whether a person or only the page itself caused a request.
+/// Returns whether a person or the page itself caused a request.
 pub(crate) fn by(headers: &HeaderMap) -> By {
     if headers.contains_key(UNATTENDED) { By::Page } else { By::Person }
 }
@@ -185,8 +186,9 @@ async fn by_session(
     Ok(Principal::Member(Box::new(visit)))
 }
 
-/// Authenticates an admin key, which must be in the header `Authorization`. Cookies and links do
-/// not work on these routes, so a web page cannot use a visitor's admin rights.
+/// Authenticates an admin key, which must be in the `Authorization` header. These routes accept
+/// neither cookies nor links, so another web page cannot make a visitor's browser use the visitor's
+/// admin rights.
 async fn by_admin_key(services: &Services, request: &Request) -> Result<Principal, crate::Error> {
     let found = match bearer(&request.headers) {
         Some(key) => services.accounts.authenticate_admin(key).await?,
@@ -200,9 +202,9 @@ async fn by_admin_key(services: &Services, request: &Request) -> Result<Principa
     Err(refused_key::explained(error, &services.accounts, request, Taken::AdminKey, None).await)
 }
 
-/// Authenticates the operator on the control socket by the token, which only processes that can
-/// read the file next to the socket know. A model's program runs as the service's user and may
-/// reach the socket, but cannot read that file.
+/// Authenticates the operator on the control socket by the token in a file next to the socket. A
+/// model's program runs as the service's user and may be able to connect to the socket, but cannot
+/// read that file.
 fn local(services: &Services, request: &Request) -> Result<Principal, crate::Error> {
     let expected = match request.peer {
         Peer::InProcess => return Ok(Principal::Anonymous),
@@ -240,8 +242,8 @@ pub(crate) async fn in_the_name_of(
     Ok(Principal::Operator(organization.id, by.key()))
 }
 
-/// Acts for the organization in the path on behalf of the holder of an admin key. On routes for the
-/// organization itself, the organization may not exist yet.
+/// Acts for the organization in the path on behalf of the holder of an admin key. On routes that
+/// manage the organization itself, the organization may not exist yet.
 ///
 /// # Errors
 /// 404 for an unknown organization; 503 when the store cannot be read.
@@ -265,7 +267,7 @@ pub(crate) async fn in_the_name_of_path(
 }
 
 /// Returns the top-level field `api_key` of a JSON object. `text` may be a prefix of the object.
-/// Other fields are skipped without storing them, however deeply they are nested.
+/// Other fields are skipped without being stored, regardless of their nesting depth.
 fn key_in(text: &[u8]) -> Option<String> {
     struct Finder<'a>(&'a mut Option<String>);
     impl<'de> Visitor<'de> for Finder<'_> {
@@ -294,8 +296,8 @@ fn key_in(text: &[u8]) -> Option<String> {
 }
 
 /// Takes one token from the key's bucket, and one from its organization's bucket if there is one.
-/// All links made with a key share a separate bucket of the same size, so that holders of links
-/// cannot use up the rate limit of the key.
+/// All links that were created with a key share a separate bucket of the same size, so that holders
+/// of links cannot use up the key's rate limit.
 ///
 /// # Errors
 /// 429 with `Retry-After` when a bucket is empty.
@@ -308,7 +310,7 @@ pub(crate) fn check_rate_limit(
     let limiter = match (rate, principal) {
         (Rate::Free, _) => None,
         (Rate::Configured, Principal::Link(_)) => live.link_rate.as_ref(),
-        // The dashboard shows the balance on many pages, so members have the normal rate here.
+        // The dashboard shows the balance on many pages, so the normal rate applies to members.
         (Rate::Configured, _) | (Rate::Balance, Principal::Member(_)) => live.rate.as_ref(),
         (Rate::Balance, _) => Some(&services.balance_rate),
     };
@@ -320,8 +322,8 @@ pub(crate) fn check_rate_limit(
         Principal::Caller(caller) if rate != Rate::Free => {
             limits::check_requests(services, caller.organization)
         }
-        // Requests by link do not use up the organization's rate, and the dashboard shows how much
-        // of the rate is used.
+        // Requests with a link do not count toward the organization's rate. Requests from the
+        // dashboard do not count either, because the dashboard shows how much of the rate is used.
         Principal::Caller(_)
         | Principal::Anonymous
         | Principal::Link(_)

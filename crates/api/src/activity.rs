@@ -1,6 +1,6 @@
-//! Current activity of the service, for `orrery top` on the control socket: the lanes, combined
-//! with the metrics that Prometheus reads. The cost is bounded by the number of lanes and metric
-//! series and does not depend on the amount of stored data.
+//! Returns the current activity of the service on the control socket, for `orrery top`: the lanes,
+//! combined with the metrics for Prometheus. The cost of a request depends only on the number of
+//! lanes and metric series, not on the amount of stored data.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,7 +23,7 @@ use orrery_wire::activity::{
 /// Maximum number of lanes in the response.
 const LANES_MAX: usize = 100;
 const KIB: u64 = 1024;
-/// Hosts that only serve the operator's own tools.
+/// Hosts that serve only the operator's own tools, and are left out of the response.
 const NOT_SHOWN: [&str; 2] = ["control", "metrics"];
 
 pub(crate) const SHOW: Doc = Doc::new("admin", "admin_activity", "Get the current activity");
@@ -94,8 +94,8 @@ pub(crate) async fn show(context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &activity))
 }
 
-/// Returns warnings for the operator that need no check of the machine; the doctor returns the
-/// others.
+/// Returns warnings for the operator. Warnings that require a check of the machine come from the
+/// doctor.
 async fn warnings(services: &Services) -> Result<Vec<String>, crate::Error> {
     let mut warnings = root::warnings(services).await?;
     if !services.readiness.get() {
@@ -109,12 +109,12 @@ async fn warnings(services: &Services) -> Result<Vec<String>, crate::Error> {
         );
     }
     if let Some(failing) = doctor::failing(services) {
-        warnings.push(format!("{failing}; `orrery model list` says why"));
+        warnings.push(format!("{failing}; `orrery model list` shows the reasons"));
     }
     Ok(warnings)
 }
 
-/// Adds the name by which users know a lane.
+/// Adds the name that users know to a lane.
 async fn described(services: &Services, found: LaneActivity) -> Lane {
     let LaneActivity { lane, load, failed, times } = found;
     let (kind, name) = lane.split_once(':').unwrap_or((&lane, ""));
@@ -169,7 +169,7 @@ struct Counted {
 }
 
 impl Counted {
-    /// Parses the metrics text that Prometheus reads.
+    /// Parses metrics in Prometheus's text format.
     fn of(text: &str) -> Self {
         let mut counted = Self::default();
         let mut times: BTreeMap<String, Vec<(f64, u64)>> = BTreeMap::new();

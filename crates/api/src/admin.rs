@@ -1,6 +1,6 @@
-//! The operator's routes on the control socket, for the command line, and the parts of these routes
-//! that members may use. The routes need no API key, because every process that can use the socket
-//! owns the data folder.
+//! The operator's routes on the control socket, for the command line, and the variants of these
+//! routes for members. The routes need no API key, because only the owner of the data folder can
+//! use the socket.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -75,7 +75,7 @@ pub(crate) async fn create_key(mut context: Context) -> Result<Response, crate::
 pub(crate) const LIST_KEYS: Doc = Doc::new("admin", "admin_list_keys", "List API keys");
 
 /// `GET /admin/keys?organization=`: the keys of one organization, or the keys of all organizations
-/// with the admin keys.
+/// and the admin keys.
 pub(crate) async fn list_keys(context: Context) -> Result<Response, crate::Error> {
     let accounts = &context.services.accounts;
     // Flush buffered uses first, so that the response includes them.
@@ -252,8 +252,8 @@ pub(crate) const TEST_MODEL: Doc =
 
 /// `POST /admin/models/test`: runs one input through a model's runner, outside its queue. The run
 /// is neither stored nor charged. The response is a stream of events: the progress of the run, then
-/// its result. The response has status 200 even if the run fails. If the client disconnects, the
-/// run is stopped.
+/// its result. The response has status 200 even if the run fails. The run is stopped if the client
+/// disconnects.
 pub(crate) async fn test_model(mut context: Context) -> Result<Response, crate::Error> {
     let trial: Trial = context.request.json().await?;
     // Reload first, so that newly written manifests are included.
@@ -343,8 +343,8 @@ async fn reread(context: &Context) -> Result<catalog::Report, crate::Error> {
     Ok(report)
 }
 
-/// Returns the invalid file that describes or may describe a model: the file from which the model
-/// was loaded, or a file with the model's name.
+/// Returns the invalid manifest of a model: the file from which the model was loaded, or a file
+/// whose name matches the model.
 fn broken_source(catalog: &Catalog, slug: &str, report: &catalog::Report) -> Option<PathBuf> {
     let source = catalog.source(slug);
     let is_unknown = catalog.get(slug).is_none();

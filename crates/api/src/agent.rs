@@ -1,4 +1,5 @@
-//! The agent's host (`docs/spec/agent.md`, "Routes"): prompts, tasks and session memory.
+//! The routes of the agent's host (`docs/spec/agent.md`, "Routes"): prompts, tasks and session
+//! memory.
 
 use std::sync::Arc;
 
@@ -29,7 +30,7 @@ use orrery_wire::request::{self, Mismatch};
 
 const X_SESSION_ID: HeaderName = HeaderName::from_static("x-session-id");
 const X_TASK_ID: HeaderName = HeaderName::from_static("x-task-id");
-/// The key ID of prompts that the operator sends from the command line.
+/// The key ID that is recorded for prompts that the operator sends from the command line.
 const NOBODY: [u8; 16] = [0; 16];
 const DONE: &[u8] = b"data: [DONE]\n\n";
 const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
@@ -65,12 +66,12 @@ pub(crate) const COMPLETIONS: Doc = Doc {
     request: Some(RequestDoc::json::<CompletionRequest>()),
     responses: answers!(Completion<'static>, StreamedChunk),
     description: "Starts an exchange with the agent in OpenAI's format: the last message is the \
-                  prompt, and earlier ones count only without a session. By default, the response \
-                  is a stream of chunks with the agent's events, which ends with `[DONE]`; with \
-                  `stream: false`, it is the completion. The exchange is durable and continues if \
-                  the client disconnects: follow its task, named by `X-Task-Id`. The exchanges of \
-                  a session run one after the other; at most four wait, and another returns 409. \
-                  Errors have OpenAI's format.",
+                  prompt, and earlier messages are used only if the request names no session. By \
+                  default, the response is a stream of chunks with the agent's events, which ends \
+                  with `[DONE]`; with `stream: false`, it is the completion. The exchange is \
+                  durable and continues if the client disconnects: follow its task, named by \
+                  `X-Task-Id`. The exchanges of a session run one after the other; at most four \
+                  wait, and another returns 409. Errors have OpenAI's format.",
     ..Doc::new("agent", "create_agent_completion", "Send a prompt to the agent, in OpenAI's format")
 };
 
@@ -100,7 +101,8 @@ pub(crate) async fn chat(context: Context) -> Result<Response, crate::Error> {
 pub(crate) const CHAT_FOR: Doc =
     Doc::new("admin", "admin_chat_with_agent", "Send a prompt to the agent for an organization");
 
-/// `POST /admin/agent/chat?organization=`: charged to the organization; the history row has no key.
+/// `POST /admin/agent/chat?organization=`: the organization is charged, and the history row has no
+/// key.
 pub(crate) async fn chat_for(context: Context) -> Result<Response, crate::Error> {
     let named = context.request.query.get("organization");
     let organization = context.services.accounts.organization_or_default(named).await?.id;
@@ -120,8 +122,8 @@ pub(crate) const FOLLOW: Doc = Doc {
         ResponseDoc::error(404, "Task not found"),
     ],
     description: "Streams the events of a task from the one after `Last-Event-ID`, or from the \
-                  beginning, and ends with `[DONE]` when the task has ended. A task can be \
-                  followed by any number of clients, also after its end.",
+                  beginning, and ends with `[DONE]` when the task has ended. Any number of clients \
+                  can follow a task, even after it has ended.",
     ..Doc::new("agent", "follow_task", "Stream the events of a task, or resume the stream")
 };
 
@@ -203,7 +205,8 @@ pub(crate) const CLEAR: Doc = Doc {
     query: SESSION_QUERY,
     responses: &[ResponseDoc::json::<Cleared<'static>>(200, "The session's memory is deleted")],
     description: "Deletes the exchanges and the summary of the session. An exchange that is in \
-                  progress meanwhile is not stored. Repeating the request returns 200 with `cleared: false`.",
+                  progress at that time is not stored. Repeating the request returns 200 with \
+                  `cleared: false`.",
     ..Doc::new("sessions", "clear_memory", "Delete the memory of a session")
 };
 
@@ -262,7 +265,7 @@ fn session_of(context: &Context) -> Result<&str, crate::Error> {
 /// The format of the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
-    /// OpenAI's chunks, which also have the fields of the event.
+    /// OpenAI's chunks, which also contain the fields of the agent's event.
     OpenAi,
     Flat,
 }
@@ -288,7 +291,7 @@ async fn answer_to(
     start(context, caller, request, form).await
 }
 
-/// Reads a body; an error has OpenAI's format.
+/// Reads a body. Errors have OpenAI's format.
 fn read<T: DeserializeOwned + JsonSchema + 'static>(bytes: &[u8]) -> Result<T, crate::Error> {
     Ok(request::read(parse_value(bytes)?).map_err(Mismatch::of_field)?)
 }
@@ -297,7 +300,7 @@ fn session_header(context: &Context) -> Option<&str> {
     context.request.headers.get(&X_SESSION_ID)?.to_str().ok()
 }
 
-/// Handles a chat completion on another host whose model is the agent. `stream` has the same
+/// Handles a chat completion on another host if its model is the agent. `stream` has the same
 /// default as in OpenAI's API.
 pub(crate) async fn complete(
     context: Context,
@@ -420,7 +423,7 @@ fn identified(mut answer: Response, task: ExecutionId, session: Option<&str>) ->
     if let Ok(id) = HeaderValue::from_str(&task.to_string()) {
         headers.insert(X_TASK_ID, id);
     }
-    // A session name that is not a valid header value is still in the body of the response.
+    // A session name that is not a valid header value appears only in the body of the response.
     if let Some(Ok(name)) = session.map(HeaderValue::from_str) {
         headers.insert(X_SESSION_ID, name);
     }
@@ -432,7 +435,7 @@ struct Watch {
     services: Arc<Services>,
     feed: Feed,
     form: Form,
-    /// Resolves when the key is no longer valid.
+    /// Resolves when the client's key is no longer valid.
     over: BoxFuture<'static, ()>,
     is_done: bool,
 }
@@ -503,7 +506,8 @@ impl Watch {
         });
         if let (Value::Object(chunk), Value::Object(event)) = (&mut chunk, event) {
             for (name, value) in event {
-                // Fields of the chunk take precedence: `model` is the agent's.
+                // Fields of the chunk take precedence over fields of the event, so that `model` is
+                // always the agent.
                 chunk.entry(name).or_insert(value);
             }
         }

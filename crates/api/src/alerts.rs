@@ -1,4 +1,4 @@
-//! A test of the alerts to the operator.
+//! The route that sends a test alert to the operator's receiver.
 
 use hyper::StatusCode;
 

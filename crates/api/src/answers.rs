@@ -1,5 +1,5 @@
-//! Answers to steps that wait for events: sent with an API key or with the step's link, by a client
-//! or from the page behind the link (`docs/spec/steps.md`, "Events").
+//! Receives the events for which steps wait (`docs/spec/steps.md`, "Events"): from clients, with an
+//! API key or the step's link, or from the page that the link opens.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ use orrery_workflows::Compiled;
 const CONTROLS_MAX: usize = 50;
 const FORM: &str = "application/x-www-form-urlencoded";
 const NO_PAYLOAD: &str = "payload field is required, as in {\"payload\": {\"approved\": true}}";
-/// The field of a form whose schema has no property with a control.
+/// The field of a form for a schema without any property that has a control.
 const ACKNOWLEDGED: &str = "acknowledged";
 const POLICY: &str =
     "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'";
@@ -45,9 +45,9 @@ pub(crate) const SEND: Doc = Doc {
     responses: &[ACCEPTED, MISSING, ANSWERED],
     description: "Sends the event that a `wait` step waits for; `payload` becomes the step's \
                   output and must match the event's `schema`, if it has one. An event that arrives \
-                  before its step waits is stored. The first event of a name is accepted and \
-                  durable; every further one returns 409. An invalid body returns 400 and leaves \
-                  the step waiting.",
+                  before its step waits is stored. The first event with a name is accepted and \
+                  durable; every further event with that name returns 409. An invalid body returns \
+                  400 and leaves the step waiting.",
     ..Doc::new("executions", "send_event", "Send an event to a waiting step, now or in advance")
 };
 
@@ -55,10 +55,11 @@ pub(crate) const SEND_BY_LINK: Doc = Doc {
     summary: "Send an event to a waiting step, with an API key or the token of its link",
     description: "Sends the event that a `wait` step waits for, with an API key or with the \
                   `token` of the step's `resume_url`. `payload` becomes the step's output and must \
-                  match the event's `schema`, if it has one. The first event of a name is accepted \
-                  and durable; every further one returns 409, and an invalid one returns 400 and \
-                  leaves the step waiting. With the link, the form data of the page of `GET` on \
-                  this path is accepted, too, and answered with a page.",
+                  match the event's `schema`, if it has one. The first event with a name is \
+                  accepted and durable; every further event with that name returns 409. An invalid \
+                  event returns 400 and leaves the step waiting. With the link, form data from the \
+                  page that `GET` on this path returns is accepted, too, and the response is a \
+                  page.",
     responses: &[
         ACCEPTED,
         ResponseDoc::raw(200, "text/html", "The page's form was accepted"),
@@ -94,21 +95,21 @@ pub(crate) async fn send(mut context: Context) -> Result<Response, crate::Error>
             Ok(html(error.status, &name, &format!("{}{form}", alert(&error.message))))
         }
         Err(error) if error.status == StatusCode::CONFLICT => {
-            Ok(html(error.status, "Not taken", &alert(&error.message)))
+            Ok(html(error.status, "Not accepted", &alert(&error.message)))
         }
         Err(error) => Err(error),
     }
 }
 
 /// Returns whether a body contains the fields of the page's form. Some clients declare every body
-/// as a form; JSON begins with a brace, which a form would encode.
+/// as a form, so JSON is recognized by its opening brace, which a form would encode.
 fn is_form(headers: &HeaderMap, body: &[u8]) -> bool {
     media_type::of(headers).is_some_and(|kind| kind.is(FORM))
         && !body.trim_ascii_start().starts_with(b"{")
 }
 
-/// Returns the payload of a JSON body. Other fields are rejected, because an answer cannot be
-/// undone.
+/// Returns the payload of a JSON body. Other fields are rejected, because an event cannot be
+/// withdrawn.
 fn of_json(body: &[u8]) -> Result<Value, crate::Error> {
     let read = request::read::<Event>(parse_value(body)?);
     let event = read.map_err(|mismatch| match mismatch.kind {
@@ -155,7 +156,7 @@ pub(crate) const PAGE: Doc = Doc {
     responses: &[ResponseDoc::raw(200, "text/html", "A form that sends the event"), MISSING],
     description: "Returns an HTML page with a form for the event's fields, for the person who \
                   opens the step's `resume_url`. The page sends its form to `POST` on the same \
-                  path. An event that can no longer be answered is shown as such.",
+                  path. If the event can no longer be answered, the page says so.",
     ..Doc::new("executions", "event_page", "Show a page with a form to answer a waiting step")
 };
 
@@ -188,7 +189,7 @@ async fn target(context: &Context) -> Result<(Execution, String), crate::Error> 
     Ok((execution, name.to_owned()))
 }
 
-/// Returns the schema properties that have a control on the page: those with a primitive type.
+/// Returns the schema properties with a primitive type, which have a control on the page.
 fn controls(schema: &Value) -> Vec<(&String, &str, &Value)> {
     let properties = schema.get("properties").and_then(Value::as_object);
     let plain = properties.into_iter().flatten().filter_map(|(name, property)| {
@@ -202,17 +203,17 @@ fn fields_of(body: &[u8]) -> Vec<(String, String)> {
     form_urlencoded::parse(body).into_owned().collect()
 }
 
-/// Returns the last value of a form field: a checked box sends its value after that of the hidden
-/// field with the same name.
+/// Returns the last value of a form field. A checked box sends its value after the value of the
+/// hidden field with the same name.
 fn sent_value<'s>(sent: &'s [(String, String)], name: &str) -> Option<&'s str> {
     sent.iter().rev().find(|(held, _)| held == name).map(|(_, value)| value.as_str())
 }
 
-/// Returns the payload of a form, taken from the schema's properties, or from the button and a
-/// comment.
+/// Returns the payload of a form, built from the fields for the schema's properties or, without a
+/// schema, from the button and the comment.
 ///
 /// # Errors
-/// 400 for a form with none of the page's fields, because it contains no answer.
+/// 400 if the form has none of the page's fields and therefore contains no answer.
 fn of_form(schema: Option<&Value>, body: &[u8]) -> Result<Value, crate::Error> {
     let sent = fields_of(body);
     let mut payload = Map::new();
@@ -237,7 +238,7 @@ fn of_form(schema: Option<&Value>, body: &[u8]) -> Result<Value, crate::Error> {
         return Err(crate::Error::bad_request("the form has none of the fields of this page"));
     }
     for (name, kind, _) in controls {
-        // The schema rejects anything that is not a number or a boolean.
+        // A value that cannot be parsed stays a string, which the schema then rejects.
         let read = match (kind, sent_value(&sent, name)) {
             (_, None | Some("")) => None,
             ("string", Some(text)) => Some(text.into()),
@@ -256,7 +257,7 @@ fn of_form(schema: Option<&Value>, body: &[u8]) -> Result<Value, crate::Error> {
     Ok(payload.into())
 }
 
-/// Returns the form for an event, filled with the values that the user sent before.
+/// Returns the form for an event, filled with the values that the user has already sent.
 fn form(workflow: &str, name: &str, compiled: &Compiled, sent: &[(String, String)]) -> String {
     let event = compiled.plan.event(name).map(|(_, event)| event);
     let mut form = format!(
@@ -300,7 +301,7 @@ fn control(name: &str, kind: &str, property: &Value, sent: Option<&str>) -> Stri
     let held = escaped(sent.unwrap_or_default());
     let choices = property.get("enum").and_then(Value::as_array);
     let input = match (kind, choices) {
-        // A browser sends nothing for an unchecked box, so the hidden field sends `false`.
+        // Browsers send nothing for an unchecked box, so a hidden field sends `false`.
         ("boolean", _) => {
             let checked = if sent == Some("true") { " checked" } else { "" };
             let box_of = format!("type=\"checkbox\" name=\"{name}\" value=\"true\"{checked}");

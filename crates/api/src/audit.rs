@@ -1,4 +1,5 @@
-//! The audit log, for the operator and, limited to their organization, for members.
+//! The routes of the audit log: for the operator, and for members, who see only the entries of
+//! their organization.
 
 use hyper::StatusCode;
 

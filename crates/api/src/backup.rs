@@ -1,4 +1,4 @@
-//! `GET /admin/backup`: streams a full backup to the client. The service keeps no copy.
+//! `GET /admin/backup`: streams a full backup to the client without storing a copy.
 
 use std::io::{self, Write};
 
@@ -44,7 +44,7 @@ pub(crate) async fn write(context: Context) -> Result<Response, crate::Error> {
     Ok(answer)
 }
 
-/// A backup in progress. If the client disconnects, this is dropped, which makes the writer fail.
+/// A backup in progress. If the client disconnects, this value is dropped, and the writer fails.
 type Writing = (mpsc::Receiver<Bytes>, JoinHandle<Result<(), backup::Error>>, Files, BlobPin);
 
 /// Returns the next chunk; after the last one, the result of the backup.
@@ -64,7 +64,7 @@ async fn next_piece(
     Some((Err(error.into()), None))
 }
 
-/// A writer that sends the backup in chunks, as fast as the client reads.
+/// A writer that sends the backup in chunks and waits if the client reads slowly.
 struct Pieces {
     pieces: mpsc::Sender<Bytes>,
     held: Vec<u8>,
@@ -86,7 +86,7 @@ impl Write for Pieces {
         let piece = std::mem::replace(&mut self.held, Vec::with_capacity(PIECE));
         let sent = self.pieces.blocking_send(piece.into());
         sent.map_err(|_gone| {
-            io::Error::new(io::ErrorKind::BrokenPipe, "the client stopped reading it")
+            io::Error::new(io::ErrorKind::BrokenPipe, "the client stopped reading the backup")
         })
     }
 }

@@ -1,4 +1,4 @@
-//! Billing: the balance, and the operator's routes to read and change it.
+//! Billing: the balance and the ledger, and the operator's routes to read and change the balance.
 
 use hyper::StatusCode;
 use schemars::JsonSchema;

@@ -1,4 +1,4 @@
-//! Converts the fields that several request bodies have, and builds the error responses for invalid
+//! Converts fields that several request bodies share, and builds the error responses for invalid
 //! input.
 
 use std::collections::HashSet;
@@ -17,8 +17,8 @@ use orrery_http::request::parse_value;
 use orrery_schema::{Unavailable, ValidationError, Violation};
 use orrery_wire::request::{Mismatch, read};
 
-/// Reads a body that the dashboard sends from a form. The details of an error name the field, next
-/// to which the page shows the message.
+/// Reads a body that the dashboard sends from a form. The details of an error name the field, so
+/// that the page can show the message next to the field.
 ///
 /// # Errors
 /// 400 when the body does not match its schema.
@@ -33,8 +33,8 @@ pub(crate) async fn form<T: DeserializeOwned + JsonSchema + 'static>(
     })
 }
 
-/// Returns the webhook for the completion: the URL, with the secret that signs it. An empty URL means
-/// no webhook.
+/// Returns the webhook that reports the completion: the URL, and the secret that signs deliveries.
+/// An empty URL means no webhook.
 ///
 /// # Errors
 /// 400 for an invalid URL, for a URL that the egress guard denies, and for an invalid secret.
@@ -106,7 +106,7 @@ pub(crate) fn validation_error(error: ValidationError) -> Error {
     }
 }
 
-/// Returns the error for a validation that could not run: 503 if a retry may help.
+/// Returns the error for a validation that could not run. The status is 503 if a retry may succeed.
 pub(crate) fn validation_unavailable(unavailable: Unavailable) -> Error {
     match unavailable {
         Unavailable::Busy => Error::unavailable(unavailable.to_string())
@@ -115,8 +115,8 @@ pub(crate) fn validation_unavailable(unavailable: Unavailable) -> Error {
     }
 }
 
-/// Returns the error for input that violates its schema: all violations, with the first one in the
-/// message.
+/// Returns the error for input that violates its schema. The message contains the first violation,
+/// and the details contain all violations.
 fn invalid_input(violations: &[Violation]) -> Error {
     let first = violations.first().map_or("", |violation| violation.message.as_str());
     Error::bad_request(format!("invalid input: {first}")).with_details(violations)

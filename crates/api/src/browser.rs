@@ -1,5 +1,5 @@
-//! Protection of the routes that a browser calls with a cookie: checks of the host name and of the
-//! page's origin, and the cookie itself.
+//! Protects the routes that a browser calls with a cookie: checks the host name and the origin of
+//! the page, and sets the cookie.
 //!
 //! - Requests with a host name that is not the dashboard's are rejected. This prevents DNS
 //!   rebinding.
@@ -17,19 +17,19 @@ use orrery_http::{Body, Request, media_type};
 
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
-/// The dashboard's site, as addressed by a request.
+/// The dashboard's site, as a request addresses it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Site {
     /// The host and port in the request.
     authority: String,
     is_encrypted: bool,
-    /// The path below which the request reached the dashboard, such as `/dashboard`; empty on the
+    /// The path prefix of the dashboard in the request, such as `/dashboard`; empty on the
     /// dashboard's own host.
     pub place: &'static str,
 }
 
 impl Site {
-    /// Returns the site that a request addresses. `is_encrypted` is whether its connection uses
+    /// Returns the site that a request addresses. `is_encrypted` states whether the connection uses
     /// TLS.
     ///
     /// # Errors
@@ -68,14 +68,14 @@ impl Site {
         Ok(Self { authority, is_encrypted: is_encrypted || by_proxy, place: "" })
     }
 
-    /// Returns the same site, served below `place`.
+    /// Returns the same site, served below the path `place`.
     #[must_use]
     pub fn below(self, place: &'static str) -> Self {
         Self { place, ..self }
     }
 
-    /// Returns the name of the session cookie. Cookies ignore ports, so without encryption the name
-    /// contains the port.
+    /// Returns the name of the session cookie. Cookies ignore ports, so the name contains the port
+    /// if the connection is not encrypted.
     fn cookie_name(&self) -> String {
         if self.is_encrypted {
             return "__Host-orrery_session".to_owned();
@@ -108,8 +108,9 @@ impl Site {
         Some(value)
     }
 
-    /// Rejects requests from pages of other sites. Reads are also allowed from the address bar, and
-    /// from programs that send no origin. Changes must come from a page of this origin.
+    /// Rejects requests from pages of other sites. Reads are also allowed if they come from the
+    /// address bar, or from programs that send no origin. Changes must come from a page of this
+    /// origin.
     ///
     /// # Errors
     /// 403; 415 for a body that a form of another site could send.

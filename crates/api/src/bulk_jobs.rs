@@ -1,4 +1,4 @@
-//! Bulk jobs: starting, reading and cancelling (`docs/spec/history.md`, "Bulk jobs").
+//! Bulk jobs: start, read, cancel (`docs/spec/history.md`, "Bulk jobs").
 
 use hyper::StatusCode;
 
@@ -105,8 +105,8 @@ pub(crate) async fn get(context: Context) -> Result<Response, crate::Error> {
 
 pub(crate) const CANCEL: Doc = Doc {
     responses: &[JOB, NO_JOB],
-    description: "Ends the job; what it has done is not undone. Cancelling a job that has ended \
-                  changes nothing and returns 200.",
+    description: "Cancels the job; completed actions are not undone. Cancelling a job that has \
+                  ended changes nothing and returns 200.",
     ..Doc::new(
         "executions",
         "cancel_bulk_job",

@@ -186,7 +186,7 @@ pub(crate) async fn delete_own(context: Context) -> Result<Response, crate::Erro
     Ok(response::empty(StatusCode::NO_CONTENT))
 }
 
-/// Returns the request schema of a model, or the error that there is no such model.
+/// Returns the request schema of a model, or an error message if the model does not exist.
 pub(crate) fn schema_of(services: &Services, slug: &str) -> Result<Value, String> {
     let model = services.catalog.get(slug).ok_or_else(|| services.catalog.missing(slug))?;
     Ok(model.schema.text().clone())

@@ -1,8 +1,8 @@
-//! Streams the changes in the organization, so that lists stay current. An event only names the
-//! topics that have changed; the page then reloads the lists concerned.
+//! Streams changes in the organization to the dashboard, so that lists stay current. An event names
+//! only the topics that have changed, and the page then reloads the affected lists.
 //!
-//! The number of open streams per member is limited. A new stream beyond the limit replaces the
-//! oldest stream, whose client is notified.
+//! The number of open streams per member is limited. A new stream above the limit replaces the
+//! member's oldest stream, whose client is notified.
 //!
 //! A client that reconnects may have missed changes, so it first reloads all lists.
 
@@ -26,7 +26,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Retry delay for a client whose stream was rejected or replaced.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// The topics, with the tables to watch. Their keys start with the organization.
+/// The topics, and the tables to watch for each topic. The keys in these tables start with the
+/// organization.
 const TOPICS: [(&str, &[Table]); 10] = [
     ("runs", &[Table::Standing]),
     ("webhooks", &[Table::DeliveryStanding, Table::WebhookEndpoint]),
@@ -34,7 +35,7 @@ const TOPICS: [(&str, &[Table]); 10] = [
     // Reserved; no event has this topic yet.
     ("needs", &[]),
     ("status", &[Table::Execution, Table::DeliveryStanding]),
-    // Created, deleted and renamed ones.
+    // Only created, deleted and renamed workflows.
     ("workflows", &[Table::WorkflowOf, Table::WorkflowSlug]),
     ("members", &[Table::Member, Table::LinkOf]),
     ("keys", &[Table::ApiKeyId]),
@@ -42,7 +43,7 @@ const TOPICS: [(&str, &[Table]); 10] = [
     ("balance", &[Table::Ledger]),
 ];
 
-/// The topic of the member's own record, including permissions.
+/// The topic for the member's own record, including permissions.
 const SESSION: &str = "session";
 
 fn topics() -> Vec<&'static str> {

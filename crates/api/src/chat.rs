@@ -28,7 +28,7 @@ pub(crate) const X_EXECUTION_ID: HeaderName = HeaderName::from_static("x-executi
 /// The header with the call's ID in the history.
 pub(crate) const EXECUTION: (&str, &str) = ("X-Execution-Id", "The ID of the call in the history");
 
-/// The error responses of calls of the router. The status of a model server's error is forwarded.
+/// The error responses for router calls. The status of an error from a model's server is forwarded.
 macro_rules! failures {
     ($answer:expr) => {
         &[
@@ -88,10 +88,10 @@ async fn call(context: Context, operation: Operation) -> Result<Response, crate:
     answer(context, caller, operation).await
 }
 
-/// Returns the caller by whose key the request was sent.
+/// Returns the caller whose key authorizes the request.
 ///
 /// # Errors
-/// As [`Context::caller`].
+/// The errors of [`Context::caller`].
 pub(crate) fn caller_of(context: &Context) -> Result<Caller, crate::Error> {
     let caller = context.caller()?;
     let (organization, key) = (caller.organization, caller.key);

@@ -1,8 +1,8 @@
 //! Compresses large responses for clients that accept compression: lists, documents and metrics.
 //!
-//! Responses of the dashboard are never compressed: a page of another site may have triggered the
-//! request, to which the browser adds the cookie, and the compressed length reveals information
-//! about the contents. Streams and stored files are never compressed either.
+//! Responses of the dashboard are never compressed: a page of another site can trigger a request,
+//! the browser adds the cookie to the request, and the length of a compressed response would reveal
+//! information about its contents. Streams and stored files are never compressed either.
 
 use std::io::{self, Write as _};
 
@@ -22,12 +22,12 @@ use orrery_http::{Response, body};
 
 /// Responses below this size, in bytes, are not compressed.
 const SIZE_MIN: u64 = 2 * 1024;
-/// Responses above this size, in bytes, are not compressed, because compression would take a second
-/// or more of CPU time.
+/// Responses above this size, in bytes, are not compressed, because that would take at least a
+/// second of CPU time.
 const SIZE_MAX: u64 = 64 * 1024 * 1024;
 /// Responses above this size, in bytes, are compressed on a blocking thread.
 const OFF_THREAD_MIN: usize = 64 * 1024;
-/// Compression levels that compress faster than a network transmits.
+/// Compression levels at which compression is faster than a typical network.
 const ZSTD_LEVEL: i32 = 3;
 const GZIP_LEVEL: u32 = 4;
 

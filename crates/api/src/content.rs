@@ -1,7 +1,8 @@
-//! Serves file contents (`docs/spec/files.md`, "Content"): whole, as a range, or 304 if unchanged.
+//! Serves file contents (`docs/spec/files.md`, "Content"): the complete file, a range, or a 304 if
+//! unchanged.
 //!
-//! Contents from models and users are not trusted, so browsers must not run them in this host's
-//! origin.
+//! Files from models and users are not trusted, so browsers must not run their contents in this
+//! host's origin.
 
 use std::io::SeekFrom;
 use std::ops::RangeInclusive;
@@ -28,8 +29,8 @@ use orrery_records::files;
 
 /// Number of bytes read and sent at a time.
 const BLOCK: u64 = 64 * 1024;
-/// Maximum size of a file that is verified before its first byte is sent. Larger files are verified
-/// while they are sent.
+/// Maximum size, in bytes, of a file that is verified before its first byte is sent. Larger files
+/// are verified while they are sent.
 const CHECKED_FIRST: u64 = 16 * 1024 * 1024;
 /// The content security policy, which denies all capabilities to a page in a file.
 const SANDBOX: &str = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:";
@@ -69,7 +70,8 @@ pub(crate) async fn get(context: Context) -> Result<Response, crate::Error> {
     let (file, path) = found.ok_or_else(missing)?;
     let headers = &context.request.headers;
     let etag = format!("\"{}\"", file.sha256);
-    // Links are meant for use on other sites. Contents read with a key are for this origin only.
+    // Pages of other sites may embed contents by link, but contents read with a key are restricted
+    // to this origin.
     let readers = if context.caller().is_ok() { "same-origin" } else { "cross-origin" };
     if headers.contains_key(IF_MATCH) && !has_strong_etag(headers, &etag) {
         let message = "the content of this file does not match If-Match";
@@ -122,7 +124,7 @@ pub(crate) async fn get(context: Context) -> Result<Response, crate::Error> {
     Ok(answer)
 }
 
-/// Hashes the contents while they are sent, and compares the result with the file's digest.
+/// Hashes contents while they are sent, and compares the hash with the file's digest.
 struct Check {
     digest: Digest,
     hash: Hash,
@@ -136,8 +138,9 @@ impl Check {
     }
 }
 
-/// Streams a part of a file. If the hash of a whole file does not match, the last block is withheld
-/// and the connection aborted, so that no client mistakes the download for a complete file.
+/// Streams part of a file. If the complete file is sent and its hash does not match, the last block
+/// is withheld and the connection is aborted, so that the client does not mistake the download for
+/// a complete file.
 async fn read(
     path: PathBuf,
     first: u64,
@@ -194,8 +197,8 @@ fn describe(file: &File, etag: &str, readers: &str, headers: &mut HeaderMap) {
     set(CONTENT_DISPOSITION, &disposition(file));
 }
 
-/// Returns the `Content-Disposition`: inline, unless the file may contain a script. The filename is
-/// given in both forms of RFC 6266.
+/// Returns the `Content-Disposition` header: inline, unless the file may contain a script. It
+/// contains the filename in both forms of RFC 6266.
 fn disposition(file: &File) -> String {
     /// Characters that a quoted string must not contain.
     const QUOTED: &AsciiSet = &CONTROLS.add(b'"').add(b'\\').add(b'%');
@@ -236,16 +239,16 @@ enum Asked {
     Nothing,
 }
 
-/// Parses a single byte range (RFC 9110, section 14.1.2). Multiple ranges, other units and invalid
-/// values are ignored and the whole file is returned, as the RFC allows.
+/// Parses a single byte range (RFC 9110, section 14.1.2). For multiple ranges, other units and
+/// invalid values, the complete file is returned, as the RFC allows.
 fn parse_range(text: &str, size: u64) -> Asked {
     let bytes = text.split_once('=').filter(|(unit, _)| unit.trim().eq_ignore_ascii_case("bytes"));
     let Some((first, last)) = bytes.and_then(|(_, range)| range.split_once('-')) else {
         return Asked::Whole;
     };
-    // `parse` accepts a sign, which is invalid in a range.
+    // `parse` would accept a sign, which is invalid in a range.
     let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    // A larger number is beyond every file.
+    // A number that does not fit is larger than any file.
     let number = |text: &str| is_number(text).then(|| text.parse().unwrap_or(u64::MAX));
     let (first, last) = match (first.trim(), last.trim()) {
         ("", "") => return Asked::Whole,

@@ -1,4 +1,4 @@
-//! The input of a handler: the services, the request, and its principal.
+//! The input of a handler: the services, the request, and the authenticated principal.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use orrery_records::members::Visit;
 use orrery_records::signed_urls::Link;
 use orrery_wire::execution::Waiting;
 
-/// Returns the audit log's actor for the operator at the other end of a connection.
+/// Returns the operator as the actor for the audit log, with the kind of connection.
 #[must_use]
 pub(crate) fn actor(peer: &Peer) -> Actor {
     Actor::operator(match peer {
@@ -35,13 +35,14 @@ pub struct Grant {
     pub key: KeyId,
     /// The expiry of the link, if the request is authorized by a link.
     pub until: Option<Timestamp>,
-    /// The session, if the request is authorized by a session. The grant ends with the session.
+    /// The session, if the request is authorized by a session. The grant becomes invalid when the
+    /// session ends.
     pub visit: Option<Visit>,
 }
 
 impl Grant {
-    /// Returns a link made with this key or by this member. The link becomes invalid together with
-    /// the key or the member.
+    /// Creates a link on behalf of this key or member. The link becomes invalid when the key or the
+    /// member is deleted.
     #[must_use]
     pub fn link(&self, expires_at: Timestamp) -> Link {
         let member = self.visit.as_ref().map(|visit| KeyId::from(visit.member.id.bytes()));
@@ -55,7 +56,7 @@ pub struct Context {
     pub services: Arc<Services>,
     pub request: Request,
     pub role: Role,
-    /// The dashboard's site; only on the dashboard's host.
+    /// The dashboard's site; `None` on other hosts.
     site: Option<Site>,
     principal: Principal,
 }
@@ -96,7 +97,7 @@ impl Context {
         }
     }
 
-    /// Returns the source of the request for the history.
+    /// Returns the source of the request, for the history.
     #[must_use]
     pub const fn source(&self) -> Source {
         match self.principal {
@@ -109,7 +110,8 @@ impl Context {
         }
     }
 
-    /// Returns the request's origin, which is stored with the execution that it starts.
+    /// Returns the trace origin of the request, which is stored with the execution that the request
+    /// starts.
     #[must_use]
     pub fn origin(&self, started: ExecutionId) -> Option<Arc<trace::Origin>> {
         self.request.note.started(started);
@@ -137,7 +139,7 @@ impl Context {
         self.principal.caller().ok_or_else(crate::Error::unauthorized)
     }
 
-    /// Returns the actor for the audit log, on the routes of the operator and of the dashboard.
+    /// Returns the actor for the audit log on routes of the operator and of the dashboard.
     #[must_use]
     pub fn actor(&self) -> Actor {
         match &self.principal {
@@ -164,18 +166,19 @@ impl Context {
         })
     }
 
-    /// Returns the organization whose resources the request may read, by key or by link.
+    /// Returns the organization whose resources the request may read.
     ///
     /// # Errors
-    /// 401 on a route with neither.
+    /// 401 on a public route, or on a route without an organization.
     pub fn organization(&self) -> Result<OrganizationId, crate::Error> {
         Ok(self.grant()?.organization)
     }
 
-    /// Returns the grant of the request: from the caller's own key, or from the link.
+    /// Returns the grant of the request: from the caller's key, the link or the session, or for the
+    /// organization for which the operator acts.
     ///
     /// # Errors
-    /// 401 on a route with neither.
+    /// 401 on a public route, or on a route without an organization.
     pub fn grant(&self) -> Result<Grant, crate::Error> {
         match &self.principal {
             Principal::Caller(Caller { organization, key, .. }) => {
@@ -200,8 +203,8 @@ impl Context {
         }
     }
 
-    /// Returns the detail of an execution. The links of its waiting steps are made for the member
-    /// who reads the detail, and become invalid together with that member.
+    /// Returns the detail of an execution. If a member reads the detail, the links of waiting steps
+    /// are created on behalf of that member, and become invalid when the member is removed.
     ///
     /// # Errors
     /// The errors of [`Engine::detail`](engine::Engine::detail).

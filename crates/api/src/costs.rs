@@ -1,5 +1,5 @@
-//! Computes the organization's costs by day and model, from the charges in the ledger and their
-//! executions. It reads a bounded number of stored rows and maintains no totals.
+//! Computes an organization's costs by day and model from the charges in the ledger and their
+//! executions. Each request reads a limited number of rows; no totals are stored.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use orrery_wire::member::{Cost, Costs};
 
 const DAYS_DEFAULT: u64 = 30;
 const DAYS_MAX: u64 = 90;
-/// Maximum number of ledger entries that one response sums up, latest first.
+/// Maximum number of ledger entries that one response sums up. The latest entries are used.
 const ENTRIES_MAX: usize = 20_000;
 /// The number of ledger entries read at a time.
 const PAGE: usize = 1000;
@@ -72,7 +72,7 @@ pub(crate) async fn costs(context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &Costs { costs: costs.collect(), complete: is_complete }))
 }
 
-/// Adds the charges among `entries` to the sums of their day and model.
+/// Adds the charges in `entries` to the sums for their day and model.
 async fn add(
     services: &Services,
     organization: OrganizationId,

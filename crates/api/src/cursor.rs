@@ -1,7 +1,7 @@
 //! Cursors: signed positions in a list, which clients cannot forge.
 //!
-//! A cursor contains the ID after which its page begins. It is bound to the list, the organization,
-//! the filters and the limit of the request. The service stores nothing for it.
+//! A cursor contains the ID after which its page begins. It is valid only for the same list,
+//! organization, filters and limit. The service does not store cursors.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -9,7 +9,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use super::{Context, Services};
 use orrery_domain::ids::Id;
 
-/// Returns the cursor for the page after `id`, valid only for the same query `asked`.
+/// Returns the cursor for the page after `id`. The cursor is valid only for the same query `asked`.
 pub(crate) fn behind<T: Id>(services: &Services, asked: &str, id: T) -> String {
     let id = id.bytes();
     URL_SAFE_NO_PAD.encode([&id[..], &services.sealer.mac(&signed(asked, &id))].concat())
@@ -18,7 +18,7 @@ pub(crate) fn behind<T: Id>(services: &Services, asked: &str, id: T) -> String {
 /// Returns the ID after which the page of the query's `cursor` begins; `None` for the first page.
 ///
 /// # Errors
-/// 400 for a cursor of another query.
+/// 400 for an invalid cursor, or a cursor from another query.
 pub(crate) fn read<T: Id>(context: &Context, asked: &str) -> Result<Option<T>, crate::Error> {
     let cursor = context.request.query.get("cursor").filter(|cursor| !cursor.is_empty());
     let Some(cursor) = cursor else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! The dashboard's host: its page, its assets, and the service status.
+//! The routes of the dashboard's host for its page, its assets, and the service status.
 
 use hyper::StatusCode;
 
@@ -149,7 +149,7 @@ pub(crate) const FINDINGS: Doc = Doc {
 pub(crate) async fn findings(context: Context) -> Result<Response, crate::Error> {
     let found = doctor::findings(&context.services).await?;
     let doctor = &context.services.settings.doctor;
-    // Only the operator sees who receives alerts.
+    // Only the operator may see who receives alerts.
     let found = found.into_iter().filter(|finding| finding.subject != orrery_alerts::SUBJECT);
     let findings = found.map(|finding| doctor.for_members(finding)).collect();
     Ok(response::json(StatusCode::OK, &Findings { findings }))

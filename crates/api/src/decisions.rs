@@ -13,7 +13,7 @@ use orrery_domain::ids::KeyId;
 use orrery_http::{Response, response};
 use orrery_wire::decision::{Decisions, Request, Usage};
 
-/// The header with the method by which the questions were answered.
+/// The header with the method that was used to answer the questions.
 const METHOD: HeaderName = HeaderName::from_static("x-decision-method");
 
 pub(crate) const DECIDE: Doc = Doc {
@@ -61,7 +61,8 @@ pub(crate) const DECIDE_FOR: Doc = Doc {
     ..Doc::new("admin", "admin_decide", "Answer typed questions for an organization")
 };
 
-/// `POST /admin/decisions?organization=`: charged to the organization; the history row has no key.
+/// `POST /admin/decisions?organization=`: the organization is charged, and the history row has no
+/// key.
 pub(crate) async fn decide_for(context: Context) -> Result<Response, crate::Error> {
     let named = context.request.query.get("organization");
     let organization = context.services.accounts.organization_or_default(named).await?;

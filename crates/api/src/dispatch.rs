@@ -1,4 +1,4 @@
-//! Request dispatch for all hosts: request ID, routing, authentication, rate limits, handler,
+//! Dispatches requests on all hosts: request ID, routing, authentication, rate limits, handler,
 //! response and logging.
 
 use std::sync::Arc;
@@ -41,10 +41,10 @@ const SMALL_RESPONSE: usize = 16 * 1024;
 const SMALL_HEAD: usize = 4 * 1024;
 /// Maximum size of a small body, in bytes.
 const SMALL_BODY: usize = 64 * 1024;
-/// Maximum overhead of a form around its file, in bytes.
+/// Maximum size of the parts of a form other than its file, in bytes.
 const FORM_BYTES: usize = 16 * 1024;
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// The same header as Anthropic's clients read it.
+/// The header in which Anthropic's clients expect the request ID.
 const REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 
 /// A route as mounted on a host.
@@ -54,7 +54,7 @@ struct Mounted {
     /// The host that the route belongs to.
     role: Role,
     access: Access,
-    /// The length of the mount prefix before the route's path.
+    /// The length of the mount prefix that precedes the route's path.
     prefix: usize,
 }
 
@@ -73,9 +73,9 @@ pub struct Host {
 }
 
 impl Host {
-    /// Creates the host of `role`, with the rows of [`ROUTES`] that name this role. The dashboard
-    /// and the control socket also get the routes of the hosts in [`MOUNTED`]. `is_encrypted` is
-    /// whether the host's connections use TLS.
+    /// Creates the host for `role` from the rows of [`ROUTES`] that contain this role. The
+    /// dashboard and the control socket also get the routes of the hosts in [`MOUNTED`].
+    /// `is_encrypted` is whether the host's connections use TLS.
     ///
     /// # Errors
     /// Returns an error when two rows of the table conflict.
@@ -119,7 +119,8 @@ impl Host {
         })
     }
 
-    /// Returns the same host, served below `place`. The caller removes `place` from the paths.
+    /// Returns the same host, served below the path `place`. The caller removes `place` from
+    /// request paths.
     #[must_use]
     pub fn below(self, place: &'static str) -> Self {
         Self { place, ..self }
@@ -194,7 +195,7 @@ impl Host {
         line.end_with(answer)
     }
 
-    /// Returns whether the access log is on, and the note for the request's log line, which is
+    /// Returns whether the access log is enabled, and the note for the request's log line, which is
     /// empty if no line is written.
     fn note(&self, headers: &HeaderMap) -> (bool, Note) {
         // The audit log already records the operator's actions over the control socket.
@@ -275,8 +276,8 @@ impl Host {
         (Some(route), self.counted(mounted, request, site).await)
     }
 
-    /// Handles a request, and records metrics for the request and for the response bytes until the
-    /// last byte is sent.
+    /// Handles a request. Records the metrics for the request, and counts the response bytes until
+    /// the last byte is sent.
     async fn counted(
         &self,
         mounted: Mounted,
@@ -311,7 +312,8 @@ impl Host {
         site: Option<Site>,
     ) -> Result<Response, crate::Error> {
         let Mounted { route, role, access, .. } = mounted;
-        // A cookie is sent automatically; an admin key never is.
+        // Check the origin, because browsers send cookies automatically. They never send an admin
+        // key automatically.
         if let Some(site) = &site
             && access != Access::Admin
             && (access.is_by_session() || !route.method.is_safe())
@@ -381,7 +383,7 @@ impl Host {
     }
 
     /// Waits until startup has loaded the unfinished work. Startup counts the rows of each lane,
-    /// and a row that is added or removed during that would be counted wrongly.
+    /// and the count would be wrong if a row were added or removed in the meantime.
     async fn wait_for_start(&self) {
         if self.services.readiness.get() {
             return;
@@ -392,7 +394,7 @@ impl Host {
         }
     }
 
-    /// Records in the audit log that a request was not authenticated or not permitted.
+    /// Records in the audit log that a request was not authenticated or lacked a permission.
     async fn note_unauthorized(
         &self,
         mounted: Mounted,
@@ -427,7 +429,7 @@ impl Host {
         self.note_refused(route, &path, &context.actor(), organization, error).await;
     }
 
-    /// Records in the audit log that the action of an operator or a member was refused.
+    /// Records in the audit log that an action of an operator or a member was rejected.
     async fn note_refused(
         &self,
         route: &Route,
@@ -470,8 +472,8 @@ fn size_of_head(headers: &HeaderMap) -> usize {
 }
 
 /// Charges a response to the memory budgets. If the budgets are exhausted, the response to a safe
-/// request is replaced by an error. Other responses are sent anyway, and leave less memory for
-/// later requests.
+/// request is replaced with an error. Other responses are sent anyway, because their request has
+/// already taken effect, and leave less memory for later requests.
 fn count_response(
     answer: Response,
     mut bytes: Lease,
@@ -547,7 +549,7 @@ fn allow_origin(headers: &mut HeaderMap, origin: HeaderValue) {
 fn report(error: &crate::Error, id: &str, method: &Method, path: &str) {
     let status = error.status.as_u16();
     let cause = error.cause();
-    // Omit the field if it would be empty.
+    // Omit an empty field.
     let cause = Some(cause.as_str()).filter(|cause| !cause.is_empty());
     if error.is_busy() {
         tracing::debug!(request_id = id, %method, path, status, "{}", error.message);

@@ -1,5 +1,5 @@
-//! The documentation of a route, next to its handler. It adds the information that is not in the
-//! columns of the route table; `openapi` builds the hosts' documents from both.
+//! The documentation of a route, next to its handler. It contains the information that is not in
+//! the columns of the route table. `openapi` builds the hosts' documents from both.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
@@ -11,11 +11,11 @@ pub type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
 pub struct Doc {
     /// The group of the operation.
     pub tag: &'static str,
-    /// The operation ID, after which client generators name functions. Unique within a host.
+    /// The operation ID. Client generators use it as the name of a function. Unique within a host.
     pub id: &'static str,
     pub summary: &'static str,
-    /// What clients need to know beyond the summary, in one to four sentences. Empty only for the
-    /// routes of hosts without a document.
+    /// Further information for clients, in one to four sentences. Empty only for routes of hosts
+    /// without a document.
     pub description: &'static str,
     pub is_deprecated: bool,
     pub query: &'static [Param],
@@ -26,13 +26,13 @@ pub struct Doc {
     pub takes_if_match: bool,
     /// The format of the errors.
     pub errors: ErrorForm,
-    /// The responses of the handler. The document adds the responses that follow from the route's
-    /// columns, such as 401 and 429.
+    /// The responses of the handler. The responses that follow from the route's columns, such as
+    /// 401 and 429, are added automatically.
     pub responses: &'static [ResponseDoc],
 }
 
 impl Doc {
-    /// Documents a route without description, parameters, body and response descriptions.
+    /// Documents a route that has no description, parameters, body or response descriptions.
     #[must_use]
     pub const fn new(tag: &'static str, id: &'static str, summary: &'static str) -> Self {
         Self {
@@ -56,7 +56,7 @@ impl Doc {
 pub enum ErrorForm {
     /// The service's error body.
     Plain,
-    /// OpenAI's error body, except for a missing API key.
+    /// OpenAI's error body. The 401 for a missing API key has the service's error body.
     OpenAi,
     /// Anthropic's error body. Unknown query parameters are ignored, as on Anthropic's own routes.
     Anthropic,
@@ -169,12 +169,11 @@ pub struct ResponseDoc {
 pub enum Content {
     Nothing,
     Json(SchemaOf),
-    /// JSON, or server-sent events if the request asks for them. The second schema is that of an
-    /// event's data.
+    /// JSON or, on request, server-sent events. The second schema describes an event's data.
     JsonOrEvents(SchemaOf, SchemaOf),
     /// The error body.
     Error,
-    /// The service's error body, OpenAI's or Anthropic's, depending on the request.
+    /// The error body of the service, of OpenAI or of Anthropic, depending on the request.
     AnyError,
     /// Text or bytes of this media type.
     Raw(&'static str),
@@ -229,7 +228,7 @@ impl ResponseDoc {
         Self::new(status, description, Content::Error)
     }
 
-    /// Documents an error response with the service's error body, OpenAI's or Anthropic's.
+    /// Documents an error response with the error body of the service, of OpenAI or of Anthropic.
     #[must_use]
     pub const fn any_error(status: u16, description: &'static str) -> Self {
         Self::new(status, description, Content::AnyError)

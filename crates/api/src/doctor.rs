@@ -1,6 +1,6 @@
 //! Findings about the service and its machine: the doctor's findings, and findings that need the
-//! open service. They are served on the control socket for `orrery doctor`, also for the store of a
-//! stopped service, and shown on the dashboard. All checks are read-only.
+//! open service. They are served on the control socket for `orrery doctor`, including for the store
+//! of a stopped service, and shown on the dashboard. All checks are read-only.
 
 use std::time::Duration;
 
@@ -17,16 +17,15 @@ use orrery_records::secrets;
 use orrery_storage::{Key, Page, Table};
 use orrery_wire::service::{DoctorReport, Listening, RunningService};
 
-/// Maximum number of unfinished executions among which the oldest is searched.
+/// Maximum number of unfinished executions that are searched for the oldest one.
 const UNFINISHED_MAX: usize = 1000;
-/// Age at which a prediction, a call, an exchange or a workflow that is still queued counts as
-/// stuck.
+/// Age at which a prediction, a call, an exchange or a queued workflow execution counts as stuck.
 const STUCK: Duration = Duration::from_secs(60 * 60);
 /// Maximum number of models and hosts that a finding names.
 const NAMED_MAX: usize = 10;
 /// Timeout of one DNS lookup.
 const LOOK_UP: Duration = Duration::from_secs(3);
-/// Number of latest rows of each table that the spot check reads.
+/// Number of the latest rows that the spot check reads from each table.
 const SPOT_ROWS: usize = 50;
 /// Maximum payload bytes that the spot check reads.
 const SPOT_BYTES: u64 = 64 * 1024 * 1024;
@@ -45,7 +44,8 @@ pub(crate) async fn find(context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &DoctorReport { findings, running }))
 }
 
-/// Returns the startup options of the service; `None` for the store of a stopped service.
+/// Returns the options with which the service was started; `None` for the store of a stopped
+/// service.
 fn running(services: &Services) -> Option<RunningService> {
     services.settings.control_token.as_ref()?;
     let RunningService { pid, file, listening: metrics } = services.settings.doctor.started();
@@ -96,10 +96,10 @@ fn clock(services: &Services) -> Finding {
     }
 }
 
-/// Checks that the seal key is the one of this store.
+/// Checks that the seal key belongs to this store.
 async fn seal(services: &Services) -> Result<Finding, crate::Error> {
     Ok(match services.secrets.has_right_key().await? {
-        true => Finding::good("seal", "seal.key opens what the store has sealed"),
+        true => Finding::good("seal", "seal.key belongs to this store"),
         false => {
             Finding::fault("seal", secrets::FOREIGN_KEY).mended_by(secrets::FOREIGN_KEY_REMEDY)
         }
@@ -135,7 +135,7 @@ async fn store(services: &Services) -> Finding {
     }
 }
 
-/// Finds work that should have ended, and work that cannot end.
+/// Finds executions and deliveries that should have ended, or that cannot end.
 async fn work(services: &Services, now: Timestamp) -> Result<Vec<Finding>, crate::Error> {
     let mut found = Vec::new();
     if services.engine.paused_since().is_some() {
@@ -174,8 +174,8 @@ async fn work(services: &Services, now: Timestamp) -> Result<Vec<Finding>, crate
     Ok(found)
 }
 
-/// Returns whether an execution counts as stuck by its age alone. A workflow that has started may
-/// wait for days.
+/// Returns whether age alone makes an execution count as stuck. A workflow that has started may
+/// legitimately wait for days.
 fn can_be_stuck(execution: &Execution) -> bool {
     match execution.kind() {
         Kind::Workflow => execution.started_at.is_none(),
@@ -213,7 +213,7 @@ fn models(services: &Services) -> Finding {
     }
 }
 
-/// Returns how many models are failing, and which; `None` if none is.
+/// Describes how many models are failing, and names them; `None` if no model is failing.
 pub(crate) fn failing(services: &Services) -> Option<String> {
     let models = services.catalog.list();
     let failing = models.iter().filter(|model| model.failing().is_some());
@@ -227,7 +227,7 @@ pub(crate) fn failing(services: &Services) -> Option<String> {
     Some(format!("{} of {} models {verb} failing: {named}", failing.len(), models.len()))
 }
 
-/// Looks up the host names in the configuration.
+/// Looks up the host names in the configuration with DNS.
 async fn names(hosts: &[String]) -> Finding {
     let resolver = SystemResolver::new();
     for host in hosts.iter().take(NAMED_MAX) {

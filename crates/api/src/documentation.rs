@@ -1,8 +1,8 @@
-//! The documentation as a site, on the dashboard's host: files that `packaging/site/build` made and
-//! compressed, and that a build with the feature `docs` embeds.
+//! Serves the documentation site on the dashboard's host. `packaging/site/build` generates and
+//! compresses the files, and a build with the feature `docs` embeds them.
 //!
-//! Needs no session: the files are the public ones of `docs/`. Without the feature, one page says
-//! where the documentation is. Nothing here is read from disk.
+//! The routes need no session, because the files in `docs/` are public. Without the feature, a page
+//! explains where to find the documentation. This module never reads from disk.
 
 use std::io::Read as _;
 
@@ -15,13 +15,13 @@ use crate::doc::{Doc, ResponseDoc};
 use crate::static_files;
 use orrery_http::{Response, response};
 
-/// The files, each compressed with gzip, by path with the extension `.gz`.
+/// The files, compressed with gzip. Their paths have the additional extension `.gz`.
 #[cfg(feature = "docs")]
 #[derive(rust_embed::RustEmbed)]
 #[folder = "../../target/site/packed/"]
 struct Site;
 
-/// A build without the documentation.
+/// The empty site of a build without the documentation.
 #[cfg(not(feature = "docs"))]
 struct Site;
 
@@ -62,7 +62,8 @@ pub(crate) const FILE: Doc = Doc {
     ..Doc::new("dashboard", "documentation_file", "Get a file of the documentation")
 };
 
-/// `GET /docs/`. The links of the page are relative to the folder, so `/docs` redirects to it.
+/// `GET /docs/`. The links of the page are relative to this folder, so `/docs` redirects to
+/// `/docs/`.
 pub(crate) async fn page(context: Context) -> Result<Response, crate::Error> {
     if context.request.path.ends_with('/') {
         return Ok(file_at(FIRST, &context.request.headers));
@@ -86,7 +87,7 @@ fn file_at(path: &str, asked: &HeaderMap) -> Response {
 fn found(path: &str, asked: &HeaderMap) -> Option<Response> {
     let file = Site::get(&format!("{path}.gz"))?;
     let content_type = match static_files::content_type(path) {
-        // Examples and settings: texts without an extension that browsers know.
+        // Examples and settings are text files with extensions that browsers do not recognize.
         "application/octet-stream" => "text/plain; charset=utf-8",
         known => known,
     };
@@ -97,7 +98,7 @@ fn found(path: &str, asked: &HeaderMap) -> Option<Response> {
     })
 }
 
-/// Returns the content of a file for the few clients that do not accept gzip.
+/// Decompresses a file for the few clients that do not accept gzip.
 fn plain(packed: &[u8]) -> Option<Bytes> {
     let mut content = Vec::new();
     flate2::read::GzDecoder::new(packed).read_to_end(&mut content).ok()?;

@@ -1,5 +1,5 @@
-//! Hints for requests to the wrong host or path: the 404 names the host that serves the path. Only
-//! routes in a host's OpenAPI document are named.
+//! Adds hints to the 404 for requests to the wrong host or path: the error names the host that
+//! serves the path, or a similar path. Hints contain only routes from a host's OpenAPI document.
 
 use std::sync::LazyLock;
 
@@ -11,7 +11,7 @@ use super::{ROUTES, Role, Services};
 use orrery_domain::spelling;
 use orrery_http::router::{Outcome, Router};
 
-/// The hosts whose routes may be named.
+/// The hosts whose routes hints may contain.
 const NAMED: [Role; 4] = [Role::Base, Role::Workflows, Role::Flows, Role::Agent];
 
 /// Maximum length, in bytes, of a path that gets a hint.
@@ -19,7 +19,7 @@ const HINTED_MAX: usize = 200;
 /// Paths up to this length are not checked for misspellings.
 const SHORT_MAX: usize = 8;
 
-/// Requests of similar APIs, and how to do the same here.
+/// Requests from similar APIs, and the equivalents in this API.
 const OF_OTHER_APIS: [(Method, &str, &str); 1] = [(
     Method::GET,
     "/v1/predictions",
@@ -41,7 +41,7 @@ static ROUTERS: LazyLock<Vec<(Role, Router<&'static str>)>> = LazyLock::new(|| {
 /// The `details` of the error.
 #[derive(Debug, Serialize)]
 struct Elsewhere<'a> {
-    /// The host that serves this route, by its name in the configuration.
+    /// The host that serves this route, as named in the configuration.
     host: &'static str,
     /// The host's URL.
     url: &'a str,
@@ -71,7 +71,7 @@ pub(crate) fn not_found(
     }
 }
 
-/// Returns how to do here what a request of a similar API asks for.
+/// Returns the equivalent of a request from a similar API, if known.
 fn of_other_api(role: Role, method: &Method, path: &str) -> Option<&'static str> {
     let path = path.trim_end_matches('/');
     let is_it = |(other, asked, _): &&(Method, &str, &str)| other == method && *asked == path;
@@ -92,8 +92,8 @@ pub(crate) fn without_version(role: Role, method: &Method, path: &str) -> Option
     Some(crate::Error::not_found(message))
 }
 
-/// Returns a similar path of this host: without doubled slashes, with the right prefix, with
-/// corrected spelling, or with the missing start. It keeps every segment of the path.
+/// Returns a similar path on this host: without double slashes, with the right prefix, with
+/// corrected spelling, or with the missing beginning. Parameter segments stay unchanged.
 fn nearby(role: Role, method: &Method, path: &str) -> Option<String> {
     if path.len() > HINTED_MAX {
         return None;
@@ -115,22 +115,24 @@ fn nearby(role: Role, method: &Method, path: &str) -> Option<String> {
         spelling::nearest(&single, &known.collect::<Vec<_>>()).map(str::to_owned)
     };
     let corrected = |start: Start| of_host().find_map(|pattern| respelled(pattern, &parts, start));
-    // Short paths are skipped, because each is similar to many other paths.
+    // Short paths are skipped, because they are similar to many other paths.
     let is_long = single.len() > SHORT_MAX;
     let guessed = || is_long.then(|| whole().or_else(|| corrected(Start::Missing))).flatten();
     served.or_else(|| corrected(Start::Given)).or_else(guessed)
 }
 
-/// Whether a path has all of its segments after the prefix of the API.
+/// Whether a path contains all segments of a route after the API's prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Start {
     Given,
-    /// The path is the end of a route: `/executions/7` of `/v1/workflows/executions/{execution}`.
+    /// The path is only the end of a route, such as `/executions/7` for
+    /// `/v1/workflows/executions/{execution}`.
     Missing,
 }
 
-/// Returns the path with the pattern's prefix, and with its literal segments corrected to those of
-/// the pattern, if they are near enough. The other segments are the parameters of the pattern.
+/// Returns the path with the pattern's prefix, and with misspelled literal segments corrected to
+/// those of the pattern; `None` if they are too different. The other segments are the pattern's
+/// parameters.
 fn respelled(pattern: &str, parts: &[&str], start: Start) -> Option<String> {
     let is_parameter = |segment: &str| segment.starts_with('{');
     let segments: Vec<&str> = pattern.split('/').skip(1).collect();
@@ -156,20 +158,20 @@ fn respelled(pattern: &str, parts: &[&str], start: Start) -> Option<String> {
     Some(format!("/{}", corrected?.join("/")))
 }
 
-/// Whether the router has a route for this path. A route that consists of parameters, such as
-/// `/api/v1/{workflow}`, matches any word, so only an id counts there.
+/// Returns whether the router has a route for this path. A route that consists of parameters, such
+/// as `/api/v1/{workflow}`, would match any word, so it counts only if the parameter is an id.
 fn is_route_of(router: &Router<&'static str>, method: &Method, path: &str) -> bool {
     let Ok(Outcome::Found { value: pattern, .. }) = router.find(method, path) else { return false };
     let last = path.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
     is_distinct(pattern) || last.parse::<uuid::Uuid>().is_ok()
 }
 
-/// Whether a segment belongs to the prefix of the API.
+/// Returns whether a segment belongs to the API's prefix.
 fn is_prefix(segment: &str) -> bool {
     matches!(segment, "" | "api" | "v1" | "v2")
 }
 
-/// Whether a pattern has a literal segment besides its prefix.
+/// Returns whether a pattern has a literal segment after its prefix.
 fn is_distinct(pattern: &str) -> bool {
     pattern == "/" || pattern.split('/').any(|one| !is_prefix(one) && !one.starts_with('{'))
 }

@@ -1,5 +1,5 @@
-//! The error of a handler. It wraps the error of `http`, so that errors of the lower layers convert
-//! to it with `?`; `error_mapping` has the conversions.
+//! The error of a handler. It wraps the error type of `http`, so that errors of the lower layers
+//! convert to it with `?`. `error_mapping` contains the conversions.
 
 use std::fmt;
 use std::num::TryFromIntError;
@@ -30,7 +30,7 @@ impl Error {
         Self(http::Error::bad_request(message))
     }
 
-    /// Creates a 401 with the exact body of `docs/spec/hosts.md`, "Authentication".
+    /// Creates a 401 with the exact body that `docs/spec/hosts.md`, "Authentication", specifies.
     #[must_use]
     pub fn unauthorized() -> Self {
         Self(http::Error::unauthorized())
@@ -102,7 +102,7 @@ impl Error {
         Self(self.0.with_hint(hint))
     }
 
-    /// Suggests the existing name or path that is nearest to an unknown one, if there is one.
+    /// Suggests `near`, the existing name or path that is most similar to an unknown one, if any.
     #[must_use]
     pub fn with_near(self, near: Option<String>) -> Self {
         match near {
@@ -123,7 +123,7 @@ impl Error {
         Self(self.0.with_header(name, value))
     }
 
-    /// Adds a cause that is only logged.
+    /// Adds a cause that is logged but not sent to the client.
     #[must_use]
     pub fn with_source(self, source: impl Into<BoxError>) -> Self {
         Self(self.0.with_source(source))

@@ -26,11 +26,11 @@ use orrery_webhooks::EndpointError;
 use orrery_wire::error::{Quota, Unpaid};
 use orrery_workflows as workflows;
 
-/// Retry delay for a full queue. The actual time until a lane drains depends on its model.
+/// Retry delay for a full queue. The time until a queue has room depends on the model.
 const QUEUE_RETRY: Duration = Duration::from_secs(5);
-/// Retry delay for an exhausted storage quota, after which files may have expired.
+/// Retry delay for an exhausted storage quota. By then, some files may have expired.
 const STORAGE_RETRY: Duration = Duration::from_secs(60);
-/// Retry delay for too many pending uploads, after which the pending uploads have expired.
+/// Retry delay for too many pending uploads. By then, the pending uploads have expired.
 const UPLOADS_RETRY: Duration = Duration::from_secs(15 * 60);
 
 impl From<storage::Error> for Error {
@@ -273,7 +273,7 @@ impl From<decisions::Error> for Error {
             decisions::Error::Invalid(invalid) => invalid.into(),
             decisions::Error::Chat(error) => error.into(),
             decisions::Error::Failed { execution, question, mut failure } => {
-                // The model's own parameter names do not exist in this request.
+                // The parameter names of the model's API do not exist in a decision request.
                 failure.said.param = question.map(|name| format!("questions.{name}"));
                 failed(execution, failure)
             }
@@ -370,8 +370,8 @@ impl From<idempotency::InvalidKey> for Error {
     }
 }
 
-/// Returns the error for a full or failing disk. Nothing was created, and no acknowledged data is
-/// lost.
+/// Returns the error for a full or failing disk. No resource was created, and no acknowledged data
+/// is lost.
 fn storage_unavailable() -> Error {
     Error::unavailable("the disk is full or failing: nothing was stored; free some space")
 }

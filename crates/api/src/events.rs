@@ -1,11 +1,11 @@
-//! Event streams. A prediction (`docs/spec/predictions.md`, "Events") has `status`, `log`,
-//! `output`, and `end` with the prediction as `GET /v1/prediction/{id}` returns it. A workflow
-//! execution (`docs/spec/workflows.md`, "Events of an execution") has `status`, `step`, `wait`,
-//! `pause`, `resume`, and `end` with the detail.
+//! Event streams. The events of a prediction (`docs/spec/predictions.md`, "Events") are `status`,
+//! `log`, `output`, and `end` with the prediction as `GET /v1/prediction/{id}` returns it. The
+//! events of a workflow execution (`docs/spec/workflows.md`, "Events of an execution") are
+//! `status`, `step`, `wait`, `pause`, `resume`, and `end` with the detail.
 //!
-//! Each event has an ID, from which a client can resume after a lost connection. If that is no
-//! longer possible, because the service has restarted or the client has missed too many events, the
-//! stream starts from the beginning with a `reset`.
+//! Each event has an ID, from which a client can resume after a lost connection. If the client
+//! cannot resume, because the service has restarted or the client has missed too many events, the
+//! stream starts from the beginning with a `reset` event.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use orrery_http::sse::{self, Event};
 use orrery_http::{Response, response};
 use orrery_wire as wire;
 
-/// The last part of the ID of the last event.
+/// The last part of the final event's ID.
 const END: &str = "end";
 
 pub(crate) const FOLLOW: Doc = Doc {
@@ -92,7 +92,7 @@ fn stream(
     let last = context.request.headers.get("last-event-id").and_then(|value| value.to_str().ok());
     let last = last.and_then(|id| id.rsplit_once('-'));
     if last.is_some_and(|(_, number)| number == END) {
-        // The client has received everything. This status tells browsers not to reconnect.
+        // The client has received all events. This status tells browsers not to reconnect.
         return Ok(response::empty(StatusCode::NO_CONTENT));
     }
     let seen = last
@@ -137,13 +137,14 @@ struct Watch {
     over: BoxFuture<'static, ()>,
     /// The number of the last event sent.
     seen: u64,
-    /// Whether the last event that the client received belongs to another stream.
+    /// Whether the ID of the client's last event does not belong to this stream.
     lost: bool,
 }
 
 impl Watch {
-    /// Returns the next events, and whether these are the last. Returns `None` when the service
-    /// stops, the authorization ends, or the prediction cannot be read; the client then reconnects.
+    /// Returns the next events, and whether they are the last ones. Returns `None` when the service
+    /// stops, the authorization ends, or the prediction cannot be read; in these cases, the client
+    /// reconnects.
     async fn next(&mut self) -> Option<(Vec<Event>, bool)> {
         tokio::select! {
             () = self.follower.changed(self.seen) => {}

@@ -1,6 +1,6 @@
 //! Workflow executions: list, read, cancel, redrive (`docs/spec/workflows.md`, "Execution detail").
-//! The workflows host and its mirror on the base host share the handlers; only one field of the
-//! list differs.
+//! The workflows host and the equivalent routes on the base host share the handlers; only one field
+//! of the list differs.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ use orrery_wire::execution::{Cancelled, List, Summary};
 use orrery_wire::trigger::Accepted;
 use orrery_workflows::count_trigger;
 
-/// Default time to wait for an unfinished execution to change, in seconds.
+/// Default time to wait for an execution to end or change, in seconds.
 const TIMEOUT_DEFAULT: u64 = 10;
 const TIMEOUT_MAX: u64 = 30;
 const LIMIT_DEFAULT: u64 = 50;
@@ -141,7 +141,7 @@ pub(crate) async fn get(context: Context) -> Result<Response, crate::Error> {
         engine.wait(organization, id, patience).await?;
         return tagged(&context.detail(organization, id).await?).map(|(answer, _tag)| answer);
     }
-    // With `If-None-Match`, waits until the state differs. No response is held in memory during the
+    // With `If-None-Match`, wait until the state differs. No response is held in memory during the
     // wait.
     let until = monotonic_now() + patience;
     let mut is_last_look = false;
@@ -222,8 +222,8 @@ pub(crate) const REDRIVE: Doc = Doc {
     description: "Starts a new execution with the same inputs and version that reuses the outputs \
                   of the completed steps and runs the others. The failed execution does not \
                   change; `redriven_from` of the new one names it. An execution that has not \
-                  failed returns 409, and one whose outputs are no longer stored 410. Send an \
-                  `Idempotency-Key` to retry safely.",
+                  failed returns 409, and one whose outputs are no longer stored returns 410. Send \
+                  an `Idempotency-Key` to retry safely.",
     ..Doc::new(
         "executions",
         "redrive_execution",

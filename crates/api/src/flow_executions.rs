@@ -31,8 +31,8 @@ use orrery_workflows::{Compiled, count_trigger};
 
 const LIMIT_DEFAULT: u64 = 50;
 const LIMIT_MAX: u64 = 100;
-/// Maximum bytes of details from which one response is built. The records that exceed it omit the
-/// outputs of steps.
+/// Maximum bytes of details from which one response is built. Records beyond the limit have no step
+/// outputs.
 const DETAILS_MAX: usize = 32 << 20;
 
 const UNPAID: ResponseDoc = ResponseDoc::error(402, "Insufficient balance");
@@ -98,14 +98,14 @@ pub(crate) async fn bulk(mut context: Context) -> Result<Response, crate::Error>
     Ok(response::json(StatusCode::OK, &body))
 }
 
-/// Reads the body of a trigger as that of a bulk trigger.
+/// Parses the body of a single trigger or a bulk trigger as a bulk trigger.
 fn read(bytes: &[u8], together: Together) -> Result<BulkTrigger, crate::Error> {
     if together == Together::One {
         let Trigger { parameters, webhook_url, webhook_secret } = parse(bytes)?;
         let parameters = vec![parameters.unwrap_or_default()];
         return Ok(BulkTrigger { parameters, webhook_url, webhook_secret });
     }
-    // The sentence about the number of items is part of the contract.
+    // The error message about the number of items is part of the specification.
     request::read(parse_value(bytes)?).map_err(|mismatch: Mismatch| {
         if mismatch.path == "parameters" && mismatch.message != "must be an array of objects" {
             let message = format!("parameters must contain 1–{TOGETHER_MAX} items");
@@ -115,15 +115,15 @@ fn read(bytes: &[u8], together: Together) -> Result<BulkTrigger, crate::Error> {
     })
 }
 
-/// Whether the started executions form a bulk.
+/// Whether the started executions belong to a bulk trigger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Together {
     One,
     Bulk,
 }
 
-/// Starts the latest version for each entry of the parameters, and returns the IDs in the same
-/// order.
+/// Starts an execution of the latest version for each entry of the parameters, and returns the IDs
+/// in the same order.
 async fn start(
     context: &Context,
     bytes: &[u8],
@@ -168,8 +168,8 @@ async fn start(
     Ok(ids)
 }
 
-/// Returns the validated inputs of a set of parameters. Legacy clients sometimes send numbers and
-/// booleans as strings.
+/// Validates a set of parameters and returns the inputs. Strings are converted to numbers and
+/// booleans where the schema requires it, because some legacy clients send only strings.
 async fn check(
     compiled: &Compiled,
     mut parameters: Map<String, Value>,
@@ -285,7 +285,7 @@ async fn of_workflow(
     }
 }
 
-/// Converts executions to records. Records that exceed [`DETAILS_MAX`] have no step outputs.
+/// Converts executions to records. Records beyond [`DETAILS_MAX`] have no step outputs.
 async fn records<'a>(
     context: &Context,
     workflow: &'a Workflow,
@@ -303,7 +303,7 @@ async fn records<'a>(
             view.output = None;
         }
         let key = services.accounts.key(execution.organization, execution.key).await?;
-        // The prefix of a deleted key is no longer known.
+        // The prefix of a deleted key is no longer stored.
         let shown = key.map_or_else(|| "smk_…".to_owned(), |key| format!("{}…", key.prefix));
         records.push(Record::of(workflow, &detail.execution, &view, shown));
     }

@@ -1,5 +1,5 @@
 //! Workflows in the legacy format (`docs/spec/legacy.md`, "Routes"): the same workflows as on the
-//! workflows host, with other requests and responses.
+//! workflows host, but with different requests and responses.
 
 use hyper::StatusCode;
 use serde_json::Value;
@@ -172,7 +172,7 @@ pub(crate) async fn get(context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &shown))
 }
 
-/// Reads a body. The sentence about a missing step is part of the contract.
+/// Reads a body. The error message about missing steps is part of the specification.
 fn read(bytes: &[u8]) -> Result<NewWorkflow, crate::Error> {
     request::read(parse_value(bytes)?).map_err(|mismatch| {
         if mismatch.path == "steps" && mismatch.message == "must not be empty" {
@@ -203,7 +203,7 @@ async fn listed<'w>(context: &Context, workflow: &'w Workflow) -> Result<Listed<
     Ok(Listed::of(workflow, &definition, category(workflow), triggers))
 }
 
-/// Returns the first of the workflow's categories, or the general category.
+/// Returns the first category of the workflow, or the general category if it has none.
 fn category(workflow: &Workflow) -> Category<'_> {
     let slug = workflow.categories.first().map_or("general", String::as_str);
     let known = CATEGORIES.into_iter().find(|category| category.slug == slug);

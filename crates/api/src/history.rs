@@ -1,5 +1,5 @@
-//! The organization's history (`docs/spec/history.md`, "Routes"): the executions started with any
-//! of its keys, newest first, paged by offset (`/v1`) or by cursor (`/v2`).
+//! The organization's history (`docs/spec/history.md`, "Routes"): executions started with any key,
+//! newest first, paged by offset (`/v1`) or by cursor (`/v2`).
 
 use std::collections::HashMap;
 
@@ -22,9 +22,9 @@ use orrery_wire::history::{COLUMNS, OfWorkflow, Page, PageByOffset, Row, Selecte
 
 const LIMIT_DEFAULT: u64 = 20;
 const LIMIT_MAX: u64 = 100;
-/// Number of rows that an offset can reach (`docs/spec/hosts.md`, "Limits").
+/// Number of rows that are reachable by offset (`docs/spec/hosts.md`, "Limits").
 const OFFSET_ROWS: u64 = 1000;
-/// Maximum output bytes in one page. Outputs that exceed it are null.
+/// Maximum bytes of outputs in one page. Outputs beyond the limit are null.
 const SHOWN_MAX: usize = 4 * 1024 * 1024;
 /// The values of `status` and their meaning. No execution is ever `starting`.
 const WORDS: [(&str, &[(Kind, Status)]); 10] = [
@@ -223,8 +223,8 @@ fn filter(context: &Context) -> Result<Filter, crate::Error> {
 pub(crate) fn read_filter<'f>(
     get: &dyn Fn(&str) -> Option<&'f str>,
 ) -> Result<Filter, crate::Error> {
-    // An empty value is refused: otherwise a script with an unset variable would read or cancel all
-    // executions.
+    // An empty value is rejected. Otherwise, a script with an unset variable would read or cancel
+    // all executions.
     let refuse = |message: String| crate::Error::bad_request(message);
     let kinds = match get("type") {
         None => None,
@@ -349,7 +349,7 @@ pub(crate) async fn rows<'a>(
     rows_with(services, organization, executions, SHOWN_MAX).await
 }
 
-/// Converts executions to rows, with a limited total size of outputs.
+/// Converts executions to rows. The total size of the outputs is limited.
 async fn rows_with<'a>(
     services: &Services,
     organization: OrganizationId,

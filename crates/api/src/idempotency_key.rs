@@ -1,5 +1,5 @@
-//! The `Idempotency-Key` header: yields either a claim to create a resource, or the recorded
-//! response of an earlier request.
+//! Handles the `Idempotency-Key` header, which leads to either a claim to create a resource, or the
+//! recorded response to an earlier request.
 
 use std::str::FromStr;
 
@@ -13,14 +13,14 @@ use orrery_storage::{self as storage, Commit};
 /// The decision about a create request.
 #[derive(Debug)]
 pub(crate) enum Creation {
-    /// Create the resource, in the commit that the claim provides.
+    /// Create the resource in the commit that the claim provides.
     New(OptionalClaim),
     /// The resource was created before: return the recorded response.
     Replay(StoredResponse),
 }
 
-/// The claim to a request's key, if the request has one. Hold it until the commit has returned:
-/// until then, other requests with the same key wait.
+/// The claim to a request's `Idempotency-Key`, if the request has one. The handler must keep it
+/// until the commit has returned, because it makes other requests with the same key wait.
 #[derive(Debug)]
 pub(crate) struct OptionalClaim(Option<Claim>);
 
@@ -59,7 +59,7 @@ pub(crate) fn created_id<T: Id + FromStr<Err = Invalid>>(
     answered.subject.parse().map_err(crate::Error::internal)
 }
 
-/// Returns the response body of an earlier request.
+/// Returns the body of the response to an earlier request.
 ///
 /// # Errors
 /// 500 when no body was recorded.
@@ -100,10 +100,11 @@ pub(crate) async fn begin(
     }
 }
 
-/// Returns the body that was read. A reused key takes precedence over an invalid body.
+/// Returns the parsed body. The error for a reused key takes precedence over the error for an
+/// invalid body.
 ///
 /// # Errors
-/// As [`begin`], and else the error of the body.
+/// The errors of [`begin`], and otherwise the error of the body.
 pub(crate) async fn checked<T>(
     context: &Context,
     route: String,

@@ -1,4 +1,4 @@
-//! Checks the inputs of workflows against the schemas of their versions.
+//! Validates the inputs of workflows against the schemas of their versions.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use super::body::validation_error;
 use orrery_schema::{Patience, ValidationError};
 use orrery_workflows::Compiled;
 
-/// Returns the inputs with the defaults of the workflow's schema filled in.
+/// Validates the inputs, and returns them with the defaults of the workflow's schema filled in.
 pub(crate) async fn check_inputs(
     compiled: &Compiled,
     inputs: Value,

@@ -1,5 +1,5 @@
-//! The organization's API keys, for its members. A key belongs to the organization, not to the
-//! member who created it. Only the response that creates a key contains the full key.
+//! The routes for members to manage the organization's API keys. A key belongs to the organization,
+//! not to the member who created it. Only the response that creates a key contains the full key.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use orrery_wire::member::{Key, KeyRequest, Keys, NewKey};
 
 pub(crate) const LIST: Doc = Doc {
     responses: &[ResponseDoc::json::<Keys>(200, "The keys of the organization, oldest first")],
-    description: "Returns the API keys of the organization, oldest first. No response but that of \
-                  the creation contains a full key.",
+    description: "Returns the API keys of the organization, oldest first. Only the response that \
+                  creates a key contains the full key.",
     ..Doc::new("keys", "list_keys", "List API keys")
 };
 

@@ -1,13 +1,13 @@
 //! The HTTP API of all hosts. [`ROUTES`] lists every route.
 //!
-//! `dispatch` finds the route of a request, checks key and rate, calls the handler, and turns the
-//! result into one response, one log line and one metric. A handler parses the request, calls one
-//! function of a crate below, and builds the response. Its requests and responses are `wire` types,
-//! never stored types. [`static_files`] serves the embedded dashboard, and
-//! `documentation` the site of the documentation.
+//! `dispatch` finds the route of a request, checks the key and the rate limit, calls the handler,
+//! and turns the result into one response, one log line and one metric. A handler parses the
+//! request, calls one function of a lower crate, and builds the response. Its requests and
+//! responses are `wire` types, never stored types. [`static_files`] serves the embedded dashboard,
+//! and `documentation` serves the documentation site.
 //!
-//! Handlers keep no state: they use the handles in [`Services`], which `app` creates. Errors of the
-//! crates below become HTTP in `error_mapping` only.
+//! Handlers have no state of their own: they use the handles in [`Services`], which `app` creates.
+//! Only `error_mapping` converts the errors of lower crates to HTTP.
 //!
 //! To add a route, see `CONTRIBUTING.md`, "Add a route".
 
@@ -98,8 +98,8 @@ pub use self::services::{
 };
 use orrery_http as http;
 
-/// Returns the literal path segments of other routes in the position of this parameter. A resource
-/// with such a name cannot be addressed by name.
+/// Returns the literal path segments that other routes have in the position of this parameter. A
+/// resource with such a name cannot be addressed by its name.
 #[must_use]
 pub fn words_beside(parameter: &str) -> BTreeSet<&'static str> {
     let place = format!("{{{parameter}}}");
@@ -129,7 +129,7 @@ pub enum Role {
     Flows,
     Agent,
     Dashboard,
-    /// The listener for Prometheus.
+    /// The listener for metrics in Prometheus's format.
     Metrics,
     /// The Unix socket for the command line. Its owner has full access.
     Control,
@@ -162,7 +162,7 @@ pub enum Access {
     Key,
     /// An API key, which may also be in the body as `api_key`.
     BodyKey,
-    /// An API key, or a signed link of the service whose `token` grants access to this path.
+    /// An API key, or a signed link from the service whose `token` grants access to this path.
     Link,
     /// A dashboard session of a member.
     Member,
@@ -212,8 +212,8 @@ pub enum Rate {
 pub type HandlerFuture =
     std::pin::Pin<Box<dyn Future<Output = Result<http::Response, crate::Error>> + Send>>;
 
-/// The hosts whose routes are also mounted under `/api/{name}` on the dashboard, with a member's
-/// session instead of a key, and on the control socket, with the organization in a header.
+/// The hosts whose routes are also mounted under `/api/{name}`: on the dashboard, where a member's
+/// session replaces the key, and on the control socket, where a header names the organization.
 pub const MOUNTED: [(&str, Role); 4] =
     [("base", Base), ("workflows", Workflows), ("flows", Flows), ("agent", Agent)];
 

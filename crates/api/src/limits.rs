@@ -1,5 +1,5 @@
-//! Limits of organizations: the organization's own view, the operator's routes, and the request
-//! rate limit.
+//! The limits of organizations: the route for clients, the operator's routes, and the check of the
+//! request rate limit.
 
 use hyper::StatusCode;
 

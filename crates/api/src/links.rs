@@ -1,4 +1,4 @@
-//! Single-use links: set-up links, invitations, and the routes that redeem them.
+//! Single-use links: setup links, invitations, and the routes that redeem them.
 //!
 //! Only the response that creates a link contains its URL.
 
@@ -26,7 +26,7 @@ const TAKEN: ResponseDoc = ResponseDoc::error(
     "A member with this email address already exists, or the organization is full",
 );
 
-/// Returns the view of a new link for its creator.
+/// Returns a new link in the form that its creator receives.
 pub(crate) fn new_link(context: &Context, issued: &Issued) -> NewLink {
     NewLink {
         id: issued.link.id,

@@ -84,12 +84,12 @@ pub(crate) async fn post(mut context: Context) -> Result<Response, crate::Error>
     }
 }
 
-/// Rejects requests from pages of other origins. Otherwise such a page could use the browser to
-/// read responses of a service that only the browser's machine can reach. Other programs send no
+/// Rejects requests from pages of other origins. Otherwise, such a page could read responses of a
+/// service that is reachable only from the browser's machine. Programs other than browsers send no
 /// `Origin`.
 fn check_origin(context: &Context) -> Result<(), crate::Error> {
     let headers = &context.request.headers;
-    // The dashboard has already checked its origin.
+    // On the dashboard's host, the origin was already checked.
     let Some(origin) = headers.get(ORIGIN).filter(|_| context.site().is_err()) else {
         return Ok(());
     };
@@ -106,8 +106,8 @@ fn check_origin(context: &Context) -> Result<(), crate::Error> {
     Err(crate::Error::status(StatusCode::FORBIDDEN, message))
 }
 
-/// Returns whether pages of that origin come from the host. All names of the browser's own machine
-/// are equivalent, because nobody else can serve a page under these names.
+/// Returns whether pages with this origin come from the host. All names for the local machine are
+/// equivalent, because no other machine can serve pages under these names.
 fn is_origin_of(host: &Url, origin: &str) -> bool {
     if host.origin().ascii_serialization() == origin {
         return true;
@@ -135,7 +135,7 @@ fn takes_events(headers: &HeaderMap) -> bool {
     })
 }
 
-/// Returns the response of a call: JSON if the result is available soon or the client accepts only
+/// Returns the response to a call: JSON if the result is available soon or the client accepts only
 /// JSON, otherwise an event stream.
 async fn follow(
     services: &Arc<Services>,
@@ -178,7 +178,7 @@ async fn follow(
 struct Watch {
     services: Arc<Services>,
     call: Call,
-    /// Resolves when the key is no longer valid.
+    /// Resolves when the client's key is no longer valid.
     over: BoxFuture<'static, ()>,
     is_done: bool,
 }

@@ -1,4 +1,4 @@
-//! The members of an organization.
+//! The routes for the members of an organization.
 
 use hyper::StatusCode;
 
@@ -84,9 +84,13 @@ pub(crate) const RESET: Doc = Doc {
         ResponseDoc::json::<NewLink>(201, "The link. This is the only response with it"),
         MISSING,
     ],
-    description: "Creates a link with which the member sets a new password, and returns its `url` \
-                  once. It works once, for 24 hours. Only the Owner can call this.",
-    ..Doc::new("members", "reset_member", "Create a link with which a member sets a new password")
+    description: "Creates a link that the member can use to set a new password, and returns its \
+                  `url` once. It works once, for 24 hours. Only the Owner can call this.",
+    ..Doc::new(
+        "members",
+        "reset_member",
+        "Create a link that a member can use to set a new password",
+    )
 };
 
 /// `POST /members/{id}/reset`

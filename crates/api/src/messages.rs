@@ -1,6 +1,6 @@
 //! The routes for Anthropic's clients (`docs/spec/messages.md`, "Routes"): messages, token counts,
-//! and the list of models in their format. A message becomes a chat completion, so routing, prices,
-//! fallback chains and the history are those of `chat`.
+//! and the list of models in their format. A message is converted to a chat completion, so routing,
+//! prices, fallback chains and the history work as in `chat`.
 
 use std::sync::Arc;
 
@@ -30,8 +30,8 @@ use orrery_wire::messages::answer::{Answer, Event, TokenCount};
 use orrery_wire::messages::models::{Model, Models};
 use orrery_wire::messages::{CountRequest, CreateRequest};
 
-/// Maximum size of an event of the model's stream, in bytes: the router's own limit, and room for
-/// what it adds.
+/// Maximum size of an event in the model's stream, in bytes: the router's own limit, plus room for
+/// the fields that the router adds.
 const EVENT_MAX: usize = 17 * 1024 * 1024;
 
 pub(crate) const CREATE: Doc = Doc {
@@ -44,9 +44,9 @@ pub(crate) const CREATE: Doc = Doc {
     description: "Answers a conversation in Anthropic's format with any model that can be called \
                   by chat completions: a local chat model, the agent, an alias, or a model of the \
                   upstream. The request is translated to a chat completion, and its answer back. \
-                  What no chat completion can express, such as PDF documents and tools that run on \
-                  Anthropic's servers, returns 400. The cost is in `usage.cost`. Errors have \
-                  Anthropic's format.",
+                  Content that a chat completion cannot express, such as PDF documents and tools \
+                  that run on Anthropic's servers, returns 400. The cost is in `usage.cost`. \
+                  Errors have Anthropic's format.",
     ..Doc::new("messages", "create_message", "Create a message")
 };
 
@@ -107,7 +107,7 @@ pub(crate) async fn count_tokens(mut context: Context) -> Result<Response, crate
     Ok(response::json(StatusCode::OK, &TokenCount { input_tokens }))
 }
 
-/// Writes the request as a chat completion.
+/// Converts the request to a chat completion.
 async fn completion(context: &Context, request: &Request) -> Result<Bytes, crate::Error> {
     let server = match context.services.chat.is_own(&request.model).await {
         true => dialect::ModelServer::Own,
@@ -123,7 +123,7 @@ fn estimate(completion: &[u8]) -> u64 {
     fields.map_or(0, |fields| TokenBound::of(&fields).prompt_estimate())
 }
 
-/// Returns the ID of an answer: that of its call in the history.
+/// Returns the ID of an answer, which is the ID of the call in the history.
 fn id_of(answer: &Response, request_id: &str) -> String {
     let execution = answer.headers().get(X_EXECUTION_ID).and_then(|id| id.to_str().ok());
     format!("msg_{}", execution.unwrap_or(request_id).replace('-', ""))
@@ -204,7 +204,7 @@ struct Stream {
 }
 
 impl Stream {
-    /// Returns the next events as text, or a ping after a silence.
+    /// Returns the next events as text, or a ping if no event arrives for a while.
     async fn next(&mut self) -> Option<Bytes> {
         while !self.is_over {
             let beat = self.last_sent.checked_add(HEARTBEAT).unwrap_or(self.last_sent);
@@ -268,7 +268,7 @@ impl Stream {
     }
 }
 
-/// Returns events as text.
+/// Serializes events as server-sent events.
 fn text_of(events: &[Event]) -> Bytes {
     let mut text = String::new();
     for event in events {
@@ -306,7 +306,7 @@ pub(crate) async fn find_callable(context: &Context, id: &str) -> Response {
     }
 }
 
-/// Returns a model in Anthropic's format, unless it cannot converse.
+/// Returns a model in Anthropic's format; `None` if it does not support chat.
 fn shown<'a>(model: &ChatModel<'a>) -> Option<Model<'a>> {
     if matches!(model.kind, Some(ModelKind::Embeddings)) {
         return None;

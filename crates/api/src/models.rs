@@ -39,12 +39,12 @@ enum Format {
     Anthropic,
 }
 
-/// The cursors of Anthropic's clients, whose list has one page.
+/// The cursors that Anthropic's clients send. Their list has a single page.
 const AFTER_ID: Param = Param::new("after_id", Kind::Text, CURSOR_IGNORED);
 const BEFORE_ID: Param = Param::new("before_id", Kind::Text, CURSOR_IGNORED);
 const CURSOR_IGNORED: &str = "Ignored: the list of `anthropic` has one page";
 
-/// The groups of the catalog's list.
+/// The values of `group` for the catalog's list.
 const MODELS: &str = "models";
 const UTILITIES: &str = "utilities";
 
@@ -217,7 +217,7 @@ fn find(context: &Context, slug: &str) -> Result<Arc<catalog::Model>, crate::Err
 }
 
 /// Returns the error for an unknown slug, with the exact text of the specification. The details
-/// contain a similar slug, if there is one.
+/// contain a similar slug, if any.
 pub(crate) fn not_found(catalog: &catalog::Catalog, slug: &str) -> crate::Error {
     let error = crate::Error::not_found("Failed to fetch model: model not found").bare();
     error.with_near(catalog.nearest(slug))

@@ -1,9 +1,9 @@
 //! The administration API's routes for an organization and its resources. Resources are identified
-//! by name, so requests are idempotent. Callers use an admin key, and the path contains the
+//! by name, so requests are idempotent. The caller uses an admin key, and the path names the
 //! organization.
 //!
-//! This module has only the handlers that no other API uses. The other routes reuse the handlers
-//! for clients and members.
+//! This module contains only handlers that are specific to the administration API. Its other routes
+//! reuse the handlers for clients and members.
 
 use hyper::StatusCode;
 
@@ -125,7 +125,7 @@ pub(crate) async fn delete_key(context: Context) -> Result<Response, crate::Erro
     Ok(response::empty(StatusCode::NO_CONTENT))
 }
 
-/// Returns the key with the name in the path, if there is one.
+/// Returns the key with the name in the path, if any.
 async fn key_of(context: &Context) -> Result<Option<ApiKey>, crate::Error> {
     let name = context.request.param("name");
     let keys = context.services.accounts.keys(context.organization()?).await?;
@@ -222,7 +222,8 @@ pub(crate) const PUT_SECRET: Doc = Doc {
     ..Doc::new("secrets", "put_named_secret", "Create or update a named secret")
 };
 
-/// `PUT /admin/v1/organizations/{organization}/secrets/{name}`: an identical value changes nothing.
+/// `PUT /admin/v1/organizations/{organization}/secrets/{name}`: a PUT with an identical value
+/// changes nothing.
 pub(crate) async fn put_secret(mut context: Context) -> Result<Response, crate::Error> {
     let SecretValue { value } = form(&mut context.request).await?;
     let organization = context.organization()?;

@@ -1,4 +1,5 @@
-//! All public hosts on one port: the base host at the root, each other host below its name.
+//! Serves all public hosts on one port: the base host at the root, and each other host below a path
+//! with its name.
 
 use std::sync::Arc;
 
@@ -10,9 +11,9 @@ use super::{HostService, Role, Services};
 use orrery_http::server::{ResponseFuture, Service};
 use orrery_http::{Body, Peer, response, router};
 
-/// The place of the dashboard. Browsers that open the root are sent there.
+/// The path of the dashboard. Browsers that open the root are redirected there.
 const DASHBOARD: &str = "/dashboard";
-/// The hosts below the root, with their places.
+/// The hosts below the root, and their paths.
 const BELOW: [(Role, &str); 4] = [
     (Role::Workflows, "/workflows"),
     (Role::Flows, "/flows"),
@@ -57,7 +58,7 @@ impl Service for OnePort {
     }
 }
 
-/// Whether a person has opened the root: a browser asks for HTML, and clients of the API do not.
+/// Returns whether a browser has opened the root. Browsers request HTML; API clients do not.
 fn is_browser_at_root(request: &hyper::Request<Body>) -> bool {
     let accepted = request.headers().get_all(ACCEPT).iter();
     let mut accepted = accepted.filter_map(|value| value.to_str().ok());
@@ -66,7 +67,7 @@ fn is_browser_at_root(request: &hyper::Request<Body>) -> bool {
         && accepted.any(|kinds| kinds.contains("text/html"))
 }
 
-/// Returns the URI as the host at `place` knows it; `None` if the path is not below `place`.
+/// Returns the URI without the prefix `place`; `None` if the path is not below `place`.
 fn without_place(uri: &Uri, place: &str) -> Option<Uri> {
     let rest = uri.path_and_query()?.as_str().strip_prefix(place)?;
     let rest = match rest.bytes().next() {

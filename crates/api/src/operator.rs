@@ -1,5 +1,5 @@
 //! The operator's routes for executions: list, show, cancel, and resume after a restore. They are
-//! served on the control socket, also for the store of a stopped service.
+//! served on the control socket and, if the service is stopped, by the command itself on the store.
 
 use std::collections::HashMap;
 
@@ -82,7 +82,7 @@ async fn of_workflow(
 
 pub(crate) const GET: Doc = Doc::new("admin", "admin_get_execution", "Get an execution");
 
-/// `GET /admin/executions/{execution}`: the view that the organization itself has, for any
+/// `GET /admin/executions/{execution}`: returns the execution as its organization sees it, for any
 /// organization.
 pub(crate) async fn get(context: Context) -> Result<Response, crate::Error> {
     let execution = find(&context).await?;
@@ -128,8 +128,8 @@ pub(crate) async fn resume(context: Context) -> Result<Response, crate::Error> {
     let (engine, outbox) = (services.engine.clone(), services.outbox.clone());
     let resume = async move {
         let resumed = engine.resume().await;
-        // Also rescans for work that was resumed before an error, or before the client
-        // disconnected.
+        // Always rescan: an earlier request may have resumed work and then failed, or its client
+        // may have disconnected.
         outbox.rescan();
         resumed
     };

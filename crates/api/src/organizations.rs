@@ -1,4 +1,4 @@
-//! Renaming and deleting organizations, for the operator.
+//! The operator's routes for renaming and deleting organizations.
 
 use hyper::StatusCode;
 use schemars::JsonSchema;
@@ -10,7 +10,7 @@ use orrery_domain::account::Organization;
 use orrery_http::{Response, response};
 use orrery_wire::operator::Contents;
 
-/// Maximum number of unfinished executions that are counted.
+/// Maximum number of unfinished executions to count.
 const COUNTED_MAX: usize = 100_000;
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -45,8 +45,9 @@ pub(crate) async fn contents(context: Context) -> Result<Response, crate::Error>
 pub(crate) const DELETE: Doc =
     Doc::new("admin", "admin_delete_organization", "Delete an organization with its data");
 
-/// `DELETE /admin/organizations/{organization}?force=`: refused while executions are unfinished,
-/// unless forced. Once it is acknowledged, the deletion is durable, and the service erases the data.
+/// `DELETE /admin/organizations/{organization}?force=`: rejected while executions are unfinished,
+/// unless forced. An acknowledged deletion is durable, and the service erases the data in the
+/// background.
 pub(crate) async fn delete(context: Context) -> Result<Response, crate::Error> {
     let is_forced = match context.request.query.get("force") {
         None | Some("" | "false") => false,

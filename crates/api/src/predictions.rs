@@ -172,8 +172,8 @@ pub(crate) async fn detail(
     serde_json::to_string(&view).map_err(crate::Error::internal)
 }
 
-/// Returns whether this prediction is a step of another organization's workflow. The step's input
-/// is then hidden, because it belongs to the workflow's owner.
+/// Returns whether this prediction is a step of another organization's workflow. In that case, the
+/// step's input is hidden, because it belongs to the workflow's owner.
 async fn is_of_foreign_step(
     services: &Services,
     execution: &Execution,
@@ -281,7 +281,7 @@ async fn submit(context: &mut Context, route: &str) -> Result<ExecutionId, crate
     Ok(id)
 }
 
-/// Reads the body. A version that may be omitted is empty.
+/// Reads the body. If the version is optional and missing, it is set to an empty string.
 fn read(services: &Services, bytes: &[u8]) -> Result<NewPrediction, crate::Error> {
     let mut body = parse_value(bytes)?;
     let has_version = services.settings.fill_version(&mut body);
@@ -292,7 +292,8 @@ fn read(services: &Services, bytes: &[u8]) -> Result<NewPrediction, crate::Error
     Ok(new)
 }
 
-/// Returns the error of a body, whose sentence about a missing field is part of the contract.
+/// Returns the error for an invalid body. The message about a missing field is part of the
+/// specification.
 fn required_field(mismatch: Mismatch) -> crate::Error {
     if mismatch.kind == MismatchKind::Missing {
         return crate::Error::bad_request(format!("{} field is required", mismatch.path));
@@ -332,7 +333,7 @@ async fn check(
     })
 }
 
-/// Returns the model, followed by the models that its fallback chain currently has.
+/// Returns the model, followed by the current models of its fallback chain.
 async fn chain(
     services: &Services,
     organization: OrganizationId,

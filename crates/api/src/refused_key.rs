@@ -1,5 +1,5 @@
-//! Explains why a request is not authenticated: every 401 has the same body, and a header has the
-//! reason.
+//! Explains why a request is not authenticated. Every 401 has the same body, and a header contains
+//! the reason.
 
 use hyper::header::{AUTHORIZATION, HeaderName, HeaderValue};
 
@@ -8,7 +8,7 @@ use orrery_http::Request;
 use orrery_records::accounts::{self, KeyFault};
 use orrery_records::signed_urls;
 
-/// The header that explains in a sentence why the service rejected a key.
+/// The header with a sentence that explains why the service rejected a key.
 pub(crate) const HINT: HeaderName = HeaderName::from_static("x-error-hint");
 
 /// Headers in which clients of other services send keys. This service ignores them.
@@ -29,13 +29,13 @@ const PARAMETERS: [&str; 5] = ["api_key", "apikey", "key", "access_token", "x-ap
 /// The kind of key that a route requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Taken {
-    /// An organization's key, in either header; on some routes also a link.
+    /// An organization's API key, in either header; some routes also accept a link.
     ApiKey,
     /// An admin key, in `Authorization: Bearer`.
     AdminKey,
 }
 
-/// Adds the reason to the 401 of a request. `in_body` is the key in the request's body, if any.
+/// Adds the reason to the 401 for a request. `in_body` is the key in the request's body, if any.
 pub(crate) async fn explained(
     error: crate::Error,
     accounts: &accounts::Accounts,

@@ -1,8 +1,8 @@
 //! Request metrics: counts by host, method, route and status, and durations by host.
 //!
 //! Looking up a labeled metric costs several allocations and a registry access each time. The
-//! handles are therefore cached here; there are only a few combinations of routes, methods and
-//! statuses.
+//! handles are therefore cached here. Their number is small, because there are only a few
+//! combinations of routes, methods and statuses.
 
 use std::collections::HashMap;
 use std::sync::{OnceLock, PoisonError, RwLock};
@@ -21,7 +21,7 @@ type Labels = (&'static str, &'static str, StatusCode);
 pub(crate) struct RequestMetrics {
     role: Role,
     requests: RwLock<HashMap<Labels, Counter>>,
-    /// One histogram for all routes together, because a histogram has many series.
+    /// A single histogram for all routes, because each histogram has many series.
     seconds: OnceLock<Histogram>,
 }
 

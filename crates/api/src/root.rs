@@ -71,7 +71,7 @@ pub(crate) async fn ready(context: Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &body))
 }
 
-/// Returns warnings about conditions that need the operator's attention although the service
+/// Returns warnings about conditions that need the operator's attention, even though the service
 /// accepts work.
 pub(super) async fn warnings(services: &Services) -> Result<Vec<String>, crate::Error> {
     let disk = services.store.disk_space().concern().map(|concern| format!("disk: {concern}"));

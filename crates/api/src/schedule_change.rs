@@ -10,7 +10,7 @@ use orrery_domain::time::Timestamp;
 use orrery_http::Request;
 use orrery_wire::schedule::{AnyTarget, Common, ModelRun, Secret, WorkflowRun};
 
-/// Maximum size of an input as JSON, so that it fits in a record of the store.
+/// Maximum size of an input as JSON, in bytes, so that the input fits in a record of the store.
 const INPUT_BYTES_MAX: usize = 48 * 1024;
 
 /// The validated fields of a body.
@@ -35,7 +35,7 @@ pub(crate) struct Change {
     pub(crate) webhook_url: Option<Option<String>>,
     /// The sealed secret. `Some(None)` removes it, so that deliveries are not signed.
     pub(crate) webhook_secret: Option<Option<String>>,
-    /// `Some(None)` means as the service is configured.
+    /// `Some(None)` resets the field to the service's configuration.
     pub(crate) webhook_send_plain_secret: Option<Option<bool>>,
     /// An empty string means no name.
     pub(crate) name: Option<String>,
@@ -83,7 +83,8 @@ impl Change {
         Ok(())
     }
 
-    /// Reads the fields of one kind of schedule; those of the other kind are refused.
+    /// Reads the fields that only one kind of schedule has, and rejects the fields of the other
+    /// kind.
     pub(crate) fn run_any(
         &mut self,
         target: AnyTarget,

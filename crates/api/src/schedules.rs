@@ -46,11 +46,11 @@ pub(crate) const CREATE: Doc = Doc {
     is_idempotent: true,
     responses: &[CREATED, NO_WORKFLOW, TOO_MANY],
     description: "Creates a schedule that starts the workflow by a cron pattern in a time zone. \
-                  The inputs are validated now and at each firing. Each firing is decided once, \
-                  also across a crash; `overlap` determines what happens if the previous execution \
-                  has not ended, and `catch_up_seconds` how late a firing may run. An organization \
-                  has at most 1000 schedules; one more returns 409. Send an `Idempotency-Key` to \
-                  retry safely.",
+                  The inputs are validated now and at each firing. Each firing is decided exactly \
+                  once, even after a crash; `overlap` determines what happens if the previous \
+                  execution has not ended, and `catch_up_seconds` how late a firing may run. An \
+                  organization has at most 1000 schedules; one more returns 409. Send an \
+                  `Idempotency-Key` to retry safely.",
     ..Doc::new("schedules", "create_workflow_schedule", "Schedule a workflow")
 };
 
@@ -269,7 +269,7 @@ pub(crate) const CHANGE_ANY: Doc = Doc {
 /// fields keep their values.
 pub(crate) async fn change(mut context: Context) -> Result<Response, crate::Error> {
     let found = find(&context).await?;
-    // Only the base host has a path without the workflow, and with schedules of models.
+    // Paths without a workflow exist only on the base host, and also accept schedules of models.
     let change = if context.request.param("workflow").is_empty() {
         let OfAny { target, common, secret } = context.request.json().await?;
         let mut change = Change::read(common, secret, &context.services)?;
@@ -332,7 +332,7 @@ pub(crate) async fn put_named(mut context: Context) -> Result<Response, crate::E
     let bytes = context.request.body().await?;
     let NamedSchedule { workflow: named, target, common } = request::read(parse_value(&bytes)?)
         .map_err(|mismatch| match mismatch.path.as_str() {
-            // The stored secret is sealed, so it cannot be compared.
+            // The stored secret is sealed, so it cannot be compared with the new one.
             "webhook_secret" => crate::Error::bad_request(
                 "webhook_secret cannot be set here: use a webhook endpoint",
             ),
@@ -396,7 +396,7 @@ pub(crate) async fn delete_named(context: Context) -> Result<Response, crate::Er
     Ok(response::empty(StatusCode::NO_CONTENT))
 }
 
-/// Returns the schedule with the name in the path, if there is one.
+/// Returns the schedule with the name in the path, if any.
 async fn find_named(context: &Context) -> Result<Option<Schedule>, crate::Error> {
     let name = context.request.param("name");
     let all = context.services.schedules.list(context.organization()?).await?;

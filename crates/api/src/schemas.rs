@@ -1,5 +1,5 @@
-//! JSON Schemas of the files that people write, for editors: `GET /schemas/{name}.json`.
-//! `orrery schema` prints the same.
+//! Serves the JSON Schemas of files that people write, for editors: `GET /schemas/{name}.json`.
+//! `orrery schema` prints the same schemas.
 
 use std::sync::LazyLock;
 
@@ -17,12 +17,12 @@ use orrery_wire as wire;
 /// The kinds of files.
 pub const NAMES: [&str; 4] = ["workflow", "manifest", "config", "apply"];
 
-/// The texts of the schemas in the order of [`NAMES`]. They are generated once, because anyone may
-/// request them at any rate.
+/// The texts of the schemas in the order of [`NAMES`]. They are generated only once, because
+/// requests for them are neither authenticated nor limited.
 static TEXTS: LazyLock<Vec<Bytes>> =
     LazyLock::new(|| NAMES.iter().map(|name| of(name).to_string().into()).collect());
 
-/// Returns the schema of a kind of file; null if there is none of this name.
+/// Returns the schema of a kind of file; null if the name is unknown.
 #[must_use]
 pub fn of(name: &str) -> Value {
     let schema = match name {
@@ -36,11 +36,11 @@ pub fn of(name: &str) -> Value {
 pub(crate) const GET: Doc = Doc {
     responses: &[
         ResponseDoc::json::<Map<String, Value>>(200, "The JSON Schema"),
-        ResponseDoc::error(404, "There is no schema of this name"),
+        ResponseDoc::error(404, "There is no schema with this name"),
     ],
-    description: "Returns the schema of files of workflows, manifests of models, the configuration, \
-                  or files of `orrery apply`. Editors complete and check these files with it. Needs \
-                  no key.",
+    description: "Returns the JSON Schema of a kind of file: workflow files, model manifests, the \
+                  configuration, or files for `orrery apply`. Editors complete and check these \
+                  files with it. Needs no key.",
     ..Doc::new("service", "get_schema", "Get the JSON Schema of a kind of file, for editors")
 };
 

@@ -74,7 +74,7 @@ struct New {
     organization: Option<String>,
     name: String,
     value: String,
-    /// If true, nothing is stored: the response only says whether the value differs.
+    /// If true, nothing is stored, and the response only reports whether the value differs.
     #[serde(default)]
     compare_only: bool,
 }
@@ -82,7 +82,8 @@ struct New {
 pub(crate) const SET_OF: Doc =
     Doc::new("admin", "admin_set_secret", "Set the value of a named secret");
 
-/// `PUT /admin/secrets`. The operator owns the sealing key, so a comparison reveals nothing new.
+/// `PUT /admin/secrets`. The operator has access to the seal key anyway, so comparing values
+/// reveals nothing new.
 pub(crate) async fn set_of(mut context: Context) -> Result<Response, crate::Error> {
     let New { organization, name, value, compare_only } = context.request.json().await?;
     let services = &context.services;

@@ -95,7 +95,7 @@ pub struct Doctor {
     look: Arc<dyn Fn(Timestamp) -> Vec<Finding> + Send + Sync>,
     /// `None` when no backups are scheduled.
     late_backup: Option<LateBackup>,
-    /// Local paths, with the text that replaces each path for members of organizations.
+    /// Local paths, and the text that replaces each path for members of organizations.
     private: Arc<[(String, &'static str)]>,
     /// The host names in the configuration.
     hosts: Arc<[String]>,
@@ -115,7 +115,7 @@ impl Doctor {
         Self { look: Arc::new(look), late_backup, private, hosts, started }
     }
 
-    /// Returns the startup options of the service.
+    /// Returns the options with which the service was started.
     #[must_use]
     pub fn started(&self) -> RunningService {
         self.started.clone()
@@ -169,9 +169,9 @@ pub struct Settings {
     pub body_bytes: usize,
     /// Maximum size of a file.
     pub file_bytes: usize,
-    /// Timeout for a stalled body.
+    /// Timeout for a body of which no bytes arrive.
     pub body_timeout: Duration,
-    /// Timeout for receiving a whole body that is held in memory.
+    /// Timeout for receiving a complete body that is held in memory.
     pub body_total_timeout: Duration,
     /// Minimum average rate of a body, in bytes per second.
     pub body_min_rate: usize,
@@ -186,15 +186,15 @@ pub struct Settings {
     pub hosts: Vec<HostAddress>,
     /// Names of this machine, in addition to the names in the hosts' URLs.
     pub names: Vec<String>,
-    /// The token that requests over the control socket must have; `None` if there is no control
+    /// The token that requests over the control socket must contain; `None` if there is no control
     /// socket.
     pub control_token: Option<Secret>,
     pub doctor: Doctor,
 }
 
 impl Settings {
-    /// Adds a version to the body of a request that has none, if it may be omitted. Returns whether
-    /// the body has one.
+    /// Fills in the version of a request body that has none, if the version is optional. Returns
+    /// whether the request itself contained a version.
     pub fn fill_version(&self, body: &mut Value) -> bool {
         let is_given = |version: &Value| !version.is_null() && version.as_str() != Some("");
         let has_version = body.get("version").is_some_and(is_given);
@@ -216,7 +216,7 @@ pub struct Live {
     pub keep: Keep,
     /// The rate limit of each key, if configured.
     pub rate: Option<Limiter>,
-    /// The rate limit of the links made with each key; the same values as `rate`.
+    /// The rate limit for the links created with each key; it has the same values as `rate`.
     pub link_rate: Option<Limiter>,
     /// Whether every request is logged.
     pub access_log: bool,
@@ -275,7 +275,7 @@ pub struct Services {
     pub engine: Engine,
     pub workflows: Workflows,
     pub outbox: Outbox,
-    /// Tells the operator of the doctor's findings.
+    /// Sends the doctor's findings to the operator.
     pub alerts: Alerts,
     /// Checks the URLs that clients supply.
     pub egress: egress::Policy,
@@ -288,11 +288,11 @@ pub struct Services {
     /// Reloads all files; set once the service is running.
     pub reloader: OnceLock<Reloader>,
     pub balance_rate: Limiter,
-    /// Held while a handler looks up a name and then creates a resource with this name, because the
-    /// store does not enforce unique names.
+    /// A handler holds this lock while it looks up a name and then creates a resource with that
+    /// name, because the store does not enforce unique names.
     pub naming: tokio::sync::Mutex<()>,
     /// Lets an organization's concurrent requests for the same page share one response, because
-    /// building it reads many rows.
+    /// building a response reads many rows.
     pub aside: SharedAnswers<OrganizationId, Aside>,
     /// The request rate limits of organizations.
     pub organization_rate: OrganizationLimiter,

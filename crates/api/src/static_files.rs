@@ -1,8 +1,8 @@
-//! The dashboard's files: embedded in the binary, compressed once, and served with the headers for
-//! caching, revalidation and the content security policy.
+//! Serves the dashboard's files. They are embedded in the binary, compressed once, and served with
+//! headers for caching, revalidation and the content security policy.
 //!
-//! This module never reads from disk and does not handle the dashboard's data: the page requests
-//! its data from the service, on the same origin.
+//! This module never reads from disk, and does not handle the dashboard's data, which the page
+//! requests from the service at the same origin.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -35,7 +35,7 @@ const POLICY: HeaderValue = HeaderValue::from_static(
      base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; \
      trusted-types 'none'",
 );
-/// The page of all screens.
+/// The page for all screens.
 pub const PAGE: &str = "index.html";
 /// The placeholder in the page for the path below which the dashboard is served.
 const PLACE: &str = "{place}";
@@ -46,12 +46,12 @@ const HEADER_MAX: usize = 4096;
 #[folder = "../../static/"]
 struct Files;
 
-/// The compressed files, each compressed once, by path and place. The number of embedded files
-/// bounds their number: only the page depends on its place.
+/// The compressed files by path and place. Each file is compressed once. The number of entries is
+/// bounded by the number of embedded files, because only the page depends on its place.
 static COMPRESSED: Mutex<Option<HashMap<(String, &str), Bytes>>> = Mutex::new(None);
 
-/// Adds the protective headers to a response of the dashboard's host. Headers that the response
-/// already has are retained: users' files have a stricter policy.
+/// Adds the protective headers to a response of the dashboard's host. Existing headers of the
+/// response are kept, because users' files have a stricter policy.
 pub fn protect(headers: &mut HeaderMap) {
     let of_origin = HeaderValue::from_static("same-origin");
     for (name, value) in [
@@ -67,13 +67,13 @@ pub fn protect(headers: &mut HeaderMap) {
 }
 
 /// Returns the embedded file at `path` (`index.html`, `style.css`, …), or a 304 without a body if
-/// the browser's copy is current. `place` is the path below which the dashboard is served, usually
-/// empty. `asked` are the request headers. Browsers cache a file but revalidate it before each use,
-/// so that an update of the binary takes effect at once.
+/// the browser's copy is current. `place` is the path below which the dashboard is served, and
+/// usually empty. `asked` contains the request headers. Browsers cache a file but revalidate it
+/// before each use, so that an update of the binary takes effect at once.
 #[must_use]
 pub fn asset(path: &str, place: &'static str, asked: &HeaderMap) -> Option<Response> {
     let file = Files::get(path)?;
-    // Only the page contains paths from the root; all other files refer to each other.
+    // Only the page contains absolute paths; all other files use relative paths.
     let place = if path == PAGE { place } else { "" };
     let tag = tag(&file.metadata.sha256_hash(), place);
     answer(asked, &tag, content_type(path), |is_compressed| {
@@ -83,8 +83,8 @@ pub fn asset(path: &str, place: &'static str, asked: &HeaderMap) -> Option<Respo
     })
 }
 
-/// Returns a file with its entity tag, or a 304 if the request's headers name this tag. `body`
-/// makes the content, compressed with gzip or not.
+/// Returns a file with its entity tag, or a 304 if the request's headers contain this tag. `body`
+/// returns the content, either compressed with gzip or uncompressed.
 pub(crate) fn answer(
     asked: &HeaderMap,
     tag: &str,
@@ -110,12 +110,12 @@ pub(crate) fn answer(
     protect(headers);
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
-    // A weak tag, because the same file may be sent with or without compression.
+    // The tag is weak, because the same file may be sent with or without compression.
     headers.insert(ETAG, HeaderValue::try_from(format!("W/{tag}")).ok()?);
     Some(answer)
 }
 
-/// Returns the content of an embedded file, without a copy.
+/// Returns the content of an embedded file without copying it.
 pub(crate) fn content(data: Cow<'static, [u8]>) -> Bytes {
     match data {
         Cow::Borrowed(bytes) => Bytes::from_static(bytes),
@@ -151,8 +151,8 @@ fn compressed(path: &str, place: &'static str, bytes: &Bytes) -> Option<Bytes> {
     Some(small)
 }
 
-/// Returns half of the SHA-256 of the contents in quoted hexadecimal, after the place of the page,
-/// as a strong `ETag` (RFC 9110, section 8.8.3).
+/// Returns a strong `ETag` (RFC 9110, section 8.8.3): in quotes, the place of the page and half of
+/// the contents' SHA-256 in hexadecimal.
 pub(crate) fn tag(hash: &[u8; 32], place: &str) -> String {
     format!("\"{place}{}\"", hex(hash.iter().take(16)))
 }

@@ -1,5 +1,5 @@
 //! Workflow triggers, single and in bulk (`docs/spec/workflows.md`, "Trigger"). The workflows host
-//! and its mirror on the base host share the handlers.
+//! and the equivalent routes on the base host share the handlers.
 
 use std::sync::Arc;
 
@@ -139,7 +139,8 @@ pub(crate) async fn trigger_public(mut context: Context) -> Result<Response, cra
     start_one(&context, "public", Some(&version.id), &bytes, &workflow, version, run).await
 }
 
-/// Starts one execution. `trigger` distinguishes routes that can address the same version.
+/// Starts one execution. For `Idempotency-Key`s, `trigger` distinguishes routes that can address
+/// the same version.
 async fn start_one(
     context: &Context,
     trigger: &str,
@@ -175,8 +176,8 @@ async fn start_one(
     Ok(accepted(taken))
 }
 
-/// Like [`idempotency_key::begin`], but also finds keys that releases up to 0.1.0 recorded under
-/// `earlier`, the version that ran. Such keys exist for a day after an upgrade.
+/// Like [`idempotency_key::begin`], but also finds keys that releases up to 0.1.0 recorded with
+/// `earlier`, the version that was started. Such keys exist for a day after an upgrade.
 async fn begin(
     context: &Context,
     route: &str,
@@ -193,8 +194,8 @@ async fn begin(
     idempotency_key::begin(context, organization, route, bytes).await
 }
 
-/// Returns the route of an `Idempotency-Key`. It consists of the path alone: if the path has no
-/// version, the latest version may have changed by the time the request is retried.
+/// Returns the route under which an `Idempotency-Key` is recorded. It depends only on the path: if
+/// the path has no version, the latest version may change before the request is retried.
 fn route(trigger: &str, workflow: &Workflow, in_path: Option<&str>) -> String {
     format!("{trigger}/{}/{}", workflow.id, in_path.unwrap_or_default())
 }
@@ -203,8 +204,8 @@ fn accepted(execution: &Execution) -> Response {
     response::json(StatusCode::ACCEPTED, &Accepted::from(execution))
 }
 
-/// Returns the response of an earlier request that created one execution, even if the execution has
-/// been deleted since.
+/// Returns the response to an earlier request that created one execution, even if that execution
+/// has been deleted since.
 pub(crate) async fn replayed(
     context: &Context,
     answered: &StoredResponse,
@@ -270,7 +271,7 @@ pub(crate) async fn bulk_version(mut context: Context) -> Result<Response, crate
     start_bulk(&context, Some(id), &bytes, &workflow, version, runs).await
 }
 
-/// Reads a bulk trigger. The sentence about its inputs is part of the contract.
+/// Reads a bulk trigger. The error message about its inputs is part of the specification.
 fn read_bulk<T: DeserializeOwned + JsonSchema + 'static>(bytes: &[u8]) -> Result<T, crate::Error> {
     request::read(parse_value(bytes)?).map_err(|mismatch| match mismatch.path.as_str() {
         "inputs" => crate::Error::bad_request(format!("inputs must contain 1–{BULK_MAX} items")),
@@ -341,8 +342,8 @@ pub(crate) async fn find(context: &Context) -> Result<Arc<Workflow>, crate::Erro
     Ok(context.services.workflows.find(organization, reference).await?)
 }
 
-/// Rejects triggers of an archived workflow. Called after the check of the request's
-/// `Idempotency-Key`, so that a retry of an earlier request still returns its response.
+/// Rejects triggers of an archived workflow. Handlers call this function after they have checked
+/// the `Idempotency-Key`, so that a retry still returns the response to the earlier request.
 ///
 /// # Errors
 /// 409 if the workflow is archived.

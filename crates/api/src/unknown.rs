@@ -1,7 +1,7 @@
 //! Handles unknown names in requests. Unknown query parameters are rejected, because ignoring a
-//! filter would return wrong results. Unknown body fields are accepted, since clients of other
-//! versions may send additional fields, and the response names them. With `Prefer: handling=strict`
-//! (RFC 7240), unknown body fields are rejected as well.
+//! misspelled filter would return wrong results. Unknown body fields are accepted, because clients
+//! for other versions may send additional fields, and the response lists them as warnings. With
+//! `Prefer: handling=strict` (RFC 7240), unknown body fields are rejected as well.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, LazyLock};
@@ -27,7 +27,8 @@ use orrery_records::signed_urls;
 const PREFER: HeaderName = HeaderName::from_static("prefer");
 const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 const STRICT: &str = "handling=strict";
-/// Maximum size, in bytes, of a response whose body also gets the warnings.
+/// Maximum size, in bytes, of a response whose body includes the warnings. Larger responses have
+/// them only in a header.
 const ANSWER_MAX: usize = 64 * 1024;
 
 /// The top-level field names of each route's body, by the route's first host, operation ID and
@@ -41,9 +42,9 @@ fn key_of(route: &Route) -> (Option<Role>, &'static str, &'static str) {
     (route.hosts.first().copied(), route.doc.id, route.path)
 }
 
-/// Rejects parameters that are not in the route's documentation, and repeated parameters that take
-/// one value. With a link, unknown parameters are ignored, because mail programs and social media
-/// append parameters to links.
+/// Rejects query parameters that are not in the route's documentation, and repetitions of
+/// parameters that take one value. If the request uses a link, unknown parameters are ignored,
+/// because mail programs and social media append parameters to links.
 ///
 /// # Errors
 /// 400; the message suggests a similar known name, or names the repeated parameter.
@@ -52,7 +53,8 @@ pub(crate) fn check_query(
     query: &Query,
     is_by_link: bool,
 ) -> Result<(), crate::Error> {
-    // The operator's routes are called only by this program, and pages parse their own parameters.
+    // Two kinds of routes are not checked: only this program calls the operator's routes, and the
+    // dashboard's pages parse their own parameters.
     let is_page = route.access == Access::Public && route.hosts == [Role::Dashboard];
     let is_lenient = route.doc.errors == ErrorForm::Anthropic;
     if route.access == Access::Local || is_page || is_by_link || is_lenient {
@@ -86,12 +88,12 @@ pub(crate) fn check_query(
     Ok(())
 }
 
-/// Returns whether responses of this route name unknown request fields.
+/// Returns whether responses of this route report unknown request fields.
 pub(crate) fn names_fields(route: &Route) -> bool {
     KNOWN.contains_key(&key_of(route))
 }
 
-/// Returns the check for bodies of this route; `None` if any field is allowed.
+/// Returns the check for request bodies on this route; `None` if any field is allowed.
 pub(crate) fn check_of(route: &Route, headers: &HeaderMap) -> Option<FieldCheck> {
     let known = KNOWN.get(&key_of(route))?;
     let preferences = headers.get_all(PREFER);
@@ -159,7 +161,8 @@ fn with_warnings(text: &[u8], found: &[String]) -> Option<Bytes> {
     Some(longer.into())
 }
 
-/// Returns the top-level names in the schema of a route's body; `None` if the schema lists none.
+/// Returns the top-level field names in the schema of a route's body; `None` if the schema lists no
+/// names.
 fn known_of(route: &Route) -> Option<Arc<[String]>> {
     // OpenAI clients send fields that are meant for other servers.
     if route.access == Access::Local || route.doc.errors == ErrorForm::OpenAi {

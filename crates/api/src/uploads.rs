@@ -1,5 +1,5 @@
-//! Uploads: presigned with a later PUT, or as a form in one request (`docs/spec/files.md`,
-//! "Upload"). The bytes are streamed to disk.
+//! Uploads (`docs/spec/files.md`, "Upload"): either presigned, followed by a PUT, or as a form in a
+//! single request. The bytes are streamed to disk.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -23,9 +23,9 @@ use orrery_wire as wire;
 use orrery_wire::file::{FileForm, FileUrl, NewUpload, RequiredHeaders, Retention};
 use orrery_wire::request;
 
-/// Maximum size of a field's head (boundary and headers) in bytes, accurate to one chunk. The form
-/// parser may read two chunks, each as large as a connection's buffer, before it searches for the
-/// end of a head, so the limit must be larger than two chunks.
+/// Maximum size of a form field's head (boundary and headers), in bytes. The limit is accurate to
+/// one chunk. The form parser may read two chunks, each as large as a connection's buffer, before
+/// it searches for the end of a head, so the limit must be larger than two chunks.
 const HEAD_MAX: usize = 1024 * 1024;
 /// Maximum size of a field other than the file, in bytes.
 const FIELD_MAX: usize = 1024;
@@ -213,7 +213,7 @@ async fn take_form(context: Context) -> Result<wire::file::File, crate::Error> {
     Ok(view(&services, &file, &grant))
 }
 
-/// The reason why the body of a form ended early.
+/// The error that ended the body of a form early, if any.
 #[derive(Clone, Default)]
 struct Failure(Arc<Mutex<Option<crate::Error>>>);
 
@@ -258,8 +258,8 @@ impl Head {
     }
 }
 
-/// Returns the body's chunks. `bare` is the first line that a form has if its lines end in LF. Such
-/// a form is rejected, because the parser would read it to its end without finding a field.
+/// Returns the body's chunks. `bare` is the expected first line of a form whose lines end in LF.
+/// Such a form is rejected, because the parser would read all of it without finding a field.
 fn pieces(
     request: Request,
     failure: Failure,
@@ -269,9 +269,9 @@ fn pieces(
     head.begins();
     let start = (request, failure, head, bare);
     stream::try_unfold(start, |(mut request, failure, head, bare)| async move {
-        // The parser reads chunks as long as they are available. Yielding limits it to one chunk at
-        // a time; otherwise it would buffer all chunks that arrive faster than the disk can store
-        // them.
+        // The parser reads chunks as long as they are available. Yielding limits the parser to one
+        // chunk at a time. Otherwise, it would buffer chunks without limit if they arrive faster
+        // than the disk can store them.
         tokio::task::yield_now().await;
         match request.next_chunk().await {
             Ok(Some(piece)) if !head.takes(piece.len()) => {
@@ -331,7 +331,8 @@ fn extended_name(headers: &HeaderMap) -> Option<String> {
     charset.eq_ignore_ascii_case("utf-8").then(|| name.into_owned())
 }
 
-/// Rejects a file in an encoding of e-mail, which would be stored as it is (RFC 7578, section 4.7).
+/// Rejects a file with a `Content-Transfer-Encoding`, because the service would store the encoded
+/// bytes (RFC 7578, section 4.7).
 fn check_encoding(headers: &HeaderMap) -> Result<(), crate::Error> {
     let encoding = headers.get("content-transfer-encoding").map(HeaderValue::as_bytes);
     match encoding.map(|encoding| encoding.trim_ascii().to_ascii_lowercase()).as_deref() {
@@ -376,7 +377,7 @@ fn keep(retention: &Retention) -> Option<Duration> {
 mod tests {
     use super::*;
 
-    /// The parser would search a head of 100 MiB from its start 6,000 times.
+    /// Without the limit, the parser would search a head of 100 MiB from its start 6,000 times.
     #[test]
     fn multipart_field_head_is_bounded_but_content_is_not() {
         let head = Head::default();

@@ -153,7 +153,8 @@ pub(crate) const PUT_NAMED: Doc = Doc {
     ],
     description: "Creates the endpoint with this name, or changes the given fields of an existing \
                   one. Repeating the request changes nothing. Only the 201 response contains the \
-                  secret. Another signature scheme than that of the existing endpoint returns 409.",
+                  secret. A signature scheme that differs from that of the existing endpoint \
+                  returns 409.",
     ..Doc::new("webhooks", "put_webhook_endpoint", "Create or update a webhook endpoint")
 };
 
@@ -333,7 +334,7 @@ impl Change {
         })
     }
 
-    /// Refuses to send the secret of an endpoint with this scheme, if it is a private key.
+    /// Rejects `send_plain_secret` for a scheme whose secret is a private key.
     fn check_scheme(&self, scheme: Scheme) -> Result<(), crate::Error> {
         if self.send_plain_secret == Some(true) && scheme == Scheme::V1a {
             return Err(crate::Error::bad_request(

@@ -29,7 +29,7 @@ use orrery_wire::request;
 
 const LIMIT_DEFAULT: u64 = 50;
 const LIMIT_MAX: u64 = 100;
-/// Maximum payload bytes in one list. Payloads that exceed it are null.
+/// Maximum bytes of payloads in one list. Payloads beyond the limit are null.
 const SHOWN_MAX: usize = 4 * 1024 * 1024;
 /// The text that replaces masked values.
 const MASK: &str = "********";
@@ -288,8 +288,8 @@ async fn get_for(
     let found = services.outbox.find(organization, id).await.map_err(Refusal::from)?;
     let found = found.ok_or_else(missing)?;
     let mut answer = response::json(StatusCode::OK, &record(services, &found, true).await?);
-    // If the redelivery is also forbidden for another reason, the time at which it becomes allowed
-    // is unknown.
+    // If there is another reason against a redelivery, the time at which it becomes possible is
+    // unknown.
     if found.is_still && !found.cooldown.is_zero() {
         let seconds = found.cooldown.as_secs().saturating_add(1);
         answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
@@ -410,7 +410,8 @@ fn wire_status(state: DeliveryState) -> DeliveryStatus {
     }
 }
 
-/// Returns the headers of a delivery to an endpoint, masked in the same way.
+/// Returns the headers of a delivery to an endpoint. Secrets, and values that are computed for each
+/// attempt, are masked.
 pub(crate) fn headers_of_endpoint(id: &str, has_plain_secret: bool) -> Map<String, Value> {
     let made = ["webhook-id", "webhook-timestamp", "webhook-signature"];
     let named = [("Content-Type", "application/json"), ("X-Webhook-Delivery-Id", id)];

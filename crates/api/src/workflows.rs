@@ -1,5 +1,5 @@
 //! Workflows and their versions: create, read, update, delete (`docs/spec/workflows.md`,
-//! "Workflow"). The workflows host and its mirror on the base host share the handlers.
+//! "Workflow"). The workflows host and the equivalent routes on the base host share the handlers.
 
 use hyper::StatusCode;
 use hyper::header::{ETAG, HeaderValue, IF_MATCH};
@@ -25,7 +25,8 @@ use orrery_workflows::{CATEGORIES, Category, Change, Filter, New, Put, SortKey, 
 
 const LIMIT_DEFAULT: u64 = 50;
 const LIMIT_MAX: u64 = 100;
-/// Maximum number of workflows whose latest executions one response contains: a page of the list.
+/// Maximum number of workflows for which one response contains the latest execution. It equals the
+/// maximum page size of the list.
 const LAST_RUNS_MAX: usize = 100;
 
 const NO_WORKFLOW: ResponseDoc = ResponseDoc::error(404, "Workflow not found");
@@ -92,7 +93,7 @@ pub(crate) async fn create(mut context: Context) -> Result<Response, crate::Erro
     created(&workflow)
 }
 
-/// Warns if the name was taken and the slug therefore has a number. A repeated creation never
+/// Adds a warning if the name was taken, so that the slug got a number. A repeated creation never
 /// changes an existing workflow.
 pub(crate) async fn warn_of_taken_name(context: &Context, workflow: &Workflow) {
     let plain = slug_of(&workflow.name);
@@ -124,7 +125,7 @@ fn created(workflow: &Workflow) -> Result<Response, crate::Error> {
 }
 
 fn read_new(bytes: &[u8], role: Role) -> Result<New, crate::Error> {
-    // Existing clients of the base host omit the description.
+    // On the base host, the description is optional, because existing clients omit it.
     let (name, description, fields) = if role == Role::Base {
         let NewWorkflowOnBase { name, description, fields } = parse(bytes)?;
         (name, description.unwrap_or_default(), fields)
@@ -337,8 +338,8 @@ fn flags() -> Vec<&'static str> {
 }
 
 /// `DELETE /workflows/{workflow}?keep_running=`: cancels the workflow's unfinished executions
-/// before the deletion, and again after it. A successful response means that no unfinished
-/// execution is left; a client that gets no response should repeat the request.
+/// before the deletion, and again after it. After a successful response, the workflow has no
+/// unfinished executions. A client that receives no response should repeat the request.
 pub(crate) async fn delete(context: Context) -> Result<Response, crate::Error> {
     let organization = context.caller()?.organization;
     let change = Change { status: Some(Status::Deleted), ..Change::default() };
@@ -374,10 +375,10 @@ pub(crate) const PUT_VERSION: Doc = Doc {
     ],
     takes_if_match: true,
     description: "Creates or replaces the version and makes it the latest. The definition is \
-                  checked as in the creation of a workflow. With `If-Match`, the change is made \
-                  only if nobody has changed the version since (for a new version: the latest \
-                  version); otherwise the response is 412. A locked version or workflow returns \
-                  403.",
+                  checked in the same way as when a workflow is created. With `If-Match`, the \
+                  change is made only if nobody has changed the version since (for a new version: \
+                  the latest version); otherwise the response is 412. A locked version or workflow \
+                  returns 403.",
     ..Doc::new("workflows", "put_version", "Create or update a version and make it the latest")
 };
 
@@ -388,7 +389,8 @@ pub(crate) const PUT_VERSION_ON_BASE: Doc =
 pub(crate) async fn put_version(mut context: Context) -> Result<Response, crate::Error> {
     let organization = context.caller()?.organization;
     let version_id = context.request.param("version").to_owned();
-    // The lock is checked first, regardless of the body.
+    // The lock is checked before the body is parsed, so that a change to a locked version returns
+    // 403 even if the body is invalid.
     let reference = context.request.param("workflow");
     let before = context.services.workflows.find(organization, reference).await?;
     if before.version(&version_id).is_some_and(|version| version.locked) {
@@ -469,10 +471,10 @@ fn if_match(context: &Context) -> Result<Option<Vec<RevisionId>>, crate::Error> 
 pub(crate) const CHECK: Doc = Doc {
     request: Some(RequestDoc::optional_json::<NewCheck>()),
     responses: &[ResponseDoc::json::<Check>(200, "The problems of the definition"), NO_WORKFLOW],
-    description: "Checks a definition as a creation would, and returns every problem with its \
-                  path. Stores nothing, and returns 200 for an invalid definition as well: read \
-                  `valid`. `workflow` names the workflow whose stored credentials the definition's \
-                  `***` refer to.",
+    description: "Checks a definition in the same way as when a workflow is created, and returns \
+                  every problem with its path. Stores nothing, and returns 200 for an invalid \
+                  definition as well: read `valid`. `workflow` names the workflow whose stored \
+                  credentials the definition's `***` refer to.",
     ..Doc::new("workflows", "check_definition", "Check a definition without storing it")
 };
 

@@ -1,4 +1,5 @@
-//! Runs the doctor's checks for alerts, every `alerts.every`, while there is a receiver.
+//! Runs the doctor's checks every `alerts.every` and alerts the operator to problems, if a receiver
+//! is configured.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -10,15 +11,15 @@ use orrery_config::{AlertFormat, Config};
 use orrery_runtime::{Clock, Tasks};
 use orrery_wire::operator::AlertTest;
 
-/// Maximum delay of the first check after a start, when first backups and connections may be under
-/// way.
+/// Maximum delay of the first check after a start, because the first backup and the first
+/// connections may still be in progress.
 const FIRST_AFTER: Duration = Duration::from_secs(60);
-/// Time after which checks that have not ended are reported.
+/// Time after which checks that are still running are reported.
 const PATIENCE: Duration = Duration::from_secs(5 * 60);
 /// The subject of findings about the checks themselves.
 const SUBJECT: &str = "doctor";
 
-/// Converts the section of the configuration.
+/// Converts the `alerts` section of the configuration.
 pub(crate) fn options(config: &Config) -> Options {
     let alerts = &config.alerts;
     let format = match alerts.format {
@@ -68,8 +69,8 @@ pub(crate) async fn run(services: Arc<Services>, tasks: Tasks) {
     }
 }
 
-/// Runs all checks once, and passes their findings on. Checks that hang are reported, and are not
-/// started a second time.
+/// Runs all checks once, and passes their findings to the alerts. Checks that hang are reported,
+/// and are not run a second time.
 async fn check(services: &Services) {
     let mut checks = pin!(orrery_api::findings(services));
     loop {
@@ -82,7 +83,7 @@ async fn check(services: &Services) {
             }
             Err(_elapsed) => {
                 let minutes = PATIENCE.as_secs() / 60;
-                let detail = format!("the checks have not ended within {minutes} minutes");
+                let detail = format!("the checks did not finish within {minutes} minutes");
                 let hung = Finding::fault(SUBJECT, detail)
                     .mended_by("check the disks and the network mounts: dmesg, mount");
                 services.alerts.observe(&[hung], false).await;

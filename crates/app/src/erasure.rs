@@ -1,8 +1,8 @@
-//! Erases the data of deleted organizations: at a start, and whenever one is deleted.
+//! Erases the data of deleted organizations: at startup, and whenever an organization is deleted.
 //!
-//! Each layer deletes its own data; the rows that only belong to the organization are deleted
-//! here. Every step can be repeated, and the organization's record goes last, so that a crash at
-//! any point only means that the next start continues.
+//! Each layer deletes its own data, and this module deletes the remaining rows of the organization.
+//! Every step is idempotent, and the organization's record is deleted last, so that the next start
+//! resumes the erasure after a crash at any point.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,12 +13,13 @@ use orrery_records::audit::Actor;
 use orrery_runtime::Tasks;
 use orrery_storage::{Commit, Key, Page, Store, Table};
 
-/// Delay before the next attempt, if something was left.
+/// Delay before the next attempt, if some data could not be erased.
 const RETRY: Duration = Duration::from_secs(60);
 /// Number of rows deleted per commit.
 const BATCH_MAX: usize = 256;
 
-/// The tables whose keys begin with the organization and whose rows may be left over.
+/// The tables whose keys begin with the organization and whose rows may remain after the layers
+/// have deleted their data.
 const OF_ORGANIZATION: [Table; 27] = [
     Table::ApiKeyId,
     Table::KeyUse,
@@ -49,9 +50,10 @@ const OF_ORGANIZATION: [Table; 27] = [
     Table::BulkJob,
 ];
 
-/// Erases until shutdown.
+/// Erases the data of deleted organizations until shutdown.
 pub(crate) async fn run(services: Arc<Services>, tasks: Tasks) {
-    // Startup counts the unfinished work, which must not change meanwhile.
+    // Wait until the service is ready: startup counts the unfinished work, and erasure would change
+    // the count.
     tokio::select! {
         () = tasks.stopping() => return,
         () = services.readiness.wait() => {}

@@ -1,5 +1,5 @@
-//! Creates the values that an interactive start shows: the first API key, and the setup link of the
-//! dashboard.
+//! Creates the values that an interactive start prints: the first API key, and the setup link for
+//! the dashboard.
 
 use super::FIRST_KEY;
 use orrery_api::{Role, Services};
@@ -7,12 +7,13 @@ use orrery_config::Config;
 use orrery_records::accounts::BootstrapKey;
 use orrery_records::audit::Actor;
 
-/// Values that are shown once, on a terminal. The key and the setup link are secret.
+/// Values that are printed once, on a terminal. The key and the setup link are secret.
 #[derive(Default)]
 pub struct FirstStart {
     /// The API key, if the store had no organization yet.
     pub key: Option<String>,
-    /// The dashboard setup link of the default organization; `None` if it has an Owner.
+    /// The dashboard setup link for the default organization; `None` if the organization already
+    /// has an Owner.
     pub setup_link: Option<String>,
     /// On a first start: the bytes reserved on the disk, and the free space below which the service
     /// refuses new work.
@@ -28,13 +29,14 @@ impl std::fmt::Debug for FirstStart {
 /// Returns the bootstrap key that the operator has chosen, if any.
 ///
 /// # Errors
-/// Returns an error if it is too short, or not random.
+/// Returns an error if the key is too short or not random.
 pub(super) fn bootstrap_key(config: &Config) -> anyhow::Result<Option<BootstrapKey>> {
     let Some(key) = &config.bootstrap_key else { return Ok(None) };
     BootstrapKey::new(key.expose().to_owned()).map(Some).map_err(anyhow::Error::msg)
 }
 
-/// Creates the bootstrap key in the organization `default`, unless this store has had one before.
+/// Creates the bootstrap key in the organization `default`, unless this store has ever had a
+/// bootstrap key.
 ///
 /// # Errors
 /// Returns an error if the store cannot be read or written.
@@ -42,7 +44,7 @@ pub(super) async fn bootstrap(services: &Services, key: &BootstrapKey) -> anyhow
     let (organization, _made) = services.accounts.ensure_default().await?;
     match services.accounts.bootstrap(organization.id, key).await? {
         Some(made) => tracing::info!(key = made.prefix, "bootstrap key created"),
-        None => tracing::info!("the store has had a bootstrap key before: none is created"),
+        None => tracing::info!("the store has had a bootstrap key before: no key is created"),
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Housekeeping: removes leftovers of a crash once after a start, and expired data while the
 //! service runs. Expired files are removed every minute, other data every hour, or more often if a
-//! retention is shorter than ten hours. A sweep that exceeds its interval is followed by the next
-//! sweep at once, so that data expires in time regardless of its amount.
+//! retention is shorter than ten hours. If a sweep takes longer than its interval, the next sweep
+//! follows at once, so that even large amounts of data are removed in time.
 //!
 //! Each layer removes its own data in small batches. Nothing is removed while the machine's clock
 //! is more than a day ahead of the trusted time, see `runtime::clock`, because the clock may have
@@ -19,11 +19,11 @@ use orrery_domain::time::{Now, Timestamp};
 use orrery_runtime::{self as runtime, Clock, Tasks};
 use orrery_storage::{Commit, Key, SweepOptions, Swept, Table};
 
-/// Interval of the sweep for expired files, which takes a single read if no file has expired.
+/// Interval of the sweep for expired files. The sweep is a single read if no file has expired.
 const EVERY: Duration = Duration::from_secs(60);
-/// Maximum number of intervals between the other sweeps.
+/// Maximum number of these intervals between two sweeps of other data.
 const OTHERS_EVERY_MAX: u32 = 60;
-/// Minimum number of sweeps within the shortest retention.
+/// Minimum number of sweeps within the shortest retention period.
 const SWEEPS_EACH: u32 = 10;
 
 /// Number of intervals between two records of the trusted time.
@@ -34,8 +34,8 @@ const RECORD_RETRY: Duration = Duration::from_secs(1);
 /// File that lists refused sweeps, for `orrery check`; absent if no sweep was refused.
 pub(crate) const REFUSED: &str = "sweep.refused";
 
-/// Sweeps until shutdown. Writes from before `started` that are unfinished were interrupted. With
-/// `accepts_loss`, the operator has permitted the removal of any number of files.
+/// Sweeps until shutdown. Unfinished writes with ids from before `started` were interrupted.
+/// `accepts_loss` means that the operator has permitted the removal of any number of files.
 pub(crate) async fn run(
     services: Arc<Services>,
     tasks: Tasks,
@@ -86,7 +86,7 @@ pub(crate) async fn run(
     }
 }
 
-/// Returns the number of intervals between sweeps of data with a retention; at least one.
+/// Returns the number of intervals between sweeps of data with a retention period; at least one.
 fn looks_between(keep: &Keep) -> u32 {
     let Keep { executions, payloads, deliveries, sessions } = *keep;
     let shortest = executions.min(payloads).min(deliveries).min(sessions);
@@ -101,8 +101,8 @@ fn looks_between(keep: &Keep) -> u32 {
 /// Returns an error if the store cannot be read.
 pub(crate) async fn restore_time(services: &Services) -> anyhow::Result<()> {
     if let Some(believed) = read_time(services, &time_key()).await? {
-        // If no work waits for a point in time, the effects of a temporarily wrong clock are
-        // discarded.
+        // If no work is due at a specific time, the last clock reading is ignored, which undoes the
+        // effects of a temporarily wrong clock.
         let awaits_moment =
             services.engine.awaits_moment().await? || services.outbox.awaits_moment().await?;
         let last = read_reading(services).await?.filter(|_| awaits_moment);

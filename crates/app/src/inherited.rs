@@ -10,7 +10,7 @@ use anyhow::{Context as _, bail};
 use listenfd::ListenFd;
 use rustix::io::{FdFlags, fcntl_setfd};
 
-/// Sockets passed to this process that no host has taken yet.
+/// The sockets passed to this process that are not yet assigned to a host.
 #[derive(Debug, Default)]
 pub(super) struct Inherited {
     sockets: Vec<(SocketAddr, TcpListener)>,
@@ -20,7 +20,7 @@ impl Inherited {
     /// Returns the sockets passed by systemd; empty if systemd passed none.
     ///
     /// # Errors
-    /// Returns an error if one of them is not a listening TCP socket.
+    /// Returns an error if a socket is not a listening TCP socket.
     pub(super) fn of_process() -> anyhow::Result<Self> {
         let mut passed = ListenFd::from_env();
         let mut sockets = Vec::new();
@@ -42,10 +42,10 @@ impl Inherited {
         Some(self.sockets.swap_remove(place).1)
     }
 
-    /// Returns an error if a socket was not taken.
+    /// Checks that every socket was assigned to a host.
     ///
     /// # Errors
-    /// Returns an error if a socket is left.
+    /// Returns an error if a socket is not assigned.
     pub(super) fn nothing_left(self) -> anyhow::Result<()> {
         let Some((address, _)) = self.sockets.first() else { return Ok(()) };
         bail!(

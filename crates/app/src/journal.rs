@@ -18,8 +18,8 @@ const SHIP_EVERY: Duration = Duration::from_secs(1);
 /// minute.
 const DENIED_EVERY: u32 = 60;
 
-/// Records the start of the service with a digest of its configuration. Every changed setting
-/// changes the digest.
+/// Records the start of the service, with a digest of its configuration that changes with every
+/// setting.
 ///
 /// # Errors
 /// Returns an error if the store cannot be written.
@@ -43,7 +43,8 @@ pub(crate) async fn note_change(
     }
 }
 
-/// Returns a function that records changes found by watching files as `WHAT.reload`.
+/// Returns a function that records changes found by watching files. The audit log action is
+/// `WHAT.reload`.
 pub(crate) fn noting(
     services: &Arc<Services>,
     tasks: &Tasks,
@@ -59,8 +60,8 @@ pub(crate) fn noting(
     }
 }
 
-/// Writes the collected counts and the file for log shippers until shutdown, and once more during
-/// shutdown.
+/// Writes the counts of failed authentications, the last uses of keys and the file for log
+/// shippers: until shutdown, and once more during shutdown.
 pub(crate) async fn run(services: Arc<Services>, tasks: Tasks, options: config::Audit) {
     let config::Audit { folder, max_bytes, keep } = options;
     let mut shipper = Shipper::new(services.audit.clone(), ShipOptions { folder, max_bytes, keep });

@@ -1,13 +1,13 @@
 //! The composition root: opens all layers in order, serves, and stops the layers in reverse order.
 //!
-//! The only crate that knows all layers, and the one that turns the configuration into their
-//! options. [`start`] runs a whole service in this process, [`serve`] runs one until a signal, and
-//! [`offline()`] opens one for the command line's own requests, without listeners and without
-//! running work.
+//! This is the only crate that depends on all layers, and it converts the configuration to their
+//! options. [`start`] starts a complete service in this process. [`serve`] runs a service until a
+//! signal arrives. [`offline()`] opens a service for the command line's own requests, without
+//! listeners and without running work.
 //!
-//! It connects the layers, gives a lower layer what it needs from a higher one, and runs the
-//! upkeep: retention, backups, reloads, the doctor's checks. It contains no rules about models,
-//! executions or money.
+//! The crate connects the layers, including callbacks from lower to higher layers, and runs the
+//! maintenance: retention, backups, reloads, the doctor's checks. It contains no rules about
+//! models, executions or money.
 
 mod alerts;
 mod backups;
@@ -98,14 +98,15 @@ pub use orrery_api::schemas::{NAMES as SCHEMAS, of as schema};
 
 /// The control socket's file name in the data folder.
 pub const CONTROL_SOCKET: &str = "control.sock";
-/// The file with the token of the control socket. Its owner can read it; sandboxed programs cannot.
+/// The file with the token of the control socket. Only its owner can read it; sandboxed programs
+/// cannot.
 pub const CONTROL_TOKEN: &str = "control.token";
 /// The folder for runs of programs, in the data folder.
 const WORK: &str = "work";
 /// Rate limit of the balance route (`docs/spec/hosts.md`, "Limits").
 const BALANCE_PER_SECOND: u32 = 3;
-/// Maximum connections to the control socket and, separately, to the metrics. Clients of the other
-/// hosts cannot use up these connections.
+/// Maximum connections to the control socket and, separately, to the metrics listener. Clients of
+/// the other hosts cannot use up these connections.
 const OPERATOR_CONNECTIONS: usize = 128;
 /// The name of the API key that a first start creates.
 const FIRST_KEY: &str = "first key";
@@ -276,7 +277,7 @@ fn open_kept(
     lock: Option<FolderLock>,
 ) -> anyhow::Result<Kept> {
     private::tighten(&config.data_dir)?;
-    // Opened before the store: a new folder gets its seal key first.
+    // The sealer is opened before the store, because a new folder needs its seal key first.
     let sealer = Sealer::open_used(&config.data_dir)?;
     if rotation::is_under_way(&config.data_dir) {
         tracing::warn!("{}", rotation::UNDER_WAY);
@@ -308,7 +309,7 @@ fn open_kept(
     Ok(Kept { store, clock, sealer, accounts, signed_urls, files })
 }
 
-/// Returns the fault of a stopped service's seal key, if it is not the one of its store.
+/// Returns an error message if a stopped service's seal key does not belong to its store.
 ///
 /// # Errors
 /// Returns an error if the key or the store cannot be read.
@@ -335,7 +336,7 @@ fn open_catalog(
 ) -> anyhow::Result<Catalog> {
     if config.models_dir.starts_with(&config.data_dir) {
         std::fs::create_dir_all(&config.models_dir)
-            .with_context(|| format!("cannot make {}", config.models_dir.display()))?;
+            .with_context(|| format!("cannot create {}", config.models_dir.display()))?;
     }
     let workers = Workers::new(config.program.clone(), guard.groups.clone());
     let dependencies = Dependencies {
@@ -379,8 +380,8 @@ pub async fn start(config: &Config) -> anyhow::Result<Running> {
 }
 
 /// Opens all layers, listens on the configured addresses, resumes unfinished work, and reports
-/// readiness. Also returns an id made at the start of this process: writes with earlier ids that
-/// are unfinished were interrupted.
+/// readiness. Also returns an id created when this process started: unfinished writes with earlier
+/// ids were interrupted.
 async fn bring_up(
     config: &Config,
     groups: impl FnOnce() -> Option<Arc<Groups>>,
@@ -510,15 +511,15 @@ async fn attend(running: &Running, config: &Config, started: PayloadId) -> anyho
     Ok(())
 }
 
-/// Exports the spans of executions that end from now on, if the configuration or a later reload
-/// enables the export.
+/// Exports the spans of all executions that end from now on, if the configuration enables the
+/// export. A reload can enable or disable it.
 fn export_traces(config: &Config, services: &Services, tasks: &Tasks) -> Traces {
     let traces = Traces::new(options::trace_target(config));
     let of_executions = traces.clone();
     services.engine.set_on_end(Box::new(move |execution| of_executions.ended(execution)));
     let of_deliveries = traces.clone();
     services.outbox.set_on_attempt(Box::new(move |delivery| of_deliveries.attempted(delivery)));
-    // The URL is configured by the operator, as the URLs in manifests are, so it is trusted.
+    // The URL is trusted because, like the URLs in manifests, it is configured by the operator.
     let client = Client::trusted().with_share(places::Share::Deliveries);
     let (engine, clock) = (services.engine.clone(), services.clock.clone());
     tasks.spawn(traces.clone().run(tasks.clone(), engine, client, clock));
@@ -562,7 +563,7 @@ fn remove_work(folder: &Path) {
     }
 }
 
-/// Warns if several organizations can reach the machine's network.
+/// Logs a warning if several organizations can reach the machine's network.
 async fn warn_of_open_networks(services: &Services) -> anyhow::Result<()> {
     let organizations = services.accounts.organizations().await?.len();
     if let Some(warning) = services.egress.warning(organizations) {

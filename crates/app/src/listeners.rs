@@ -1,4 +1,4 @@
-//! The listeners: all addresses are bound before any layer is opened, and served once all layers
+//! The listeners. All addresses are bound before any layer is opened, and served once all layers
 //! are open.
 
 use std::net::SocketAddr;
@@ -23,7 +23,7 @@ pub(super) struct Bound {
     pub(super) role: Role,
     pub(super) listener: Listener,
     pub(super) encrypted: bool,
-    /// Whether the listener serves every host; its `role` is the base host then.
+    /// Whether the listener serves every host. If so, its `role` is the base host.
     pub(super) is_one_port: bool,
 }
 
@@ -134,7 +134,7 @@ pub(super) fn server_limits(config: &Config) -> Limits {
     }
 }
 
-/// Returns the same limits for one listener, with its own connection slots.
+/// Returns the same limits for an operator's listener, which has its own connection slots.
 pub(super) fn for_operator(limits: &Limits) -> Limits {
     Limits {
         connections: Arc::new(Semaphore::new(OPERATOR_CONNECTIONS)),
@@ -144,7 +144,7 @@ pub(super) fn for_operator(limits: &Limits) -> Limits {
 }
 
 impl Bound {
-    /// Returns what the listener serves, for the log.
+    /// Returns the name of the listener's host, for the log.
     pub(super) fn name(&self) -> &'static str {
         if self.is_one_port { "one port" } else { self.role.as_str() }
     }

@@ -1,4 +1,4 @@
-//! A service without listeners, for the command line while no service runs on the data folder. It
+//! A service without listeners. The command line uses it if no service runs on the data folder. It
 //! runs no work.
 
 use super::{configured_hosts, open};
@@ -8,8 +8,8 @@ use orrery_http::request::Peer;
 use orrery_http::{Body, Response};
 use orrery_runtime::Tasks;
 
-/// A service for the command line's own requests: it handles requests as the control socket does,
-/// but has no listeners and runs no work.
+/// A service for the command line's own requests. It handles requests like the control socket, but
+/// has no listeners and runs no work.
 #[derive(Debug)]
 pub struct Offline {
     control: HostService,

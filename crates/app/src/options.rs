@@ -1,5 +1,5 @@
-//! Converts sections of the configuration to the options of the layers below. It opens nothing and
-//! decides nothing.
+//! Converts sections of the configuration to the options of the lower layers. It opens no resources
+//! and contains no policy.
 
 use hyper::header::{HeaderName, HeaderValue};
 
@@ -61,7 +61,7 @@ pub(super) fn settings(config: &Config, hosts: Vec<HostAddress>) -> Settings {
 pub(super) fn trace_target(config: &Config) -> Option<traces::Target> {
     let config::Telemetry { otlp_endpoint, otlp_headers } = &config.telemetry;
     let header = |(name, value): &(String, config::Secret)| {
-        // Both were validated when the configuration was read.
+        // The name and the value were validated when the configuration was read.
         let name = HeaderName::try_from(name.as_str()).ok()?;
         let mut value = HeaderValue::from_str(value.expose()).ok()?;
         value.set_sensitive(true);

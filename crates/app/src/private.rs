@@ -1,8 +1,8 @@
 //! Keeps the data folder private to its owner: folders 0700, files 0600.
 //!
-//! New files get these permissions from the process's umask and from the code that creates them.
-//! This module finds permissions that an older version, a copy or an operator left too permissive,
-//! and tightens them before the service opens anything in the folder.
+//! New files get these permissions from the process's umask and from the code that creates them. An
+//! older version, a copy or an operator may have left wider permissions. This module removes them
+//! before the service opens anything in the folder.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -17,8 +17,8 @@ use orrery_runtime::Tasks;
 
 /// The permission bits of the group and of all other users.
 const OF_OTHERS: u32 = 0o077;
-/// Folders that may contain millions of files, each created with mode 0600. Private folders inside
-/// them are skipped, because no other user can reach their contents.
+/// Folders that may contain millions of files. Each file is created with mode 0600. Private folders
+/// inside them are skipped, because no other user can reach their contents.
 const LARGE: [&str; 3] = ["files", "payloads", "work"];
 
 /// The secret files in the data folder.
@@ -57,7 +57,7 @@ pub(crate) fn tighten(data: &Path) -> anyhow::Result<usize> {
     if changed > 0 {
         tracing::info!(
             changed, folder = %data.display(),
-            "removed the access of other users to files of the data folder"
+            "removed other users' access to files in the data folder"
         );
     }
     Ok(changed)
@@ -74,7 +74,7 @@ pub(crate) async fn keep_closed(data: PathBuf, tasks: Tasks) {
             () = tasks.stopping() => return,
         }
         let paths = Arc::clone(&paths);
-        // A panic in the thread ends only this check.
+        // A panic in the thread ends only this run of the check.
         let _next_look = tokio::task::spawn_blocking(move || close_all(&paths)).await;
     }
 }
@@ -94,7 +94,7 @@ fn close_all(paths: &[PathBuf]) {
 /// Makes one file or folder private, and returns whether it was accessible to others.
 fn close(path: &Path) -> anyhow::Result<bool> {
     let metadata = match fs::symlink_metadata(path) {
-        // A temporary file that its writer has renamed since the folder was listed.
+        // The file may be temporary, and its writer has renamed it since the folder was listed.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         metadata => metadata.with_context(|| format!("{} cannot be read", path.display()))?,
     };

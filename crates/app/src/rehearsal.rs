@@ -1,5 +1,5 @@
 //! Upgrade rehearsal: starts this release on a copy of a service's data, without ports. A rehearsal
-//! runs no work, sends nothing, starts none of the operator's programs, and writes only to the
+//! runs no work, sends no requests, starts none of the operator's programs, and writes only to the
 //! copy.
 //!
 //! The copy is a restored backup, so its unfinished executions are paused.
@@ -65,8 +65,8 @@ pub async fn rehearse(config: &Config, data: PathBuf) -> anyhow::Result<Rehearse
     Ok(found)
 }
 
-/// Returns the configuration for a copy: without listeners and without outgoing connections. Every
-/// section is named, so that a new section is not overlooked.
+/// Returns the configuration for a copy: without listeners and without outgoing connections. The
+/// function lists every section, so that the compiler reports a new section that is missing here.
 fn on_copy(config: &Config, data: PathBuf) -> Config {
     let Config {
         data_dir: _,
@@ -109,7 +109,7 @@ fn on_copy(config: &Config, data: PathBuf) -> Config {
     ] {
         host.listen.clear();
     }
-    // Without listeners there is no certificate, and none is ordered.
+    // Without listeners, the copy needs no certificate and orders none.
     copy.hosts.one_port.clear();
     copy.metrics.listen.clear();
     copy.router.upstream_url = None;
@@ -179,7 +179,7 @@ async fn read<T: Record + Send>(
     let is_kept = matches!(table, Table::Workflow);
     let mut scan = services.store.scan(Key::table(table));
     while let Some((key, value)) = scan.next().await? {
-        // Some tables also contain counters and references, which are not JSON.
+        // Some tables also contain counters and references, which are not JSON records.
         if value.get(1) != Some(&b'{') {
             continue;
         }

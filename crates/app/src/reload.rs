@@ -1,9 +1,9 @@
 //! Reloads the running service: configuration, manifests and certificates on SIGHUP and `orrery
 //! reload`; manifests and certificates also when their files change.
 //!
-//! If a file is invalid, the last valid state stays in use. The audit log gets one entry per actual
-//! change, and none if nothing has changed. Changed ports, folders and sizes take effect after a
-//! restart.
+//! If a file is invalid, the service keeps using the last valid state. The audit log gets one entry
+//! per actual change, and none if nothing has changed. Changed ports, folders and sizes take effect
+//! after a restart.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -18,14 +18,15 @@ use orrery_records::audit::Actor;
 use orrery_runtime::Tasks;
 use orrery_telemetry as telemetry;
 
-/// The state that reloads compare with the files and change.
+/// The running state: a reload compares it with the files and updates it.
 struct Reloading {
     services: Weak<Services>,
     certificates: Option<Certificates>,
     traces: Traces,
     /// The current configuration.
     config: Mutex<Config>,
-    /// Serializes reloads: a concurrent reload could mistake files of another one for changes.
+    /// Serializes reloads. Otherwise, two concurrent reloads could both apply and record the same
+    /// change.
     one_at_a_time: tokio::sync::Mutex<()>,
 }
 
@@ -83,7 +84,8 @@ impl Reloading {
         let current = self.config.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let source = current.source.clone();
         let file = source.path();
-        // A file may have been written since the start.
+        // Without a file at startup, there is nothing to reload unless a file was created since
+        // then.
         if current.file.is_none() && !file.exists() {
             return;
         }
@@ -223,7 +225,7 @@ pub(crate) fn watch_models(services: &Arc<Services>, tasks: &Tasks) {
     });
 }
 
-/// Applies changes that runners discover about their models.
+/// Updates the catalog when runners discover changes to their models.
 pub(crate) fn maintain_models(services: &Arc<Services>, tasks: &Tasks) {
     let changed = Arc::clone(services);
     services.catalog.run_maintenance(tasks, move || changed.engine.models_changed());

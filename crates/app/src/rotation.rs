@@ -1,10 +1,10 @@
 //! `orrery seal rotate`: replaces `seal.key` and reseals all sealed data with the new key.
 //!
-//! Rotation requires a stopped service: a running service holds executions with their sealed
-//! secrets in memory, and would write secrets under the old key again after the rotation.
+//! Rotation requires a stopped service: a running service has executions with their sealed secrets
+//! in memory, and would write secrets that are sealed with the old key after the rotation.
 //!
-//! A rotation ends the chain of the log archive, because all backups and log of a chain use the
-//! same `seal.key`.
+//! A rotation ends the log archive chain, because all backups and logs of a chain must use the same
+//! `seal.key`.
 
 use anyhow::Context as _;
 
@@ -50,9 +50,8 @@ async fn rotate(
     // Written before the first step, so that the audit log records every rotation.
     audit.write(&audit.entry(&operator, "seal.rotate", "begun")).await?;
     watch(Resealed::default())?;
-    // The full backup on which a chain of the log archive is based contains the old key, so rows
-    // sealed with the new key must not be applied to it. The next start begins a new chain with a
-    // full backup.
+    // The full backup at the start of a log archive chain contains the old key, so rows sealed with
+    // the new key must not be applied to it. The next start begins a new chain with a full backup.
     store.end_chain().context("the chain of the log archive cannot be ended")?;
     let mut rotation = Rotation::begin(&config.data_dir)?;
     watch(rotation.resealed)?;
@@ -88,7 +87,7 @@ mod tests {
         store.commit(commit).await.unwrap();
         store.close().await;
 
-        // Interrupt after the first step after which the new key exists.
+        // Interrupt the rotation after the step that creates the new key.
         let store = Store::open(&options).unwrap();
         assert!(store.archive_position().is_some());
         let data = config.data_dir.clone();

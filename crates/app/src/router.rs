@@ -16,11 +16,11 @@ use orrery_records::chains::Chains;
 use orrery_runtime::{Clock, Tasks};
 use orrery_storage::Store;
 
-/// Divisor of the shutdown grace: responses may continue for this fraction, and the rest is for
-/// recording them.
+/// Divisor of the shutdown grace period: responses may continue for this fraction of the period,
+/// and the rest is reserved for recording them.
 const STOP_GRACE_DIVISOR: u32 = 2;
 
-/// Returns the client for URLs that the operator configures, as in manifests.
+/// Returns the HTTP client for URLs that the operator configures, such as URLs in manifests.
 fn client(config: &Config) -> Client {
     Builder::new(None).connect_timeout(config.router.connect_timeout).build()
 }

@@ -21,7 +21,7 @@ use orrery_schema::{Patience, ValidationError};
 use orrery_storage::{self as storage, Commit, Store};
 use orrery_workflows::{self as workflows, Workflows, count_trigger};
 
-/// Delay before the engine is retried after it was full.
+/// Retry delay if the engine's queue is full.
 const BUSY_RETRY: Duration = Duration::from_secs(5);
 
 /// The layers that scheduled work uses.
@@ -51,7 +51,7 @@ pub(super) fn open(
     Schedules::new(store.clone(), clock.clone(), Arc::new(work))
 }
 
-/// Work that has been validated.
+/// Validated work.
 struct Ready {
     work: Doing,
     input: Value,

@@ -1,8 +1,8 @@
 //! A running service from start to shutdown: signals, systemd notifications and the shutdown
 //! itself.
 //!
-//! A shutdown waits only for work that can end: executions, deliveries and connections. Parts that
-//! last as long as the process, such as idle model workers, end with the process.
+//! A shutdown waits only for finite work: executions, deliveries and connections. Parts that last
+//! as long as the process, such as idle model workers, end with the process.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use orrery_config::Config;
 use orrery_runtime::shortage::lacks_descriptor;
 use orrery_runtime::{Background, Tasks};
 
-/// A shutdown that takes longer than this logs the work that it waits for.
+/// If a shutdown takes longer than this, the unfinished work is logged.
 const QUIET: Duration = Duration::from_millis(100);
 
 /// A service in this process.
@@ -39,8 +39,8 @@ impl Running {
         self.addresses.iter().find(|(held, _)| *held == role).map(|(_, address)| *address)
     }
 
-    /// Stops the service: accepts no new connections, waits for work within the grace period, and
-    /// leaves unfinished work to recovery.
+    /// Stops the service: accepts no new connections, and waits for work to finish within the grace
+    /// period. The next start resumes unfinished work.
     pub async fn stop(self) {
         self.tasks.stop();
         if !self.tasks.ended(self.grace.min(QUIET)).await {
@@ -60,7 +60,7 @@ impl Running {
         drop(self.background);
     }
 
-    /// Describes the work that a shutdown waits for.
+    /// Describes the unfinished work that a shutdown waits for.
     fn unfinished(&self) -> String {
         let (executions, _queued) = self.services.engine.totals();
         let deliveries = self.services.outbox.metrics().borrow().in_flight;
@@ -89,7 +89,7 @@ fn described(counts: &[(usize, &str)]) -> String {
 
 /// Runs a service until SIGTERM or SIGINT; a second signal ends the shutdown at once. SIGHUP
 /// reloads configuration, models and certificates. Once the service is ready, calls `ready` with
-/// the values for an interactive start, which are empty unless `is_watched`.
+/// the values that an interactive start prints; they are empty unless `is_watched`.
 ///
 /// # Errors
 /// Returns an error if the service cannot start, or the disk refused a write. After a refused
@@ -124,7 +124,8 @@ pub async fn serve(
     if is_stopped {
         tracing::info!("stopped");
     } else {
-        // The shutdown is deliberate, so the running work must not count as the cause of a crash.
+        // The shutdown is deliberate, so the executions in flight must not count as the cause of a
+        // crash.
         services.engine.stopped();
         tracing::info!("ended at once; work resumes at the next start");
     }

@@ -57,6 +57,6 @@ async fn round_trip(socket: PathBuf, token: Secret) -> anyhow::Result<()> {
     let (answer, _connection) =
         tokio::join!(async move { sender.send_request(request).await }, connection);
     let status = answer?.status();
-    anyhow::ensure!(status.is_success(), "its request was answered with {status}");
+    anyhow::ensure!(status.is_success(), "the request returned status {status}");
     Ok(())
 }

@@ -1,7 +1,7 @@
-//! Aliases: IDs on which clients insist, and the models that they stand for.
+//! Aliases: model IDs that some clients always send, and the models that these IDs stand for.
 //!
-//! An alias never hides a model: it counts only for IDs that neither the catalog nor the upstream's
-//! list has. It stands for a model, not for another alias.
+//! An alias never hides a model: it applies only to IDs that are neither in the catalog nor in the
+//! upstream's list. An alias stands for a model, never for another alias.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use orrery_domain::chat::Operation;
 #[derive(Debug, Default)]
 pub(super) struct Aliases {
     exact: HashMap<String, String>,
-    /// Texts before and after the `*`, and the model; the longest pattern is first.
+    /// The text before and after the `*`, and the model. The longest pattern is first.
     patterns: Vec<(String, String, String)>,
 }
 
@@ -31,7 +31,8 @@ impl Aliases {
                 }
             }
         }
-        // The order of patterns of the same length is that of their texts, not of the file.
+        // Patterns of the same length are sorted by their text, regardless of their order in the
+        // file.
         all.patterns.sort_by(|one, other| {
             let length = |(start, end, _): &(String, String, String)| start.len() + end.len();
             length(other).cmp(&length(one)).then_with(|| one.cmp(other))
@@ -52,8 +53,8 @@ impl Aliases {
 }
 
 impl Inner {
-    /// Returns the model that an ID stands for; `None` if it is the ID of a model or of the agent,
-    /// or no alias.
+    /// Returns the model that an alias stands for; `None` if the ID is not an alias, or belongs to
+    /// a model or to the agent.
     pub(super) async fn alias(&self, id: &str) -> Option<&str> {
         let model = self.aliases.find(id)?;
         let is_local = self.catalog.get(id).is_some() || self.catalog.unserved(id).is_some();

@@ -8,10 +8,10 @@ use orrery_domain::classify::ErrorClass;
 
 /// Maximum bytes of streamed text per allowed output token: more than the average of any language.
 const BYTES_PER_TOKEN_MAX: u64 = 16;
-/// Bytes that a stream may have in addition: room for a few long tokens.
+/// Bytes that a stream may have beyond that, as room for a few long tokens.
 const BYTES_FREE: u64 = 1024;
 
-/// The maximum number of tokens that the answers to a request may use.
+/// The maximum number of tokens for the answers to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Allowance {
     tokens: Tokens,
@@ -32,7 +32,7 @@ impl Allowance {
     }
 
     /// Returns a failure if a stream of `bytes` bytes of text exceeds the allowance. A limit that
-    /// the request did not set is enforced only if it `is_reserved`.
+    /// the request did not set is enforced only if `is_reserved` is true.
     #[must_use]
     pub(crate) fn exceeded(self, name: &str, bytes: u64, is_reserved: bool) -> Option<Failure> {
         let output = self.tokens.output;

@@ -1,4 +1,4 @@
-//! Runs a call from its admission until it is recorded.
+//! Runs a call from admission until the call is recorded.
 //!
 //! Each call runs in its own task. If the client disconnects, the call ends: the router closes the
 //! connection to the model, and records the call with the output sent so far. The reservation and
@@ -38,7 +38,7 @@ use orrery_runners::openai::stream_options::{Refusal, StreamOptions, ask_with_op
 use orrery_runtime::{self as runtime, new_id, turns};
 use orrery_storage::Commit;
 
-/// The `Retry-After` of a full queue, in seconds.
+/// The `Retry-After` header for a full queue, in seconds.
 const QUEUE_RETRY: HeaderValue = HeaderValue::from_static("5");
 
 /// Maximum wait for a free slot at a model.
@@ -52,7 +52,7 @@ pub struct Caller {
     pub source: Source,
 }
 
-/// The response to a call.
+/// The response to a client's call.
 #[derive(Debug)]
 pub enum Answer {
     /// The complete answer as JSON.
@@ -206,7 +206,7 @@ impl Chat {
             _body: body,
         };
         let (reply, answer) = oneshot::channel();
-        // Even if the client disconnects, its usage is recorded.
+        // The call is recorded even if the client disconnects.
         let running = self
             .inner
             .tasks
@@ -320,8 +320,8 @@ impl Call {
         self.inner.open(name, target, asked, limits).await
     }
 
-    /// Returns whether a server has rejected `stream_options`; `None` for a local process, which
-    /// supports them.
+    /// Returns the record of whether the server has rejected `stream_options`; `None` for a local
+    /// process, which supports them.
     fn refusal_of_options<'t>(&'t self, target: &'t Target) -> Option<&'t Refusal> {
         match target {
             Target::Server { .. } => Some(&self.inner.upstream_options),
@@ -330,12 +330,13 @@ impl Call {
         }
     }
 
-    /// Returns the alias by which the request names the model: answers have it as their `model`.
+    /// Returns the alias if the request names the model by one. The `model` field of answers is
+    /// then this alias.
     pub(super) fn alias(&self) -> Option<&str> {
         self.is_alias.then_some(self.request.model.as_str())
     }
 
-    /// Returns the usage and cost so far. `begun` is when the model started.
+    /// Returns the usage and cost so far. `begun` is the time at which the model started.
     pub(super) fn came(&self, candidate: &Candidate, meter: &Meter, begun: Instant) -> Came {
         let tokens = meter.tokens();
         let cost =
@@ -343,8 +344,7 @@ impl Call {
         Came { tokens, cost, ..Came::default() }
     }
 
-    /// Returns the maximum charge for an answer that was cut off because it exceeded its
-    /// reservation.
+    /// Returns the maximum charge for an answer that was cut off for exceeding its reservation.
     pub(super) fn most_of_cut(&self) -> Option<Usd> {
         self.reservation.as_ref().map(Reservation::amount)
     }

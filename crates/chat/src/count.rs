@@ -1,4 +1,5 @@
-//! Counts the tokens of a prompt without an answer. Only a local model process can count.
+//! Counts the tokens of a prompt without requesting an answer. Only a local model process can count
+//! tokens.
 
 use std::time::Duration;
 
@@ -27,10 +28,11 @@ const ANSWER_MAX: usize = 4096;
 
 impl Chat {
     /// Counts the prompt tokens of the chat completion in `body` for the model `id`. Returns `None`
-    /// if the model cannot count, is busy, or does not fit the prompt.
+    /// if the model cannot count tokens, is busy, or has a context that is too short for the
+    /// prompt.
     ///
     /// # Errors
-    /// As [`Chat::call`] for a model that cannot be called.
+    /// The errors of [`Chat::call`] for a model that cannot be called.
     pub async fn count_prompt(
         &self,
         id: &str,
@@ -49,7 +51,7 @@ impl Chat {
     }
 }
 
-/// Asks the model's process for the count, within a slot of the model.
+/// Waits for a slot at the model, and requests the count from its process.
 async fn count(
     inner: &Inner,
     candidate: &Candidate,

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `request` | parsing and validating a request |
 //! | `route` | choosing the models to try, with their servers and prices |
-//! | `aliases` | the models that IDs of clients stand for |
+//! | `aliases` | the models that clients' IDs stand for |
 //! | `upstream` | one attempt: connection and first byte; `runners::openai` parses |
 //! | `call` | running a call from admission to record |
 //! | `relay`, `whole` | returning a streamed or a non-streamed answer |

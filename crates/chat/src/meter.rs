@@ -1,8 +1,9 @@
 //! Measures the usage of an answer: the model's own token counts, or an estimate from the length of
 //! the text.
 //!
-//! The meter reads stream events or a whole answer only as far as necessary, and changes nothing.
-//! An answer in an unknown format is counted by its bytes.
+//! The meter parses only the fields that it needs from stream events or a complete answer, and
+//! changes nothing. The usage of an answer in an unknown format is estimated from its size in
+//! bytes.
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -98,7 +99,7 @@ pub(crate) struct Message<'a> {
 }
 
 impl Chunk<'_> {
-    /// Returns the server's token counts, from any of the fields where servers put them.
+    /// Returns the server's token counts. Servers put them in different fields.
     fn counts(&self) -> Option<Counts> {
         let texts = [
             self.usage,
@@ -125,7 +126,8 @@ impl<'a> Choice<'a> {
         serde_json::from_str(self.delta.or(self.message)?.get()).ok()
     }
 
-    /// Returns whether the choice has a part of an answer, or ends an answer that may be empty.
+    /// Returns whether the choice contains part of an answer, or ends an answer, which may be
+    /// empty.
     fn is_answer(&self) -> bool {
         let is_finished = self.finish_reason.is_some();
         match (self.delta.or(self.message), &self.text) {

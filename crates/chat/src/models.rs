@@ -129,7 +129,8 @@ impl Inner {
     /// Returns whether the upstream lists a model with this ID.
     pub(super) async fn is_listed(&self, id: &str) -> bool {
         let Some(upstream) = &self.options.upstream else { return false };
-        // Boxed, because the future of a fetch is large, and each call has this one.
+        // Boxed, because the future of a fetch is large and would otherwise be part of the future
+        // of every call.
         let (list, _state) = Box::pin(self.upstream_list(upstream)).await;
         list.iter().any(|listed| listed.id == id)
     }

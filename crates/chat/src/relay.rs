@@ -3,8 +3,8 @@
 //! The relay buffers only the incomplete event and a few pieces between the model and the client,
 //! so a slow client slows its model down until the server's write timeout closes the connection.
 //! The usage and `[DONE]` are held back until the call is recorded. If the client disconnects, the
-//! connection to the model is closed at once. If the model breaks off, the stream ends with an
-//! error event.
+//! connection to the model is closed at once. If the model's stream breaks off, the client's stream
+//! ends with an error event.
 
 use std::time::Duration;
 
@@ -35,8 +35,8 @@ use orrery_wire::openai;
 
 /// Bytes of an event that do not count toward the budget of bodies in flight.
 const EVENT_FREE: usize = 1024 * 1024;
-/// Maximum number of pieces queued for the client. Each piece has at most one event and the bytes
-/// that arrived with its end.
+/// Maximum number of pieces queued for the client. A piece consists of at most one event that was
+/// buffered while incomplete, and the bytes that arrived together with the end of that event.
 const PIECES_MAX: usize = 4;
 /// Maximum size of a stream, in bytes.
 const STREAM_MAX: usize = 256 * 1024 * 1024;

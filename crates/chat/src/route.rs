@@ -41,7 +41,7 @@ pub(crate) struct Candidate {
     pub mapped: Option<Box<Request>>,
 }
 
-/// Time limit of a whole response from the upstream. A catalog model has its own limit.
+/// Time limit for a complete response from the upstream. A catalog model has its own limit.
 const UPSTREAM_TIME_MAX: Duration = Duration::from_secs(3600);
 
 /// Maximum cost of one answer in US dollars; higher costs are clamped.
@@ -50,7 +50,7 @@ const COST_MAX: f64 = 1.0e9;
 const NAMED_MAX: usize = 20;
 
 impl Candidate {
-    /// Returns the time limit of a whole response.
+    /// Returns the time limit for a complete response.
     #[must_use]
     pub(crate) fn time_max(&self) -> Duration {
         self.local.as_ref().map_or(UPSTREAM_TIME_MAX, |model| model.timeout)

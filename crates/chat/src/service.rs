@@ -26,9 +26,9 @@ pub struct Options {
     pub agent_id: String,
     /// The fee as a fraction of the price.
     pub fee: f64,
-    /// Prices of the upstream's models, by id.
+    /// Prices of the upstream's models, indexed by id.
     pub prices: HashMap<String, Pricing>,
-    /// The models that IDs stand for, which may contain one `*`.
+    /// IDs, which may contain one `*`, and the models that they stand for.
     pub aliases: Vec<(String, String)>,
     /// Whether the history stores answers.
     pub keep_content: bool,

@@ -15,7 +15,7 @@ use orrery_runtime::Clock;
 use orrery_storage::{self as storage, Commit, Key, Page, Store, Table};
 
 const DAY_SECONDS: i64 = 86_400;
-/// The `Retry-After` if calls in flight reserve the rest of a budget.
+/// The `Retry-After` value if calls in flight reserve the rest of a budget.
 const RESERVED_RETRY: Duration = Duration::from_secs(5);
 /// Maximum rows deleted per batch, and maximum batches per sweep.
 const BATCH_MAX: usize = 500;
@@ -58,9 +58,10 @@ impl TokenBudgets {
         tokens: u64,
     ) -> Result<Option<InFlight>, Error> {
         let Some(limit) = self.limit else { return Ok(None) };
-        // The call is counted in flight before the counter is read from disk, so that the second of
-        // two concurrent calls sees the first, and a call that ends in between is not missed. That
-        // call may count twice, which errs on the safe side.
+        // The call is counted as in flight before the counter is read from disk, so that the second
+        // of two concurrent calls sees the first, and a call that ends between these two steps is
+        // not missed. A call that ends between the steps may be counted twice, which errs on the
+        // safe side.
         let (flying, this) = self.fly(key, tokens);
         let counter = row(organization, key, self.today());
         let used = self.store.counter(&counter).await;
@@ -207,8 +208,8 @@ mod tests {
         let (organization, key) = ids();
         let running = budgets.admit(organization, key, 100).await.unwrap();
         let mut second = Box::pin(budgets.admit(organization, key, 1));
-        // The second call reads the disk before the first is counted there, and usually continues
-        // after the first has ended.
+        // The second call reads the counter from disk before the first call is counted there, and
+        // usually continues after the first call has ended.
         let looked = futures_util::poll!(&mut second);
         let mut commit = Commit::new();
         budgets.count(&mut commit, organization, key, 100);

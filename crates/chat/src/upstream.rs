@@ -1,10 +1,10 @@
 //! Makes one attempt to call a model's server: the connection, the request, and the first byte of
 //! the response, each within its time limit.
 //!
-//! Only a failed connection is retried, because then no part of the request has left this machine.
-//! If a model has several servers, the next server is tried as long as the request cannot have had
-//! an effect (`runners::endpoints`). A response with an error status becomes a [`Failure`] with
-//! that status.
+//! Only a failed connection is retried, because no part of the request has left this machine in
+//! that case. If a model has several servers, the next server is tried as long as the request
+//! cannot have had an effect (`runners::endpoints`). A response with an error status becomes a
+//! [`Failure`] with that status.
 
 use std::time::Duration;
 
@@ -66,7 +66,7 @@ pub(crate) struct Limits {
     pub begun: Instant,
     /// The deadline for the first byte.
     pub first_byte: Instant,
-    /// The deadline for the whole response.
+    /// The deadline for the complete response.
     pub whole: Instant,
 }
 
@@ -145,7 +145,7 @@ impl Inner {
             } else {
                 (false, None)
             };
-            // A stream that was not requested is read to its end.
+            // A stream that the client did not request is read to its end.
             Ok((came_as_stream && is_stream, first, body))
         };
         match begun.await {

@@ -118,8 +118,8 @@ impl Call {
     }
 }
 
-/// Reads an answer of at most `most` bytes, with pauses of at most `idle`. `lease` reserves twice
-/// its size, because the answer is serialized again with its cost.
+/// Reads an answer of at most `most` bytes. Each pause between two pieces may last at most `idle`.
+/// `lease` reserves twice its size, because the answer is serialized again with its cost.
 ///
 /// # Errors
 /// [`Failure`]

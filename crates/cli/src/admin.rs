@@ -1,8 +1,8 @@
-//! Sends requests to the service over its control socket or, if no service runs, handles them in
-//! this process on the store. Both transports use the same routes.
+//! Sends requests to the service over its control socket. If no service runs, the requests are
+//! handled in this process, directly on the store. Both transports use the same routes.
 //!
-//! It never opens a store that belongs to another user: files that root created in it would prevent
-//! the service from starting.
+//! The client never opens a store that belongs to another user: if root created files in it, the
+//! service could not start.
 
 use std::future::Future;
 use std::io::{ErrorKind, Write};
@@ -35,7 +35,7 @@ const RESPONSE_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Time limit for one response.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Time limit for an upload. The service ends an upload that stands still much earlier.
+/// Time limit for an upload. The service aborts a stalled upload much earlier.
 const UPLOAD_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 
 /// Handles requests in this process.
@@ -45,7 +45,7 @@ pub(super) type InProcess =
 /// A client of the admin API.
 pub(super) struct Admin {
     transport: Transport,
-    /// The organization in whose name organization-scoped routes are called.
+    /// The organization for which organization-scoped routes are called.
     organization: Option<String>,
 }
 
@@ -96,7 +96,7 @@ impl Admin {
         Self { transport, organization: None }
     }
 
-    /// Sets the organization in whose name later requests are sent. The routes of the base and
+    /// Sets the organization for which later requests are sent. The routes of the base and
     /// workflows hosts are under `/api/base` and `/api/workflows`.
     pub(super) fn act_for(&mut self, organization: &str) {
         self.organization = Some(organization.to_owned());
@@ -146,7 +146,7 @@ impl Admin {
         self.ask(Method::POST, path, Some(value)).await
     }
 
-    /// Sends `POST path` with `value`, and waits for the response for at most `patience`.
+    /// Sends `POST path` with `value`, and waits at most `patience` for the response.
     pub(super) async fn post_within(
         &self,
         path: &str,
@@ -166,7 +166,7 @@ impl Admin {
         self.delete_with_answer(path).await.map(drop)
     }
 
-    /// Sends `DELETE path`, and returns the answer.
+    /// Sends `DELETE path`, and returns the response body.
     pub(super) async fn delete_with_answer(&self, path: &str) -> anyhow::Result<Value> {
         self.ask(Method::DELETE, path, None).await
     }
@@ -254,7 +254,7 @@ impl Admin {
         let content = value.map_or(Bytes::new(), |value| Bytes::from(value.to_string()));
         let route = path.split('?').next().unwrap_or_default();
         if route.ends_with('/') || route.contains("//") {
-            bail!("a name in the command is empty: give the name of what it means");
+            bail!("a name in the command is empty: enter a name in its place");
         }
         let request = self
             .request(method, path)
@@ -308,7 +308,7 @@ async fn over(socket: &Path, request: Request<Body>) -> anyhow::Result<(StatusCo
         let reply = sender.send_request(request).await.context(lost)?;
         collect(reply).await
     };
-    // The connection ends when the exchange drops its sender. The exchange reports any error.
+    // The connection ends when `exchange` drops its sender. Errors are reported by `exchange`.
     let (answer, _connection) = tokio::join!(exchange, connection);
     answer
 }
@@ -386,7 +386,7 @@ pub(super) fn segment(name: &str) -> PercentEncode<'_> {
     utf8_percent_encode(name, NON_ALPHANUMERIC)
 }
 
-/// Returns an error for a data folder that has no store or belongs to another user: only `serve`
+/// Returns an error if the data folder has no store or belongs to another user. Only `serve`
 /// creates a store.
 pub(super) fn refuse_without_store(data_dir: &Path) -> anyhow::Result<()> {
     refuse_foreign(data_dir)?;
@@ -404,7 +404,7 @@ pub(super) fn refuse_without_store(data_dir: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// Returns an error for a data folder that belongs to another user.
+/// Returns an error if the data folder belongs to another user.
 pub(super) fn refuse_foreign(data_dir: &Path) -> anyhow::Result<()> {
     let Ok(folder) = std::fs::metadata(data_dir) else { return Ok(()) };
     let uid = rustix::process::geteuid().as_raw();
@@ -413,7 +413,7 @@ pub(super) fn refuse_foreign(data_dir: &Path) -> anyhow::Result<()> {
     }
     let name = owner::name(folder.uid());
     bail!(
-        "{} belongs to the user {name}, and files of another user in it would keep the service from \
+        "{} belongs to the user {name}, and files of another user in it would prevent the service from \
          starting: start the service first, or run this as that user (sudo -u {name} orrery …)",
         data_dir.display()
     );

@@ -45,7 +45,8 @@ fn service(folder: &Path, status: StatusCode, answer: &'static str) -> (Seen, Ta
                     Ok::<_, hyper::Error>(reply)
                 }
             });
-            // A client that only probes for a listener closes its connection immediately.
+            // Ignore errors: a client that only checks for a listener closes its connection
+            // immediately.
             let _ended = hyper::server::conn::http1::Builder::new()
                 .serve_connection(TokioIo::new(stream), respond)
                 .await;

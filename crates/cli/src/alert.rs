@@ -26,7 +26,7 @@ pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<Exi
         Ok(admin) => understood(admin.post("/admin/alerts/test", &json!({})).await?)?,
         Err(error) if Admin::is_away(&error) => service::test_alert(config)
             .await
-            .context("the configuration has no receiver of alerts: set alerts.url")?,
+            .context("no receiver for alerts is configured: set alerts.url")?,
         Err(error) => return Err(error),
     };
     show(&sent, shape)

@@ -1,7 +1,7 @@
 //! `orrery backup`, `verify`, `restore` and `compact`.
 //!
-//! A backup is taken from the running service, or directly from the store if no service runs. The
-//! other commands, except `verify FILE`, require a stopped service.
+//! `backup` reads the data from the running service, or directly from the store if no service runs.
+//! The other commands, except `verify FILE`, require a stopped service.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -58,7 +58,7 @@ pub(super) struct Verify {
 }
 
 impl Verify {
-    /// Returns whether a backup is checked rather than a store.
+    /// Returns whether the command checks a backup rather than a store.
     pub(super) const fn is_of_file(&self) -> bool {
         self.file.is_some()
     }
@@ -83,7 +83,7 @@ pub(super) struct Restore {
     /// Restore only the backup, without the log archive
     #[arg(long, conflicts_with_all = ["until", "log", "live_log"])]
     no_log: bool,
-    /// The new data folder [default: that of the configuration]
+    /// The new data folder [default: the configured one]
     #[arg(long, value_name = "DIR")]
     into: Option<PathBuf>,
     #[command(flatten)]
@@ -99,7 +99,7 @@ fn counts(rows: &[(&str, String)]) -> Vec<Vec<String>> {
 
 const COLUMNS: [Column; 2] = [Column::Text("WHAT"), Column::Number("COUNT")];
 
-/// The extent of the log archive that follows a backup.
+/// The part of the log archive that follows a backup.
 #[derive(Serialize)]
 struct KeptLog {
     files: usize,
@@ -146,7 +146,7 @@ pub(super) fn byte_bar(what: &str) -> ProgressBar {
     progress_bar(what, "{bytes} in {elapsed}, {bytes_per_sec}")
 }
 
-/// Creates a spinner. `shown` is an `indicatif` template for the progress beside the message.
+/// Creates a spinner. `shown` is an `indicatif` template for the progress next to the message.
 pub(super) fn progress_bar(what: &str, shown: &str) -> ProgressBar {
     let bar = ProgressBar::new_spinner().with_message(what.to_owned());
     let style = ProgressStyle::with_template(&format!("{{spinner}} {{msg}} {shown}"));
@@ -223,8 +223,8 @@ async fn write(part: &Path, config: &Config, encryption: Encryption) -> anyhow::
     .await
 }
 
-/// A writer that verifies a copy of its input while it writes, for encrypted files that this
-/// machine cannot decrypt.
+/// A writer that verifies its input while it writes, for encrypted files that this machine cannot
+/// decrypt afterward.
 struct Checked<W> {
     out: W,
     copy: Option<io::PipeWriter>,
@@ -243,7 +243,7 @@ impl<W> Checked<W> {
         Ok(Self { out, copy, checking })
     }
 
-    /// Returns the writer and the summary of the verified copy.
+    /// Returns the writer and the summary of the verified input.
     async fn end(self) -> anyhow::Result<(W, Option<Summary>)> {
         let Self { out, copy, checking } = self;
         drop(copy);
@@ -259,7 +259,7 @@ impl<W: Write> Write for Checked<W> {
         if let Some(copy) = &mut self.copy
             && copy.write_all(bytes.get(..count).unwrap_or_default()).is_err()
         {
-            // The check stopped early; its result has the reason.
+            // The check stopped early. Its result contains the reason.
             self.copy = None;
         }
         Ok(count)
@@ -270,13 +270,13 @@ impl<W: Write> Write for Checked<W> {
     }
 }
 
-/// The keys for an encrypted backup.
+/// The keys that decrypt a backup.
 #[derive(Debug, Default, clap::Args)]
 pub(super) struct Opener {
     /// The file of age identities that decrypt the backup, if it is encrypted for public keys
     #[arg(long, value_name = "FILE", requires = "file", conflicts_with = "passphrase_file")]
     identity: Option<PathBuf>,
-    /// The file with the passphrase that decrypts the backup [default: that of the configuration]
+    /// The file with the passphrase that decrypts the backup [default: the configured one]
     #[arg(long, value_name = "FILE", requires = "file")]
     passphrase_file: Option<PathBuf>,
 }
@@ -307,7 +307,7 @@ fn part_of(file: &Path) -> PathBuf {
     name.into()
 }
 
-/// Reads and verifies a whole backup.
+/// Reads and verifies a complete backup.
 pub(super) fn checked_file(file: &Path, keys: &Keys) -> anyhow::Result<Summary> {
     let bar = byte_bar("verify");
     let opened =

@@ -116,7 +116,7 @@ impl Name {
     }
 }
 
-/// A TOML document with entries, because TOML requires a name for an array.
+/// A TOML document with the field `entries`. TOML does not allow an array without a name.
 #[derive(Debug, Deserialize)]
 struct File {
     entries: Vec<Entry>,

@@ -1,7 +1,6 @@
 //! `orrery chat`: a conversation in the terminal with any model of the chat router. Answers are
 //! streamed. Without a terminal, the command sends the message from standard input and prints one
-//! answer. The conversation is held only in memory; the history of the organization lists each
-//! call.
+//! answer. The conversation is only in memory, but the organization's history lists each call.
 
 use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write};
 use std::time::Duration;
@@ -48,7 +47,7 @@ struct Conversation {
     admin: Admin,
     path: String,
     model: String,
-    /// Whether an upstream is configured. It may serve models that are not in any list.
+    /// Whether an upstream is configured. The upstream may serve models that no list contains.
     has_upstream: bool,
     system: Option<Value>,
     messages: Vec<Value>,
@@ -128,7 +127,7 @@ fn known(model: String, models: &[Listed], has_upstream: bool) -> anyhow::Result
             let working = models.iter().filter(|model| model.status == "ok");
             let working = working.map(|model| model.id.as_str()).take(MODELS_SHOWN);
             let others = match working.collect::<Vec<_>>().join(", ").as_str() {
-                "" => "none that does works: `orrery model list` says why".to_owned(),
+                "" => "no chat model works: `orrery model list` shows the reason".to_owned(),
                 working => format!("models that do: {working}"),
             };
             bail!("the model {model} does not support chat; {others}")
@@ -177,8 +176,8 @@ impl Conversation {
         }
     }
 
-    /// Sends a message and prints the answer. Ctrl-C stops the answer; the part received so far
-    /// stays in the conversation.
+    /// Sends a message and prints the answer. Ctrl-C stops the answer, but the part already
+    /// received stays in the conversation.
     async fn say(&mut self, text: &str) -> anyhow::Result<()> {
         if text.is_empty() {
             bail!("no message: write one to standard input");
@@ -260,7 +259,7 @@ impl Shown {
     }
 }
 
-/// Receives the stream in pieces.
+/// Parses the stream and prints its text as pieces are written to this value.
 impl Write for Shown {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.reader.push(bytes);
@@ -315,7 +314,7 @@ mod tests {
         for (name, models, expect) in [
             ("lama", &models[..], "did you mean llama?"),
             ("nope", &models, "models that do: llama"),
-            ("nope", &models[1..], "none that does works: `orrery model list` says why"),
+            ("nope", &models[1..], "no chat model works: `orrery model list` shows the reason"),
             ("nope", &[], "put a .gguf file"),
         ] {
             let said = said(name, models).unwrap_err();

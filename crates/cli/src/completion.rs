@@ -1,5 +1,5 @@
-//! Completions of shells. The script of a shell asks this program for candidates, so that it can
-//! complete names that only the running service knows: models, workflows and organizations.
+//! Shell completions. The completion script calls this program for candidates, because only the
+//! running service can list the names of models, workflows and organizations.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -13,12 +13,13 @@ use super::admin::Admin;
 use super::chain::query;
 use super::{output, parse, place};
 
-/// The environment variable with which a script asks for candidates. It contains the shell.
+/// The environment variable that a completion script sets to request candidates. Its value is the
+/// name of the shell.
 const VARIABLE: &str = "ORRERY_COMPLETE";
-/// Time limit for the service's answer; a script that gets none completes nothing.
+/// Time limit for the service's response. Without a response, there are no candidates.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The names that the service knows.
+/// The kinds of names that the service can list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Names {
     Models,
@@ -26,7 +27,7 @@ enum Names {
     Organizations,
 }
 
-/// The names that each placeholder in the help stands for.
+/// The kind of names for each placeholder in the help.
 const PLACEHOLDERS: [(&str, Names); 4] = [
     ("MODEL", Names::Models),
     ("SLUG", Names::Models),
@@ -34,7 +35,7 @@ const PLACEHOLDERS: [(&str, Names); 4] = [
     ("ORGANIZATION", Names::Organizations),
 ];
 
-/// If a shell asks for candidates, prints them and ends the process.
+/// If a completion script requests candidates, prints them and exits.
 pub(super) fn answer() {
     CompleteEnv::with_factory(commands).var(VARIABLE).complete();
 }
@@ -46,8 +47,8 @@ pub(super) fn print(shell: clap_complete::Shell) -> anyhow::Result<()> {
         completer.write_registration(VARIABLE, "orrery", "orrery", "orrery", &mut script)?;
     }
     if shell == clap_complete::Shell::Zsh {
-        // Zsh runs a script in its completion folder at the first completion, which the script
-        // must then answer.
+        // Zsh loads a script from its completion folder at the first completion, so the script must
+        // also handle that completion.
         script.extend_from_slice(
             b"[ \"$funcstack[1]\" = \"_orrery\" ] && _clap_dynamic_completer_orrery \"$@\"\n",
         );
@@ -55,7 +56,7 @@ pub(super) fn print(shell: clap_complete::Shell) -> anyhow::Result<()> {
     output::raw(&script)
 }
 
-/// The grammar without hidden commands, with candidates for names that the service knows.
+/// Returns the visible commands, with candidates for the names that the service can list.
 fn commands() -> Command {
     with_names(parse::visible_commands())
 }

@@ -80,7 +80,7 @@ pub(super) async fn run(asked: Decide, config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the state as a value of the request.
+/// Returns the state in the form that the request requires.
 fn state(text: &str) -> anyhow::Result<Value> {
     let text = match text.strip_prefix('@') {
         None => text.to_owned(),
@@ -97,7 +97,7 @@ fn state(text: &str) -> anyhow::Result<Value> {
     Ok(json.unwrap_or(Value::String(text)))
 }
 
-/// Returns the question's name, and the question as a value of the request.
+/// Returns the question's name, and the question in the form that the request requires.
 fn question(text: &str) -> anyhow::Result<(String, Value)> {
     let expected = "expected 'name: question', 'name(a|b): question' or 'name[low|high]: question'";
     let colon = colon_of(text).with_context(|| format!("{text:?}: {expected}"))?;
@@ -127,7 +127,7 @@ fn question(text: &str) -> anyhow::Result<(String, Value)> {
     Ok((head.get(..at).unwrap_or_default().trim().to_owned(), question))
 }
 
-/// Returns the end of the name and its options: the first colon outside the options.
+/// Returns the index of the first colon outside the options, which ends the name and its options.
 fn colon_of(text: &str) -> Option<usize> {
     let mut depth = 0_usize;
     for (at, character) in text.char_indices() {

@@ -1,7 +1,7 @@
-//! `orrery doctor`: finds problems of the machine, the data, the backups and the work of the
-//! service, and suggests a command that fixes each. It queries the running service; if the service
-//! is stopped, it inspects the store in this process; without a store, it runs the remaining
-//! checks. All checks are read-only.
+//! `orrery doctor`: finds problems with the machine, the data, the backups and the executions of
+//! the service, and suggests a command to fix each problem. It queries the running service. If the
+//! service is stopped, it inspects the store in this process. If there is no store, it runs only
+//! the remaining checks. All checks are read-only.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -17,13 +17,14 @@ use orrery_config::{Config, Source};
 use orrery_runtime::Clock;
 use orrery_wire::service::{DoctorReport, Finding, Listening, RunningService, Verdict};
 
-/// The variable that systemd sets if standard error or output is connected to the journal.
+/// The environment variable that systemd sets if standard error or standard output is connected to
+/// the journal.
 const JOURNAL: &str = "JOURNAL_STREAM";
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Doctor {
-    /// Print only problems, one on each line, and exit with 1 only if one is an error. In a unit of
-    /// systemd, the lines have their priority in the journal
+    /// Print only problems, one on each line, and exit with 1 only if one is an error. In a systemd
+    /// unit, each line has its priority in the journal
     #[arg(long, conflicts_with = "json")]
     quiet: bool,
     #[command(flatten)]
@@ -69,7 +70,7 @@ async fn findings(file: Option<&Path>) -> anyhow::Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// Prints a line for each problem. Fails if one is an error.
+/// Prints a line for each problem. The exit code is a failure if any problem is an error.
 fn tell(findings: &[Finding]) -> anyhow::Result<ExitCode> {
     let is_in_journal = std::env::var_os(JOURNAL).is_some();
     for finding in findings.iter().filter(|finding| finding.concern) {
@@ -79,7 +80,7 @@ fn tell(findings: &[Finding]) -> anyhow::Result<ExitCode> {
     Ok(if has_errors { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Returns a problem in one line, which starts with its priority if it is for the journal.
+/// Formats a problem as one line. For the journal, the line starts with the priority.
 fn line(finding: &Finding, is_in_journal: bool) -> String {
     let (priority, severity) = match finding.verdict {
         Verdict::Fault => ("<3>", "error"),
@@ -88,7 +89,7 @@ fn line(finding: &Finding, is_in_journal: bool) -> String {
     let priority = if is_in_journal { priority } else { "" };
     let fix = finding.mend.as_ref().map(|mend| format!(" (fix: {mend})")).unwrap_or_default();
     let Finding { subject, detail, .. } = finding;
-    // A finding may quote several lines of a program.
+    // A finding may quote several lines of a program's output.
     format!("{priority}{severity}: {subject}: {detail}{fix}").replace(['\r', '\n'], " ")
 }
 

@@ -165,7 +165,8 @@ pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()>
     }
 }
 
-/// Sends a change to an execution to the workflows host, in the name of its organization.
+/// Sends a request to change an execution to the workflows host, on behalf of the execution's
+/// organization.
 async fn change(mut admin: Admin, asked: &OfWorkflow, verb: &str) -> anyhow::Result<Value> {
     admin.act_for(&asked.org);
     let path = format!("/api/workflows/api/v1/executions/{}/{verb}", asked.execution);

@@ -1,8 +1,8 @@
 //! Reads YAML, JSON and TOML files within size limits, and writes YAML that reads back unchanged.
 //!
-//! A path may be a link to a private file that the user of this command may read, but others who
-//! see its messages may not. Errors therefore quote nothing from a file except words that look like
-//! field names.
+//! A path may be a link to a private file. The user of this command may read that file, but other
+//! people who see the command's messages may not. Errors therefore quote nothing from a file except
+//! words that look like field names.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -44,11 +44,11 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Value> {
     }
 }
 
-/// Rejects a link from `folder` to a file outside of it, such as a private file that the author of
-/// the link cannot read. A broken link is rejected when it is read.
+/// Rejects a link in `folder` to a file outside of the folder, such as a private file that the
+/// author of the link cannot read. A broken link is not rejected here, but reading it fails.
 ///
 /// # Errors
-/// Names the link.
+/// Returns an error that names the link.
 pub(super) fn check_within(path: &Path, folder: &Path) -> anyhow::Result<()> {
     let (Ok(file), Ok(within)) = (path.canonicalize(), folder.canonicalize()) else {
         return Ok(());
@@ -123,7 +123,7 @@ pub(super) fn to_yaml(value: &Value) -> anyhow::Result<String> {
         .map_err(|error| anyhow::anyhow!("it cannot be written as YAML: {error}"))
 }
 
-/// Parses JSON, in which an object must not have two fields of one name.
+/// Parses JSON. Rejects objects that have two fields with the same name.
 fn json(text: &str) -> anyhow::Result<Value> {
     let value = content::parse(text.as_bytes())?;
     let unique: Result<Unique, _> = serde_json::from_str(text);
@@ -131,7 +131,7 @@ fn json(text: &str) -> anyhow::Result<Value> {
     Ok(value)
 }
 
-/// JSON without duplicate keys.
+/// A deserializer for JSON that rejects duplicate keys.
 struct Unique;
 
 impl<'de> Deserialize<'de> for Unique {
@@ -189,7 +189,7 @@ impl<'de> Visitor<'de> for Unique {
 
 fn toml(text: &str) -> anyhow::Result<Value> {
     let table: toml::Table = from_toml(text).context("it is not valid TOML")?;
-    // TOML dates become strings: JSON has no date type.
+    // TOML dates become strings, because JSON has no date type.
     Ok(serde_json::to_value(table)?)
 }
 
@@ -229,15 +229,15 @@ pub(super) fn typed<T: DeserializeOwned>(value: Value) -> anyhow::Result<T> {
     })
 }
 
-/// Returns a name from a file as errors may quote it: unless it looks like the name of a field, it
-/// may be the contents of another file.
+/// Returns a name from a file in the form in which errors may quote it. A text that does not look
+/// like a field name is replaced, because it may be the contents of a private file.
 pub(super) fn quotable(name: &str) -> &str {
     let is_name = |c: char| c.is_ascii_alphabetic() || matches!(c, '_' | '-' | ' ');
     if name.len() <= QUOTED_MAX && name.chars().all(is_name) { name } else { "(not a name)" }
 }
 
-/// Returns a parser's message without what it quotes from the file, except names. What the parser
-/// expected is kept.
+/// Removes from a parser's message the text that it quotes from the file, except names. The part of
+/// the message that says what the parser expected stays.
 pub(super) fn without_contents(message: &str) -> String {
     let expected = [", expected ", "expected ", ", there are no "];
     let end = expected.iter().filter_map(|word| message.rfind(word)).min().unwrap_or(message.len());

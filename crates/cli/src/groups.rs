@@ -1,11 +1,10 @@
-//! The commands in groups, for `orrery --help` and the manual page. Clap groups options, not
-//! commands.
+//! Groups the commands for `orrery --help` and the manual page. Clap itself can group only options.
 
 use clap::{Command, CommandFactory as _};
 
 use super::Arguments;
 
-/// Clap's style of headings; on a pipe, clap removes it.
+/// Clap's style for headings. Clap removes it if the output is a pipe.
 const HEADING: &str = "\u{1b}[1m\u{1b}[4m";
 const END: &str = "\u{1b}[0m";
 
@@ -40,7 +39,7 @@ pub(super) const GROUPS: [(&str, &[&str]); 5] = [
     ("Install", &["service", "schema", "completions", "man"]),
 ];
 
-/// Returns the grammar with the help of `orrery --help` in groups.
+/// Returns the command-line definition, with the commands grouped in the help of `orrery`.
 pub(super) fn grouped() -> Command {
     let all = Arguments::command();
     let mut template = "{about-with-newline}\n{usage-heading} {usage}\n".to_owned();

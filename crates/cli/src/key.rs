@@ -1,6 +1,6 @@
 //! `orrery key`: creates, lists and deletes API keys.
 //!
-//! Only a new key is printed on standard output, so that a script can capture it. The full key is
+//! A new key is the only text on standard output, so that a script can capture it. The full key is
 //! shown only once.
 
 use std::time::Duration;

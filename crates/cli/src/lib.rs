@@ -1,10 +1,10 @@
 //! The command line: parses arguments, dispatches to commands, and prints their results.
 //!
-//! Commands use the service through [`admin::Admin`], so that they do the same whether the service
-//! runs or not. Answers go to standard output, notes and errors to standard error. The processes
-//! that the service starts (guards, workers) are hidden commands of the same binary.
+//! Commands access the service through [`admin::Admin`], so that they behave the same whether the
+//! service runs or not. Results go to standard output, notes and errors to standard error. The
+//! processes that the service starts (guards, workers) are hidden commands of the same binary.
 //!
-//! Nothing here decides anything about models or money. [`load`] is the load generator of `orrery
+//! This crate contains no rules about models or money. [`load`] is the load generator of `orrery
 //! bench` and of the programs in `benches/`; the service never uses it.
 //!
 //! To add a command, see `CONTRIBUTING.md`, "Add a command".
@@ -104,7 +104,7 @@ enum Command {
     Serve(serve::Serve),
     /// Check configuration, manifests, TLS files, ports and folders, and report all problems
     Check(check::Check),
-    /// The configuration file: write it, show what holds, change a key
+    /// The configuration file: write it, show the effective settings, change a key
     #[command(subcommand)]
     Config(settings::Command),
     /// Diagnose machine, data, backups and work of the service, and suggest a fix for each problem
@@ -204,8 +204,8 @@ enum Command {
     Service(unit::Command),
     /// Print the JSON Schema of a kind of file, for editors
     Schema {
-        /// workflow: a file of `workflow push`; manifest: of a model; config: the configuration;
-        /// apply: of `apply`
+        /// workflow: files for `workflow push`; manifest: model manifests; config: the
+        /// configuration; apply: files for `apply`
         #[arg(value_parser = orrery_app::SCHEMAS)]
         name: String,
     },
@@ -231,7 +231,7 @@ struct Shape {
 /// standard error, and 2 for a usage error.
 #[must_use]
 pub fn main() -> ExitCode {
-    // Files that this process creates are private to its user, regardless of the inherited umask.
+    // Make files that this process creates private to its user, regardless of the inherited umask.
     let _of_the_parent = umask(Mode::RWXG | Mode::RWXO);
     completion::answer();
     let arguments = understood(std::env::args_os()).unwrap_or_else(|error| error.exit());
@@ -352,7 +352,7 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
         .context("the asynchronous runtime cannot start")
 }
 
-/// Returns the exit code of a guard or a fence. Its error is sent to the service over standard
+/// Returns the exit code of a guard or a fence. An error is reported to the service over standard
 /// error.
 fn guarded(ended: std::io::Result<u8>) -> ExitCode {
     match ended {

@@ -1,6 +1,6 @@
-//! Lists and resources that the API returns as JSON: the pages of a list, its table, and the
-//! resource that an id or a name means. Commands whose routes have a type of their own in
-//! `orrery_wire::operator` do not need it.
+//! Handles lists and resources that the API returns as JSON: fetches the pages of a list, prints it
+//! as a table, and finds a resource by its id or name. Commands whose routes have their own types
+//! in `orrery_wire::operator` do not use this module.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use orrery_http::content;
 /// Maximum size of a file with JSON, in bytes: the default limit of a request body.
 const JSON_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
-/// The organization in whose name a command acts.
+/// The organization on whose behalf a command acts.
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct Owner {
     /// The organization
@@ -26,15 +26,14 @@ pub(super) struct Owner {
 }
 
 impl Owner {
-    /// Returns a client that acts in the name of the organization.
+    /// Returns a client that acts on behalf of the organization.
     pub(super) fn of(&self, mut admin: Admin) -> Admin {
         admin.act_for(&self.org);
         admin
     }
 }
 
-/// A column of a table, and the JSON pointers of its values: the first one that is not null is
-/// shown.
+/// A column of a table, and JSON pointers to its value. The first value that is not null is shown.
 pub(super) type Field = (Column, &'static [&'static str]);
 
 /// A kind of resource with a list route.
@@ -45,9 +44,9 @@ pub(super) struct Kind {
     pub list: &'static str,
     /// The field with the resource's id.
     pub id: &'static str,
-    /// The field with the name that may stand for the id.
+    /// The field with the resource's name, which users can give instead of the id.
     pub name: &'static str,
-    /// What the resource is called in messages.
+    /// The word for the resource in messages.
     pub noun: &'static str,
     /// The command that lists the resources.
     pub command: &'static str,
@@ -87,7 +86,7 @@ impl Kind {
         }
     }
 
-    /// Prints resources as a table or, with `--json`, under the name of their list.
+    /// Prints resources as a table or, with `--json`, as an object with the list's field.
     pub(super) fn show(&self, resources: Vec<Value>, shape: Shape) -> anyhow::Result<()> {
         let columns: Vec<Column> = self.fields.iter().map(|(column, _)| *column).collect();
         let rows: Vec<Vec<String>> = resources.iter().map(|one| self.row(one)).collect();
@@ -106,7 +105,7 @@ impl Kind {
     /// Returns the resource with this id or name.
     ///
     /// # Errors
-    /// Returns an error if there is none, or several have the name.
+    /// Returns an error if no resource has this id or name, or several resources have the name.
     pub(super) async fn find(&self, admin: &Admin, wanted: &str) -> anyhow::Result<Value> {
         self.only(self.all(admin, usize::MAX).await?, wanted)
     }
@@ -160,7 +159,7 @@ fn text(value: &Value) -> String {
 /// Parses JSON given as an argument, or as @FILE.
 ///
 /// # Errors
-/// Names the argument.
+/// Returns an error that names the argument.
 pub(super) fn json_argument(argument: &str, given: &str) -> anyhow::Result<Value> {
     let text = match given.strip_prefix('@') {
         Some(path) => file::read_text(Path::new(path), JSON_BYTES_MAX)?,
@@ -169,7 +168,7 @@ pub(super) fn json_argument(argument: &str, given: &str) -> anyhow::Result<Value
     content::parse(text.as_bytes()).with_context(|| format!("{argument} cannot be used"))
 }
 
-/// Creates a request body of the fields that were given.
+/// Creates a request body from the fields that have a value.
 pub(super) fn body_of<const N: usize>(fields: [(&str, Option<Value>); N]) -> Value {
     let given = fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
     Value::Object(given.collect())

@@ -1,10 +1,10 @@
-//! Loads the configuration, and words the errors of a configuration that cannot be used.
+//! Loads the configuration, and formats the errors of an invalid configuration.
 
 use std::path::Path;
 
 use orrery_config::{Config, Error, Source};
 
-/// Loads the configuration from `file`; without a file, that of the current folder.
+/// Loads the configuration from `file` or, without a file, from the current folder.
 pub(super) fn configuration(file: Option<&Path>) -> anyhow::Result<Config> {
     loaded(&Source { file: file.map(Path::to_path_buf), ..Source::default() })
 }
@@ -13,7 +13,7 @@ pub(super) fn loaded(source: &Source) -> anyhow::Result<Config> {
     source.load().map_err(|faults| unusable(source, &faults))
 }
 
-/// Returns the error for a configuration with faults.
+/// Returns the error for an invalid configuration.
 pub(super) fn unusable(source: &Source, faults: &[Error]) -> anyhow::Error {
     let path = source.path();
     let lines: Vec<String> = faults.iter().map(|fault| located(&path, fault)).collect();

@@ -1,4 +1,4 @@
-//! Formats rates, times, byte counts and durations briefly, each in one unit.
+//! Formats rates, times, byte counts and durations in a short form.
 
 const THOUSAND: f64 = 1000.0;
 const KIB: f64 = 1024.0;

@@ -37,7 +37,7 @@ pub(super) enum Command {
         #[command(flatten)]
         shape: Shape,
     },
-    /// Print a link with which a person joins the dashboard as a member
+    /// Print a link that a person can use to join the dashboard as a member
     Invite {
         /// The email address of the person [default: anybody who has the link]
         #[arg(value_name = "EMAIL")]
@@ -76,7 +76,7 @@ pub(super) async fn owner(command: OwnerCommand, config: &Config) -> anyhow::Res
     show_link(&understood(answer)?, &org, shape)
 }
 
-/// Prints only the link on standard output, so that a script can capture it.
+/// Prints the link. It is the only text on standard output, so that a script can capture it.
 fn show_link(link: &NewLink, org: &str, shape: Shape) -> anyhow::Result<()> {
     if shape.json {
         return output::json(link);

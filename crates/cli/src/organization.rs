@@ -32,7 +32,7 @@ pub(super) enum Command {
         #[command(flatten)]
         shape: Shape,
     },
-    /// Change the limits of an organization; limits that are not named stay, `none` removes one
+    /// Change the limits of an organization; omitted limits stay unchanged, `none` removes a limit
     Limit {
         /// The name of the organization
         #[arg(value_name = "ORGANIZATION")]
@@ -63,7 +63,7 @@ pub(super) enum Command {
         #[command(flatten)]
         shape: Shape,
     },
-    /// Delete an organization with all of its data; without --yes, only show what that is
+    /// Delete an organization with all of its data; without --yes, only show what would be deleted
     Delete {
         /// The name of the organization
         #[arg(value_name = "ORGANIZATION")]
@@ -136,8 +136,8 @@ pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()>
             let path = format!("{}?force={force}", path_of(&name));
             show_contents(&understood(admin.delete_with_answer(&path).await?)?, shape)?;
             output::note(&format!(
-                "Organization {name} is deleted: no key or member works any more. The service \
-                 erases its data in the background; after a restart, it continues."
+                "Organization {name} is deleted: its keys and members have lost access. The service \
+                 erases its data in the background, and continues after a restart."
             ));
             Ok(())
         }

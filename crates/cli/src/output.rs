@@ -16,7 +16,7 @@ use serde::Serialize;
 
 /// Number of spaces between two columns of a table.
 const COLUMN_GAP: u16 = 2;
-/// The indentation of each heading and cell where a row takes several lines.
+/// The gap before each heading and cell if a row takes several lines.
 const PAIR_GAP: &str = "  ";
 /// Minimum width of a column whose cells contain several words.
 const PROSE_MIN: u16 = 20;
@@ -27,7 +27,7 @@ pub(super) struct Output {
     json: bool,
 }
 
-/// A column: its heading, and whether it holds numbers.
+/// A column: its heading, and whether it contains text or numbers.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Column {
     Text(&'static str),
@@ -65,8 +65,8 @@ pub(super) fn json<T: Serialize>(value: &T) -> anyhow::Result<()> {
     raw(format!("{}\n", escaped(&text)).as_bytes())
 }
 
-/// Returns the same JSON with characters that a terminal acts on as escape sequences. In JSON text
-/// they occur in strings only, where serde_json escapes only those below U+0020.
+/// Escapes the characters in JSON text that a terminal would interpret. They occur only in JSON
+/// strings, where serde_json already escapes characters below U+0020.
 fn escaped(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for letter in json.chars() {
@@ -106,7 +106,7 @@ pub(super) fn visible(text: &str) -> String {
     text.chars().filter(is_shown).collect()
 }
 
-/// Returns whether a terminal acts on the character or reorders the text around it.
+/// Returns whether a terminal interprets the character or reorders the text around it.
 fn is_command(letter: char) -> bool {
     letter.is_control()
         || matches!(letter, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -135,7 +135,7 @@ pub(super) fn error(error: &anyhow::Error) {
     }
 }
 
-/// Returns whether the system denied a permission that another user may have.
+/// Returns whether the operating system denied access that another user may have.
 fn is_refused_by_system(error: &anyhow::Error) -> bool {
     let refused = std::io::Error::from(std::io::ErrorKind::PermissionDenied).to_string();
     error.chain().any(|cause| cause.to_string().to_lowercase().contains(&refused))
@@ -216,12 +216,12 @@ pub(super) fn table(
 }
 
 /// Formats a row for a narrow screen: its title on the first line, its other cells with their
-/// headings on the next lines. A word that is longer than the screen stays whole, so that an id can
-/// be copied.
+/// headings on the next lines. A word that is longer than the screen is not split, so that an id
+/// can be copied.
 fn paragraph(columns: &[Column], row: &[String], in_colour: bool, screen: u16) -> String {
     let (bold, end) = if in_colour { ("\u{1b}[1m", "\u{1b}[0m") } else { ("", "") };
     let heads = columns.iter().map(|(Column::Text(head) | Column::Number(head))| *head);
-    // The first column has no heading if it holds a sign.
+    // A first column that contains a sign has no heading.
     let title = if heads.clone().next() == Some("") { 2 } else { 1 };
     let mut text = format!("{bold}{}{end}", row.get(..title).unwrap_or(row).join(" "));
     let mut used = usize::from(screen);
@@ -241,8 +241,8 @@ fn paragraph(columns: &[Column], row: &[String], in_colour: bool, screen: u16) -
     text + "\n"
 }
 
-/// Returns the minimum width of each column. Ids and numbers stay whole; cells with several words
-/// wrap.
+/// Returns the minimum width of each column. Ids and numbers are never split; cells with several
+/// words wrap.
 fn least_widths(columns: &[Column], rows: &[Vec<String>]) -> Vec<u16> {
     let heads = columns.iter().map(|(Column::Text(head) | Column::Number(head))| *head);
     let width = |text: &str| u16::try_from(text.chars().count()).unwrap_or(u16::MAX);

@@ -1,5 +1,5 @@
-//! The user who owns a service's data: name, groups, and file checks with that user's permissions.
-//! Only a root process can assume another user, and it does so only on a dedicated thread.
+//! The user who owns a service's data: the user's name and groups, and file checks with that user's
+//! permissions. A root process can switch to that user, but does so only on a dedicated thread.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -31,7 +31,8 @@ impl Owner {
         Some(Self::read(metadata.uid(), metadata.gid(), &passwd, &group))
     }
 
-    /// Returns the user with this id, with the groups that the two files contain.
+    /// Returns the user with this id, and the groups of the user in the texts `passwd` and
+    /// `groups`.
     fn read(uid: u32, group_of_folder: u32, passwd: &str, groups: &str) -> Self {
         let user = user(uid, passwd);
         let name = user.map_or_else(|| uid.to_string(), |(name, _)| name.to_owned());
@@ -120,7 +121,7 @@ mod tests {
 
     #[test]
     fn owner_checks_files_with_own_permissions() {
-        // Only root can assume another user; otherwise the test has nothing to check.
+        // Only root can switch to another user. Otherwise, the test has nothing more to check.
         let folder = tempfile::tempdir().unwrap();
         if !geteuid().is_root() {
             assert_eq!(Owner::of(folder.path()), None);

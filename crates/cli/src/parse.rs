@@ -1,4 +1,4 @@
-//! Parsing of a command line, and what clap cannot do by itself: options before the command, and
+//! Parses the command line. It adds features that clap lacks: `--json` before the command, and
 //! suggestions and completions without hidden commands.
 
 use std::ffi::OsString;
@@ -45,20 +45,26 @@ fn with_json_last(mut words: Vec<OsString>) -> Vec<OsString> {
     words
 }
 
-/// Commands of other programs, and how to do the same with this one. None of them is a misspelling
-/// of a command such as `restore`.
+/// Commands that users know from other programs, and the equivalents in this one. None of them is a
+/// likely misspelling of a real command such as `restore`.
 const ELSEWHERE: [(&str, &str); 5] = [
     (
         "start",
-        "`orrery serve` starts the service in this terminal, `systemctl start orrery` an installed one",
+        "`orrery serve` starts the service in this terminal; `systemctl start orrery` starts an installed service",
     ),
-    ("stop", "`systemctl stop orrery` stops an installed service, Ctrl+C one in a terminal"),
+    (
+        "stop",
+        "`systemctl stop orrery` stops an installed service; Ctrl+C stops a service in a terminal",
+    ),
     ("logs", "`journalctl --unit orrery` shows the log of an installed service"),
     ("restart", "`systemctl restart orrery` restarts an installed service"),
-    ("status", "`orrery service status` shows an installed service, `orrery doctor` its problems"),
+    (
+        "status",
+        "`orrery service status` shows the status of an installed service; `orrery doctor` finds its problems",
+    ),
 ];
 
-/// Replaces clap's suggestions of commands with the most similar visible one, if there is one.
+/// Replaces clap's suggestions with the most similar visible command, if any.
 fn with_near_command(mut error: clap::Error) -> clap::Error {
     let unknown = error.get(ContextKind::InvalidSubcommand).map(ToString::to_string);
     let suggested = error.remove(ContextKind::SuggestedSubcommand);
@@ -85,7 +91,7 @@ fn with_near_command(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// The grammar without hidden commands, which people never type.
+/// Returns the command-line definition without hidden commands, which people never type.
 pub(super) fn visible_commands() -> Command {
     let all = Arguments::command();
     let visible = all.get_subcommands().filter(|command| !command.is_hide_set());

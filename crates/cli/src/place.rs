@@ -14,7 +14,7 @@ use orrery_config::Config;
 /// The configuration of an installed service.
 pub(super) const INSTALLED: &str = "/etc/orrery/config.toml";
 
-/// The place where a command without `--config` finds its service.
+/// The location where a command without `--config` finds its service.
 #[derive(Debug, PartialEq, Eq)]
 enum Place {
     /// `./orrery-data`: the data folder of a service that is started without `--config`, or its
@@ -22,7 +22,7 @@ enum Place {
     Here,
     /// The configuration of the installed service.
     Installed(PathBuf),
-    /// The data folder of an installed service whose configuration is in another place.
+    /// The data folder of an installed service whose configuration is in another location.
     Data,
 }
 
@@ -64,8 +64,8 @@ pub(super) fn of_service_or_defaults(file: Option<&Path>) -> anyhow::Result<Conf
     super::configuration(file_or_found(file).as_deref())
 }
 
-/// Returns the given configuration file, or else that of the installed service, unless the current
-/// folder has a store.
+/// Returns the given configuration file. Without one, returns the configuration file of the
+/// installed service, unless the current folder has a store.
 pub(super) fn file_or_found(file: Option<&Path>) -> Option<PathBuf> {
     if let Some(file) = file {
         return Some(file.to_path_buf());
@@ -85,7 +85,7 @@ fn configuration(place: &Place) -> anyhow::Result<Config> {
     }
 }
 
-/// Returns the first that exists: a store or a configuration in `here`, the configuration
+/// Returns the first of these that exists: a store or a configuration in `here`, the configuration
 /// `installed`, a store in `data`.
 fn find(here: &Path, installed: &Path, data: &Path) -> Option<Place> {
     if holds_store(here) || here.join("config.toml").is_file() {

@@ -1,5 +1,5 @@
 //! `orrery verify FILE --restore`: rehearses a restore in a temporary folder, which is always
-//! deleted. It reads the backup and its log archive, and touches neither a service nor its store.
+//! deleted. It reads only the backup and its log archive, and does not access any service or store.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -63,12 +63,13 @@ pub(super) struct Copy {
     pub parent: PathBuf,
     /// The label of the progress bar.
     pub bar: &'static str,
-    /// Returns the message of the error for lack of space, given the size of the copy in bytes.
+    /// Returns the subject of the error message for a lack of space, given the size of the copy in
+    /// bytes.
     pub no_room: fn(u64) -> String,
 }
 
-/// Verifies a backup and its log archive, and restores both if there is enough free space: a full
-/// disk would stop a service on the same disk.
+/// Verifies a backup and its log archive, and restores both. Fails if there is not enough free
+/// space, because a full disk would stop a service on the same disk.
 ///
 /// # Errors
 /// Returns an error when the backup is damaged, or there is not enough space for the copy.

@@ -1,7 +1,7 @@
 //! `orrery reload`: makes the running service reread its configuration, manifests and certificates.
 //!
-//! The command fails if a file is invalid, so that `systemctl reload` fails too; the service then
-//! keeps using the last valid state of that file.
+//! If a file is invalid, the service keeps using the last valid state of that file, and the command
+//! fails, so that `systemctl reload` fails too.
 
 use std::process::ExitCode;
 

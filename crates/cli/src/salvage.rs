@@ -18,7 +18,7 @@ pub(super) struct Salvage {
     shape: Shape,
 }
 
-/// `orrery salvage --into DIR`. Returns false if any data was lost.
+/// `orrery salvage --into DIR`. Returns false if any data could not be copied.
 pub(super) async fn run(asked: Salvage, config: &Config) -> anyhow::Result<bool> {
     super::admin::refuse_foreign(&config.data_dir)?;
     super::admin::refuse_running(&config.data_dir)?;

@@ -23,7 +23,7 @@ pub(super) enum Command {
     Show(Known),
     /// Run a workflow or a model at fixed times
     Create(New),
-    /// Pause a schedule; skipped firings are not made up
+    /// Pause a schedule; runs that it skips are not started later
     Pause(Known),
     /// Resume a paused schedule
     Resume(Known),
@@ -77,7 +77,7 @@ pub(super) struct New {
     shape: Shape,
 }
 
-/// What a schedule runs.
+/// The workflow or model that a schedule runs.
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = false)]
 struct Target {

@@ -89,8 +89,8 @@ pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Reads the value from standard input. A value that is too long is cut just above the limit, so
-/// that the service rejects it.
+/// Reads the value from standard input. A value that is too long is truncated just above the limit,
+/// so that the service still rejects it.
 fn read_value() -> anyhow::Result<String> {
     let input = std::io::stdin();
     if input.is_terminal() {

@@ -1,7 +1,7 @@
 //! `orrery serve`: starts logging and the service, and prints the welcome text on a terminal.
 //!
-//! A first API key and a dashboard setup link are created only if standard output is a terminal;
-//! otherwise they would be written to a log.
+//! The first API key and the dashboard setup link are created only if standard output is a
+//! terminal; otherwise, they would end up in a log.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -20,19 +20,19 @@ use orrery_telemetry as telemetry;
 /// Run the service
 #[derive(Debug, Default, clap::Args)]
 pub(super) struct Serve {
-    /// Start even if folders of payloads or files are missing, and lift the limit on orphan cleanup
-    /// for this start
+    /// Start even if payload or file folders are missing, and lift the limit on orphan cleanup for
+    /// this start
     #[arg(long)]
     accept_loss: bool,
-    /// Listen on this address instead of that of the configuration, such as 0.0.0.0
+    /// Listen on this address, such as 0.0.0.0, instead of the configured one
     #[arg(long, value_name = "ADDRESS", value_parser = values::address)]
     listen: Option<IpAddr>,
-    /// The port of the base host instead of that of the configuration; the other hosts use the next
-    /// four, the metrics the one after
+    /// The port of the base host, instead of the configured one; the other hosts use the next four
+    /// ports, the metrics the fifth
     #[arg(long, value_name = "PORT", value_parser = port)]
     port: Option<u16>,
-    /// Serve all hosts on this address, such as 0.0.0.0:443, or on that of the base host: base at /,
-    /// the others below /workflows, /flows, /agent and /dashboard
+    /// Serve all hosts on this address, such as 0.0.0.0:443, or, without a value, on the base
+    /// host's address: base at /, the others below /workflows, /flows, /agent and /dashboard
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1)]
     one_port: Option<Option<SocketAddr>>,
     /// Set a key of the configuration for this start, such as agent.model=llama; repeatable
@@ -48,7 +48,7 @@ pub(super) struct Serve {
 const BOOTSTRAP_KEY: &str = "ORRERY_BOOTSTRAP_KEY";
 
 impl Serve {
-    /// Returns the configuration of the service: the flags on top of the file.
+    /// Returns the configuration of the service. The flags override the file.
     ///
     /// # Errors
     /// Returns an error when the file, a flag or the bootstrap key is invalid.
@@ -84,8 +84,8 @@ impl Serve {
     }
 }
 
-/// Refuses a configuration that was found and not named, if other users can change it: it can name
-/// programs that the service runs.
+/// Rejects a configuration file that was found rather than given, if other users can change it: it
+/// can name programs that the service runs.
 fn refuse_foreign(file: &Path) -> anyhow::Result<()> {
     match replaceable_by_others(file) {
         Some(reason) => anyhow::bail!("{reason}, or name it with --config {}", file.display()),
@@ -93,7 +93,7 @@ fn refuse_foreign(file: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// Parses a port after which there are enough ports for the other hosts.
+/// Parses a port number that leaves enough higher ports for the other hosts.
 fn port(text: &str) -> Result<u16, String> {
     let port = text.parse().ok().filter(|port| (1..=FIRST_PORT_MAX).contains(port));
     port.ok_or(format!("write a port from 1 to {FIRST_PORT_MAX}, such as 9000"))
@@ -105,7 +105,7 @@ pub(super) async fn run(config: Config) -> anyhow::Result<()> {
     if !output::on_a_terminal() {
         return super::service::serve(config, false, |_nothing| {
             tracing::info!(
-                "ready; `orrery key create --name NAME` creates a key, `orrery owner link` the link \
+                "ready; `orrery key create --name NAME` creates a key; `orrery owner link` creates the link \
                  that sets up the dashboard"
             );
         })
@@ -113,14 +113,15 @@ pub(super) async fn run(config: Config) -> anyhow::Result<()> {
     }
     let greeted = config.clone();
     super::service::serve(config, true, move |first| {
-        // A failure to print the greeting is not an error: `orrery key create` creates keys.
+        // A failure to print the greeting is not an error, because `orrery key create` can create
+        // another key.
         drop(output::raw(greeting(&greeted, &first).as_bytes()));
     })
     .await
 }
 
-/// Rejects a start without a configuration if the data folder cannot be created in the current
-/// folder.
+/// Returns an error if there is no configuration file and the data folder cannot be created in the
+/// current folder.
 fn refuse_unwritable(config: &Config) -> anyhow::Result<()> {
     let Some(folder) = config.data_dir.parent().filter(|_| config.file.is_none()) else {
         return Ok(());

@@ -1,5 +1,5 @@
-//! The commands' interface to the composition root: running and offline services, checks, and
-//! operations on a stopped service.
+//! The interface between the commands and the composition root: running and offline services,
+//! checks, and operations on a stopped service.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -49,8 +49,8 @@ pub(super) async fn rotate_seal(
     app::rotate_seal(config, watch).await
 }
 
-/// Returns an error for a data folder that has no store, belongs to another user, or has a running
-/// service.
+/// Returns an error if the data folder has no store, belongs to another user, or is used by a
+/// running service.
 pub(super) fn refuse_without_store(config: &Config) -> anyhow::Result<()> {
     super::admin::refuse_running(&config.data_dir)?;
     super::admin::refuse_without_store(&config.data_dir)
@@ -99,7 +99,7 @@ pub(super) async fn running_organizations(config: &Config) -> Option<usize> {
     Some(answer.get("organizations")?.as_array()?.len())
 }
 
-/// Returns the warning about outgoing requests that a start logs.
+/// Returns the warning about outgoing requests that the service would log at startup.
 pub(super) fn egress_warning(config: &Config, organizations: usize) -> Option<String> {
     app::policy(config).warning(organizations)
 }

@@ -1,8 +1,8 @@
-//! `orrery config`: writes the configuration file, shows what holds and where it comes from, and
-//! changes one key.
+//! `orrery config`: writes the configuration file, shows the effective settings and their origin,
+//! and changes one key.
 //!
-//! Nothing is written that the service would refuse. A file is replaced at once, so that a reader
-//! never sees half of it, and it keeps its owner and its permissions.
+//! The command never writes a configuration that the service would reject. A file is replaced
+//! atomically, so that a reader never sees a partial file. It keeps its owner and permissions.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write as _};
@@ -26,18 +26,18 @@ use orrery_wire::service::RunningService;
 /// The first lines of a file that `config set` creates.
 const HEAD: &str =
     "# Orrery's configuration, on top of the defaults. `orrery config show` lists all keys.\n";
-/// The setting of a production service that differs from the defaults: a receiver can verify the
-/// signature of a webhook, so no request needs to carry the secret itself.
+/// The only setting whose value for production differs from the default. Receivers can verify the
+/// signature of a webhook, so requests need not contain the secret itself.
 const PRODUCTION: (&str, &str) = ("webhooks.send_plain_secret", "false");
-/// Permission bits of users who are neither the owner nor in the group.
+/// Permission bits for users who are neither the owner nor in the group.
 const OTHERS: u32 = 0o007;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Write a configuration file that states what holds now, with each key explained
+    /// Write the current settings to a configuration file that explains each key
     Init {
-        /// Write the configuration of an installed service instead, to /etc/orrery/config.toml
-        /// unless --config names another file: on all networks, with TLS
+        /// Write the configuration for an installed service instead: on all networks, with TLS; to
+        /// /etc/orrery/config.toml unless --config names another file
         #[arg(long)]
         production: bool,
     },
@@ -100,8 +100,8 @@ async fn init(file: Option<&Path>, production: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the configuration that holds for a service of the current folder without a file, with
-/// the addresses of the one that runs.
+/// Returns the effective configuration of a service in the current folder that has no configuration
+/// file, with the addresses of the running service, if any.
 async fn current() -> anyhow::Result<Config> {
     let config = Config::defaults();
     let running = check::running(&config).await;
@@ -110,12 +110,13 @@ async fn current() -> anyhow::Result<Config> {
     source.load().map_err(|faults| unusable(&source, &faults))
 }
 
-/// Returns the flags with which a service listens where this one does.
+/// Returns flags that make a service listen on the same addresses as the running one.
 fn addresses(running: &RunningService) -> Option<Flags> {
     let base = running.listening.iter().find(|host| host.host == "base")?;
     let url: Uri = base.url.parse().ok()?;
     let host = url.host()?.trim_matches(['[', ']']);
-    // A service that listens on all addresses has the machine's name in its links.
+    // If the host is a name and not an address, the service listens on all addresses and uses the
+    // machine's name in its URLs.
     let listen = host.parse().unwrap_or(IpAddr::from([0, 0, 0, 0]));
     Some(Flags { listen: Some(listen), port: url.port_u16(), set: Vec::new() })
 }
@@ -144,13 +145,14 @@ async fn show(source: &Source, output: &Output) -> anyhow::Result<()> {
 async fn set(source: &Source, setting: &Setting) -> anyhow::Result<()> {
     let after = change(source, setting)?;
     output::note(&format!(
-        "{} is changed. `orrery reload` applies it to a running service, or says that it needs a \
-         restart.",
+        "{} is changed. `orrery reload` applies the change to a running service, or reports that it \
+         needs a restart.",
         output::short(&source.path()).display()
     ));
     if let Some(key) = exposed::first_secret(&after) {
         output::note(&format!(
-            "It holds the secret of `{key}`. \"${{file:PATH}}\" reads a secret from another file."
+            "The file contains the secret `{key}`. \"${{file:PATH}}\" reads a secret from another \
+             file."
         ));
     }
     let (config, _faults) = source.examine();
@@ -171,7 +173,7 @@ fn change(source: &Source, setting: &Setting) -> anyhow::Result<String> {
     Ok(after)
 }
 
-/// Returns an error if the service would refuse the text `after`.
+/// Returns an error if the service would reject the configuration `after`.
 fn refuse_faults(source: &Source, before: &str, after: &str) -> anyhow::Result<()> {
     let faults = source.check(after);
     if faults.is_empty() {
@@ -181,12 +183,13 @@ fn refuse_faults(source: &Source, before: &str, after: &str) -> anyhow::Result<(
     if !earlier.is_empty() {
         return Err(unusable(source, &earlier).context("nothing was changed"));
     }
-    // The lines are those of a text that nobody has seen.
+    // Leave out the line numbers: they refer to the changed text, which was not written.
     let faults: Vec<String> = faults.into_iter().map(|fault| fault.message).collect();
     bail!("{}; nothing was changed", faults.join("\n  "))
 }
 
-/// Notes that the running service of this configuration's data reads another file.
+/// Prints a note if the service running on the configured data folder uses another configuration
+/// file.
 async fn note_other_file(config: &Config) {
     let running = check::running(config).await;
     if let Some(finding) = running.and_then(|running| check::other_file(config, running)) {
@@ -204,11 +207,12 @@ fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     let before = fs::metadata(&path).ok();
     let (uid, gid) =
         before.as_ref().map_or((place.uid(), place.gid()), |own| (own.uid(), own.gid()));
-    // A file in a folder that only its owner may open is private, too.
+    // If only the owner and the group may open the folder, the file is private, too.
     let new = if place.mode() & OTHERS == 0 { 0o600 } else { 0o644 };
     let mut mode = before.map_or(new, |before| before.mode() & 0o777);
     if exposed::first_secret(text).is_some() && mode & OTHERS != 0 {
-        // The group of another user may be the one through which the service reads the file.
+        // If the file belongs to another group, the service may have access to the file through
+        // that group.
         mode = if gid == getegid().as_raw() { 0o600 } else { 0o640 };
     }
     let mut file =

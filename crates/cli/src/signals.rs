@@ -1,4 +1,4 @@
-//! Catches the signals that would end a command before it has cleaned up.
+//! Catches signals that would otherwise terminate a command before it has cleaned up.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 

@@ -19,7 +19,7 @@ use orrery_http::Body;
 use orrery_http::body::{self, BoxError};
 use orrery_runtime::{new_id, regular_file};
 
-/// The size of the pieces in which a file is read.
+/// The number of bytes of a file to read at a time.
 const PIECE_BYTES: usize = 256 * 1024;
 
 #[derive(Debug, Subcommand)]
@@ -138,7 +138,8 @@ fn type_of(file: &Path) -> &'static str {
     mime_guess::from_path(file).first_raw().unwrap_or(UNKNOWN_TYPE)
 }
 
-/// Returns a form with the file, and its boundary. The file is read piece by piece.
+/// Returns a form with the file, and its boundary. The file is read in pieces while the form is
+/// sent.
 fn form(path: &Path, content_type: &str) -> anyhow::Result<(String, Body)> {
     let shown = path.display();
     let file = regular_file::open(path).with_context(|| format!("{shown} cannot be read"))?;

@@ -1,8 +1,9 @@
 //! `orrery upgrade --rehearse`: tries an upgrade to this binary on a copy of the data while the
 //! service keeps running.
 //!
-//! The copy is taken as a backup, which this binary then restores, checks and starts on. The copy
-//! is always deleted at the end. Neither the service nor its data folder is changed.
+//! The copy is made from a backup of the service: this binary restores the backup, checks the data,
+//! and starts on it. The copy is always deleted at the end. Neither the service nor its data folder
+//! is changed.
 
 use std::fs;
 use std::io::{BufWriter, Write as _};
@@ -49,7 +50,7 @@ pub(super) struct Upgrade {
 }
 
 impl Upgrade {
-    /// Returns whether a backup is rehearsed, so that no service is needed.
+    /// Returns whether the rehearsal uses a given backup, so that no service is needed.
     pub(super) const fn is_of_file(&self) -> bool {
         self.file.is_some()
     }
@@ -58,7 +59,7 @@ impl Upgrade {
 /// The result of a rehearsal.
 #[derive(Debug, Serialize)]
 struct Rehearsal {
-    /// Whether this binary starts on the data and loses none of it.
+    /// Whether this binary starts on the data without losing any of it.
     good: bool,
     /// The version that wrote the data, and the version of this binary.
     from: String,
@@ -76,7 +77,7 @@ struct Rehearsal {
     unfinished_deliveries: u64,
     copy_ms: u64,
     check_ms: u64,
-    /// Delay of requests while the new binary starts, in milliseconds.
+    /// Start time of the new binary in milliseconds, by which an upgrade would delay requests.
     start_ms: u64,
     copy_bytes: u64,
     /// Number of bytes that the start added to the copy.

@@ -45,7 +45,7 @@ pub(super) enum Command {
     },
 }
 
-/// Which delivery.
+/// The delivery to show or redeliver.
 #[derive(Debug, clap::Args)]
 pub(super) struct Named {
     /// The id of the prediction or execution that the delivery announces

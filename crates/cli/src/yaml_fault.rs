@@ -8,7 +8,7 @@ use serde_saphyr::budget::BudgetBreach;
 
 use super::file::{ALIASES_MAX, DEPTH_MAX, VALUES_MAX, quotable, without_contents};
 
-/// Parts of the library's messages, and what to write in their place.
+/// Parts of the library's messages, and their replacements.
 const OTHERS: [(&str, &str); 5] = [
     (
         "non-finite float",
@@ -62,10 +62,10 @@ pub(super) fn sentence(error: &Error) -> String {
 /// interpret differently: 017 is 15 in one and 17 in the other, and 1_000 is a number or a string.
 ///
 /// # Errors
-/// Returns an error that names the first such number, its place and what to write instead.
+/// Returns an error that contains the first such number, its location, and what to write instead.
 #[expect(clippy::wildcard_enum_match_arm, reason = "the other events hold no value")]
 pub(super) fn check_numbers(text: &str) -> anyhow::Result<()> {
-    // The stack of open objects and lists. The entry of an object is whether the next scalar is a
+    // The stack of open objects and lists. The entry for an object is whether the next scalar is a
     // key.
     let mut open: Vec<Option<bool>> = Vec::new();
     for event in Parser::new_from_str(text) {
@@ -132,7 +132,8 @@ fn is_wide(text: &str) -> bool {
         })
 }
 
-/// Returns whether a plain scalar is a number in some YAML parsers and another type in others.
+/// Returns whether a plain scalar is a number in some YAML parsers and a different number or a
+/// string in others.
 fn is_ambiguous(text: &str) -> bool {
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
     let mut bytes = digits.bytes();

@@ -31,12 +31,13 @@ const WAIT: Duration = Duration::from_secs(60);
 const PROGRESS_MAX: u32 = 1000;
 /// Maximum length of a progress message, in characters.
 const PROGRESS_CHARS_MAX: usize = 200;
-/// Maximum bytes of an output in the text content; the structured content has the complete output.
+/// Maximum bytes of an output in the text content. The structured content always has the complete
+/// output.
 const TEXT_MAX: usize = 256 * 1024;
 /// Maximum bytes of a returned output.
 const OUTPUT_MAX: u64 = 8 * 1024 * 1024;
 
-/// The result of starting a call.
+/// The result of an attempt to start a call.
 #[derive(Debug)]
 pub(super) enum Started {
     Runs(Box<Call>),
@@ -56,7 +57,7 @@ pub struct Call {
     /// Follows the events of a prediction.
     follower: Option<Follower>,
     seen: u64,
-    /// The numbers of started and of finished workflow steps that were already reported.
+    /// The numbers of started and finished workflow steps in the last report.
     steps: (usize, usize),
     /// The number of notifications sent.
     sent: u32,
@@ -211,7 +212,7 @@ impl Call {
                     return Ok(None);
                 }
                 self.steps = (steps.len(), ended);
-                format!("{ended} of the {} steps that have begun have ended", steps.len())
+                format!("{ended} of {} started steps have ended", steps.len())
             }
         };
         self.sent += 1;
@@ -254,7 +255,7 @@ impl Call {
         Ok(self.asked.response(result))
     }
 
-    /// Builds a resource link to a file, with the file's metadata if it is known.
+    /// Builds a resource link to a file, including the file's metadata if known.
     async fn link(&self, url: String) -> Result<Resource, Error> {
         let own = self.inner.signed_urls.parse(&url).await?;
         let own = own.filter(|(_, organization)| *organization == self.organization);

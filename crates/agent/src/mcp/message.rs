@@ -1,8 +1,8 @@
 //! Handles one message of the protocol, in any supported version.
 //!
 //! In versions before 2026-07-28, a client begins with `initialize` and sends the version in a
-//! header. Since then, each request has the client and the version in `_meta`, and its headers
-//! repeat the method and the tool.
+//! header. In later versions, each request names the client and the version in `_meta`, and its
+//! headers repeat the method and the tool.
 
 use std::sync::Arc;
 
@@ -57,7 +57,7 @@ pub enum Reply {
     Call(Box<Call>),
 }
 
-/// A message from a client, before its method is examined.
+/// A message from a client, with its method not yet parsed.
 #[derive(Debug, Deserialize)]
 struct Incoming {
     jsonrpc: String,
@@ -129,7 +129,7 @@ pub(super) async fn answer(
     let bad = |id, error| Ok(Reply::Message(StatusCode::BAD_REQUEST, refusal(id, error)));
     let id = message.get("id").cloned().and_then(|id| serde_json::from_value(id).ok());
     // A notification has no id. A client that sends a null id expects a response but could not
-    // match it to its request, so the message is rejected.
+    // match the response to the request, so the message is rejected.
     let has_null = message.get("id").is_some_and(Value::is_null);
     let incoming = match serde_json::from_value::<Incoming>(message) {
         Ok(incoming) if incoming.jsonrpc == "2.0" && !has_null => incoming,
@@ -187,8 +187,8 @@ fn unsupported(version: &str) -> ErrorData {
     ErrorData::new(code, format!("the protocol version {shown} is not supported"), Some(data))
 }
 
-/// Returns whether the request uses version 2026-07-28 or later, or an error if its headers and
-/// `_meta` disagree.
+/// Returns whether the request uses version 2026-07-28 or later. Returns an error if its headers
+/// and `_meta` disagree.
 fn check_version(
     headers: &Headers<'_>,
     method: &str,

@@ -1,16 +1,16 @@
 //! The service as a Model Context Protocol server: each model and each workflow of the organization
 //! is a tool.
 //!
-//! The server is stateless: it handles each message independently, and only running calls are held
-//! between messages. The message types come from the `rmcp` crate; `api::mcp` handles HTTP. A call
-//! is a prediction or a workflow execution of the caller's organization, within the organization's
-//! limits. It is cancelled if its client cancels it or disconnects.
+//! The server is stateless: it handles each message independently, and the only state between
+//! messages is the set of running calls. The message types come from the `rmcp` crate; `api::mcp`
+//! handles HTTP. A call is a prediction or a workflow execution of the caller's organization,
+//! within the organization's limits. It is cancelled if its client cancels it or disconnects.
 //!
 //! | file | purpose |
 //! |---|---|
 //! | `message` | the methods and versions of the protocol, and the responses |
 //! | `tools` | the list of tools and their names |
-//! | `call` | the progress and the end of a call |
+//! | `call` | the progress and the result of a call |
 //! | `running` | the running calls, for cancellation |
 
 mod call;

@@ -1,5 +1,5 @@
-//! The running calls, by API key and request id. The client chooses the request id, and because the
-//! server is stateless, the client cancels a call by that id alone. The calls are held only in
+//! The running calls, indexed by API key and request id. A client cancels a call by the request id
+//! that it chose: because the server is stateless, there is no other id. The calls are held only in
 //! memory.
 
 use std::collections::HashMap;

@@ -1,8 +1,8 @@
 //! The MCP tools: one for each catalog model and each active workflow of the organization.
 //!
 //! A name consists of a prefix and the slug, and has 1 to 64 characters of `A-Za-z0-9_-`, which
-//! every client accepts. A slug that does not fit is shortened and followed by a part of its
-//! digest, so that each tool has a unique and stable name.
+//! every client accepts. A slug that does not fit is shortened, and part of its digest is appended,
+//! so that each tool has a unique and stable name.
 
 use std::sync::Arc;
 
@@ -29,10 +29,10 @@ const PAGE: usize = 50;
 const NAME_MAX: usize = 64;
 /// Number of characters of the digest in a name.
 const DIGEST_CHARS: usize = 8;
-/// Maximum number of workflows searched for a shortened name.
+/// Maximum number of workflows to search for a shortened name.
 const WORKFLOWS_MAX: usize = 10_000;
 
-/// Maximum number of workflows compared with an unknown name.
+/// Maximum number of workflows to compare with an unknown name.
 const NEAR_MAX: usize = 1000;
 
 const MODEL: &str = "model_";
@@ -107,7 +107,7 @@ pub(super) async fn nearest(
     if let Some(near) = spelling::nearest(name, &whole) {
         return Ok(Some(near.to_owned()));
     }
-    // The names without the prefix of models or workflows.
+    // The names without the prefix for models or workflows.
     let bare: Vec<&str> = whole
         .iter()
         .filter_map(|name| name.strip_prefix(MODEL).or_else(|| name.strip_prefix(WORKFLOW)))
@@ -116,8 +116,8 @@ pub(super) async fn nearest(
     Ok(near.and_then(|near| names.iter().find(|name| name.ends_with(near)).cloned()))
 }
 
-/// Lists active workflows, oldest first, so that new workflows are added after the pages that a
-/// client has read.
+/// Lists active workflows, oldest first, so that new workflows appear after the pages that a client
+/// has already read.
 async fn workflows_of(
     inner: &Inner,
     organization: OrganizationId,
@@ -233,7 +233,7 @@ async fn tool_of_workflow(inner: &Inner, workflow: &Workflow) -> Result<Tool, en
         Some(version) => match inner.workflows.compiled(version.revision).await {
             Ok(compiled) => Some(compiled),
             Err(workflows::Error::Storage(error)) if !error.is_final() => return Err(error.into()),
-            // The error is reported when the tool is called.
+            // Calling the tool reports this error.
             Err(_) => None,
         },
         None => None,

@@ -1,5 +1,5 @@
 //! A connection to one MCP server: opens it, lists the server's tools and calls them. Dropping a
-//! connection closes it and stops the program that it may have started.
+//! connection closes it and stops the server's program, if the connection started one.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -47,7 +47,7 @@ const DESCRIPTION_MAX: usize = 1024;
 const SCHEMA_MAX: usize = 16 * 1024;
 /// The failure of a call that returned no valid result.
 const NO_RESULT: &str = "its response is not a valid tool result";
-/// The `_meta` key with the id of a call, by which a server can recognize a repeated call.
+/// The `_meta` key for the id of a call. A server can use the id to recognize a repeated call.
 const KEY: &str = "orrery/idempotency_key";
 
 /// A configured server.
@@ -106,8 +106,8 @@ pub(super) struct Connection {
     _process: Option<Process>,
 }
 
-/// The client as a server sees it: it sends its name, receives progress, and supports no requests
-/// from the server.
+/// The client that a server connects to: it sends its name, receives progress, and supports no
+/// requests from the server.
 #[derive(Debug, Clone)]
 struct Handler {
     reports: Reports,
@@ -199,7 +199,7 @@ impl Connection {
         })
     }
 
-    /// Takes the tools that were listed.
+    /// Takes the tools that the server listed when the connection was opened.
     pub(super) fn listed(&mut self) -> Vec<ServerTool> {
         std::mem::take(&mut self.listed)
     }
@@ -209,8 +209,8 @@ impl Connection {
         !self.service.peer().is_transport_closed() && now.duration_since(self.opened_at) < ttl
     }
 
-    /// If the server has announced a change to its tools, returns the handle for listing them
-    /// again; at most once per `period`.
+    /// If the server has announced a change to its tools, returns the handle for listing the tools
+    /// again. Returns a handle at most once per `period`.
     pub(super) fn changed(&mut self, now: Instant, period: Duration) -> Option<Line> {
         if now < self.next_listing || !self.reports.take_tools_changed() {
             return None;
@@ -239,7 +239,8 @@ impl Line {
         list(&self.peer, server).await
     }
 
-    /// Records that the changed tools could not be listed, so that the list is requested again.
+    /// Records that listing the changed tools failed, so that the next call requests the list
+    /// again.
     pub(super) fn still_changed(&self) {
         self.reports.tools_changed();
     }
@@ -288,7 +289,7 @@ async fn list(peer: &Peer<RoleClient>, server: &str) -> Result<Vec<ServerTool>, 
     Ok(tools)
 }
 
-/// Returns the tools of a page, as the server describes them, and the cursor of the next page.
+/// Returns the unparsed tools on a page, and the cursor of the next page.
 fn page_of(answer: ServerResult) -> Result<(Vec<Value>, Option<String>), String> {
     let answer = match serde_json::to_value(answer) {
         Ok(answer) => answer,
@@ -336,8 +337,8 @@ fn unopened(error: &ClientInitializeError) -> String {
     error.to_string()
 }
 
-/// Reads a tool from its name, description and schema; invalid optional fields are ignored. Its name
-/// for the model is set later.
+/// Reads a tool from its name, description and schema; invalid optional fields are ignored. The
+/// tool's name for the model is set later.
 ///
 /// # Errors
 /// The reason for omitting the tool.
@@ -419,11 +420,11 @@ pub(super) async fn call(
     }
 }
 
-/// Parses a result with items that are invalid or of a later protocol version. Such items are
-/// replaced, and the others are retained.
+/// Parses a result that contains invalid items or items from a later protocol version. Such items
+/// are replaced, and the others are retained.
 fn result_of(answer: &Value) -> Result<CallToolResult, String> {
     let structured = answer.get("structuredContent").filter(|content| !content.is_null());
-    // Some servers send one block, or its text, instead of a list.
+    // Some servers send a single block, or only its text, instead of a list of blocks.
     let is_block = answer.get("type").is_some_and(Value::is_string);
     let content = answer.get("content").or(is_block.then_some(answer));
     let blocks = match content {

@@ -1,7 +1,7 @@
 //! The HTTP transport to a server. It uses the service's own client, with the egress guard and
-//! limits. A response is read until the result has arrived. Meanwhile the transport replies to the
-//! server's requests. Of the server's notifications it uses only progress reports and announcements
-//! of changed tools.
+//! limits. A response is read until the result has arrived; meanwhile, the transport replies to the
+//! server's requests. It ignores all notifications except progress reports and announcements of
+//! changed tools.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use orrery_http::places::Arriving;
 use orrery_http::request::count_values;
 
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
-/// Time limit for a request and its response; calls have a shorter limit of their own.
+/// Time limit for a request and its response. Calls have a separate, shorter limit.
 const TOTAL: Duration = Duration::from_secs(150);
 /// Maximum characters of an error body quoted in messages.
 const SHOWN_MAX: usize = 200;
@@ -152,7 +152,7 @@ fn too_large() -> Error {
     StreamableHttpError::ResponseBodyTooLarge { max_size: ANSWER_MAX }
 }
 
-/// Rejects a message that would take far more memory when parsed than its text does.
+/// Rejects a message that would take far more memory when parsed than as text.
 fn check_values(message: &[u8]) -> Result<(), Error> {
     match count_values(message) > VALUES_MAX {
         true => Err(failed(format!("its response contains more than {VALUES_MAX} JSON values"))),

@@ -2,9 +2,9 @@
 //! egress guard, or as programs in the sandbox of `command` models.
 //!
 //! A connection is opened when the agent first needs it, and stays open. If a server is down, only
-//! its own tools are unavailable, and the connection is retried after a delay. The number and size
-//! of tools, the size of results and the duration of calls are limited. The effects of these tools
-//! are unknown, so all of them count as tools with effects.
+//! that server's tools are unavailable, and the connection is retried after a delay. The number and
+//! size of tools, the size of results and the duration of calls are limited. The service does not
+//! know what these tools do, so all of them count as tools with effects.
 
 mod connection;
 mod http;
@@ -83,7 +83,7 @@ struct Server {
 
 #[derive(Debug)]
 enum State {
-    /// No connection has been opened yet.
+    /// The server is not connected.
     New,
     Up(Box<Connection>),
     /// The connection is not retried before this time.
@@ -152,8 +152,8 @@ impl Server {
             State::Up(connection) if connection.is_good(now, TOOLS_TTL) => {
                 let tools = Arc::clone(&connection.tools);
                 let Some(line) = connection.changed(now, CHANGE_PERIOD) else { return tools };
-                // The lock is released, so that calls and other exchanges continue during the
-                // listing.
+                // The lock is released here, so that calls and other exchanges can continue while
+                // the tools are listed.
                 drop(state);
                 return self.listed_again(line).await.unwrap_or(tools);
             }

@@ -29,7 +29,7 @@ pub(super) struct Reports {
 
 type Calls = HashMap<ProgressToken, watch::Sender<Option<Report>>>;
 
-/// The registration of a call; dropping it ends the registration.
+/// The registration of a call for progress reports. Dropping it ends the registration.
 #[derive(Debug)]
 pub(super) struct Listening {
     reports: Reports,
@@ -61,7 +61,7 @@ impl Reports {
         self.has_new_tools.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether the tools have changed since this was last called.
+    /// Returns whether the tools have changed since the last call of this function.
     pub(super) fn take_tools_changed(&self) -> bool {
         self.has_new_tools.swap(false, Ordering::Relaxed)
     }

@@ -21,7 +21,7 @@ use orrery_runtime::turns::Turn;
 use orrery_storage::{self as storage, Commit};
 use orrery_workflows::{self as workflows, New, Put, Workflows};
 
-/// Maximum number of URLs of an output that an event lists, and maximum characters of each URL.
+/// Maximum number of an output's URLs that an event lists, and maximum characters of each URL.
 const URLS_MAX: usize = 64;
 const URL_CHARS_MAX: usize = 2048;
 /// Timeout of each wait for the end of an execution.
@@ -248,7 +248,7 @@ impl Use<'_> {
         self.inner.workflows.by(Actor::agent(&self.exchange.session_name))
     }
 
-    /// Returns the execution that this call started before a crash, if any.
+    /// Returns the execution that this call has already started, if it was interrupted by a crash.
     async fn started(&self) -> Result<Option<ExecutionId>, engine::Error> {
         let Some(child) = self.task.execution else { return Ok(None) };
         match self.inner.engine.get(self.organization(), child).await {

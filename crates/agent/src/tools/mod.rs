@@ -1,4 +1,4 @@
-//! The tools offered to the model. They use the service through the same layers as its clients.
+//! The tools offered to the model. They use the same layers of the service as clients do.
 //!
 //! Read-only tools run with every behavior, tools with effects only with behavior `agent`. Before a
 //! tool creates anything, the id of the new object is committed. After a crash, the tool looks the
@@ -36,7 +36,7 @@ const CUT: &str = "… (cut)";
 struct Tool {
     name: &'static str,
     description: &'static str,
-    /// The fields of the tool's input: name, type, whether it is required, description.
+    /// The input fields of the tool: name, type, whether the field is required, description.
     fields: &'static [(&'static str, &'static str, bool, &'static str)],
     has_effects: bool,
 }
@@ -270,7 +270,7 @@ impl Use<'_> {
             "type": "status", "message": message, "tool_name": name, "parameters": arguments,
         });
         self.begin(vec![event]).await?;
-        // The memory is released, because the server's response may take long.
+        // Release the memory, because the server may take a long time to respond.
         drop(room);
         let step = self.run.steps().len();
         let key = format!("{}:{step}", self.run.execution().id);

@@ -18,8 +18,8 @@ use orrery_domain::ids::ExecutionId;
 use orrery_engine as engine;
 use orrery_engine::query::progress::{EndedStep, Progress};
 
-/// Maximum number of events of one tool call, and maximum bytes of all its events: a step of an
-/// exchange stays small.
+/// Maximum number of events of one tool call, and maximum bytes of all its events, because the
+/// events are stored in a step, whose size must stay small.
 const EVENTS_MAX: usize = 128;
 const BYTES_MAX: usize = 48 * 1024;
 /// Maximum bytes of an output in an event.
@@ -29,8 +29,7 @@ const REPORT_PAUSE: Duration = Duration::from_millis(500);
 const KIND: &str = "execution_progress";
 
 impl Use<'_> {
-    /// Waits until a workflow's execution ends, and adds an event for each step that ends in the
-    /// meantime.
+    /// Waits until a workflow execution ends. Meanwhile, adds an event for each step that ends.
     pub(super) async fn follow(&mut self, child: ExecutionId) -> Result<Execution, engine::Error> {
         let _until_it_ends = self.run.yield_place();
         let engine = self.inner.engine.clone();
@@ -53,7 +52,7 @@ impl Use<'_> {
         }
     }
 
-    /// Commits an event for each step that has ended since this was last called.
+    /// Commits an event for each step that has ended since the last call of this function.
     async fn note(&mut self, progress: &Progress) -> Result<(), engine::Error> {
         let known: HashSet<&str> = self.events.iter().filter_map(step_of).collect();
         let is_new = |(_, step): &(usize, &EndedStep)| !known.contains(step.id.as_str());
@@ -97,9 +96,9 @@ impl Use<'_> {
         }
     }
 
-    /// Commits the event of a progress report.
+    /// Commits the event for a progress report.
     async fn report(&mut self, name: &str, report: Report) -> Result<(), engine::Error> {
-        let message = report.message.unwrap_or_else(|| format!("{name} is at work"));
+        let message = report.message.unwrap_or_else(|| format!("{name} is running"));
         let event = json!({"type": "progress", "message": message, "percent": report.percent});
         let bytes: usize = self.events.iter().map(|event| event.to_string().len()).sum();
         if self.events.len() >= EVENTS_MAX || bytes + event.to_string().len() > BYTES_MAX {

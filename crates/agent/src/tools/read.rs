@@ -20,7 +20,7 @@ const FOUND_MAX: usize = 20;
 const WORKFLOWS_MAX: usize = 1000;
 /// Maximum number of items in a list.
 const ITEMS_MAX: u64 = 20;
-/// Maximum bytes of an output that is read.
+/// Maximum bytes of an output that a tool reads.
 const OUTPUT_MAX: u64 = 1024 * 1024;
 /// Maximum length of a description in a search result, in characters.
 const SHORT: usize = 200;
@@ -194,7 +194,7 @@ impl Use<'_> {
     }
 }
 
-/// Converts a workflow error that is not the model's fault.
+/// Converts a workflow error that the model has not caused.
 pub(crate) fn unreadable(error: workflows::Error) -> engine::Error {
     if let workflows::Error::Storage(error) = error {
         return error.into();

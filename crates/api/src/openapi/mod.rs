@@ -1,8 +1,9 @@
 //! The OpenAPI 3.1 document of a host, generated from the route table and the types of `wire`.
 //!
-//! An operation has the responses in its documentation and the responses that follow from its row:
-//! 401 for a route with a key, 408, 413 and 415 for a route with a body, 429 for a route with a
-//! rate limit. `tests/it` validates every response in every test against these documents.
+//! An operation has the responses in its documentation, and the responses that follow from its row
+//! in the route table: 401 for a route with a key, 408, 413 and 415 for a route with a body, 429
+//! for a route with a rate limit. Every test in `tests/it` validates every response against these
+//! documents.
 
 mod operation;
 mod schemas;
@@ -18,11 +19,11 @@ use serde_json::{Map, Value, json};
 use self::schemas::Schemas;
 use super::{ROUTES, Role, Route};
 
-/// The version of the API contract. The version of the program is a separate field.
+/// The version of the API. The version of the program is in a separate field.
 const VERSION: &str = "1.0.0";
 
-/// The documents of all hosts. Each document is generated once, because anyone may request it at
-/// any rate.
+/// The documents of all hosts. Each document is generated only once, because requests for documents
+/// are neither authenticated nor limited.
 #[derive(Debug, Default)]
 pub struct Documents {
     made: Mutex<HashMap<Role, Bytes>>,
@@ -44,7 +45,7 @@ impl Documents {
     }
 }
 
-/// Returns the document of the host with this URL.
+/// Returns the document of a host, with this URL.
 #[must_use]
 pub fn of_host(role: Role, url: &str) -> Value {
     let mut schemas = Schemas::new();
@@ -83,7 +84,7 @@ pub fn of_host(role: Role, url: &str) -> Value {
     })
 }
 
-/// Returns the definitions of these security schemes.
+/// Returns the definitions of the security schemes in `used`.
 fn security_schemes(used: &BTreeSet<&str>) -> Map<String, Value> {
     let all = [
         (

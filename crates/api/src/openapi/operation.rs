@@ -1,4 +1,4 @@
-//! The operation of a route: its parameters, bodies, responses and security.
+//! Builds the operation of a route: its parameters, bodies, responses and security.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ pub(super) fn of(route: &Route, schemas: &mut Schemas) -> Value {
     operation
 }
 
-/// Returns the security schemes of a route, each of which suffices.
+/// Returns the security schemes of a route. Any one of them is sufficient.
 pub(super) const fn schemes(access: Access) -> &'static [&'static str] {
     match access {
         Access::Public | Access::Local => &[],
@@ -163,7 +163,7 @@ fn binary() -> Value {
     json!({"type": "string", "format": "binary"})
 }
 
-/// Returns the responses that follow from a row of the table.
+/// Returns the responses that follow from a row of the route table.
 fn general_responses(route: &Route) -> Vec<ResponseDoc> {
     let Doc { request, is_idempotent, .. } = route.doc;
     let mut all = vec![
@@ -216,8 +216,8 @@ fn general_responses(route: &Route) -> Vec<ResponseDoc> {
 }
 
 /// The media type of server-sent events. OpenAPI 3.1 has no keyword for the items of a stream, so
-/// the schema is that of each event's data, as in other documents, and client generators read it
-/// so.
+/// the schema describes the data of each event. Other documents use the same convention, and client
+/// generators expect it.
 const EVENTS: &str = "text/event-stream";
 /// The media type that stands for any content.
 const ANY: &str = "*/*";
@@ -254,7 +254,7 @@ fn error_schema(route: &Route, status: u16) -> &'static str {
     }
 }
 
-/// Properties of all responses of a route.
+/// Properties that all responses of a route share.
 #[derive(Debug, Clone, Copy)]
 struct OfRoute {
     /// Whether responses have a request ID.
@@ -295,7 +295,8 @@ fn describe(
         Content::Json(schema) => {
             json!({"application/json": {"schema": schemas.answer(schema, warns)}})
         }
-        // Client generators recognize binary data only by its own media type.
+        // Client generators recognize binary data only by the media type
+        // `application/octet-stream`.
         Content::Raw(ANY) => json!({BYTES: {"schema": binary()}, ANY: {"schema": binary()}}),
         Content::Raw(media_type) => {
             let is_text = media_type.starts_with("text/");

@@ -1,4 +1,4 @@
-//! The schemas of a document.
+//! Builds the schemas of a document.
 
 use std::collections::BTreeSet;
 
@@ -14,12 +14,12 @@ pub(super) const SCHEMAS: &str = "#/components/schemas/";
 /// An object with arbitrary fields.
 const OBJECT: &str = "#/components/schemas/JsonObject";
 
-/// The schemas of a document, separate for requests and responses, because only responses
+/// The schemas of a document. Requests and responses have separate schemas, because only responses
 /// distinguish between absent and null fields.
 pub(super) struct Schemas {
     pub(super) read: SchemaGenerator,
     pub(super) sent: SchemaGenerator,
-    /// Components that are no types.
+    /// Components that do not come from Rust types.
     added: Map<String, Value>,
     /// The components of responses that may contain `warnings`.
     warned: BTreeSet<String>,
@@ -64,7 +64,7 @@ impl Schemas {
         reference
     }
 
-    /// Returns the schemas that `operations` refer to, directly or indirectly.
+    /// Returns the schemas that `operations` reference directly or indirectly.
     pub(super) fn take<'o>(
         mut self,
         operations: impl Iterator<Item = &'o Value>,
@@ -89,7 +89,8 @@ impl Schemas {
         schemas.values_mut().for_each(name_objects);
         for (name, schema) in &mut schemas {
             open_recursion(name, schema);
-            // A field that may only be null: openapi-fetch gives it a type without values.
+            // Remove fields that can only be null: openapi-fetch would give them a type without
+            // values.
             if let Some(Value::Object(fields)) = schema.pointer_mut("/properties") {
                 fields.retain(|_, field| field["type"] != "null");
             }
@@ -109,9 +110,9 @@ impl Schemas {
     }
 }
 
-/// Replaces the steps inside steps, and the conditions inside conditions, by arbitrary objects:
-/// client generators fail on types that contain themselves. `/schemas/workflow.json`, for editors,
-/// describes all levels.
+/// Replaces nested steps and nested conditions with arbitrary objects, because client generators
+/// fail on recursive types. `/schemas/workflow.json`, which is meant for editors, describes all
+/// levels.
 fn open_recursion(name: &str, value: &mut Value) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(|item| open_recursion(name, item)),
@@ -132,7 +133,7 @@ fn open_recursion(name: &str, value: &mut Value) {
     }
 }
 
-/// Adds the names of the schemas that `value` refers to.
+/// Adds the names of the schemas that `value` references.
 fn collect_used(value: &Value, schemas: &Map<String, Value>, used: &mut BTreeSet<String>) {
     match value {
         Value::Array(items) => items.iter().for_each(|item| collect_used(item, schemas, used)),
@@ -150,9 +151,9 @@ fn collect_used(value: &Value, schemas: &Map<String, Value>, used: &mut BTreeSet
     }
 }
 
-/// Turns the variants of each schema into components, since client generators name types after
-/// components. A variant of a `oneOf` is named after the schema and the variant's tag, which
-/// becomes the discriminator; any other variant is named after its title.
+/// Turns the variants of each schema into components, because client generators name types after
+/// components. A variant of a `oneOf` is named after the schema and the variant's tag, and the tag
+/// becomes the discriminator. Any other variant is named after its title.
 fn name_variants(schemas: &mut Map<String, Value>) {
     let mut named = Map::new();
     for (name, schema) in schemas.iter_mut() {
@@ -193,8 +194,9 @@ fn name_titled(schema: &mut Map<String, Value>, named: &mut Map<String, Value>) 
     }
 }
 
-/// Refers to a component wherever an object with arbitrary fields is nullable, an item or a
-/// variant. Client generators would otherwise make a type of each.
+/// Replaces each object with arbitrary fields that is nullable, an item or a variant with a
+/// reference to one component. Otherwise, client generators would create a separate type for each
+/// occurrence.
 fn name_objects(value: &mut Value) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(name_objects),

@@ -1,4 +1,4 @@
-//! The texts of a document that belong to no operation: its introduction, and its tags.
+//! The texts of a document outside of operations: its introduction, and its tags.
 
 use std::collections::BTreeSet;
 
@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 
 use crate::Role;
 
-/// The folder of the pages that documents refer to.
+/// The URL of the documentation folder to which documents link.
 const DOCS: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs");
-/// The folder of the contract in it.
+/// The subfolder of the specification.
 const CONTRACT: &str = "spec";
 
-/// Returns the URL of a guide (`guide.md`) or of a page of the contract (without `.md`).
+/// Returns the URL of a guide (`guide.md`) or of a page of the specification (without `.md`).
 fn url_of(page: &str) -> String {
     if page.ends_with(".md") {
         format!("{DOCS}/{page}")
@@ -22,12 +22,11 @@ fn url_of(page: &str) -> String {
 
 /// The conventions of all hosts with API keys.
 const CONVENTIONS: &str = "\
-Authenticate with an API key in `X-API-Key` or `Authorization: Bearer`. Anything of another \
-organization is treated as nonexistent (404).
+Authenticate with an API key in `X-API-Key` or `Authorization: Bearer`. Resources of other \
+organizations are treated as nonexistent (404).
 
 Bodies are JSON in both directions; `Content-Type` is optional. Times are RFC 3339 in UTC with \
-milliseconds, amounts are US dollars, and IDs are UUIDs. Clients must accept fields that they do \
-not know.
+milliseconds, amounts are US dollars, and IDs are UUIDs. Clients must accept unknown fields.
 
 An error is `{\"error\", \"status\", \"details\"}`: `error` is a sentence for people, so programs \
 rely on the HTTP status. A 429 or 503 is temporary and has `Retry-After`. Each response has an \
@@ -37,8 +36,8 @@ An unknown field of a request is ignored and reported in `warnings` of the respo
 `Warning` header; with `Prefer: handling=strict`, it returns 400. An unknown query parameter \
 returns 400.
 
-A create or trigger that accepts an `Idempotency-Key` can be repeated with the same key and body \
-for 24 hours: it returns the first response and creates nothing again.";
+A create or trigger request that accepts an `Idempotency-Key` can be repeated with the same key \
+and body for 24 hours: the repetition returns the first response and creates nothing.";
 
 /// Returns the introduction of a host's document.
 pub(super) fn introduction(role: Role) -> String {
@@ -70,11 +69,11 @@ pub(super) fn introduction(role: Role) -> String {
              under `/api/{host}`.",
             "The session cookie is set by `POST /session`. A request that changes something must \
              come from a page of the dashboard (`Sec-Fetch-Site` or `Origin`) and have the \
-             `Content-Type` `application/json`. The administration API needs \
-             `dashboard.admin_api` in the configuration and accepts only admin keys, in \
-             `Authorization: Bearer`; a PUT by name can be repeated without effect.\n\n\
-             An error is `{\"error\", \"status\", \"details\"}`: `error` is a sentence for people, \
-             so programs rely on the HTTP status.",
+             `Content-Type` `application/json`. The administration API needs `dashboard.admin_api` \
+             in the configuration and accepts only admin keys, in `Authorization: Bearer`; \
+             repeating a PUT by name has no further effect.\n\nAn error is `{\"error\", \
+             \"status\", \"details\"}`: `error` is a sentence for people, so programs rely on the \
+             HTTP status.",
         ),
     };
     format!("{about}\n\n{conventions}")
@@ -92,7 +91,7 @@ pub(super) fn external_docs(role: Role) -> Value {
     json!({"url": url_of(page), "description": description})
 }
 
-/// Tags: the name, the page of the contract, and the description.
+/// The tags: name, page of the specification, and description.
 const TAGS: &[(&str, &str, &str)] = &[
     ("service", "hosts", "The host itself: name, health, readiness and this document."),
     ("models", "models", "The models that can run, with their input schemas and costs."),
@@ -108,7 +107,7 @@ const TAGS: &[(&str, &str, &str)] = &[
         "workflows",
         "Runs of a workflow: trigger, follow, read, pause, cancel and redrive.",
     ),
-    ("schedules", "schedules", "Runs of workflows and models by a cron pattern."),
+    ("schedules", "schedules", "Cron schedules that run workflows and models."),
     (
         "history",
         "history",
@@ -125,13 +124,17 @@ const TAGS: &[(&str, &str, &str)] = &[
     ),
     ("files", "files", "Uploads, and the files that models produce."),
     ("secrets", "secrets", "Named values for the requests of workflows. Never returned."),
-    ("limits", "hosts", "What the operator permits the organization, and its usage."),
-    ("billing", "billing", "The balance, and what was spent."),
+    (
+        "limits",
+        "hosts",
+        "The limits that the operator has set for the organization, and their usage.",
+    ),
+    ("billing", "billing", "The balance, and the costs by day and model."),
     ("ledger", "billing", "Top-ups, charges and refunds, which add up to the balance."),
     ("agent", "agent", "Prompts to the agent, and the tasks that answer them."),
-    ("sessions", "agent", "What the agent remembers of its conversations."),
+    ("sessions", "agent", "The agent's memory of conversations."),
     ("mcp", "mcp", "Models and workflows as tools of the Model Context Protocol."),
-    ("dashboard", "dashboard", "The pages of the dashboard, and what they show."),
+    ("dashboard", "dashboard", "The pages of the dashboard, and the data that they show."),
     ("links", "dashboard", "Links that set up the Owner, invite people, or reset passwords."),
     ("members", "dashboard", "The people who can log in."),
     ("keys", "dashboard", "API keys. They belong to the organization."),

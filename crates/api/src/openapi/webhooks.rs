@@ -1,5 +1,5 @@
-//! The webhooks that the service sends (`docs/spec/webhooks.md`, "Events"), with the schemas of
-//! their bodies.
+//! Documents the webhooks that the service sends (`docs/spec/webhooks.md`, "Events"), with the
+//! schemas of their bodies.
 
 use schemars::JsonSchema as _;
 use serde_json::{Map, Value, json};
@@ -14,7 +14,7 @@ use orrery_wire::webhook_endpoint::{EventBody, Started, Test};
 /// The headers of every delivery.
 const DELIVERY: [(&str, &str); 1] =
     [("X-Webhook-Delivery-Id", "The same for all attempts of a delivery")];
-/// The headers of a signed delivery, in the form of Standard Webhooks.
+/// The headers of a signed delivery, as specified by Standard Webhooks.
 const STANDARD: [(&str, &str); 3] = [
     ("webhook-id", "The ID of the delivery. With a secret only"),
     ("webhook-timestamp", "Unix seconds of this attempt. With a secret only"),
@@ -24,7 +24,7 @@ const STANDARD: [(&str, &str); 3] = [
          signature `v1a`, `v1a,` and the base64 Ed25519 signature. With a secret only",
     ),
 ];
-/// More headers of a delivery to the `webhook_url` of a request.
+/// Additional headers of a delivery to the `webhook_url` of a request.
 const OF_REQUEST: [(&str, &str); 4] = [
     ("X-Webhook-Timestamp", "Unix seconds of this attempt. With a secret only"),
     (
@@ -39,7 +39,7 @@ const OF_REQUEST: [(&str, &str); 4] = [
     ("X-Webhook-Redelivery", "`true` for a redelivery, otherwise absent"),
 ];
 
-/// Returns the webhooks that the routes of a host cause.
+/// Returns the webhooks that requests to a host can cause.
 pub(super) fn of_host(role: Role, schemas: &mut Schemas) -> Map<String, Value> {
     let mut all = Map::new();
     let is_of_base = role == Role::Base;
@@ -90,7 +90,7 @@ fn of_endpoint(event: Event, body: &Value) -> Value {
     delivery(&id, summary, about, DELIVERY.iter().chain(&STANDARD), body)
 }
 
-/// Adds the component of the body of an event, and returns a reference to it.
+/// Adds the component for the body of an event, and returns a reference to it.
 fn body_of(event: Event, schemas: &mut Schemas) -> Value {
     let generator = &mut schemas.sent;
     let mut data = match event {
@@ -150,8 +150,8 @@ fn delivery<'h>(
         "responses": {
             "2XX": {"description": "The delivery is complete"},
             "410": {"description": "The delivery has failed and is not repeated"},
-            "429": {"description": "The next attempt is made not before `Retry-After`"},
-            "503": {"description": "The next attempt is made not before `Retry-After`"},
+            "429": {"description": "The next attempt is not made before `Retry-After`"},
+            "503": {"description": "The next attempt is not made before `Retry-After`"},
             "default": {"description": "The next attempt is made as scheduled"},
         },
         "security": [],

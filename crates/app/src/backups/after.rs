@@ -1,8 +1,8 @@
-//! `backup.after`: the operator's program that copies a backup to another place. It runs after each
-//! scheduled backup.
+//! Runs `backup.after`: the operator's program that copies each scheduled backup to another
+//! location.
 //!
 //! The program gets the path in its environment, a time limit, and only a few of the service's own
-//! environment variables. Its output is ignored, except for the end of its standard error. A
+//! environment variables. Its output is discarded, except for the end of its standard error. A
 //! failure is logged, counted, and recorded in the data folder for `orrery doctor`; the next
 //! success removes the record.
 
@@ -24,7 +24,7 @@ pub(crate) const FAILED: &str = "backup.after-failed";
 const FILE: &str = "ORRERY_BACKUP_FILE";
 /// Variables that the program inherits from the service.
 const PASSED_ON: [&str; 6] = ["PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ"];
-/// Bytes of standard error to show after a failure.
+/// Maximum bytes of standard error to include in the error message.
 const TAIL: usize = 2048;
 
 /// Runs the configured program for a backup, if any. Dropping the future kills the program.

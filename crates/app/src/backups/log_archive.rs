@@ -1,8 +1,8 @@
-//! The log archive: every `backup.log`, the service archives new commits in the backup folder, see
-//! [`backup::archive_log`].
+//! The log archive: every `backup.log`, the service copies new commits to the log archive in the
+//! backup folder (see [`backup::archive_log`]).
 //!
-//! A chain starts with a full backup. It ends if it cannot be continued, or if the log that is not
-//! yet archived exceeds `backup.log_budget`. The service then reports the end in its log, in a
+//! A chain starts with a full backup. A chain ends if it cannot be continued, or if the log that is
+//! not yet archived exceeds `backup.log_budget`. The service then reports the end in its log, in a
 //! metric and in `orrery check`, keeps running, and starts the next chain with a full backup at
 //! once.
 
@@ -28,15 +28,15 @@ const EARLY_BYTES: u64 = 64 * 1024 * 1024;
 /// Archives the log until shutdown.
 pub(super) async fn run(services: Arc<Services>, tasks: Tasks, config: Config) {
     let Some(every) = config.backup.log else {
-        // Otherwise a chain from before the restart would retain the log although nothing archives
-        // it.
+        // Otherwise, a chain from before the restart would keep the log from being deleted,
+        // although nothing archives it.
         services.store.stop_archiving(None);
         note_given_up(&services, None);
         return;
     };
     services.store.set_archive_budget(config.backup.log_budget);
     let look_every = every.min(LOOK_EVERY);
-    // Log that an earlier process left is archived at once.
+    // Log that an earlier process has left behind is archived at once.
     let mut since_turn = every;
     let mut whole_at = services.clock.monotonic();
     let mut trouble = Recurring::default();
@@ -58,7 +58,7 @@ pub(super) async fn run(services: Arc<Services>, tasks: Tasks, config: Config) {
     }
 }
 
-/// Archives the pending log, and returns whether the current chain is complete.
+/// Archives the log that is not yet archived. Returns whether a chain exists afterward.
 async fn turn(services: &Services, config: &Config, trouble: &mut Recurring) -> bool {
     if let Some(reason) = services.store.take_archive_failure() {
         given_up(services, &reason);
@@ -84,7 +84,7 @@ async fn turn(services: &Services, config: &Config, trouble: &mut Recurring) -> 
                     tracing::warn!(
                         %error,
                         "failed to archive the log; it stays in the store for the next attempt: check the \
-                         folder that the error names, or at the folder of backups"
+                         folder that the error names, or the backup folder"
                     );
                 }
                 return false;
@@ -93,7 +93,7 @@ async fn turn(services: &Services, config: &Config, trouble: &mut Recurring) -> 
     }
 }
 
-/// Returns whether the pending log occupies disk space that new work needs.
+/// Returns whether the log that is not yet archived takes up disk space that new work needs.
 fn is_in_the_way(services: &Services) -> bool {
     services.store.stats().disk_is_low && services.store.unarchived_bytes() > EARLY_BYTES
 }

@@ -1,11 +1,11 @@
 //! Scheduled backups: one every `backup.every` in `backup.folder`. The newest `backup.keep` backups
-//! are retained, with all archived log since the oldest of them.
+//! are retained, and so is all log archived since the oldest of them.
 //!
 //! A backup gets its final name only when it is complete and on disk. A failed backup is logged and
-//! retried at the next interval; existing backups are then retained.
+//! retried at the next interval, and existing backups are not pruned.
 //!
-//! The schedule considers only files that match its naming pattern, which contains the time of the
-//! backup. It ignores other files in the folder, such as manual backups, and never deletes them.
+//! Scheduled backups are recognized by their file names, which contain the time of the backup. The
+//! schedule ignores other files in the folder, such as manual backups, and never deletes them.
 
 pub(crate) mod after;
 mod log_archive;
@@ -45,7 +45,7 @@ pub(crate) async fn run(services: Arc<Services>, tasks: Tasks, config: Config) {
         publish(&config.folder);
         let due = until_due(&config.folder, every, services.clock.now());
         let due = if lacks_base(&services, &config) { Duration::ZERO } else { due };
-        // After a chain of the log archive was abandoned, a new backup is due at once.
+        // If a log archive chain was abandoned, a new backup is due at once.
         let wait = config.log.map_or(due, |log| due.min(log));
         tokio::select! {
             () = tasks.stopping() => return,
@@ -154,7 +154,7 @@ fn name_of(time: Timestamp) -> String {
     format!("{PREFIX}{}{SUFFIX}", time.to_string().replace(':', "-"))
 }
 
-/// Returns whether [`name_of`] returns this name for any time.
+/// Returns whether a file name has the form that [`name_of`] returns.
 fn is_scheduled(name: &str) -> bool {
     let middle = name.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix(SUFFIX));
     let Some((day, time)) = middle.and_then(|middle| middle.split_once('T')) else { return false };
@@ -255,8 +255,8 @@ fn write(
         let _left_for_the_next_try = fs::remove_file(&part);
     }
     let summary = written?;
-    // The new backup is retained. Future-dated backups, whose names sort after it, are pruned
-    // first.
+    // The new backup must not be pruned, so future-dated backups, whose names sort after it, are
+    // pruned first.
     let found = scheduled(folder)?;
     let (older, mut others): (Vec<_>, Vec<_>) =
         found.into_iter().filter(|other| *other != path).partition(|other| *other < path);

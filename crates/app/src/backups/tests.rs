@@ -7,7 +7,7 @@ use super::*;
 use orrery_records::files::Files;
 use orrery_storage::{Options, Sealer, Store};
 
-/// A store, and an empty folder of backups.
+/// A store, and an empty backup folder.
 struct Fixture {
     folder: TempDir,
     place: Source,
@@ -83,7 +83,7 @@ async fn backup_retention_keeps_manual_backups() {
     }
     let now = Timestamp::from_micros(0).plus(UNIX_EPOCH.elapsed().unwrap());
     let every = Duration::from_secs(3600);
-    // A manual backup made just before is ignored.
+    // The manual backup is ignored, although it is recent.
     assert_eq!(newest(&fixture.backups()), None);
     assert_eq!(until_due(&fixture.backups(), every, now), Duration::ZERO);
     fixture.add("orrery-2020-01-01T00-00-00.000Z.backup");
@@ -99,7 +99,8 @@ async fn backup_retention_keeps_manual_backups() {
     assert_eq!(left, expected);
     let last = newest(&fixture.backups()).unwrap();
     assert!(last.ends_with("orrery-2026-11-20T09-30-00.123Z.backup"), "{}", last.display());
-    // Although the name of another backup sorts after the new one, the next backup is not due.
+    // The next backup is not due, although the name of a future-dated backup sorts after the new
+    // one.
     assert!(until_due(&fixture.backups(), every, now) > Duration::ZERO);
 }
 

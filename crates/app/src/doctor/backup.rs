@@ -12,14 +12,14 @@ use orrery_backup::{self as backup, Keys};
 use orrery_config as config;
 use orrery_domain::time::Timestamp;
 
-/// A backup is late when it is this many backup intervals old.
+/// The age at which a backup is late, in backup intervals.
 const LATE: u32 = 2;
 /// A backup of at most this size is verified completely, if this machine can decrypt it. Of a
 /// larger backup, only the first and the last `PART` bytes are read.
 const WHOLE_MAX: u64 = 64 * 1024 * 1024;
 const PART: u64 = 8 * 1024 * 1024;
 
-/// The result of the last read, so that the same backup is not read twice.
+/// The result of the last read, cached so that the same backup is not read twice.
 #[derive(Debug, Default)]
 pub(super) struct Read(Mutex<Option<(Seen, Finding)>>);
 
@@ -100,7 +100,8 @@ impl Read {
     }
 }
 
-/// Reads as much of a backup as its size allows, and returns a description of the check.
+/// Reads a small backup completely, and the start and the end of a large one. Returns a description
+/// of the check.
 fn read(seen: &Seen, config: &config::Backup) -> anyhow::Result<String> {
     let file = File::open(&seen.path)?;
     let is_encrypted = backup::is_encrypted(&seen.path)?;

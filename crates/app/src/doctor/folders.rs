@@ -1,4 +1,4 @@
-//! Checks that the folders exist, are writable and private, and that the process may open enough
+//! Checks that the folders exist and are writable and private, and that the process may open enough
 //! files for the configured connections.
 
 use std::fs;
@@ -46,7 +46,8 @@ pub fn free_bytes(folder: &Path) -> u64 {
     storage::DiskSpaceMonitor::with_reserve(folder.to_path_buf(), None).free()
 }
 
-/// Returns a finding on the free disk space, and on whether the service would refuse new work.
+/// Returns a finding about the free disk space, and about whether the service would refuse new
+/// work.
 fn disk(folder: &Path, reserve: Option<u64>) -> Option<Finding> {
     let there = folder.ancestors().find(|folder| folder.is_dir())?;
     let monitor = storage::DiskSpaceMonitor::with_reserve(there.to_path_buf(), reserve);
@@ -69,7 +70,7 @@ fn disk(folder: &Path, reserve: Option<u64>) -> Option<Finding> {
     Some(Finding::good("disk", detail))
 }
 
-/// Returns the reason that the service recorded for the lack of a log archive chain.
+/// Returns the reason why there is no log archive chain, as recorded by the service.
 fn given_up_log(folder: &Path) -> Option<Finding> {
     let reason = fs::read_to_string(folder.join("kept-log.given-up")).ok()?;
     let detail = format!(
@@ -211,7 +212,7 @@ mod tests {
         let good = disk(&missing, Some(0)).unwrap();
         assert_ne!(good.verdict, Verdict::Fault);
         assert!(good.detail.contains("below 0.0 GB (limits.disk_reserve)"), "{}", good.detail);
-        // One unit in the whole sentence.
+        // All numbers in the sentence have the same unit.
         for (reserve, shown) in [(13_527_658_700, "13.5 GB"), (2_000_000_000, "2.0 GB")] {
             let found = disk(&missing, Some(reserve)).unwrap().detail;
             assert!(found.contains(shown) && !found.contains("iB"), "{found}");

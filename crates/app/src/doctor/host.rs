@@ -13,7 +13,8 @@ const KIB: u64 = 1024;
 const MIB: u64 = 1024 * 1024;
 /// Available memory, in bytes, below which a service with workers may run out of memory.
 const MEMORY_MIN: u64 = 256 * MIB;
-/// Files by which time services are recognized: created after setting the clock or while running.
+/// Files that identify time services: each service creates its file after it has set the clock, or
+/// while it runs.
 const TIME_SERVICES: [(&str, &str); 4] = [
     ("/run/systemd/timesync/synchronized", "systemd-timesyncd"),
     ("/run/chrony", "chrony"),
@@ -36,7 +37,7 @@ pub(super) fn sandbox() -> Finding {
     Finding::warning("sandbox", concerns.join("; "))
 }
 
-/// Reports whether this build and this processor support models of the runner `llm`.
+/// Reports whether this build and this processor support models that use the `llm` runner.
 pub(super) fn language_models() -> Finding {
     match worker::unsupported() {
         Some(concern) => Finding::warning("llm", concern),

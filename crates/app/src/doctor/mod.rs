@@ -1,4 +1,4 @@
-//! Checks of the machine, the data folder and the backups that need no open store: for `orrery
+//! Checks the machine, the data folder and the backups without opening the store: for `orrery
 //! check` before a start, for `orrery doctor`, and for the dashboard. The checks are read-only,
 //! except for temporary files.
 
@@ -85,7 +85,7 @@ fn missing_programs(config: &Config) -> Vec<Finding> {
         }
         McpTransport::Http { .. } => None,
     });
-    // The program is started with the root folder as its working directory.
+    // The service starts the program with `/` as its working directory.
     let after = command::missing(&config.backup.after, Path::new("/"));
     let after = after.map(|missing| format!("backup.after: {missing}"));
     let finding = |detail: String| Finding::warning("program", detail.as_str()).about(detail);
@@ -127,7 +127,7 @@ fn private(config: &Config) -> Vec<(String, &'static str)> {
         private.push((acme.cache.display().to_string(), "the ACME cache"));
     }
     private.retain(|(path, _)| !path.is_empty());
-    // Longest first, because a path may contain another one.
+    // Longest first, because one path may be part of another.
     private.sort_by_key(|(path, _)| std::cmp::Reverse(path.len()));
     private
 }

@@ -79,8 +79,9 @@ pub fn check(file: &Path) -> Result<catalog::Checked, Vec<String>> {
     catalog::check(file).map_err(|faults| faults.iter().map(ToString::to_string).collect())
 }
 
-/// Warns about settings that name models which do not exist or do not support chat. With an
-/// upstream, any name may exist. Models with an invalid manifest are reported elsewhere.
+/// Warns about settings that name models which do not exist or do not support chat. If an upstream
+/// is configured, no name is reported, because the upstream may have any model. Models with an
+/// invalid manifest are reported by another check.
 pub(super) fn unknown_names(config: &Config) -> Vec<Finding> {
     if config.router.upstream_url.is_some() {
         return Vec::new();

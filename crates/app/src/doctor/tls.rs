@@ -1,5 +1,5 @@
-//! Checks that certificate and key match and are valid, and that API keys do not cross a network
-//! unencrypted.
+//! Checks that the certificate is valid and matches its key, and that API keys do not cross a
+//! network unencrypted.
 
 use std::path::Path;
 
@@ -56,7 +56,7 @@ pub(super) fn findings(config: &Config, now: Timestamp) -> Vec<Finding> {
     }
 }
 
-/// Reports the certificate by ACME, and why the last order failed.
+/// Reports the state of the ACME certificate, and why the last order failed.
 fn by_acme(config: &Acme, now: Timestamp) -> Vec<Finding> {
     let options = acme_options(config);
     let mut found = Vec::new();
@@ -75,7 +75,7 @@ fn by_acme(config: &Acme, now: Timestamp) -> Vec<Finding> {
         );
         // The service starts and works without the certificate.
         found.push(Finding::warning("tls", detail).mended_by(match is_refusal {
-            true => "lead port 443 of each name to this service; then orrery reload",
+            true => "forward port 443 of each name to this service; then orrery reload",
             false => "make the directory reachable for this machine; then orrery reload",
         }));
     }

@@ -1,12 +1,12 @@
-//! Runs a decision request from its admission until it is recorded.
+//! Runs a decision request from admission until the request is recorded.
 //!
 //! Each request runs in its own task. A local model gets all questions at once (`local`). A remote
 //! server gets the first question alone: its response shows whether the model returns
 //! probabilities, fails early if the state is too long, and leaves the state in the server's cache.
-//! The other questions follow concurrently, as many at a time as the limits allow. The first
-//! failure ends the request. The maximum cost is reserved at admission, and the actual cost is
-//! charged in the commit that records the request, once all answers have arrived. If the client
-//! disconnects, only the answers that have already arrived are charged.
+//! The other questions are then sent concurrently, within the limits. The first failure ends the
+//! request. The maximum cost is reserved at admission, and the actual cost is charged in the commit
+//! that records the request, once all answers have arrived. If the client disconnects, only the
+//! answers that have already arrived are charged.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -44,7 +44,8 @@ const ASKED_AT_ONCE_MAX: usize = 16;
 /// Maximum bytes of prompts that one request sends concurrently: a large state reduces the number
 /// of concurrent questions.
 const PROMPT_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// Copies of a prompt in memory while it is sent: its text, its JSON, and the HTTP request.
+/// Number of copies of a prompt in memory while it is sent: its text, its JSON, and the HTTP
+/// request.
 const PROMPT_COPIES: usize = 3;
 /// Time limit of a request.
 const TIME_MAX: Duration = Duration::from_secs(600);
@@ -113,7 +114,7 @@ struct Session {
 pub(super) type Failed = (Option<String>, Failure);
 
 impl Decisions {
-    /// Creates a service for decisions with these settings.
+    /// Creates a decision service with these settings.
     #[must_use]
     pub fn new(dependencies: Dependencies, options: Options) -> Self {
         let Dependencies { clock, tasks, chat } = dependencies;
@@ -158,7 +159,7 @@ impl Decisions {
             _body: body,
         };
         let (reply, answer) = oneshot::channel();
-        // Even if the client disconnects, its usage is recorded.
+        // The request is recorded even if the client disconnects.
         let deciding = self.inner.tasks.complete(work.run(reply));
         let stopping = || Error::Chat(chat::Error::Engine(engine::Error::Stopping));
         deciding.until(answer).await.unwrap_or_else(|_gone| Err(stopping()))
@@ -273,7 +274,7 @@ impl Session {
         let bytes = bytes.saturating_mul(PROMPT_COPIES);
         match self.lease.grow_to(bytes) {
             Ok(()) => Ok(at_once),
-            // If memory allows no more, the questions are sent one at a time.
+            // If the memory budget allows no more prompts, the questions are sent one at a time.
             Err(_full) => {
                 match self.lease.grow_to(largest.max(together).saturating_mul(PROMPT_COPIES)) {
                     Ok(()) => Ok(1),
@@ -353,8 +354,8 @@ impl Session {
     }
 }
 
-/// Returns, by the index of a question, the probabilities of its options, if the model returns
-/// them.
+/// Returns the probabilities of each question's options by the index of the question. The map is
+/// empty if the model returns no probabilities.
 async fn score_all(
     scorer: &dyn Scorer,
     questions: &[Question],
@@ -386,7 +387,7 @@ async fn score_all(
     Ok(found)
 }
 
-/// Returns each option's share of the votes, for each question.
+/// Returns the share of the votes for each option of each question.
 async fn vote_all(
     scorer: &dyn Scorer,
     questions: &[&Question],

@@ -1,5 +1,5 @@
 //! Gets scores from a local model process. All questions of a request are sent at once, so that the
-//! process reads the state once and its results do not depend on other load.
+//! process reads the state only once, and so that concurrent requests do not affect the results.
 
 use std::collections::HashMap;
 
@@ -30,7 +30,7 @@ struct Asked {
 }
 
 /// The log-probabilities of a question's labels: first for the given order, then for the reversed
-/// one.
+/// order.
 type Scores = [Vec<f64>; 2];
 
 /// Estimates the tokens of all prompts together.

@@ -5,8 +5,8 @@
 use super::request::{Kind, Question};
 use orrery_wire::decision::Answer;
 
-/// Lower bound of a label's log-probability, so that a label that a server reports as impossible in
-/// one order of the options does not outweigh its score in the other order.
+/// Lower bound of a label's log-probability. Without it, a label that a server reports as
+/// impossible in one order of the options would outweigh the label's score in the other order.
 const LOGPROB_MIN: f64 = -50.0;
 
 /// A token that the model considered for the next position.
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn probabilities_average_both_orders_in_log_space() {
-        // The option shown first is overrated by the same factor, which cancels out.
+        // The option shown first is overrated by the same factor in both orders, which cancels out.
         let bias = 3.0_f64.ln();
         let a = 0.7_f64.ln();
         let b = 0.3_f64.ln();

@@ -21,7 +21,7 @@ pub(super) trait Scorer: Send + Sync {
     fn score<'a>(&'a self, question: &'a Question, order: Order)
     -> Answering<'a, Option<Vec<f64>>>;
 
-    /// Returns the index of the option that the model names in its `sample`th answer, counted in
-    /// the question's own order; `None` if the answer names no option.
+    /// Returns the index, in the question's own order, of the option that the model names in its
+    /// `sample`th answer; `None` if the answer names no option.
     fn vote<'a>(&'a self, question: &'a Question, sample: u32) -> Answering<'a, Option<usize>>;
 }

@@ -1,5 +1,5 @@
-//! A scorer that uses a model's server: it takes the probabilities of the next token (`logprobs`)
-//! if the server returns them, and otherwise votes that the model gives as JSON.
+//! A scorer that uses a model's server: it uses the probabilities of the next token (`logprobs`) if
+//! the server returns them. Otherwise, it collects votes, which the model returns as JSON.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,7 +18,7 @@ use orrery_domain::raw_object::RawObject;
 use orrery_domain::trace;
 use orrery_http::budget::Lease;
 
-/// Number of tokens to request log-probabilities for: the maximum of OpenAI's API.
+/// Number of tokens for which log-probabilities are requested: the maximum in OpenAI's API.
 const TOP_LOGPROBS: u32 = 20;
 /// Maximum tokens of a vote: enough for a short JSON object with whitespace.
 pub(super) const VOTE_TOKENS_MAX: u64 = 64;

@@ -93,12 +93,12 @@ fn resolve(written: written::Organization, folder: &Path) -> anyhow::Result<Want
     Ok(wanted)
 }
 
-/// Returns the file of a workflow whose only field is `file`.
+/// Returns the path if a workflow refers to a file with the field `file`.
 fn referred(fields: &Map<String, Value>) -> anyhow::Result<Option<&str>> {
     match fields.get("file") {
         None => Ok(None),
         Some(Value::String(path)) if fields.len() == 1 => Ok(Some(path)),
-        Some(_) => bail!("file must be a path, with no field beside it"),
+        Some(_) => bail!("file must be a path and the only field"),
     }
 }
 
@@ -174,7 +174,7 @@ mod tests {
                 json!({"chains": {"hunter2": [1]}}),
                 "organizations.acme.chains.(not a name): invalid type: sequence, expected a map",
             ),
-            (json!({"workflows": {"a": {"file": "x", "name": "y"}}}), "with no field beside it"),
+            (json!({"workflows": {"a": {"file": "x", "name": "y"}}}), "the only field"),
         ] {
             let text = refused(json!({"organizations": {"acme": organization}}));
             assert!(text.contains(message), "{text}");

@@ -1,9 +1,9 @@
 //! `orrery apply`: applies a declarative file of organizations and their resources, for version
 //! control.
 //!
-//! It reads the current state from the service, prints the differences, and sends only the
-//! differences, so a second run changes nothing. Resources that are not in the file are left
-//! unchanged. The file names the source of each secret, never its value, and no value is printed.
+//! It reads the current state from the service, prints the differences, and sends only those, so a
+//! second run changes nothing. Resources that are not in the file are left unchanged. The file
+//! contains the source of each secret, never its value, and no value is printed.
 
 mod document;
 mod resources;
@@ -31,7 +31,7 @@ pub(super) struct Apply {
     dry_run: bool,
 }
 
-/// A difference, with the request that resolves it.
+/// A difference, and the request that applies it.
 #[derive(Debug)]
 struct Step {
     organization: String,
@@ -56,7 +56,7 @@ enum Act {
         body: Value,
     },
     Workflow(Box<super::workflow::Step>),
-    /// Creates a schedule of a workflow, which is looked up by slug when this step runs.
+    /// Creates a schedule for a workflow. The workflow is looked up by slug when this step runs.
     ScheduleOfWorkflow {
         workflow: String,
         body: Value,
@@ -123,7 +123,7 @@ async fn plan(
     Ok(planner.steps)
 }
 
-/// Prints a secret with what it belongs to.
+/// Prints a new secret and the resource to which it belongs.
 fn print_once(subject: &str, secret: &str) -> anyhow::Result<()> {
     output::note("This is shown only once:");
     output::raw(format!("{subject}: {secret}\n").as_bytes())

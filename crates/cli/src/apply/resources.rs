@@ -1,6 +1,6 @@
 //! Computes the differences between a document and an organization, for each kind of resource.
 //!
-//! Fields that the document omits keep the service's values. Resources are matched by name.
+//! Fields that the document omits stay unchanged on the service. Resources are matched by name.
 
 use std::collections::BTreeMap;
 
@@ -237,7 +237,7 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    /// Returns the path for changing a schedule, which depends on the kind of schedule.
+    /// Returns the path for changing a schedule. The path depends on the kind of schedule.
     fn path_of_schedule(&self, found: &Value, id: &str) -> String {
         match found.get("workflow_id").and_then(Value::as_str) {
             Some(workflow) => {

@@ -1,5 +1,5 @@
-//! Baselines without the service: hashing on one core, loopback requests, and disk flushes. They
-//! are the reference for the service's results.
+//! Baselines without the service: hashing on one core, loopback requests, and disk flushes. The
+//! service's results are compared with them.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -18,8 +18,8 @@ const BLOCK: usize = 64 * 1024;
 /// Size in bytes of the file region that is overwritten repeatedly, as in the store's log.
 const ROOM: u64 = 16 * 1024 * 1024;
 const WRITTEN: usize = 4096;
-/// Number of records per flush, and the size of each record in bytes: the load of 64 connections
-/// that create executions.
+/// Number of records per flush, and the size of each record in bytes: the load that 64 connections
+/// cause when they create executions.
 pub(super) const GROUP: u32 = 64;
 const RECORD: usize = 400;
 /// Number of iterations between two clock readings.
@@ -63,7 +63,8 @@ pub(super) async fn flush_times(folder: &Path, time: Duration) -> anyhow::Result
     Ok(tokio::task::spawn_blocking(move || flush(&path, WRITTEN, time)).await??)
 }
 
-/// Measures records per second, written in groups with one flush each, as the store's commits are.
+/// Measures records per second. Like the store's commits, the records are written in groups, with
+/// one flush per group.
 pub(super) async fn group_rate(folder: &Path, time: Duration) -> anyhow::Result<f64> {
     let path = folder.join("groups");
     let bytes = RECORD * GROUP as usize;

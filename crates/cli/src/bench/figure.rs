@@ -1,4 +1,5 @@
-//! Benchmark results with their units, and the report that is written, read back and compared.
+//! Benchmark results with their units, and the report that contains them, which can be saved and
+//! compared with a later report.
 
 use serde::{Deserialize, Serialize};
 
@@ -34,7 +35,7 @@ impl Unit {
 /// A result: the median of its rounds, and the lowest and highest value.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Figure {
-    /// The id. Its meaning never changes.
+    /// The id. The meaning of an id never changes.
     pub(super) id: String,
     pub(super) name: String,
     pub(super) unit: Unit,

@@ -1,4 +1,4 @@
-//! The machine under test: the hardware and system properties that determine its results.
+//! The machine under test: the hardware and system properties that influence its results.
 
 use std::fs;
 use std::path::Path;

@@ -1,6 +1,6 @@
-//! `orrery bench`: benchmarks this machine; results are comparable across machines. It starts a
-//! private service in a temporary folder and deletes the folder at the end. The operator's service
-//! and data are not touched.
+//! `orrery bench`: benchmarks this machine. Results are comparable across machines. The command
+//! starts a private service in a temporary folder and deletes the folder at the end. It does not
+//! touch the operator's service and data.
 
 mod bare;
 mod figure;
@@ -97,7 +97,7 @@ pub(super) async fn run(asked: Bench) -> anyhow::Result<()> {
     let earlier = asked.compare.as_deref().map(read).transpose()?;
     let model = asked.model.as_deref().map(private::absolute).transpose()?;
     let dir = disk(&asked.dir, plan.room())?;
-    let mut signals = Signals::new().context("signals cannot be awaited")?;
+    let mut signals = Signals::new().context("signals cannot be caught")?;
     let report = tokio::select! {
         biased;
         () = signals.next() => anyhow::bail!("interrupted: the private service was stopped and its folder deleted"),
@@ -178,11 +178,11 @@ const RUN_64: Name = ("run_64", "runs to the end, 64 connections", Unit::PerSeco
 const WORKFLOW_1: Name = ("workflow_1", "a workflow of 3 steps, median", Unit::Seconds);
 const WORKFLOW_64: Name = ("workflow_64", "workflows of 3 steps, a burst", Unit::PerSecond);
 const DELIVERY: Name = ("delivery", "webhook deliveries", Unit::PerSecond);
-const UPLOAD: Name = ("upload", "a file in", Unit::MegabytesPerSecond);
-const DOWNLOAD: Name = ("download", "a file out", Unit::MegabytesPerSecond);
+const UPLOAD: Name = ("upload", "file upload", Unit::MegabytesPerSecond);
+const DOWNLOAD: Name = ("download", "file download", Unit::MegabytesPerSecond);
 const READ: Name = ("tokens_read", "a language model reads", Unit::TokensPerSecond);
 const WRITTEN: Name = ("tokens_written", "a language model writes", Unit::TokensPerSecond);
-/// Number of measurements of a run, except those of a language model and of the start.
+/// Number of measurements in a run, not counting the start and the language model.
 const MEASUREMENTS: usize = 11;
 
 impl Run {
@@ -241,7 +241,7 @@ async fn measure(dir: &Path, model: Option<&Path>, plan: Plan) -> anyhow::Result
     run.figures.extend(Figure::of(id, name, unit, vec![service.started_in]));
     let measured = with_service(&mut run, &server, &service, model.is_some()).await;
     if let Err(error) = measured {
-        // If the service has ended, report the cause instead of the broken connection.
+        // If the service has exited, report the cause instead of the broken connection.
         return Err(match service.why_it_ended() {
             Some(why) => error.context(why),
             None => error,

@@ -1,5 +1,6 @@
-//! A private service to measure: a process of this binary with its own folder and its own loopback
-//! address. Dropping it kills the process and deletes the folder. Other services are not touched.
+//! A private service to measure: this binary, started as a separate process with its own folder and
+//! its own loopback address. Dropping it kills the process and deletes the folder. Other services
+//! are not touched.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -28,11 +29,11 @@ const HOSTS: [&str; 6] = ["base", "workflows", "flows", "agent", "dashboard", "m
 const NOT_INHERITED: [&str; 5] =
     ["ORRERY_CONFIG", "NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"];
 
-/// The model that never responds, so that its executions stay unfinished.
+/// The slug of a model that never responds, so that its executions stay unfinished.
 pub(super) const HELD: &str = "bench-held";
-/// The model that responds immediately.
+/// The slug of a model that responds immediately.
 pub(super) const INSTANT: &str = "bench-instant";
-/// The language model of `--model`.
+/// The slug of the language model given with `--model`.
 pub(super) const LANGUAGE: &str = "bench-language";
 
 /// A running service.
@@ -103,8 +104,8 @@ impl Private {
     }
 }
 
-/// Returns free ports on a loopback address derived from this process's id, so that no other
-/// process is likely to take them before the service does.
+/// Returns free ports on a loopback address derived from this process's id. Another process is
+/// unlikely to use that address, so the ports stay free until the service binds them.
 fn free_addresses() -> anyhow::Result<[SocketAddr; 6]> {
     let [_, high, middle, low] = std::process::id().to_be_bytes();
     let own = Ipv4Addr::new(127, 64 | (high & 63), middle, low.clamp(1, 254));
@@ -129,8 +130,9 @@ fn configuration(folder: &Path, addresses: &[SocketAddr; 6]) -> anyhow::Result<S
             if *host == "metrics" { "metrics".to_owned() } else { format!("hosts.{host}") };
         text += &format!("[{section}]\nlisten = \"{address}\"\n");
     }
-    // The models, workflow steps and webhook receivers are on loopback, so egress must allow it.
-    // Logging a warning for each rejected request would distort the results.
+    // The servers for models, workflow steps and webhooks are on loopback, so the egress rules must
+    // allow it. The log level is `error`, because logging a warning for each rejected request would
+    // distort the results.
     text += "[egress]\nallow = [\"127.0.0.0/8\"]\n[log]\nlevel = \"error\"\n\
              [webhooks]\ntimeout = \"5m\"\n[limits]\ndisk_reserve = \"64MiB\"\n";
     Ok(text)
@@ -200,7 +202,8 @@ async fn key(config: &Path) -> anyhow::Result<String> {
     Ok(key.to_owned())
 }
 
-/// Returns the absolute path of a model file, because the service runs in another folder.
+/// Returns the absolute path of a model file, which the service needs because it runs in another
+/// folder.
 pub(super) fn absolute(file: &Path) -> anyhow::Result<PathBuf> {
     fs::canonicalize(file).with_context(|| format!("the model {} cannot be read", file.display()))
 }

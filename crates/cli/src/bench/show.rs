@@ -8,7 +8,8 @@ use crate::output::{Column, table};
 const BAR: usize = 40;
 /// Block characters, from one eighth of a column to a full column.
 const EIGHTHS: [char; 8] = ['▏', '▎', '▍', '▌', '▋', '▊', '▉', '█'];
-/// Rounds whose spread exceeds this share of their median are reported as unreliable.
+/// If the spread of the rounds exceeds this fraction of their median, the result is reported as
+/// unreliable.
 const UNSTEADY: f64 = 0.25;
 
 /// Renders the whole report.
@@ -64,7 +65,7 @@ fn own_row(figure: &Figure) -> Vec<String> {
     vec![figure.name.clone(), figure.unit.show(figure.value), differ]
 }
 
-/// Returns the spread of the rounds, relative to their median.
+/// Returns the spread of the rounds as a fraction of their median.
 fn spread(figure: &Figure) -> Option<f64> {
     (figure.high > figure.low && figure.value > 0.0)
         .then(|| (figure.high - figure.low) / figure.value)
@@ -85,7 +86,7 @@ fn compared_row(figure: &Figure, earlier: &Report) -> Vec<String> {
     ]
 }
 
-/// Draws a bar that fills the share `part` of the width.
+/// Draws a bar that fills the fraction `part` of the width.
 fn bar(part: f64, width: usize) -> String {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "within the width")]
     let eighths = (part.clamp(0.0, 1.0) * (width * 8) as f64).round() as usize;
@@ -100,8 +101,8 @@ fn width_of_names<'f>(figures: impl Iterator<Item = &'f Figure>) -> usize {
     figures.map(|figure| figure.name.chars().count()).max().unwrap_or(0)
 }
 
-/// Draws the rates per second as bars on a logarithmic scale, so that the service can be compared
-/// with its disk and with loopback requests.
+/// Draws the rates per second as bars on a logarithmic scale, so that the service's rates can be
+/// compared with those of the disk and of loopback requests.
 fn rates(figures: &[Figure]) -> String {
     let mut rates: Vec<&Figure> = figures
         .iter()

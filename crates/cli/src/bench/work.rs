@@ -17,11 +17,12 @@ use orrery_telemetry::exposition::samples;
 /// Time limit for started work to complete.
 const PATIENCE: Duration = Duration::from_secs(120);
 const LOOK_EVERY: Duration = Duration::from_millis(2);
-/// The share of a burst during which executions are triggered; during the rest, they complete.
+/// The fraction of a burst's duration during which executions are triggered. The rest of the time
+/// is for completing them.
 const TRIGGERING: f64 = 0.4;
 /// The input of every create. It gives each execution a record of about 400 bytes.
 const TEXT: &str = "A quiet harbour at dusk, two boats, soft light, and a heron on the pier.";
-/// Number of tokens generated and number of prompt characters read in one round.
+/// Number of tokens to generate, and number of prompt characters to read, in one round.
 const WRITTEN: u32 = 64;
 const READ: usize = 1200;
 
@@ -48,7 +49,7 @@ impl Private {
         rate(Load { address: self.base, connections, request }, time).await
     }
 
-    /// Measures predictions per second that complete with `run`, for a model that responds
+    /// Measures completed predictions per second over the `run` route, for a model that responds
     /// immediately.
     pub(super) async fn run_rate(&self, connections: u64, time: Duration) -> anyhow::Result<f64> {
         let request = self.prediction("/v1/prediction/run", INSTANT, Value::Null);

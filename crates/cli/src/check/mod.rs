@@ -1,7 +1,8 @@
 //! `orrery check`: finds all problems that would prevent the service from running well, before it
 //! starts.
 //!
-//! The check is read-only: it creates no folder, key or certificate. It reports all errors at once.
+//! The check is read-only: it creates no folders, keys or certificates. It reports all errors at
+//! once.
 
 pub(super) mod ports;
 
@@ -82,7 +83,8 @@ pub(super) async fn run(asked: Check, file: Option<&Path>) -> anyhow::Result<Exi
     Ok(ExitCode::FAILURE)
 }
 
-/// Returns the findings that need no network, appended to `findings` of the configuration.
+/// Appends the findings that need no network access to `findings`, which are about the
+/// configuration.
 fn looked_at(config: &Config, mut findings: Vec<Finding>) -> Vec<Finding> {
     findings.extend(service::settled(config, Clock::system().now()));
     findings
@@ -110,7 +112,7 @@ pub(super) async fn running(config: &Config) -> Option<RunningService> {
     report.running
 }
 
-/// Returns a finding if the running service of this data folder was started with another
+/// Returns a finding if the service running on this data folder was started with another
 /// configuration file.
 pub(super) fn other_file(
     config: &Config,
@@ -134,7 +136,7 @@ pub(super) fn other_file(
 }
 
 /// Checks the networks that clients can reach, for the number of organizations of the running
-/// service. It opens no store.
+/// service. Does not open the store.
 async fn egress(config: &Config) -> Option<Finding> {
     let organizations = service::running_organizations(config).await?;
     Some(match service::egress_warning(config, organizations) {

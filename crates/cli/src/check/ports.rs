@@ -1,4 +1,4 @@
-//! Checks whether each address can be bound, or is already bound by the running service itself.
+//! Checks whether each address can be bound, or is already bound by the running service.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
@@ -55,7 +55,8 @@ fn port(name: &str, address: &SocketAddr, service: Option<u32>) -> Finding {
         }
         Err(error) => error,
     };
-    // A holder that this user may not see is assumed to be the service.
+    // If this user may not see which process holds the port, the process is assumed to be the
+    // service.
     let is_foreign = |pid: u32| {
         port_holder::of(*address).is_some_and(|holder| ![pid, SYSTEMD].contains(&holder.pid))
     };

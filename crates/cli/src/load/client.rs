@@ -126,7 +126,7 @@ struct Read {
     status: u16,
     /// The length of the head.
     head: usize,
-    /// The length of head and body, and how much of both is retained.
+    /// The total length of head and body, and the retained number of these bytes.
     whole: usize,
     kept: usize,
 }
@@ -173,7 +173,8 @@ impl Connection {
         let mut come = length;
         let mut kept = length;
         while come < whole {
-            // Bytes after the retained part are read to the same offset and overwritten.
+            // Bytes after the retained part are all read to the same offset, where they overwrite
+            // each other.
             let from = if kept < KEPT { kept } else { head };
             let room = buffer.get_mut(from..).unwrap_or_default();
             let most = room.len().min(whole - come);

@@ -1,4 +1,5 @@
-//! A server that responds to every request immediately, and the request reader of its connections.
+//! A server that responds to every request immediately, and the reader for requests on its
+//! connections.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -22,7 +23,7 @@ const ANSWER: &[u8] =
 /// The length of the response body of `/large`, in bytes.
 pub(super) const LARGE: usize = 1024 * 1024;
 
-/// A connection of a client that waits for each response before it sends the next request.
+/// A connection to a client that waits for each response before it sends the next request.
 #[derive(Debug)]
 pub struct Requests {
     stream: TcpStream,

@@ -1,5 +1,5 @@
-//! The sections of `orrery.toml(5)`: `config.example.toml`, which a test compares with the keys
-//! and defaults of the service, as text.
+//! Converts `config.example.toml` to the sections of `orrery.toml(5)`. A test compares the example
+//! with the keys and defaults of the service.
 
 use clap_mangen::roff::{Inline, Roff, bold, roman};
 
@@ -11,11 +11,11 @@ enum Line<'a> {
     Blank,
     Comment(&'a str),
     Section(&'a str),
-    /// A key with its default.
+    /// A key with its default value.
     Key(&'a str),
-    /// A key that is off, with an example.
+    /// A key that is off by default, with an example value.
     Off(&'a str),
-    /// A further line of a value.
+    /// A continuation line of a value.
     More,
 }
 
@@ -41,14 +41,14 @@ fn line(text: &str) -> Line<'_> {
 pub(crate) enum Block {
     Section(&'static str),
     Text(Vec<&'static str>),
-    /// Keys that share one comment, each with whether it is off.
+    /// Keys that share one comment. The flag is true for a key that is off by default.
     Keys {
         keys: Vec<(&'static str, bool)>,
         comment: Vec<&'static str>,
     },
 }
 
-/// Returns the whole example in parts.
+/// Splits the complete example into parts.
 pub(crate) fn blocks() -> Vec<Block> {
     let mut blocks = Vec::new();
     let mut comment: Vec<&str> = Vec::new();
@@ -56,7 +56,7 @@ pub(crate) fn blocks() -> Vec<Block> {
     let mut is_off = false;
     for text in EXAMPLE.lines().chain([""]) {
         let found = line(text);
-        // A comment before a key does not explain the keys after it that are off.
+        // The comment before a key does not apply to later keys that are off by default.
         let continues = match found {
             Line::Key(_) => !is_off,
             Line::Off(_) => is_off,
@@ -85,7 +85,7 @@ pub(crate) fn blocks() -> Vec<Block> {
     blocks
 }
 
-/// Adds the whole example: comments as text, keys as the terms of a list.
+/// Adds the complete example: comments as text, keys as the terms of a list.
 pub(super) fn sections(roff: &mut Roff) {
     roff.control("SH", ["DESCRIPTION"]);
     let mut has_keys = false;
@@ -125,7 +125,7 @@ fn paragraph(roff: &mut Roff, comment: &[&str]) {
     }
 }
 
-/// Adds a comment. Its lines are filled, except before a value that it explains.
+/// Adds a comment as filled text, except before a value that the comment explains.
 fn lines(roff: &mut Roff, comment: &[&str]) {
     for text in comment {
         if text.starts_with(['"', '{', '[']) {

@@ -1,5 +1,5 @@
-//! Manual pages: one for each command, from its help and the tables in [`pages`], and
-//! `orrery.toml(5)`, from `config.example.toml`.
+//! Generates the manual pages: one page for each command, from its help and the tables in
+//! [`pages`], and `orrery.toml(5)`, from `config.example.toml`.
 
 mod configuration;
 mod pages;
@@ -61,14 +61,14 @@ fn words_of(command: &Command) -> &str {
     line.strip_prefix("orrery").unwrap_or_default().trim()
 }
 
-/// The date of the commit that this binary was built from; empty if it is unknown.
+/// Returns the date of the commit from which this binary was built; empty if unknown.
 fn date() -> &'static str {
     let is_date = |word: &&str| word.len() == 10 && word.as_bytes().get(4) == Some(&b'-');
     LONG_VERSION.split([' ', ',', '(', ')']).find(is_date).unwrap_or_default()
 }
 
-/// Returns the title of a page. Clap's and roff's own titles drop an empty date, and then show the
-/// version in its place.
+/// Returns the title line of a page. The title functions of clap and roff leave out an empty date,
+/// so the version would appear in its place.
 fn title(name: &str, section: &str) -> String {
     let (name, date, version) = (name.to_uppercase(), date(), env!("CARGO_PKG_VERSION"));
     format!(".TH \"{name}\" \"{section}\" \"{date}\" \"orrery {version}\" \"Orrery manual\"\n")
@@ -104,7 +104,7 @@ fn is_root(command: &Command) -> bool {
     words_of(command).is_empty()
 }
 
-/// Adds the subcommands; those of `orrery` in the groups of its help.
+/// Adds the subcommands. The subcommands of `orrery` are grouped as in its help.
 fn commands(roff: &mut Roff, command: &Command) {
     if visible(command).next().is_none() {
         return;
@@ -169,7 +169,7 @@ fn examples(roff: &mut Roff, command: &Command) {
         return;
     }
     roff.control("SH", ["EXAMPLES"]);
-    // The page of `orrery` shows a way through the first day, not every example.
+    // The page of `orrery` shows only the examples for the first day of use.
     let most = if is_root(command) { pages::FIRST_DAY } else { usize::MAX };
     for (text, line) in of_command.take(most) {
         roff.control("PP", []);

@@ -1,16 +1,16 @@
-//! What the manual pages say beyond the help of the commands.
+//! The contents of the manual pages that are not in the help of the commands.
 
 /// A file or an environment variable.
 pub(crate) struct Term {
     pub path: &'static str,
     pub text: &'static str,
-    /// The commands that use it; empty for all.
+    /// The commands that use the file or variable; empty for all commands.
     pub commands: &'static [&'static str],
 }
 
 impl Term {
-    /// Returns whether the page of the command with these words lists it. The page of `orrery`
-    /// lists everything.
+    /// Returns whether the page of the command with these words lists this term. The page of
+    /// `orrery` lists all terms.
     pub(super) fn is_of(&self, words: &str) -> bool {
         let first = words.split(' ').next().unwrap_or_default();
         words.is_empty() || self.commands.is_empty() || self.commands.contains(&first)
@@ -69,11 +69,11 @@ pub(crate) const ENVIRONMENT: [Term; 5] = [
 
 pub(crate) const EXIT_STATUS: [(&str, &str); 3] = [
     ("0", "Success."),
-    ("1", "Failure. Standard error says why."),
+    ("1", "Failure. Standard error contains the reason."),
     ("2", "The command line is invalid."),
 ];
 
-/// What the exit status 1 means for commands that examine something.
+/// The meaning of exit status 1 for commands that check or test something.
 pub(crate) const FAILURES: [(&str, &str); 9] = [
     ("check", "A problem would prevent a start, or the check failed."),
     ("doctor", "At least one problem was found (with --quiet: an error), or the diagnosis failed."),
@@ -86,10 +86,10 @@ pub(crate) const FAILURES: [(&str, &str); 9] = [
     ("endpoint test", "The test event was not delivered."),
 ];
 
-/// Number of examples, from the first one on, that the page of `orrery` shows.
+/// Number of examples that the page of `orrery` shows, from the start of the list.
 pub(super) const FIRST_DAY: usize = 6;
 
-/// Examples: what they do, and the command. Every top-level command has one.
+/// The examples: a description and the command line. Every top-level command has an example.
 pub(crate) const EXAMPLES: &[(&str, &str)] = &[
     ("Run the service with its data in the current folder", "orrery serve"),
     (
@@ -105,7 +105,7 @@ pub(crate) const EXAMPLES: &[(&str, &str)] = &[
     ("Back up everything while the service runs", "orrery backup orrery.backup"),
     ("Serve every network of this machine", "orrery serve --listen 0.0.0.0 --port 9000"),
     ("Serve all hosts on one port", "orrery serve --one-port 0.0.0.0:8443"),
-    ("Write a configuration that states what holds now", "orrery config init"),
+    ("Write the current settings to a configuration file", "orrery config init"),
     ("Show each setting and where it comes from", "orrery config show"),
     ("Change one setting", "orrery config set limits.sync_wait 90s"),
     ("Print the JSON Schema of manifests, for an editor", "orrery schema manifest"),

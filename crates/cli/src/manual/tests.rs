@@ -1,4 +1,4 @@
-//! Every page has its sections, every example is a valid command.
+//! Tests that every page has its sections, and that every example is a valid command.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

@@ -1,5 +1,5 @@
-//! The page of the commands: for each its usage, arguments and examples, from clap and from the
-//! examples of the manual pages.
+//! The page about the commands: the usage, arguments and examples of each command, from clap and
+//! from the manual pages.
 
 use clap::{Arg, Command, CommandFactory as _};
 
@@ -13,7 +13,7 @@ pub(super) fn page() -> String {
     root.build();
     let mut page = Page::new("Command reference", "the grammar of the command line");
     page.text(
-        "`orrery COMMAND --help` prints the same, and `orrery man FOLDER` writes it as manual \
+        "`orrery COMMAND --help` prints the same text, and `orrery man FOLDER` writes it as manual \
          pages. Without `--config FILE`, a command uses the service in the current folder, or else \
          the installed service (`/etc/orrery/config.toml`), and prints which one it uses. Only \
          `serve` creates a new store. All commands accept `--config`, and commands that print a \
@@ -69,13 +69,13 @@ fn show(page: &mut Page, command: &Command, level: usize) {
     }
 }
 
-/// Returns whether a line calls the command with these words.
+/// Returns whether a line runs the command with these words.
 fn is_of(line: &str, words: &str) -> bool {
     let mut rest = line.split(' ').filter(|word| !matches!(*word, "--config" | "config.toml"));
     words.split(' ').all(|word| rest.next() == Some(word))
 }
 
-/// Returns the words of a command line up to the command.
+/// Returns the words of a command, such as `orrery key create`.
 fn words(command: &Command) -> &str {
     command.get_bin_name().unwrap_or_else(|| command.get_name())
 }
@@ -88,7 +88,8 @@ fn about(command: &Command) -> String {
     command.get_about().map(|text| prose(&text.to_string())).unwrap_or_default()
 }
 
-/// Returns the rows of a command's arguments; of options of all commands, or of its own.
+/// Returns the table rows for a command's arguments: either its global options, or its own
+/// arguments.
 fn arguments(command: &Command, is_global: bool) -> Vec<[String; 2]> {
     let shown = command.get_arguments().filter(|one| {
         !one.is_hide_set()
@@ -97,7 +98,7 @@ fn arguments(command: &Command, is_global: bool) -> Vec<[String; 2]> {
     shown.map(|one| [format!("`{}`", name_of(one)), meaning(one)]).collect()
 }
 
-/// Returns the argument as it is written: `--name <NAME>`.
+/// Returns the argument as users write it: `--name <NAME>`.
 fn name_of(argument: &Arg) -> String {
     let values = argument.get_action().takes_values();
     let names = argument.get_value_names().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The page of the errors: HTTP statuses, and the classes of failed work.
+//! The page about errors: HTTP statuses, and the error classes of failed executions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,8 +14,8 @@ const HOSTS: [Role; 5] = [Role::Base, Role::Workflows, Role::Flows, Role::Agent,
 pub(super) fn page() -> String {
     let mut page = Page::new("Error reference", "the OpenAPI documents and the error classes");
     page.text(
-        "A failed request has an HTTP status and a body with a sentence for people: see [Every \
-         response](../api.md#every-response). A failed execution has a class, which decides about \
+        "A failed request has an HTTP status and a body with an error message: see [Every \
+         response](../api.md#every-response). A failed execution has an error class, which determines \
          retries and fallbacks.",
     );
     page.heading(2, "HTTP statuses");
@@ -37,7 +37,7 @@ pub(super) fn page() -> String {
     let rows = ErrorClass::ALL.map(|class| {
         let of_class =
             (300..600).filter(|status| ErrorClass::of_http_status(*status) == Some(class));
-        // Every status without a class of its own.
+        // This class covers every status that has no class of its own.
         let from = if class == ErrorClass::ProviderError {
             "any other than 2xx".to_owned()
         } else {
@@ -49,7 +49,7 @@ pub(super) fn page() -> String {
     page.finish()
 }
 
-/// Returns the descriptions of each status that is an error.
+/// Returns the descriptions of each error status.
 fn statuses() -> BTreeMap<String, BTreeSet<String>> {
     let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for document in HOSTS.map(|role| openapi_of(role, "")) {
@@ -73,9 +73,9 @@ const fn meaning(class: ErrorClass) -> &'static str {
         }
         ErrorClass::ExecutionTimeout => "The attempt did not end within its time limit.",
         ErrorClass::InvalidUserInput => {
-            "The input does not fit the model; another attempt fails too."
+            "The model does not accept the input; retries would fail too."
         }
-        ErrorClass::InvalidModelConfig => "The manifest or the setup of the model is wrong.",
+        ErrorClass::InvalidModelConfig => "The manifest or the setup of the model is invalid.",
         ErrorClass::ProviderAuth => "The provider rejected the credentials of the model.",
         ErrorClass::ProviderError => "The provider failed, or its response cannot be used.",
         ErrorClass::ProviderRateLimit => "The provider limits the rate of requests.",

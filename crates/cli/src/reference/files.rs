@@ -1,4 +1,4 @@
-//! The pages of the files of an operator: the configuration and the manifests of models.
+//! The pages about the operator's files: the configuration and the model manifests.
 
 use serde_json::Value;
 
@@ -11,7 +11,7 @@ pub(super) fn configuration() -> String {
     let mut page = Page::new("Configuration reference", "config.example.toml and its schema");
     page.text(
         "The file is TOML; [Your first setting](../install.md#your-first-setting) says where it is. \
-         A key that is not set has its default. `orrery config show` prints what holds, `orrery \
+         A key that is not set has its default. `orrery config show` prints the effective settings, `orrery \
          check` reports mistakes, and `orrery schema config` prints the JSON Schema for editors. \
          `orrery serve --set KEY=VALUE` sets one key.",
     );
@@ -37,8 +37,8 @@ pub(super) fn configuration() -> String {
 
 const KEY_HEAD: [&str; 4] = ["key", "type", "default", "meaning"];
 
-/// Returns the row of keys that one comment explains. `keys` are lines of the example and whether
-/// they are off.
+/// Returns the table row for keys that share one comment. `keys` contains lines of the example,
+/// each with whether the key is off by default.
 fn key_row(schema: &Value, section: &str, keys: &[(&str, bool)], comment: &str) -> [String; 4] {
     let mut cells = [const { Vec::new() }; 3];
     for (line, is_off) in keys {
@@ -47,7 +47,7 @@ fn key_row(schema: &Value, section: &str, keys: &[(&str, bool)], comment: &str) 
         let found = path.split('.').try_fold(schema, |place, part| place["properties"].get(part));
         cells[0].push(format!("`{name}`"));
         cells[1].push(found.map(types::of).unwrap_or_default());
-        // The example of a key that is off, or the default; a comment may follow it.
+        // The default or, for a key that is off, the example value. A comment may follow the value.
         let value = rest.split("  #").next().unwrap_or_default().trim();
         let value = if value.ends_with(['[', '{']) { "see the example" } else { value };
         cells[2].push(if *is_off {
@@ -87,7 +87,7 @@ pub(super) fn manifest() -> String {
 
 const FIELD_HEAD: [&str; 3] = ["key", "type", "meaning"];
 
-/// Returns the rows of the keys of a table, except some.
+/// Returns the rows for the keys of a TOML table, except the keys in `except`.
 fn rows(schema: &Value, except: &[&str]) -> Vec<[String; 3]> {
     let fields = types::fields(schema).into_iter();
     let fields = fields.filter(|field| !except.contains(&field.path.as_str()));

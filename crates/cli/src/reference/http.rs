@@ -1,5 +1,5 @@
-//! The page of a host: its operations by tag, and the types of their bodies, from its OpenAPI
-//! document.
+//! The page about a host, generated from its OpenAPI document: its operations by tag, and the types
+//! of their bodies.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,8 @@ use serde_json::{Map, Value};
 use super::page::{Page, escape, outside_code};
 use super::types::{self, Field};
 
-/// Where the pages of the contract are, in the addresses of the document and in links of a page.
+/// In a link to a page of the specification, the part between the repository's URL and the page's
+/// path in `docs/`.
 const CONTRACT: &str = "/blob/main/docs/";
 
 pub(super) fn page(role: Role) -> String {
@@ -67,7 +68,7 @@ fn operations(paths: &Value) -> impl Iterator<Item = (&str, &str, &Value)> {
     })
 }
 
-/// Returns the error responses that more than half of the operations have with the same meaning.
+/// Returns the error responses that more than half of the operations share, with the same meaning.
 fn general(document: &Value) -> BTreeMap<String, String> {
     let mut counts: BTreeMap<(String, String), usize> = BTreeMap::new();
     let mut all = 0;
@@ -129,7 +130,7 @@ fn content(body: &Value) -> Option<(&str, &Value)> {
     Some((media, content.get("schema").unwrap_or(&Value::Null)))
 }
 
-/// Returns what a request must present, as the end of a line.
+/// Returns the credentials that a request needs, as the end of a line.
 fn access(operation: &Value) -> String {
     let Some(schemes) = operation["security"].as_array() else { return String::new() };
     let names: Vec<&str> = schemes
@@ -176,7 +177,7 @@ fn with_required(words: String, is_required: bool) -> String {
     if is_required { format!("{words}; required") } else { words }
 }
 
-/// Returns the text of a document, in which `<` is not HTML.
+/// Returns a text of the document with `<` escaped, so that it is not HTML.
 fn prose(text: &str) -> String {
     outside_code(text, &escape)
 }

@@ -1,4 +1,4 @@
-//! The page of the metrics, from their descriptions in `telemetry`.
+//! The page about the metrics, generated from their descriptions in `telemetry`.
 
 use std::sync::Mutex;
 
@@ -10,7 +10,7 @@ use orrery_telemetry as telemetry;
 
 use super::page::Page;
 
-/// Collects descriptions: name, type, unit, meaning.
+/// Collects metric descriptions: name, type, unit, meaning.
 #[derive(Default)]
 struct Descriptions(Mutex<Vec<[String; 4]>>);
 
@@ -43,7 +43,8 @@ impl Recorder for Descriptions {
     }
 }
 
-/// Returns the metrics of the process, which are not described but rendered.
+/// Returns the process metrics. They have no descriptions in `telemetry`, so they are parsed from
+/// rendered metrics.
 fn of_process() -> Vec<[String; 4]> {
     let text = telemetry::process_metrics();
     let help = text.lines().filter_map(|line| line.strip_prefix("# HELP ")?.split_once(' '));

@@ -1,5 +1,5 @@
-//! The pages of `docs/reference/`, generated from the code: a test compares them with the files.
-//! After a change, `INSTA_UPDATE=always cargo test -p orrery-cli reference` rewrites them.
+//! Generates the pages of `docs/reference/` from the code. A test compares them with the files.
+//! After a change, `INSTA_UPDATE=always cargo test -p orrery-cli reference` updates the files.
 
 mod commands;
 mod errors;

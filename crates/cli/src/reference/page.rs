@@ -1,6 +1,6 @@
-//! A page in Markdown: wrapped paragraphs, and tables with escaped cells.
+//! A Markdown page with wrapped paragraphs, and tables with escaped cells.
 
-/// The longest line of a paragraph, in characters.
+/// Maximum line length of a paragraph, in characters.
 const WIDTH: usize = 118;
 
 pub(super) struct Page(String);
@@ -23,7 +23,7 @@ impl Page {
         self.0.push_str(&format!("{} {}\n", "#".repeat(level), outside_code(text, &escape)));
     }
 
-    /// Adds a text; its empty lines separate paragraphs.
+    /// Adds text. Empty lines separate paragraphs.
     pub(super) fn text(&mut self, text: &str) {
         for paragraph in text.split("\n\n").filter(|text| !text.trim().is_empty()) {
             self.0.push('\n');
@@ -49,7 +49,7 @@ impl Page {
         }
     }
 
-    /// Adds a table, if it has rows. A column without any content is left out.
+    /// Adds a table, if it has rows. Empty columns are left out.
     pub(super) fn table<const N: usize>(&mut self, head: [&str; N], rows: &[[String; N]]) {
         if rows.is_empty() {
             return;
@@ -73,13 +73,13 @@ impl Page {
     }
 }
 
-/// Returns a text as the cell of a table.
+/// Returns text as a table cell.
 fn cell(text: &str) -> String {
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     text.replace('|', "\\|")
 }
 
-/// Escapes what Markdown would read as HTML.
+/// Escapes characters that Markdown would interpret as HTML.
 pub(super) fn escape(text: &str) -> String {
     text.replace('<', "&lt;")
 }

@@ -1,4 +1,4 @@
-//! JSON Schemas in words, for the cells of tables.
+//! Describes JSON Schemas in words, for table cells.
 
 use serde_json::Value;
 
@@ -68,7 +68,7 @@ fn limits(schema: &Value) -> Vec<String> {
         ("minProperties", "maxProperties", " fields"),
         ("minimum", "maximum", ""),
     ] {
-        // A limit of the integer's width says nothing about the meaning.
+        // Bounds that follow from the integer's width are left out.
         let number = |key: &str| schema[key].as_f64().filter(|value| value.abs() < 4e18);
         let low = number(low).filter(|low| *low != 0.0 || unit.is_empty());
         limits.extend(match (low, number(high)) {
@@ -95,7 +95,7 @@ fn limits(schema: &Value) -> Vec<String> {
     limits
 }
 
-/// Returns the name of the type that a schema refers to.
+/// Returns the name of the type that a schema references.
 pub(super) fn reference(schema: &Value) -> Option<&str> {
     schema["$ref"].as_str()?.strip_prefix(REFERENCE)
 }
@@ -103,7 +103,7 @@ pub(super) fn reference(schema: &Value) -> Option<&str> {
 /// A field of an object.
 #[derive(Debug)]
 pub(super) struct Field<'a> {
-    /// `a.b` for a field of a field, `a[].b` for one of its items.
+    /// `a.b` for the field `b` of the object `a`, `a[].b` if `a` is an array of objects.
     pub path: String,
     pub is_required: bool,
     pub schema: &'a Value,
@@ -115,7 +115,7 @@ impl Field<'_> {
     }
 }
 
-/// Returns the fields of an object, with those of the objects that it contains.
+/// Returns the fields of an object, including the fields of nested objects.
 pub(super) fn fields(schema: &Value) -> Vec<Field<'_>> {
     let mut found = Vec::new();
     collect(schema, "", &mut found);

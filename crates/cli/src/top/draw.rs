@@ -1,5 +1,5 @@
-//! Draws a state on a terminal of any size, the most important parts first. Equal states and sizes
-//! give equal output.
+//! Draws the state on a terminal of any size; a small terminal shows only the most important parts.
+//! The output depends only on the state and the size.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -24,7 +24,7 @@ const WIDTH_OF_TILES: u16 = 66;
 const HEIGHT_OF_MUCH: u16 = 34;
 /// Minimum width at which webhooks have a curve.
 const WIDTH_OF_MUCH: u16 = 110;
-/// Number of rows of a tall tile, and the maximum number of rows by which a tile grows.
+/// Number of rows of a tall tile, and the maximum number of extra rows of a tile.
 const HIGH_TILES: u16 = 9;
 const GROWTH_MAX: u16 = 8;
 /// Maximum number of warnings shown at once.
@@ -144,7 +144,7 @@ fn sentence(text: &str) -> String {
 fn footer(state: &State, theme: Theme) -> Sides {
     let mut left = vec![Span::raw(" ")];
     let sort = format!("sort: {}", state.order.as_str());
-    let pause = if state.is_paused { "go on" } else { "pause" };
+    let pause = if state.is_paused { "resume" } else { "pause" };
     for (key, does) in [("q", "quit"), ("↑↓", "scroll"), ("s", &sort), ("p", pause), ("?", "help")]
     {
         left.push(Span::styled(key.to_owned(), theme.strong()));
@@ -166,7 +166,7 @@ fn waiting(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme) {
         Contact::Away { .. } => {
             "Waiting for the service. `orrery serve` or `systemctl start orrery` starts it."
         }
-        Contact::Asking | Contact::Answers => "Asking the service.",
+        Contact::Asking | Contact::Answers => "Querying the service.",
     };
     let [_, middle, _] =
         Layout::vertical([Constraint::Fill(1), Constraint::Length(1), Constraint::Fill(1)])
@@ -221,15 +221,15 @@ fn draw_body(
     }
 }
 
-/// Returns the number of rows by which the curves grow if the lanes leave room: half of the
-/// remaining rows, within bounds.
+/// Returns the number of extra rows for the curves: half of the rows that the lanes do not need,
+/// within bounds.
 fn growth(height: u16, lanes: usize) -> u16 {
     let lanes = u16::try_from(lanes).unwrap_or(u16::MAX);
     let taken = (HIGH_TILES + 6).saturating_add(lanes);
     (height.saturating_sub(taken) / 2).min(GROWTH_MAX)
 }
 
-/// The contents of a tile: its name, its rate, the text beside the rate, and lines of values.
+/// The contents of a tile: its name, its rate, the text next to the rate, and lines of values.
 struct Tile {
     name: &'static str,
     rate: f64,
@@ -334,7 +334,7 @@ fn webhooks_tile(figures: &Figures, theme: Theme) -> Tile {
     }
 }
 
-/// Returns the waiting time of the oldest due delivery, if it is at least one second.
+/// Returns how long the oldest due delivery has waited, if it is at least one second.
 fn lag(seconds: f64, theme: Theme) -> Option<(&'static str, String, Style)> {
     (seconds >= 1.0).then(|| ("lag", time(seconds), theme.warning()))
 }
@@ -485,9 +485,9 @@ fn draw_gauges(frame: &mut Frame<'_>, area: Rect, figures: &Figures, theme: Them
 
 fn help(frame: &mut Frame<'_>, area: Rect, theme: Theme) {
     let about = [
-        "Rates are of the last 5 seconds, times of the last minute.",
-        "A lane is a model or a workflow; its times include the wait",
-        "for its turn. `failed` counts executions that failed, a second.",
+        "Rates cover the last 5 seconds, times the last minute.",
+        "A lane is a model or a workflow. Its times include the time",
+        "in the queue. `failed` counts failed executions per second.",
     ];
     let width = 66.min(area.width);
     let height = u16::try_from(HELP.len() + about.len() + 2).unwrap_or(0).min(area.height);

@@ -40,7 +40,7 @@ fn lanes(done: u64) -> Vec<Lane> {
     ]
 }
 
-/// Returns the activity of a service after this many seconds; its counters grow with the time.
+/// Returns the activity of a service after this many seconds. Its counters grow over time.
 fn activity(second: u32) -> Activity {
     let done = u64::from(second) * 100;
     let host = |host: &str, share| Host {
@@ -146,7 +146,7 @@ fn picture_of_unreachable_service() {
     assert!(shown.contains(said), "{shown}");
     assert!(shown.contains("text-template"), "the last known state is shown: {shown}");
     let mut never = State::new("/var/lib/orrery".to_owned());
-    assert!(picture(&mut never, 80, 24).contains("Asking the service."));
+    assert!(picture(&mut never, 80, 24).contains("Querying the service."));
     never.take(1.0, Err("no service answers in /var/lib/orrery".to_owned()));
     assert!(picture(&mut never, 80, 24).contains("Waiting for the service."));
 }

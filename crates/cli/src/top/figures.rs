@@ -1,5 +1,6 @@
 //! Converts counters to rates over the last seconds, quantiles over the last minute, and curves.
-//! The module reads neither clock nor service: samples and their times are passed in.
+//! The module accesses neither the clock nor the service: the caller passes in samples and their
+//! times.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -41,9 +42,9 @@ pub(super) struct Curves {
     pub(super) executions: Curve,
     pub(super) commits: Curve,
     pub(super) deliveries: Curve,
-    /// The curves by host name.
+    /// The curves, indexed by host name.
     pub(super) hosts: HashMap<String, Curve>,
-    /// The curves by lane kind and name.
+    /// The curves, indexed by the kind and the name of the lane.
     pub(super) lanes: HashMap<(String, String), Curve>,
 }
 
@@ -146,7 +147,7 @@ pub(super) struct LaneFigures {
     pub(super) p99: Option<f64>,
 }
 
-/// Returns the growth of a counter per second.
+/// Returns the rate at which a counter grows, per second.
 fn rate(now: u64, before: u64, seconds: f64) -> f64 {
     if seconds > 0.0 { now.saturating_sub(before) as f64 / seconds } else { 0.0 }
 }
@@ -228,7 +229,7 @@ impl Curves {
         let mut lanes = std::mem::take(&mut self.lanes);
         for own in &now.lanes {
             let name = (own.kind.clone(), own.name.clone());
-            // The initial count of a newly listed lane is unknown, so its first rate is 0.
+            // The previous count of a newly listed lane is unknown, so its first rate is 0.
             let earlier = lane(before, &own.kind, &own.name).unwrap_or(own).times.count();
             let mut curve = lanes.remove(&name).unwrap_or_default();
             add(&mut curve, rate(own.times.count(), earlier, seconds));

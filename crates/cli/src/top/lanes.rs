@@ -1,4 +1,4 @@
-//! Draws the table of lanes and, if there is room, the table of hosts beside it.
+//! Draws the table of lanes and, if there is room, the table of hosts next to it.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -15,15 +15,15 @@ use crate::output::plain;
 
 /// Width of the table of hosts.
 pub(super) const HOSTS_WIDTH: u16 = 52;
-/// Minimum width of a name, and the table width from which `NAME_MIN_WIDE` applies.
+/// Minimum width of a name, and the minimum table width at which `NAME_MIN_WIDE` applies.
 const NAME_MIN: usize = 14;
 const WIDE: usize = 100;
 const NAME_MIN_WIDE: usize = 26;
 const NAME_MAX: usize = 48;
 const GAP: usize = 1;
 
-/// A column of the lanes: its heading and its width. The first column that does not fit is dropped
-/// together with all columns after it.
+/// A column of the lanes: its heading and its width. If a column does not fit, it is dropped
+/// together with all less important columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Column {
     Running,
@@ -88,7 +88,7 @@ impl Column {
     }
 }
 
-/// Returns the columns that fit beside a name.
+/// Returns the columns that fit next to the name.
 fn columns(width: usize) -> Vec<Column> {
     let name = if width < WIDE { NAME_MIN } else { NAME_MIN_WIDE };
     let mut left = width.saturating_sub(name + 2);

@@ -1,6 +1,6 @@
 //! `orrery top`: live activity of the running service. It polls the control socket once per second
-//! with a timeout, holds the last minute in memory, and draws it. The command is read-only, and
-//! retries until an unreachable service responds again.
+//! with a timeout, holds the last minute in memory, and draws it. The command is read-only. If the
+//! service becomes unreachable, the command retries until the service responds again.
 
 mod draw;
 mod figures;
@@ -61,7 +61,7 @@ pub(super) async fn run(asked: Top, config: &Config) -> anyhow::Result<()> {
     anyhow::ensure!(
         output::on_a_terminal(),
         "standard output is not a terminal: `orrery top --once` prints one table, \
-         `orrery top --once --json` its figures"
+         `orrery top --once --json` prints the figures as JSON"
     );
     // Errors other than a stopped service are reported before the command takes over the terminal.
     if let Err(error) = look(config).await
@@ -89,7 +89,7 @@ async fn live(every: Duration, config: &Config) -> anyhow::Result<()> {
     let place = config.data_dir.display().to_string();
     let theme = Theme { has_colour: output::in_colour(&std::io::stdout()) };
     let mut state = State::new(place);
-    let mut signals = Signals::new().context("signals cannot be awaited")?;
+    let mut signals = Signals::new().context("signals cannot be caught")?;
     let opened =
         Screen::open().context("the terminal cannot be used; `orrery top --once` needs none");
     let (mut screen, mut events) = opened?;
@@ -109,7 +109,7 @@ async fn live(every: Duration, config: &Config) -> anyhow::Result<()> {
             biased;
             () = signals.next() => return Ok(()),
             event = events.recv() => match event {
-                // The terminal can no longer be read, because it was closed.
+                // The key reader has ended, because the terminal was closed.
                 None => return Ok(()),
                 Some(Event::Key(key)) if state.press(key) == Act::Quit => return Ok(()),
                 Some(_drawn_again) => {}

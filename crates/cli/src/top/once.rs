@@ -43,7 +43,7 @@ pub(super) async fn run(every: Duration, output: &Output, config: &Config) -> an
     output::raw(table.as_bytes())
 }
 
-/// Returns the rows about the service as a whole.
+/// Returns the rows about the service, its work, its resources and its warnings.
 fn whole(figures: &Figures) -> Vec<Vec<String>> {
     let service = format!("{}, pid {}, up {}", figures.version, figures.pid, span(figures.uptime));
     let mut lines = vec![("service", service)];
@@ -102,7 +102,7 @@ fn work(figures: &Figures) -> [(&'static str, String); 4] {
 fn means(figures: &Figures) -> [(&'static str, String); 3] {
     let Figures { commits, disk, process, machine, .. } = figures;
     let disk = format!(
-        "{} of {} free; store {}, of it log {}",
+        "{} of {} free; store {}, including log {}",
         bytes(disk.free),
         bytes(disk.total),
         bytes(commits.store_bytes),

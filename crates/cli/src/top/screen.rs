@@ -1,5 +1,5 @@
-//! Takes over the terminal, and restores it when the command ends, also after an error, a panic or
-//! a signal. Only SIGKILL prevents this; the command `reset` then repairs the terminal.
+//! Takes over the terminal, and restores it when the command ends, even after an error, a panic or
+//! a signal. After SIGKILL, the terminal is not restored, and the command `reset` repairs it.
 
 use std::io::{self, Stdout, stdout};
 use std::mem::ManuallyDrop;
@@ -27,7 +27,7 @@ pub(super) struct Screen {
     /// Never dropped: on drop, ratatui reports failed writes to a closed terminal on standard
     /// error, and panics if standard error is closed too.
     pub(super) terminal: ManuallyDrop<Terminal<CrosstermBackend<Stdout>>>,
-    /// Notifies the key reader that it should end.
+    /// Tells the key reader to end.
     has_left: Arc<AtomicBool>,
 }
 
@@ -53,7 +53,7 @@ impl Screen {
         };
         execute!(stdout(), EnterAlternateScreen, Clear(ClearType::All), Hide)?;
         let (sender, events) = mpsc::channel(EVENTS_MAX);
-        // This task ends by itself soon after the screen is dropped.
+        // The task ends soon after the screen is dropped.
         drop(tokio::task::spawn_blocking(move || read_keys(&sender, &has_left)));
         Ok((screen, events))
     }

@@ -1,5 +1,5 @@
-//! The display state, and the effect of each key on it. Samples, keys and times are passed in;
-//! `draw` renders the state.
+//! The display state, and the effect of each key on it. The caller passes in samples, keys and
+//! times, and `draw` renders the state.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 

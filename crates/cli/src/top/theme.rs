@@ -1,5 +1,5 @@
 //! Colors and bars. The screen uses only the terminal's sixteen colors, so that the terminal's
-//! theme determines their look. Without colors, font weight and words carry the same meaning.
+//! theme determines their look. Without colors, font weight and words express the same information.
 
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Span;
@@ -8,7 +8,7 @@ use super::figures::Curve;
 
 /// Bars of increasing height, in eighths.
 const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// Levels above which a gauge shows a warning, and above which it shows an alarm.
+/// The levels above which a gauge shows a warning or an alarm.
 const GAUGE_WARNS: f64 = 0.75;
 const GAUGE_ALARMS: f64 = 0.9;
 

@@ -1,5 +1,5 @@
 //! `orrery service`: installs this binary as a systemd service, uninstalls it, and shows its
-//! status. It never changes a service that a package manager has installed.
+//! status. The command never changes a service that a package manager has installed.
 //!
 //! Data and configuration are removed only with `--purge`, after confirmation.
 
@@ -116,8 +116,8 @@ fn install(dry_run: bool) -> anyhow::Result<()> {
             output::note(&format!("  {name:<10} {}", host.public_url));
         }
         output::note(
-            "\nThe service runs. `orrery key create --name NAME` creates a key, `orrery owner link` the \
-             link that sets up the dashboard, `orrery service status` shows its status.",
+            "\nThe service runs. `orrery key create --name NAME` creates a key; `orrery owner link` creates the \
+             link that sets up the dashboard; `orrery service status` shows the status of the service.",
         );
     }
     Ok(())
@@ -191,7 +191,7 @@ fn confirm(data: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Performs the steps that are not done yet, or only prints them.
+/// Performs the steps that are not done yet. In a dry run, only prints them.
 fn perform(steps: &[Step], dry_run: bool) -> anyhow::Result<()> {
     if !dry_run {
         ensure!(geteuid().is_root(), "this changes the system: use sudo");
@@ -250,7 +250,7 @@ struct Status {
     ready: Option<bool>,
 }
 
-/// Returns what `systemctl show` has printed about the installed service.
+/// Returns the output of `systemctl show` about the installed service.
 fn properties(asked: &std::process::Output) -> anyhow::Result<String> {
     if !asked.status.success() {
         let reason = String::from_utf8_lossy(&asked.stderr);

@@ -1,6 +1,6 @@
 //! The steps of an installation. Each step describes itself, and is skipped if it is already done.
 //!
-//! Files are replaced atomically, so an interrupted step leaves the old file in place.
+//! Files are replaced atomically, so that an interrupted step leaves the old file intact.
 
 use std::fmt;
 use std::fs::{self, Permissions};
@@ -36,7 +36,7 @@ pub(super) struct File {
     pub content: String,
     /// Whether an existing file is left unchanged.
     pub is_kept: bool,
-    /// Whether the file belongs to the service's group.
+    /// Whether the file's group is that of the service.
     pub is_of_group: bool,
 }
 

@@ -109,7 +109,7 @@ const WORKFLOWS: Kind = Kind {
     ],
 };
 
-/// How long one request waits for the end of an execution, in seconds.
+/// Maximum time that one request waits for an execution to end, in seconds.
 const WAIT_SECONDS: u32 = 30;
 
 pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<ExitCode> {
@@ -165,7 +165,7 @@ async fn show(admin: &Admin, workflow: &str) -> anyhow::Result<()> {
     output::json(&found)
 }
 
-/// Waits for the end of an execution, and prints its output or, with `--json`, all of it.
+/// Waits until an execution ends. Prints its output or, with `--json`, the complete execution.
 async fn ended(admin: &Admin, id: &str, shape: Shape) -> anyhow::Result<ExitCode> {
     output::note(&format!("Execution {id} has started; Ctrl+C stops waiting, not the execution."));
     let path = format!("{API}/executions/{id}?timeout={WAIT_SECONDS}");

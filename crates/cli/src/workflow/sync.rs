@@ -1,8 +1,8 @@
 //! `orrery workflow push`, `pull` and `diff`: workflows as files in a folder, one file each, for
 //! version control.
 //!
-//! It compares the fields of each file with the workflow and its latest version on the service, and
-//! prints the plan before it sends any change.
+//! The fields of each file are compared with the workflow and its latest version on the service,
+//! and the plan is printed before any change is sent.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -96,8 +96,8 @@ pub(crate) fn plan(wanted: &[Wanted], existing: &[Existing]) -> anyhow::Result<V
     let mut steps = Vec::new();
     for one in wanted {
         let by_slug = existing.iter().find(|other| other.slug == one.slug);
-        // The service derives the slug from the name, so the file of a new workflow may have a name
-        // that differs from the slug.
+        // The service derives a workflow's slug from its name, so a file for a new workflow may
+        // have a file name that differs from the slug.
         let by_name = || {
             let named = |other: &&Existing| {
                 other.fields.get("name") == one.fields.get("name")
@@ -146,7 +146,7 @@ fn difference(wanted: &Wanted, existing: &Existing) -> anyhow::Result<Option<Ste
     }))
 }
 
-/// Returns `v` and the number after the highest existing version number.
+/// Returns the next version id: `v` and the highest existing version number plus one.
 fn next_version(versions: &[String]) -> String {
     let numbers = versions.iter().filter_map(|id| id.strip_prefix('v')?.parse::<u64>().ok());
     format!("v{}", numbers.max().unwrap_or(0).saturating_add(1))
@@ -512,8 +512,8 @@ mod tests {
         let other = json!({"name": "three", "description": "d", "definition": steps});
         let planned = plan(&[wanted("three", other)], &there).unwrap();
         assert_eq!(planned[0].line(), "create workflow three");
-        // A file whose name is not a slug matches the workflow with the same `name`, unless another
-        // file has the slug of that workflow.
+        // If the file name is not a slug, the file matches the workflow with the same `name`,
+        // unless another file has the slug of that workflow.
         assert_eq!(plan(&[wanted("1-one", same.clone())], &there).unwrap(), []);
         let both = [wanted("1-one", same.clone()), wanted("one", same)];
         assert_eq!(plan(&both, &there).unwrap().len(), 1);
