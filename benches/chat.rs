@@ -221,8 +221,8 @@ impl Subject {
     }
 }
 
-/// Requests a stream, reads it to its end, and returns the time to the first bytes of the first
-/// event, in microseconds.
+/// Requests a stream, reads it to its end, and returns the time until the beginning of the first
+/// event arrived, in microseconds.
 async fn first_event(address: SocketAddr, request: &[u8]) -> f64 {
     const END: &[u8] = b"data: [DONE]\n\n";
     let mut stream = TcpStream::connect(address).await.unwrap();

@@ -4,9 +4,9 @@
 //! Four measurements in alternating rounds. The first uses the bare store in this process: 64
 //! committers each commit an execution and its lane row. The other three use the service in its own
 //! process, over 64 connections: creates for a model whose queue is held, so that nothing runs;
-//! creates for an instant built-in model, which run and complete meanwhile (429 from a full queue
-//! does not count as a create); and `POST /v1/prediction/run` of the built-in model, which returns
-//! once the completion is on disk.
+//! creates for an instant built-in model, which run and complete in the meantime (429 from a full
+//! queue does not count as a create); and `POST /v1/prediction/run` of the built-in model, which
+//! returns once the completion is on disk.
 //!
 //! `ORRERY_BENCH_ROUNDS` (5), `ORRERY_BENCH_SECONDS` (2 per round), `ORRERY_BENCH_CONNECTIONS`
 //! (64).
@@ -39,8 +39,8 @@ fn input() -> serde_json::Value {
     json!({"text": "A quiet harbour at dusk, two boats, soft light, and a heron on the pier."})
 }
 
-/// Commits to the bare store, as one of its committers, the rows that the engine commits for a
-/// create.
+/// Acts as one of the store's committers: commits to the bare store the rows that the engine
+/// commits for a create.
 async fn commit_creates(store: Store, end: Instant) -> u64 {
     let (organization, key): (OrganizationId, KeyId) = (new_id(), new_id());
     let clock = Clock::system();

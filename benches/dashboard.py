@@ -271,8 +271,7 @@ def log_ins(service):
     found = {"known": [], "unknown": []}
     for at in range(40):
         source = f"127.78.{at // 200}.{at % 200 + 1}"
-        # The order alternates, and a first request, which does not count, warms up the connection's
-        # path.
+        # The order alternates. A first request, which does not count, warms up the connection's path.
         both = [("known", "ada@example.com"), ("unknown", f"nobody{at}@example.com")]
         for name, email in both if at % 2 else both[::-1]:
             began = time.perf_counter()

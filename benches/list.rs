@@ -48,8 +48,8 @@ const BATCH: u64 = 500;
 const FAILED_ONE_IN: u64 = 10;
 /// Requests of one kind per round.
 const REQUESTS: u64 = 60;
-/// The pause before a `from` that matches no execution. An id may be two seconds older than its
-/// execution, so a shorter pause would make the service read recent rows in vain.
+/// The pause before a `from` that matches no execution. An id may be up to two seconds older than
+/// its execution, so a shorter pause would make the service read recent rows for nothing.
 const SETTLING: Duration = Duration::from_secs(3);
 
 /// A service with finished executions.

@@ -64,7 +64,7 @@ const PARALLEL: u32 = 4;
 const END: &str = "2";
 
 /// CPU seconds per prompt token and per generated token, bytes of memory, and the speedup of four
-/// concurrent generations over one.
+/// concurrent generations over a single one.
 struct Cost {
     read: f64,
     written: f64,
@@ -97,7 +97,7 @@ fn prompt(round: usize) -> String {
     std::iter::once(first).chain("word and ".chars().cycle()).take(prompt_tokens()).collect()
 }
 
-/// llama.cpp alone, with the state of each sequence.
+/// llama.cpp alone, with the cached state of each sequence.
 struct Alone<'m> {
     model: &'m LlamaModel,
     context: LlamaContext<'m>,

@@ -203,7 +203,7 @@ fn ask_workers(time: Duration) -> (f64, f64) {
     (rate, median(ask(Some(SAMPLES))))
 }
 
-/// Starts Cog's own server, which the service knows as the model `cog`; `None` if Cog is not
+/// Starts Cog's own server, which the service uses as the model `cog`; `None` if Cog is not
 /// installed.
 async fn start_cog(setup: &Setup) -> Option<Cog> {
     let installed = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cog/bin/python");

@@ -19,7 +19,7 @@
 //! `ORRERY_BENCH_CREATES` and `ORRERY_BENCH_RUNS` (3 seconds for each measurement of creates and
 //! runs) and `ORRERY_BENCH_SECONDS` (15 for each paced measurement) change a run.
 //! `ORRERY_PEERS_ONLY` names the parts to measure: `workflows`, `creates`, `deliveries`, `runs`,
-//! `tails`, and `memory`, which takes some ten minutes (`ORRERY_BENCH_FINISHED`, 300,000
+//! `tails`, and `memory`, which takes about ten minutes (`ORRERY_BENCH_FINISHED`, 300,000
 //! executions, and `ORRERY_BENCH_IDLE`, 600 idle seconds) and is skipped unless named.
 
 #![expect(

@@ -125,7 +125,7 @@ fn finished(table: &mut Table) {
 async fn seed() {
     let count = support::knob("ORRERY_BENCH_FINISHED", 200_000);
     let folder: PathBuf = std::env::var_os("FOLDER").unwrap().into();
-    // Create the key before the store: next to an existing store, the service rejects a missing
+    // Create the key before the store: if a store exists, the service refuses to start without its
     // key.
     Sealer::open(&folder).unwrap();
     let store = Store::open(&Options { folder, inline_bytes: 65_536 }).unwrap();
@@ -144,7 +144,7 @@ async fn seed() {
         left = left.saturating_sub(SEED_GROUP);
     }
     println!("seeded");
-    // The parent kills this process. The limit applies only if it does not.
+    // The parent kills this process. This limit takes effect only if it does not.
     tokio::time::sleep(Duration::from_secs(60)).await;
 }
 

@@ -99,7 +99,7 @@ struct Figures {
     processor: f64,
     /// Voluntary context switches per commit.
     switches: f64,
-    /// Disk activity of all processes: cache flushes and bytes per commit.
+    /// Disk activity of all processes, per commit: cache flushes and bytes written.
     flushes: f64,
     bytes: f64,
 }
@@ -286,8 +286,8 @@ impl Round {
                     let mut one = Instant::now();
                     if let Some(every) = every {
                         tokio::time::sleep_until(next.into()).await;
-                        // Latency counts from the due time, even if the previous commit delayed
-                        // this one.
+                        // Latency is measured from the due time, even if the previous commit
+                        // delayed this one.
                         one = next;
                         next += every;
                     }

@@ -40,10 +40,10 @@ use support::table::{Table, number, ratio};
 const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Executions per commit.
 const BATCH: u64 = 500;
-/// Connections that create predictions, and the time of a round.
+/// Number of connections that create predictions, and the duration of a round.
 const CONNECTIONS: usize = 8;
 const ROUND: Duration = Duration::from_secs(2);
-/// Files, and the bytes of each.
+/// Number of files, and the size of each in bytes.
 const FILES: usize = 40;
 const FILE_BYTES: usize = 4 << 20;
 /// A limit that no queue reaches in this benchmark.

@@ -95,8 +95,8 @@ impl Subject {
         lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
     }
 
-    /// Waits until the store is idle; returns the bytes of the data folder without its log, whose
-    /// size is bounded and independent of the executions.
+    /// Waits until the store is idle; returns the size of the data folder in bytes, without its
+    /// log, whose size is bounded and does not depend on the executions.
     async fn settled(&self) -> f64 {
         let deadline = Instant::now() + PATIENCE;
         let mut last = f64::NAN;
@@ -280,7 +280,7 @@ async fn three_steps(
     burst: u64,
 ) {
     let trigger = subject.workflow("three steps", http_steps(address, 3)).await;
-    // Enough to create the log's segments, which the store reuses from then on.
+    // Run enough executions to create the log's segments, which the store reuses from then on.
     subject.burst(&trigger, burst * 3, 64).await;
     let mut one = Vec::new();
     let mut many = Vec::new();

@@ -4,8 +4,8 @@
 #
 #     curl -fsSL https://github.com/orrery/orrery/releases/latest/download/install.sh | sh
 #
-# ORRERY_INSTALL_DIR is another folder for the binary. ORRERY_RELEASE is another place of the release's files: a URL
-# such as that of a mirror, or a folder, for machines without internet access.
+# ORRERY_INSTALL_DIR sets another folder for the binary. ORRERY_RELEASE sets another location for the release's files: a
+# URL, such as that of a mirror, or a folder, for machines without internet access.
 set -eu
 
 version=@VERSION@
@@ -26,7 +26,7 @@ else
     into=${ORRERY_INSTALL_DIR:-$HOME/.local/bin}
 fi
 
-# One call at the end does the work: an incomplete download of this script does nothing.
+# All work happens in one call at the end, so that an incompletely downloaded script does nothing.
 get() {
     case $release in
     http://* | https://*)
@@ -49,7 +49,7 @@ install_orrery() {
     (cd "$work" && sha256sum -c sum >/dev/null) || fail "$package is damaged: its SHA-256 is not the one in SHA256SUMS"
     tar -xzf "$work/$package" -C "$work" package/bin/orrery
     mkdir -p "$into"
-    # A rename replaces the binary of a running service; writing to it fails.
+    # A rename can replace the binary of a running service; writing to that binary would fail.
     cp "$work/package/bin/orrery" "$into/.orrery.new"
     chmod 755 "$into/.orrery.new"
     mv "$into/.orrery.new" "$into/orrery"

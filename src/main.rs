@@ -1,11 +1,11 @@
 //! Orrery: one binary that turns one Linux box into an AI model service.
 //!
 //! This is the map of the code for contributors. `CONTRIBUTING.md` describes how to build, test and
-//! extend it, `docs/architecture.md` shows how the parts work together, `docs/spec/README.md`, "The
-//! contract" lists what clients rely on. Users read `README.md` and `docs/`.
+//! extend it, `docs/architecture.md` shows how the parts work together, and `docs/spec/README.md`,
+//! "The contract", lists what clients rely on. Users read `README.md` and `docs/`.
 //!
-//! This crate is the binary: it names the allocator (`.cargo/config.toml` has its settings) and runs
-//! the command line. Everything else is a library crate in `crates/`.
+//! This crate is the binary: it selects the allocator (`.cargo/config.toml` has its settings) and
+//! runs the command line. Everything else is a library crate in `crates/`.
 //!
 //! # Layers
 //!
@@ -50,7 +50,7 @@
 //! | `catalog` | loads models from manifests, and reloads them at run time |
 //! | `chat` | the chat router: OpenAI-compatible chat and embeddings, by local models or the upstream; typed decisions |
 //! | `agent` | an agent that uses models and workflows for a client, with memory |
-//! | `backup` | online backups in one file; only complete ones are restored |
+//! | `backup` | online backups in one file; only complete backups can be restored |
 //! | `api` | the HTTP APIs: the route table on one screen, one file per resource; the embedded dashboard |
 //! | `app` | the composition root: starts everything in order and stops it in reverse |
 //! | `cli` | the command line, and the load generator of `orrery bench` |
@@ -67,27 +67,30 @@
 //! 1. `engine::scheduler::submit` reserves a slot in the lane of the model or workflow, then
 //!    commits the execution, its row in the lane and everything else that belongs to it. Only then
 //!    is the request answered.
-//! 2. `engine::scheduler::lanes` selects the next execution: lanes take turns; each is first in,
-//!    first out, with its own concurrency cap. Only the head of a lane is in memory, the rest is on
-//!    disk.
-//! 3. `engine::scheduler::dispatch` starts the execution: `domain::machine` computes the new
-//!    state and its effects. Durable effects (the lane's row, the charge, the webhook delivery) are
+//! 2. `engine::scheduler::lanes` selects the next execution: lanes take turns; each lane is first
+//!    in, first out, with its own concurrency limit. Only the head of a lane is in memory; the rest
+//!    is on disk.
+//! 3. `engine::scheduler::dispatch` starts the execution: `domain::machine` computes the new state
+//!    and its effects. Durable effects (the lane's row, the charge, the webhook delivery) are
 //!    committed together with the state; volatile ones follow the commit. A prediction tries its
 //!    chain of models. A workflow runs the steps of its plan, commits each finished step before the
-//!    next one starts, and moves to the timers while it only waits.
-//! 4. `webhooks::outbox` sends the delivery until the receiver acknowledges it or its retries are
-//!    used up.
+//!    next one starts, and moves its row to the timers while it has nothing to do but wait.
+//! 4. `webhooks::outbox` sends the delivery until the receiver acknowledges it or no retries are
+//!    left.
 //!
 //! # Invariants
 //!
-//! - **Commit, then act.** Nothing is answered, started or sent before the write has returned.
-//! - **Nothing is visible before it is durable.** Readers see a group of commits as a whole, after
-//!   its log record is synced; then its hooks run, and answers come last.
+//! - **Commit, then act.** No response is sent, and no work is started, before the write has
+//!   returned.
+//! - **Nothing is visible before it is durable.** Readers see either all of a group of commits or
+//!   none, and only after its log record is synced; then its hooks run; callers get their results
+//!   last.
 //! - Every unfinished execution has exactly one row, in one lane or in the timers; a finished one
-//!   has none. Recovery only reads those rows.
+//!   has none. Recovery reads only those rows.
 //! - The next action of a workflow depends only on its plan and its finished steps.
-//! - Outcome, charge, webhook and lane row are written in one commit.
-//! - The number of an attempt is its fencing token: a report with another number changes nothing.
+//! - The outcome, the charge, the webhook and the lane row of an execution are written in one
+//!   commit.
+//! - The number of an attempt is its fencing token: a report with another number is ignored.
 //! - Code that changes an execution holds the lock of its entry in `engine::active` until the
 //!   commit has returned.
 //! - Every queue, body, window, cache and loop has a named limit.

@@ -1,5 +1,5 @@
-// The dashboard: the session, the frame with the navigation, and the screen that the URL names. Home and the log-in
-// are loaded with it; other screens are loaded when first opened.
+// The dashboard: the session, the frame with the navigation, and the screen for the URL. Home and the log-in are loaded
+// together with this file; other screens are loaded when first opened.
 
 import { html, render, signal, useEffect, useRef, useState } from "./vendor/preact.js";
 import {
@@ -86,7 +86,7 @@ function nextTheme() {
 
 const loaded = new Map();
 
-// A part of a module that is loaded on demand.
+// A component from a module that is loaded on demand.
 function Lazy({ file, part, ...rest }) {
   const [state, setState] = useState(loaded.get(file) ?? null);
   const retry = useRef(() => null);
@@ -94,7 +94,7 @@ function Lazy({ file, part, ...rest }) {
     let isThere = true;
     let timer = null;
     let round = 0;
-    // Some browsers cache that a module could not be loaded: each attempt uses a different address.
+    // Some browsers cache the failure to load a module, so each attempt uses a different address.
     const load = () => {
       clearTimeout(timer);
       import(`./screens/${file}.js${round ? `?again=${round}` : ""}`).then(
@@ -148,7 +148,7 @@ async function logOut() {
 
 function Frame({ screen }) {
   const [isOpen, setOpen] = useState(false);
-  // What keeps lists up to date is loaded after the visible part.
+  // The code that keeps lists up to date is loaded after the visible part.
   useEffect(() => {
     const abort = new AbortController();
     import("./live.js").then(
@@ -156,7 +156,7 @@ function Frame({ screen }) {
       () => null,
     );
     return () => abort.abort();
-    // It ends with the session, and restarts after a log-in.
+    // Following changes ends with the session, and restarts after a log-in.
   }, [Boolean(interrupted.value)]);
   // The member's permissions can change while a page is open.
   useEffect(() => onChanges(["session"], () => refreshSession({ isOwn: true }).catch(() => null)), []);
@@ -206,7 +206,7 @@ function Frame({ screen }) {
 
 // ---- The log-in ----
 
-// Nobody can log in before there is an Owner: explains what to do instead of asking for a password.
+// Nobody can log in before there is an Owner, so this page explains what to do instead of asking for a password.
 function NotSetUp() {
   return html`<${Door} title="Set up the dashboard">
     <p>Nobody can log in yet: this dashboard has no Owner.</p>
@@ -244,7 +244,7 @@ function LogIn() {
     <p class="quiet">Forgot your password? The Owner of your organization can create a link to reset it. The Owner's own link comes from the command <code>orrery owner link</code>.</p></${Door}>`;
 }
 
-// The session has ended during work: the page stays as it is below the log-in.
+// Shown if the session ends while a page is in use: the page stays open below the log-in.
 function Interruption() {
   if (!interrupted.value) return null;
   const done = async () => {
@@ -263,7 +263,7 @@ function Interruption() {
 
 async function overview(signal) {
   const errors = [];
-  // A figure that cannot be loaded does not hide the others.
+  // If a figure cannot be loaded, the others are still shown.
   const get = (path) =>
     ask("GET", path, undefined, { signal }).catch((error) => {
       if (error.name === "AbortError") throw error;
@@ -352,7 +352,7 @@ function App() {
   return html`<${Frame} screen=${screenOf(path)} /><${Interruption} />`;
 }
 
-// The loading state that index.html shows already, so that something is painted before any script has run.
+// The same loading state that index.html already shows, so that something is painted before any script has run.
 function Splash() {
   return html`<main class="door"><img src=${`${BASE}/static/icon.svg`} alt="" width="56" height="56" /><p class="brand">Orrery</p></main>`;
 }
@@ -365,7 +365,7 @@ document.addEventListener("visibilitychange", () => {
 const PLACES = { h: "/app", m: "/app/models", f: "/app/workflows", c: "/app/chat", r: "/app/runs", w: "/app/webhooks", k: "/app/keys" };
 let waitsForPlace = false;
 document.addEventListener("keydown", (event) => {
-  // The innermost element: an editor is in a shadow tree.
+  // The innermost element is needed, because an editor is inside a shadow tree.
   const isTyping = /** @type {Element} */ (event.composedPath()[0]).closest?.("input, textarea, select, [contenteditable]");
   if (isTyping || event.metaKey || event.ctrlKey || event.altKey || !session.value?.member || document.querySelector("dialog[open]"))
     return;

@@ -14,7 +14,7 @@ export class Refusal extends Error {
     this.retryAfter = retryAfter;
   }
 
-  // Errors of fields, by the field's path without its first slash.
+  // Errors about fields, by the field's path without its first slash.
   get fields() {
     const list = Array.isArray(this.details) ? this.details : [];
     return Object.fromEntries(
@@ -51,8 +51,8 @@ async function send(method, path, body, options) {
   }
 }
 
-// Sends a request to the service. If the session has ended, shows a log-in on top of the page and repeats the request
-// afterwards: nothing typed is lost.
+// Sends a request to the service. If the session has ended, shows a log-in on top of the page and then repeats the
+// request, so that nothing typed is lost.
 export async function request(method, path, body, options = {}) {
   let answer = await send(method, path, body, options);
   while (answer.status === 401 && session.value?.member && !options.isLogIn) {
@@ -92,7 +92,7 @@ export async function ask(method, path, body, options) {
   return text ? JSON.parse(text) : null;
 }
 
-// `isOwn`: the page sends the request by itself, which does not keep the session alive.
+// `isOwn`: the page itself sends the request, so the request does not keep the session alive.
 export async function refreshSession({ isOwn = false } = {}) {
   const before = session.value;
   const now = await ask("GET", "/session", undefined, { isLogIn: true, headers: isOwn ? UNATTENDED : undefined });
@@ -110,10 +110,10 @@ const WAYS_ON = {
   413: "Make it smaller, or ask the person who runs this machine for a higher limit.",
   500: "Try again. If it fails again, ask the person who runs this machine to look at the log.",
 };
-// Advice about retries in messages for programs; people get a separate sentence.
+// Matches advice about retries that is meant for programs; people get a separate sentence.
 const AGAIN = /[\s:;,.]*\b(please |wait a moment and )?try again\b[^.]*[.!?\s]*$/i;
 
-// An error as sentences for people: what is wrong, and what to do.
+// Returns an error as sentences for people: what is wrong, and what to do.
 export function sentence(error) {
   if (!(error instanceof Refusal)) return `Something went wrong in this page: ${error?.message ?? error}`;
   const { status, retryAfter } = error;
@@ -129,11 +129,13 @@ export function sentence(error) {
 export const connectionLost = () => new Refusal(0, "The connection to the service was lost.");
 export const AGAIN_MS = 3000; // Between two attempts to reach a service that does not answer.
 
-// Calls `load` now, when `keys` change, and again if there is no answer; keeps the last result until the next one.
+// Calls `load` now, whenever `keys` change, and again if there is no answer; keeps the last result until the next one
+// arrives.
 export function useLoad(load, keys) {
   const [state, setState] = useState({ data: null, error: null, loading: true });
   const [round, setRound] = useState(0);
-  // Whether the next load is the page's own, whether one is in progress, and whether something has changed since.
+  // Whether the page itself triggers the next load, whether a load is in progress, and whether something has changed
+  // since it started.
   const own = useRef({ isNext: false, isBusy: false, isStale: false }).current;
   const follow = () => {
     if (own.isBusy) {
@@ -157,7 +159,7 @@ export function useLoad(load, keys) {
     };
     load(abort.signal).then(
       (data) => end({ data, error: null, loading: false }),
-      // If the page's own request fails, the next change triggers another one.
+      // If a request made by the page itself fails, the next change triggers another one.
       (error) => end((old) => (isOwn && !old.error ? old : { ...old, error, loading: false })),
     );
     return () => {
@@ -177,23 +179,23 @@ export function useLoad(load, keys) {
   return { ...state, follow, reload: () => setRound((n) => n + 1), set: (data) => setState({ data, error: null, loading: false }) };
 }
 
-// Lists that follow changes in the organization, with their topics.
+// Lists that reload after changes in the organization, with the topics that they follow.
 const lists = new Map();
 
-// Calls `read` when one of these topics has changed. Returns a function that stops this.
+// Calls `read` whenever one of these topics has changed. Returns a function that unsubscribes.
 export function onChanges(topics, read) {
   lists.set(read, topics);
   return () => lists.delete(read);
 }
 
-// A list of `useLoad` that reloads itself when one of these topics has changed.
+// Makes a list of `useLoad` reload whenever one of these topics has changed.
 export function useChanges(topics, list) {
   const latest = useRef(list);
   latest.current = list;
   useEffect(() => onChanges(topics, () => latest.current.follow()), []);
 }
 
-// Announces that something of these topics has or may have changed.
+// Announces that these topics have changed or may have changed.
 export function tellLists(topics = null) {
   for (const [list, followed] of lists) if (!topics || followed.some((topic) => topics.includes(topic))) list();
 }
@@ -325,7 +327,7 @@ export const Lost = () =>
 const UNREACHABLE =
   "The service does not answer. Check that it is running and reachable from this computer. This page opens by itself when the service answers.";
 
-// Shows exactly one of: loading, an error, an empty state, the content.
+// Shows exactly one of: the loading state, an error, the empty state, the content.
 export function Loaded({ of, empty, children }) {
   const { data, error, loading, reload } = of;
   if (error && !data) {
@@ -351,7 +353,7 @@ function useDocumentTitle(title) {
   }, [title]);
 }
 
-// A screen: its title becomes the window's title, and gets the focus when the screen opens.
+// A screen. Its title becomes the window's title, and gets the focus when the screen opens.
 export function Page({ title, intro, actions, children, wide = false }) {
   const heading = useRef(null);
   useDocumentTitle(title);
@@ -371,7 +373,7 @@ export function Door({ title, children }) {
     <h1>${title}</h1>${children}</main>`;
 }
 
-// Contains an error of one screen, so that the others keep working.
+// Catches an error in one screen, so that the others keep working.
 function Guard({ children }) {
   const [error, again] = useErrorBoundary();
   if (error) {
@@ -490,8 +492,8 @@ const STATUS = {
 };
 
 /**
- * The status of a run, or what somebody has to do before it goes on: its rows have one word, its record has all it
- * waits for.
+ * The status of a run, or what somebody must do before the run can continue. In lists, `waiting_for` is one word; in a
+ * run's record, it is an array with everything that the run waits for.
  * @param {{ status: string, waiting_for?: string | { reason: string }[] | null }} run
  */
 export function statusOf({ status, waiting_for: waiting }) {
@@ -499,19 +501,20 @@ export function statusOf({ status, waiting_for: waiting }) {
   return ["paused", "event"].find((reason) => reasons.includes(reason)) ?? status;
 }
 
-// A status: its word and icon carry the meaning, the color only supports them.
+// A status: the word and icon convey the meaning; the color only supports them.
 export function Status({ of }) {
   const [icon, kind, word] = STATUS[of] ?? ["info", "off", String(of)];
   return html`<span class=${`status ${kind}`}><${Icon} name=${icon} />${word}</span>`;
 }
 
-// Longer words may be broken, so that they do not make a table wider than the window. Long addresses break after / and @.
+// Longer words may be broken, so that they do not make a table wider than the window. Long addresses may be broken
+// after / and @.
 const WORD_MAX = 20;
 const LONG = new RegExp(`[^\\s/@?&,-]{${WORD_MAX + 1}}`);
 const SEGMENTS = /(?<=[^/][/@])(?=[^/])/;
 const ADDRESS = /^\S{21,200}$/;
 
-// Untrusted text, isolated so that its writing direction does not affect its surroundings.
+// Untrusted text, isolated so that its writing direction does not affect the text around it.
 export function Text({ children, as: Tag = "bdi" }) {
   const text = [children].flat().join("");
   const parts = ADDRESS.test(text) ? text.split(SEGMENTS) : [text];

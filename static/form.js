@@ -1,12 +1,13 @@
-// The form of a JSON Schema: a field for each part, and a JSON field for parts that no other field supports. Form and
-// value are one: every change creates a new value, and parts of the value that the form does not show are kept.
+// The form for a JSON Schema: a field for each part, and a JSON field for parts that no other field supports. The form
+// has no state apart from the value: every change creates a new value, and keeps the parts of the value that the form
+// does not show.
 
 import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { Button, Field, Icon, IconButton, Notice, ask, bytes, sentence } from "./core.js";
 import { MOMENTS, couldBe, initial, isNullable, kindOf, propertiesOf, resolve } from "./schema.js";
 import { useAlternatives, useForeign } from "./values.js";
 
-// Number of fields shown at once; further optional ones can be expanded.
+// Number of fields shown at first; further optional fields can be expanded.
 const SHOWN_MAX = 40;
 
 export function SchemaForm({ schema, value, onValue, errors = {} }) {
@@ -186,7 +187,7 @@ function Upload({ label, onFile }) {
     ${state.error ? html`<${Notice} kind="error">${sentence(state.error)}</${Notice}>` : null}`;
 }
 
-// One of several alternatives, chosen by the person: it never changes while somebody is typing.
+// One of several alternatives, chosen by the user: it never changes while the user is typing.
 function Choice({ schema, root, value, onValue, label, hint, error, optional, path, errors, depth }) {
   const all = schema.oneOf ?? schema.anyOf;
   const [at, setAt] = useState(() =>
@@ -254,7 +255,7 @@ function Group({ schema, root, value, onValue, label, hint, error, optional, pat
     <${Properties} schema=${schema} root=${root} value=${value ?? {}} onValue=${change} path=${path} errors=${errors} depth=${depth} binds=${!optional || value !== undefined} /></fieldset>`;
 }
 
-// A JSON text field. The value changes when the text is valid JSON; invalid text stays as typed.
+// A JSON text field. The value changes only when the text is valid JSON; invalid text stays as typed.
 export function Json({ value, onValue, label, hint, error, optional, rows = 4, onValid }) {
   const format = (of) => (of === undefined ? "" : JSON.stringify(of, null, 2));
   const [text, setText] = useState(() => format(value));

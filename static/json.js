@@ -57,7 +57,7 @@ export function faultAt(text) {
 // The line of a JSON syntax error, from 1.
 const lineOf = (text) => text.slice(0, faultAt(text)).split("\n").length;
 
-// Invalid JSON stays as typed, with its line marked. `mayBeEmpty`: empty text gives `undefined`.
+// Invalid JSON stays as typed, with its line marked. `mayBeEmpty`: empty text results in `undefined`.
 export function JsonEditor({ label, hint, value, onValue, onValid, readonly = false, mayBeEmpty = false }) {
   const format = (of) => JSON.stringify(of, null, 2) ?? "";
   const [text, setText] = useState(() => format(value));
@@ -74,7 +74,7 @@ export function JsonEditor({ label, hint, value, onValue, onValid, readonly = fa
       isThere = false;
     };
   }, []);
-  // Counts external changes to the value: only these are copied into the editor.
+  // Counts changes to the value from elsewhere: only these are copied into the editor.
   const [round, setRound] = useState(0);
   const wrote = useForeign(value, (foreign) => {
     setText(format(foreign));
@@ -143,7 +143,7 @@ function Mirror({ of, label, text, round, readonly, fault, described, onText }) 
   const parts = useRef(null);
   const latest = useRef(onText);
   latest.current = onText;
-  // The accessible name: a label outside a shadow tree cannot be referenced from inside.
+  // The editor needs its own accessible name: a label outside a shadow tree cannot be referenced from inside.
   const said = () =>
     of.EditorView.contentAttributes.of({
       tabindex: "0",

@@ -1,14 +1,14 @@
 // Live updates while a page is visible. With HTTP/1.1 a browser has six connections per address, shared by all its
-// windows: hidden pages hold none, a few visible pages hold one each, and the others poll, so that a new window can
-// always load.
+// windows: hidden pages keep no connection open, a few visible pages keep one open each, and the others poll. A free
+// connection thus remains for loading a new window.
 
 import { Refusal, UNATTENDED, ask, connectionLost, tellLists, unattended } from "./core.js";
 import { BASE } from "./location.js";
 import { eventsOf as eventsOfAnswer } from "./stream.js";
 
-// Maximum number of connections held by live pages, of the six available.
+// Maximum number of connections kept open by live pages, of the six available.
 const HELD_MAX = 3;
-// Milliseconds between two polls without a held connection, and between two responses with one.
+// Milliseconds between two polls without an open connection, and between two responses over one.
 const LOOK_MS = 2000;
 const BREATH_MS = 100;
 // How long a page waits before it retries when the service does not answer.
@@ -49,15 +49,15 @@ function seen(signal) {
   });
 }
 
-// Calls `look` with whether it may hold a connection. Locks belong to the origin and end with their page. Browsers
-// without locks (HTTP on a name other than localhost) never hold one.
+// Calls `look` with whether it may keep a connection open. Locks are shared by all pages of the origin, and released
+// when their page closes. Browsers without locks (HTTP on a name other than localhost) never keep a connection open.
 async function inTurn(look, signal, at = 0) {
   if (!navigator.locks || at === HELD_MAX) return look(false);
   return navigator.locks.request(`live-${at}`, { ifAvailable: true }, (lock) => (lock ? look(true) : inTurn(look, signal, at + 1)));
 }
 
-// Polls until `look(mayHold, signal)` returns true. If the service is unreachable, `onLost` gets the error, and null
-// once it is back. Permanent errors are thrown.
+// Polls until `look(mayHold, signal)` returns true. If the service is unreachable, calls `onLost` with the error, and
+// with null once the service is reachable again. Throws permanent errors.
 export async function follow(look, { signal, onLost, turns = inTurn }) {
   let failures = 0;
   while (!signal.aborted) {
@@ -96,12 +96,12 @@ export async function follow(look, { signal, onLost, turns = inTurn }) {
   }
 }
 
-// Event names: of a prediction, of an execution, or of both.
+// Event names of predictions, of executions, or of both.
 const NAMES = ["status", "log", "output", "step", "wait", "pause", "resume"];
 
-// Follows the events of the run at `path` over a held connection until its end; returns the record. `on` has a
-// function per event; `on.begin` is called when the stream starts from the beginning. `query` makes an ordinary
-// request return at once.
+// Follows the events of the run at `path` over an open connection until the run ends; returns the record. `on` has a
+// function per event; `on.begin` is called when the stream starts from the beginning. `query` makes an ordinary request
+// return immediately.
 export function eventsOf(path, on, signal, query = "") {
   return new Promise((resolve, reject) => {
     const events = new EventSource(`${BASE}${path}/events`);
@@ -128,7 +128,8 @@ export function eventsOf(path, on, signal, query = "") {
     events.onopen = () => on.lost?.(null);
     events.onerror = () => {
       const away = connectionLost();
-      // The browser reconnects by itself, unless the service refused: then an ordinary request gets the reason.
+      // The browser reconnects by itself unless the service refused the connection. In that case, an ordinary request
+      // determines the reason.
       if (events.readyState === EventSource.CLOSED)
         ask("GET", path + query, undefined, { signal }).then(
           () => done(reject, away),
@@ -140,7 +141,7 @@ export function eventsOf(path, on, signal, query = "") {
   });
 }
 
-// Reloads after a change, and once more after changes in the meantime: never concurrently, and with a pause in
+// Reloads after a change, and once more if there were changes in the meantime: never concurrently, and with a pause in
 // between.
 export function rereading(read, signal) {
   let isReading = false;
@@ -164,11 +165,11 @@ export function rereading(read, signal) {
 // ---- Lists: changes in the organization ----
 
 // One window of a browser holds the connection and forwards events to the others. Without locks (HTTP on a name other
-// than localhost) each visible window holds its own.
+// than localhost), each visible window has its own connection.
 const windows = new BroadcastChannel("changes");
 let isMissing = true;
 
-// A hidden window reloads once it is visible again.
+// A hidden window reloads when it becomes visible again.
 windows.onmessage = (event) => {
   if (document.hidden) isMissing = true;
   else tellLists(event.data);
@@ -193,8 +194,8 @@ async function hold(signal) {
   try {
     for await (const { data } of eventsOfAnswer(answer)) {
       const { topics, retry_after: retryAfter } = JSON.parse(data);
-      // A newer connection of the same member has replaced this one. Other windows do not reconnect at once:
-      // the turn is kept until the time has passed, or until this window is hidden.
+      // A newer connection of the same member has replaced this one. The lock is kept until the time has passed or this
+      // window is hidden, so that other windows do not reconnect immediately.
       if (!topics) {
         isMissing = true;
         await pause(retryAfter * 1000, signal);
@@ -210,6 +211,6 @@ async function hold(signal) {
 
 const alone = (look, signal) => (navigator.locks ? navigator.locks.request("changes", { signal }, () => look(true)) : look(true));
 
-// Follows changes in the organization. Ends when the session has ended: the next request shows a log-in.
+// Follows changes in the organization. Stops when the session has ended; the next request then shows a log-in.
 export const followChanges = (signal) =>
   follow((_mayHold, turn) => hold(turn), { signal, onLost: () => null, turns: alone }).catch(() => null);

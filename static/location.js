@@ -1,5 +1,5 @@
-// The location: path and query of the URL, and the scroll position of each entry of the history. Paths are those of the
-// dashboard's own host; `BASE` is the path below which the page was served, empty on that host.
+// The location: path and query of the URL, and the scroll position of each history entry. Paths are as on the
+// dashboard's own host; `BASE` is the path below which the page was served, which is empty on that host.
 
 import { signal } from "./vendor/preact.js";
 
@@ -16,11 +16,11 @@ export function go(target, { replace = false } = {}) {
   history[replace ? "replaceState" : "pushState"](replace ? history.state : null, "", BASE + target);
   const before = place.value.path;
   place.value = here();
-  // A new entry of the history starts at its top, also if it is the next page of the same list.
+  // A new history entry starts at its top, even if it is the next page of the same list.
   if (!replace || place.value.path !== before) scrollTo(0, 0);
 }
 
-// Back and Forward restore the scroll position that an entry of the history had last.
+// Back and Forward restore the last scroll position of a history entry.
 let restoring = /** @type {AbortController | null} */ (null);
 let atRest = null;
 function keepScroll() {
@@ -39,13 +39,14 @@ addEventListener("popstate", (event) => {
   if (event.state?.scroll) scrollBack(event.state.scroll);
 });
 
-// How long Back waits for a page to be tall enough, and then holds it there; how long a page rests before it is kept.
+// How long Back waits for a page to be tall enough, how long it then keeps the scroll position, and how long a scroll
+// position must be unchanged before it is recorded.
 const SCROLL_WAIT_MS = 15000;
 const SCROLL_HOLD_MS = 300;
 const SCROLL_REST_MS = 150;
 
-// Scrolls to `top`, or as far as the page reaches while it grows, unless the person scrolls first. Long tables grow when
-// they are scrolled into view: the height of rows outside the viewport is an estimate.
+// Scrolls to `top`, or as far as possible while the page is still growing, unless the user scrolls first. Long tables
+// grow when they are scrolled into view: the height of rows outside the viewport is an estimate.
 function scrollBack(top) {
   const abort = new AbortController();
   restoring = abort;
@@ -60,7 +61,7 @@ function scrollBack(top) {
     const height = document.documentElement.scrollHeight;
     const goal = Math.min(top, height - innerHeight);
     const isAway = Math.abs(scrollY - goal) > 1;
-    // A page of the same height that has moved was moved by the person, for example with the scroll bar.
+    // If a page has moved without changing its height, the user moved it, for example with the scroll bar.
     if (isAway && height === last.height && goal === last.goal) {
       abort.abort();
       return;
@@ -90,5 +91,6 @@ export function setQuery(changes, options = { replace: true }) {
   go(place.value.path + (text ? `?${text}` : ""), options);
 }
 
-// Back, Forward and a reload may load the document again. Its rows come too late for the browser's own restoration.
+// Back, Forward and a reload may load the document again. The rows arrive too late for the browser to restore the
+// scroll position itself.
 if (history.state?.scroll) scrollBack(history.state.scroll);

@@ -5,9 +5,9 @@ import { html, useEffect, useState } from "./vendor/preact.js";
 import { Button, Copy, Icon, ask, bytes, count } from "./core.js";
 import { BASE } from "./location.js";
 
-// Characters of a text shown at first.
+// Number of characters of a text shown at first.
 const TEXT_MAX = 20000;
-// Members of an object or a list shown at first.
+// Number of members of an object or a list shown at first.
 const SHOWN = 100;
 
 const FILE = /\/v1\/files\/([0-9a-f-]{36})\/content(?:\?|$)/;
@@ -48,7 +48,7 @@ export function LongText({ text }) {
     }</div>`;
 }
 
-// A file of the organization, read through the dashboard with the member's session.
+// One of the organization's files, read through the dashboard with the member's session.
 export function OwnFile({ id }) {
   const [file, setFile] = useState(null);
   const [isMissing, setMissing] = useState(false);

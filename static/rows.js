@@ -1,16 +1,17 @@
-// The body of a long table: only rows near the viewport are rendered, in groups; an empty row with the height of its
-// group replaces each of the others.
+// The body of a long table: only rows near the viewport are rendered, in groups. Each other group is replaced by an
+// empty row of the same height.
 
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/preact.js";
 
-// Maximum number of rows rendered without groups; otherwise, rows per group.
+// Maximum number of rows rendered without groups; longer tables have this many rows per group.
 const WHOLE_MAX = 60;
 const GROUP = 10;
 // How far outside the viewport a group is rendered, and the assumed height of a row that has not been rendered yet.
 const MARGIN = "150px 0px";
 const ROW_PX = 44;
 
-// Whether the page is being printed: paper shows every row, and what is closed on the screen.
+// Returns whether the page is being printed: a printout includes every row, and sections that are collapsed on the
+// screen.
 export function usePrinting() {
   const [isPrinted, setPrinted] = useState(false);
   useEffect(() => {
@@ -25,7 +26,7 @@ export function usePrinting() {
   return isPrinted;
 }
 
-// `children` renders one row. `start`: the index of the row scrolled into view at first.
+// `children` renders one row. `start`: the index of the row that is scrolled into view at first.
 export function Rows({ all, columns, start = null, children }) {
   if (usePrinting() || all.length <= WHOLE_MAX) return html`<tbody>${all.map(children)}</tbody>`;
   const groups = [];
@@ -57,7 +58,7 @@ function Group({ rows, columns, isStart, isNear: first, children }) {
   useLayoutEffect(() => {
     if (isStart) body.current.scrollIntoView({ block: "center" });
   }, []);
-  // The focused row stays rendered, otherwise the keyboard would lose its place.
+  // The focused row stays rendered: otherwise, keyboard users would lose their position.
   const stays = isNear || body.current?.contains(document.activeElement);
   return html`<tbody ref=${body}>${stays ? rows.map(children) : html`<tr class="spacer" aria-hidden="true" style=${{ height: `${height.current}px` }}><td colspan=${columns}></td></tr>`}</tbody>`;
 }

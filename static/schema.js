@@ -1,7 +1,7 @@
 // Interprets a JSON Schema for a form: the kind of field for each part, and its initial value. Parts that no field
-// supports get a JSON field: no part of a schema is omitted.
+// supports get a JSON field, so that no part of a schema is omitted.
 
-// Maximum depth of nested objects and lists with fields of their own.
+// Maximum depth of nested objects and lists that have their own fields.
 export const DEPTH_MAX = 5;
 
 const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
@@ -25,7 +25,7 @@ export function resolve(schema, root) {
 
 const COMPOSED = ["allOf", "not", "if", "patternProperties", "dependentSchemas", "prefixItems"];
 
-// The kind of field for a schema: const, enum, boolean, integer, number, text, choice, list, object, json.
+// Returns the kind of field for a schema: const, enum, boolean, integer, number, text, choice, list, object or json.
 export function kindOf(schema, depth) {
   if (!isObject(schema) || typeof schema.$ref === "string" || depth > DEPTH_MAX) return "json";
   if ("const" in schema) return "const";
@@ -76,7 +76,7 @@ export function propertiesOf(schema) {
 
 const two = (number) => String(number).padStart(2, "0");
 
-// A moment as the local time of the browser, up to the year 9999, which its inputs support.
+// Converts a date-time to the browser's local time, up to the year 9999, which is the maximum of the browser's inputs.
 function localOf(text) {
   const at = new Date(text);
   const year = at.getFullYear();
@@ -92,7 +92,7 @@ function instantOf(local) {
 
 const TIME = /^(\d\d:\d\d(?::\d\d)?)(?:\.\d+)?(Z|[+-]\d\d:\d\d)?$/i;
 
-// A time of day keeps its offset; a new one has the offset of the browser.
+// A time of day keeps its offset; a new one gets the browser's offset.
 function timeOf(local, before) {
   const minutes = -new Date().getTimezoneOffset();
   const size = Math.abs(minutes);
@@ -101,8 +101,8 @@ function timeOf(local, before) {
 }
 
 /**
- * Formats of texts with an input of the browser: its attributes, what it shows of a text (undefined if it cannot show
- * it), and the text for what was chosen.
+ * String formats for which browsers have an input: the input's attributes, the conversion of a text to what the input
+ * shows (undefined if it cannot show the text), and the conversion back.
  * @type {Record<string, { input: object, shown: (text: string) => string | undefined, text: (local: string, before: string) => string }>}
  */
 export const MOMENTS = {
@@ -115,8 +115,8 @@ export const MOMENTS = {
   time: { input: { type: "time", step: "1" }, shown: (text) => TIME.exec(text)?.[1], text: timeOf },
 };
 
-// The initial value of a form: defaults and constants, and false where a required box is not checked. Optional fields
-// without one are absent.
+// The initial value of a form: defaults and constants, and false for a required checkbox. Optional fields without a
+// default are absent.
 export function initial(schema, root, depth = 0) {
   const part = resolve(schema, root);
   if (!isObject(part) || depth > DEPTH_MAX) return undefined;
@@ -140,7 +140,7 @@ export function example(schema) {
   return isObject(found) ? found : null;
 }
 
-// Whether a value roughly matches this schema, to choose the alternative that a form shows first.
+// Returns whether a value roughly matches this schema; used to choose the alternative that a form shows first.
 export function couldBe(value, schema, root) {
   const part = resolve(schema, root);
   if (!isObject(part)) return true;

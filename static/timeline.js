@@ -1,12 +1,12 @@
-// Bars on a time axis: start and end of each span in percent of the whole. After a burst, hours of waiting would
-// squeeze the bars to nothing, so long idle gaps are shortened and labeled.
+// Bars on a time axis: the start and end of each span in percent of the axis. Hours of waiting would make all bars
+// invisibly narrow, so long idle gaps are shortened and labeled.
 
-// A gap is long if it is this many times the median span, and at least this many milliseconds.
+// A gap is long if it is at least this many times the median span, and at least this many milliseconds.
 const LONG = 10;
 const LONG_MS = 2000;
 
-// Returns the axis for spans `{from, to}` in milliseconds: `at(time)` is a position in percent, and `gaps` are the idle
-// gaps that the axis shortens.
+// Returns the axis for spans `{from, to}` in milliseconds: `at(time)` returns a position in percent, and `gaps` are the
+// idle gaps that the axis shortens.
 export function axisOf(spans, from, to) {
   const end = Math.max(to, from + 1);
   const sorted = spans.filter((span) => span.to >= span.from).sort((a, b) => a.from - b.from);
@@ -21,7 +21,7 @@ export function axisOf(spans, from, to) {
   }
   const hidden = gaps.reduce((sum, gap) => sum + (gap.to - gap.from), 0);
   const shown = end - from - hidden;
-  // A shortened gap takes a twelfth of the visible time.
+  // A shortened gap takes up a twelfth of the visible time.
   const width = gaps.length ? Math.max(shown, 1) / 12 : 0;
   const whole = Math.max(shown + width * gaps.length, 1);
   const at = (moment) => {

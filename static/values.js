@@ -1,11 +1,11 @@
-// Values while they are edited: changes that come from elsewhere, the values of alternatives that were left, and the
-// toast that takes a deletion back.
+// Values while they are being edited: changes from elsewhere, the values of alternatives that are not selected, and the
+// toast that undoes a deletion.
 
 import { html, useEffect, useRef } from "./vendor/preact.js";
 import { Button } from "./core.js";
 
-// Distinguishes an external change to `value` from one made here: typed text reaches `value` a few keys later.
-// Returns a function that records values written here.
+// Distinguishes a change to `value` made elsewhere from one made here, although typed text reaches `value` a few
+// keystrokes later. Returns a function that records values written here.
 export function useForeign(value, onForeign) {
   const own = useRef([value]);
   useEffect(() => {
@@ -18,8 +18,9 @@ export function useForeign(value, onForeign) {
   };
 }
 
-// A choice whose alternatives have values of their own keeps the value of each: choosing another one and returning loses
-// nothing. Returns a function that leaves `from` with its value and returns the value of `to`, at first `initial`.
+// Keeps a value for each alternative of a choice, so that nothing is lost by choosing another alternative and
+// returning. Returns a function that stores the value of the alternative `from` and returns the value of `to`, which is
+// `initial` at first.
 export function useAlternatives() {
   const left = useRef(new Map()).current;
   return (from, value, to, initial) => {
@@ -30,7 +31,7 @@ export function useAlternatives() {
 
 const BOXES = ["checkbox", "radio", "range", "color", "file"].map((type) => `[type=${type}]`);
 
-// The text field that has the focus, also in an editor's shadow tree; null if another element has it.
+// Returns the text field that has the focus, even in an editor's shadow tree; null if another element has it.
 export function focusedText() {
   let element = document.activeElement;
   while (element?.shadowRoot?.activeElement) element = element.shadowRoot.activeElement;

@@ -1,5 +1,6 @@
-//! Crash tests of the real binary: killed, cut off from power, out of disk space, stuck. No
-//! acknowledged data is lost; each execution ends once and is charged once; each webhook arrives.
+//! Crash tests of the real binary: killed, cut off from power, out of disk space, stuck. In each
+//! case, no acknowledged data is lost, each execution ends and is charged exactly once, and each
+//! webhook arrives.
 //!
 //! For longer manual runs: `ORRERY_CRASH_ROUNDS=50`, `ORRERY_CRASH_STARTS=10`,
 //! `ORRERY_CRASH_CUTS=10`, `ORRERY_CRASH_FLOWS=50`, `ORRERY_CRASH_DELIVERIES=30`,
@@ -96,7 +97,8 @@ use world::World;
 const MIB: u64 = 1024 * 1024;
 /// The input of each prediction of a backlog.
 const BACKLOG_INPUT_BYTES: usize = 30_000;
-/// This many predictions write more data when they end than the free space inside the store's file.
+/// When this many predictions end, they write more data than the free space inside the store's
+/// file.
 const FULL_DISK_BACKLOG: usize = 3_000;
 
 #[test]
@@ -123,8 +125,8 @@ fn poison_prediction_is_isolated_after_three_crashes() {
     poison::isolated(folder.path());
 }
 
-/// SIGKILLs never count against an execution, and a suspected execution does not delay other
-/// organizations.
+/// SIGKILLs never count against an execution, and an execution suspected of crashes does not delay
+/// other organizations.
 #[test]
 fn killed_prediction_completes_and_suspect_delays_nobody() {
     let folder = tempfile::tempdir().unwrap();
@@ -259,7 +261,7 @@ fn full_disk_refuses_work_and_loses_nothing() {
 
     // Completely full, with more data to write than the free space in the store's file: the process
     // exits with a failure, and unwritten commits leave no trace. The tree compresses its rows, so
-    // only incompressible data uses up its space.
+    // only incompressible data can use up its space.
     send_backlog(&world, FULL_DISK_BACKLOG, |mark| noise(mark, BACKLOG_INPUT_BYTES));
     let load = world.load();
     world.wait_for_a_random_moment();
@@ -289,8 +291,8 @@ fn wait_for_a_refusal(world: &World) {
     assert_all_for_want_of_room(world);
 }
 
-/// Checks that the disk, or a service exiting because of it, caused every refusal since the last
-/// call; clears the refusals.
+/// Checks that every refusal since the last call was caused by the full disk, or by a service that
+/// exited because of it; clears the refusals.
 fn assert_all_for_want_of_room(world: &World) {
     let refused = std::mem::take(&mut world.client_log.lock().unwrap().refused);
     for (status, text) in refused {
@@ -371,8 +373,8 @@ fn hanging_model_fills_only_its_own_lane() {
 #[test]
 fn backlog_resumes_after_kill() {
     const BACKLOG: usize = 6_000;
-    /// All inputs together take 180 MB. A start keeps the inputs from the log in memory, at most 64
-    /// MiB.
+    /// All inputs together take 180 MB. At startup, at most 64 MiB of the inputs in the log are
+    /// kept in memory.
     const MORE_RESIDENT_BYTES: u64 = 110 * MIB;
     let folder = tempfile::tempdir().unwrap();
     let (world, service) = World::new(folder.path(), &folder.path().join("data"));

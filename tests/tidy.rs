@@ -1,9 +1,10 @@
-//! Checks of the code's form: every file opens with a purpose, has a readable size and no markers of unfinished
-//! work; manifests share the lints and respect reserved dependencies; documents and maps are consistent. Rules that
-//! clippy can check are not repeated here.
+//! Checks of the code's form: every file begins with a description, has a readable size, and
+//! contains no markers of unfinished work; manifests share the lints and respect reserved
+//! dependencies; documents and maps are consistent. Rules that clippy can check are not repeated
+//! here.
 //!
-//! Each rule is a function from a file to its faults. A test below runs it on bad snippets: a rule that finds
-//! nothing in them is broken.
+//! Each rule is a function from a file to its faults. A test below runs every rule on bad snippets:
+//! a rule that finds no fault in them is broken.
 
 #![expect(clippy::unwrap_used, reason = "helpers of a test: a panic here is the test's failure")]
 
@@ -23,12 +24,12 @@ use std::path::Path;
 
 use tree::{File, Tree};
 
-/// Maximum lines of a file that is not a test.
+/// Maximum number of lines in a file that is not a test.
 const LINES_MAX: usize = 600;
-/// Maximum lines of a test file: tables are long.
+/// Maximum number of lines in a test file; tests contain long tables.
 const TEST_LINES_MAX: usize = 700;
 
-/// Dependencies that only the named crates may have, and why.
+/// Dependencies that only the named crates may have, each with the reason.
 const RESERVED: &[(&str, &[&str], &str)] = &[
     ("sled", &["storage"], "no other crate knows the storage engine"),
     ("clap", &["cli", "guard", "runners"], "no other crate reads the command line"),
@@ -47,13 +48,13 @@ const UNFINISHED: &[&str] = &[
     concat!("db", "g!"),
 ];
 
-/// The attribute of a test that needs more than Rust, with what it needs.
+/// The attribute of a test that needs more than Rust, followed by what it needs.
 const EXTERNAL: &str = concat!("#[ig", "nore = \"needs ");
 const IGNORE: &str = "ignore";
-/// The attribute with the message of an error.
+/// The attribute that contains an error's message.
 const ERROR: &str = concat!("#[err", "or(");
 
-/// A missing header comment, or too many lines.
+/// Returns whether the header comment is missing or the file has too many lines.
 fn faults_of_form(file: &File) -> Vec<String> {
     let mut faults = Vec::new();
     let says = file.text.strip_prefix("//! ").is_some_and(|rest| rest.trim_start().len() > 10);
@@ -74,7 +75,8 @@ fn faults_of_form(file: &File) -> Vec<String> {
     faults
 }
 
-/// Errors whose message contains their source, which a chain of causes then shows twice.
+/// Returns errors whose message contains their source, which a chain of causes would then show
+/// twice.
 fn faults_of_errors(file: &File) -> Vec<String> {
     let mut faults = Vec::new();
     for part in file.text.split(ERROR).skip(1) {
@@ -90,7 +92,8 @@ fn faults_of_errors(file: &File) -> Vec<String> {
     faults
 }
 
-/// Reserved dependencies of the crate `name`, and lints that it does not share.
+/// Returns the reserved dependencies that the crate `name` must not have, and lints that it does
+/// not share.
 fn faults_of_manifest(name: &str, manifest: &str) -> Vec<String> {
     let mut faults = Vec::new();
     if !manifest.contains("[lints]\nworkspace = true") {
@@ -107,7 +110,7 @@ fn faults_of_manifest(name: &str, manifest: &str) -> Vec<String> {
     faults
 }
 
-/// Whether `word` is in `line`, not as a part of a longer word.
+/// Returns whether `line` contains `word`, but not as a part of a longer word.
 fn has_word(line: &str, word: &str) -> bool {
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(word).any(|(at, _)| {
@@ -118,7 +121,7 @@ fn has_word(line: &str, word: &str) -> bool {
     })
 }
 
-/// Markers of unfinished work.
+/// Returns markers of unfinished work.
 fn faults_of_unfinished(file: &File) -> Vec<String> {
     let mut faults = Vec::new();
     for (number, line) in (1..).zip(file.text.lines()) {

@@ -1,5 +1,5 @@
 //! The cost of a signed webhook on top of a prediction: bursts through the API with and without a
-//! webhook, in turn; and the limit, whose second call stands for the webhook. The stub is both the
+//! webhook, in turn; and the limit, whose second call represents the webhook. The stub is both the
 //! receiver and the model, and answers immediately.
 
 use std::net::SocketAddr;

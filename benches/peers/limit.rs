@@ -1,6 +1,6 @@
 //! The limit of the machine: a bare hyper server that does only the necessary work. It appends each
-//! body to a file, and continues once an `fdatasync` shared by all waiting requests has made the
-//! body durable.
+//! body to a file, and continues when the body is durable, after an `fdatasync` that all waiting
+//! requests share.
 //!
 //! - `POST /create` returns once its body is durable.
 //! - `POST /calls/N?STUB` returns once its body is durable. Then the server calls the stub N times,
@@ -26,7 +26,7 @@ use super::support::process::{self, Killed};
 use super::support::{self, client};
 
 pub(crate) const ROLE: &str = "limit";
-/// The body that stands for a prediction of the service.
+/// The body that represents a prediction of the service.
 pub(crate) const PREDICTION: &str =
     r#"{"model":"instant","version":"0.0.1","input":{"text":"a quiet harbour"}}"#;
 /// The response to a `POST`, as long as the service's response to a create.

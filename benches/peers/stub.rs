@@ -15,7 +15,7 @@ use super::support::requests::Requests;
 const PATIENCE: Duration = Duration::from_secs(180);
 /// The prefix of the request for the number of calls.
 const COUNT: &[u8] = b"GET /count";
-/// A model's answer: some 60 bytes, like a short sentence.
+/// A model's answer: about 60 bytes, like a short sentence.
 const BODY: &str = r#"{"output":{"text":"A quiet harbour in the evening light.","n":7}}"#;
 
 /// Serves forever.

@@ -1,6 +1,6 @@
 //! Creates and GETs at 500 per second each: alone, during bursts of workflows, and during backups;
-//! also on the limit during its own bursts, which shows how much of the tail latency is due to the
-//! machine and to the client on the same cores.
+//! the same on the limit during its own bursts, which shows how much of the tail latency is caused
+//! by the machine and by the client on the same cores.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use super::support::client::{self, Connection, Load};
 use super::support::table::{Table, milliseconds, spread};
 use super::support::{self, median, percentile};
 
-/// The number of finished predictions. The GETs request them in an order that puts consecutive
-/// requests far apart.
+/// The number of finished predictions. The GETs request them in an order that keeps consecutive
+/// requests far apart in the store.
 const FILL: u64 = 20_000;
 const RATE: u64 = 500;
 /// The interval between bursts.
@@ -23,7 +23,7 @@ const EVERY: Duration = Duration::from_millis(6_500);
 /// The pause between measurements.
 const REST: Duration = Duration::from_secs(3);
 
-/// The load that ran during a server's measurement, and a sample of each figure per round.
+/// The load during a server's measurement, and a sample of each figure per round.
 #[derive(Default)]
 struct Row {
     name: &'static str,

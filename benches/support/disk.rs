@@ -60,7 +60,7 @@ pub(crate) fn kept(folder: &Path) -> u64 {
     let Ok(entries) = std::fs::read_dir(folder) else { return 0 };
     for entry in entries {
         let entry = entry.unwrap();
-        // The file has been removed meanwhile and takes no space.
+        // The file has been removed in the meantime and takes no space.
         let Ok(metadata) = entry.metadata() else { continue };
         bytes += if metadata.is_dir() { kept(&entry.path()) } else { metadata.blocks() * 512 };
     }

@@ -93,7 +93,7 @@ pub(crate) fn processor_seconds(pid: u32) -> f64 {
 /// Returns the voluntary context switches of the process's live threads.
 pub(crate) fn switches(pid: u32) -> f64 {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-    // A thread may exit meanwhile.
+    // A thread may exit in the meantime.
     let texts = threads
         .filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("status")).ok());
     let of_one = |text: String| {

@@ -1,3 +1,3 @@
-//! Reads the requests of a connection, for servers that stand in for models and receivers.
+//! Reads the requests on a connection, for servers that act as models and receivers.
 
 pub(crate) use orrery_cli::load::Requests;

@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-// Starts the binary of this machine's processor, which npm has installed as an optional dependency.
+// Starts the binary for this machine's processor, which npm has installed as an optional dependency.
 "use strict";
 const { spawn } = require("node:child_process");
 
@@ -15,7 +15,7 @@ try {
   process.exit(1);
 }
 const orrery = spawn(binary, process.argv.slice(2), { stdio: "inherit" });
-// A terminal sends Ctrl+C to both; other signals arrive here alone.
+// A terminal sends Ctrl+C to both processes; other signals arrive only here.
 for (const signal of ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"]) {
   process.on(signal, () => {
     if (signal !== "SIGINT" || !process.stdin.isTTY) orrery.kill(signal);

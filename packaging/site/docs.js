@@ -1,4 +1,4 @@
-// The documentation's search and its menu on narrow screens. Texts of the site are put in as text.
+// The documentation's search and its menu on narrow screens. The site's texts are inserted as text, never as markup.
 
 const RESULTS_MAX = 30;
 const EXCERPT = 180;
@@ -21,7 +21,7 @@ function sections() {
   return loading;
 }
 
-// Sections that contain every word, the best first: words in headings count more than words in the text.
+// Returns the sections that contain every word, best match first: words in headings count more than words in the text.
 export function find(all, text) {
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
   if (words.length === 0) return { words, found: [] };
@@ -47,7 +47,7 @@ function element(name, className, ...children) {
   return made;
 }
 
-// The part of the text around the first word, with the words marked.
+// Returns the part of the text around the first word, with the words marked.
 function excerpt(one, words) {
   const [, , low] = one.low;
   const first = Math.max(0, Math.min(...words.map((word) => low.indexOf(word)).filter((at) => at >= 0), low.length) - EXCERPT / 3);
@@ -97,7 +97,7 @@ byId("search").addEventListener("submit", (event) => {
   event.preventDefault();
   results.querySelector("a")?.click();
 });
-// A link within this page leaves the results.
+// Following a link within this page closes the results.
 results.addEventListener("click", (event) => {
   if (event.target instanceof HTMLAnchorElement) {
     query.value = "";
@@ -115,15 +115,15 @@ document.addEventListener("keydown", (event) => {
     search();
   }
 });
-// What is wider than the page scrolls in its own box, also from the keyboard.
+// Content that is wider than the page scrolls in its own box, which is also possible with the keyboard.
 new ResizeObserver(() => {
   for (const box of /** @type {NodeListOf<HTMLElement>} */ (article.querySelectorAll("pre, .table-wrapper"))) {
     if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
     else box.removeAttribute("tabindex");
   }
 }).observe(article);
-// The current page is visible in the table of contents, which scrolls on its own.
+// Scrolls the table of contents, which scrolls separately, so that the current page is visible in it.
 const current = document.querySelector("#contents [aria-current]");
 if (current instanceof HTMLElement) byId("contents").scrollTop = current.offsetTop - 200;
-// A browser that goes back keeps the words in the field.
+// When a user goes back, the browser keeps the words in the field.
 if (query.value) search();

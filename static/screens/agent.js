@@ -1,5 +1,5 @@
 // The agent in the chat: its answers and tool calls as they happen, the media it creates, and its stored session. An
-// exchange continues without this page; a reload follows it again.
+// exchange continues even if this page is closed; after a reload, the page follows it again.
 
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import {
@@ -56,7 +56,7 @@ export function Agent() {
   );
   const sessions = useLoad((signal) => ask("GET", `${API}/sessions`, undefined, { signal }), []);
   const session = named ?? fresh;
-  // The message stays when another session is chosen.
+  // The draft is kept when another session is chosen.
   const draft = useState("");
   const all = sessions.data?.sessions ?? [];
   const hasModel = who.value.agent !== false;
@@ -84,7 +84,7 @@ function Session({ session, ...rest }) {
   return html`<${Loaded} of=${memory}>${(data) => html`<${Talk} session=${session} memory=${data} ...${rest} />`}</${Loaded}>`;
 }
 
-// `without`: shown instead of the field for a message if the agent has no model.
+// `without`: shown in place of the message field if the agent has no model.
 function Talk({ session, memory, draft: [draft, setDraft], without, onBegin, onClear }) {
   const [turns, setTurns] = useState(() =>
     memory.conversation_history.map((one) => ({
@@ -104,7 +104,7 @@ function Talk({ session, memory, draft: [draft, setDraft], without, onBegin, onC
   useEffect(() => {
     if (turns.length || live) end.current?.scrollIntoView({ block: "end" });
   }, [turns, live]);
-  // Reads the events of an exchange until its end; the exchange itself continues without a reader.
+  // Reads the events of an exchange until it ends; the exchange itself continues even without a reader.
   const follow = async (task, prompt, reply) => {
     let turn = { prompt, events: [], task };
     setLive(turn);

@@ -90,7 +90,8 @@ const VERBS = {
   unlock: "Unlocked",
 };
 
-// Actions in words; unknown actions show their name. The first part is the subject, the last one the verb.
+// Describes actions in words; unknown actions are shown by name. In an action's name, the first part is the object and
+// the last part is the verb.
 export function wordsOf(action) {
   const parts = action.split(".");
   const [subject, verb] = [parts[0], parts.at(-1)];
@@ -99,10 +100,10 @@ export function wordsOf(action) {
 
 const ID = /[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}/g;
 const isNamed = (subject) => subject.search(ID) === 0 && subject[36] === " ";
-// The name for an id; for a key, without the prefix of its text.
+// Returns the name after an id; for a key, without the beginning of the key's text.
 const nameIn = (subject) => subject.slice(37).replace(/^\w{4,16}… /, "");
 
-// The names for ids: of existing resources, and those mentioned in the log itself.
+// Returns names for ids: of existing resources, and of those mentioned in the log itself.
 function namesOf(known, events) {
   const names = new Map(events.filter((one) => isNamed(one.subject)).map((one) => [one.subject.slice(0, 36), nameIn(one.subject)]));
   for (const one of [...(known?.keys ?? []), ...(known?.members ?? [])]) names.set(one.id, one.name);
@@ -111,14 +112,14 @@ function namesOf(known, events) {
 
 const ended = (id) => `…${id.slice(-8)}`;
 
-// The actor: a key by its name.
+// Returns the actor; a key is shown by its name.
 function whoOf(actor, names) {
   const [, admin, id] = /^(admin )?key (\S+)/.exec(actor) ?? [];
   if (!id) return WHO[actor] ?? actor;
   return `${admin ? "Admin key" : "API key"} ${names.has(id) ? `“${names.get(id)}”` : ended(id)}`;
 }
 
-// The object, with names for ids or, without one, the end of the id.
+// Returns the object, with ids replaced by names or, if there is no name, by the end of the id.
 export function subjectOf(subject, names) {
   const [link, ...email] = subject.split(" ");
   if (LINKS[link]) return email.length ? `${LINKS[link]} for ${email.join(" ")}` : LINKS[link];
@@ -127,7 +128,7 @@ export function subjectOf(subject, names) {
 }
 
 export function List() {
-  // A list that cannot be loaded only costs names, not the log.
+  // If a list cannot be loaded, the log is still shown, only without its names.
   const known = useLoad(async (signal) => {
     const [keys, members] = await Promise.all(
       ["/keys", "/members"].map((path) => ask("GET", path, undefined, { signal }).catch(() => null)),

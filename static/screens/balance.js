@@ -7,7 +7,7 @@ import { Rows } from "../rows.js";
 
 const WORDS = { top_up: "Topped up", charge: "A run", refund: "Refunded" };
 
-// The entries of the ledger as CSV. No value contains a comma or a quotation mark.
+// Returns the ledger's entries as CSV. No value contains a comma or a quotation mark.
 export function csvOf(entries) {
   const lines = [
     "created_at,kind,amount_usd,execution_id",
@@ -60,7 +60,7 @@ export function List() {
 
 export const Detail = List;
 
-// Models with a color of their own in the chart; the others share one.
+// Number of models with their own color in the chart; the others share one color.
 const COLOURS = 5;
 
 // Spending by day, as columns stacked by model.

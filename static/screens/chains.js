@@ -74,7 +74,7 @@ function Chain({ chain, onEdit, onChange }) {
         ><${IconButton} icon="trash-2" label=${`Delete the chain ${chain.name} of ${chain.model}`} onClick=${() => setState({ ...state, deleting: true })} /></div></header>
     ${state.error ? html`<${Notice} kind="error">${sentence(state.error)}</${Notice}>` : null}
     <${Order} label=${`Order of the chain ${chain.name} of ${chain.model}`} entries=${entries} onEntries=${reorder} />
-    <p class="quiet note">A run asks for it with <code>"fallback_selector": "${chain.name}"</code>. Changed <${Time} at=${chain.updated_at} />.</p>
+    <p class="quiet note">A run selects it with <code>"fallback_selector": "${chain.name}"</code>. Changed <${Time} at=${chain.updated_at} />.</p>
     ${
       state.deleting
         ? html`<${Confirm} title="Delete this chain?" action="Delete the chain" onClose=${() => setState({ ...state, deleting: false })} onDo=${async () => {
@@ -85,7 +85,7 @@ function Chain({ chain, onEdit, onChange }) {
     }</article>`;
 }
 
-// Models in order: dragged with the mouse, or moved with the arrow keys and buttons.
+// An ordered list of models, which can be dragged with the mouse, or moved with the arrow keys and buttons.
 function Order({ entries, onEntries, label, children }) {
   const [dragged, setDragged] = useState(null);
   const [over, setOver] = useState(null);

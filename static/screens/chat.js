@@ -27,8 +27,8 @@ import { eventsOf } from "../stream.js";
 import { Toast } from "../values.js";
 
 const KEY = "chat";
-// Maximum number of images per message, and the longer side in pixels of the image sent to a model and of the one
-// kept in this tab.
+// Maximum number of images per message, and the longer side in pixels of images as sent to a model and as kept in this
+// tab.
 const IMAGES_MAX = 4;
 const SIDE_MAX = 1024;
 
@@ -52,7 +52,7 @@ async function shrunk(file) {
   return canvas.toDataURL("image/jpeg", 0.85);
 }
 
-// A message for the model: text, or parts if it has images.
+// Returns a message in the form sent to the model: as text, or as parts if it has images.
 const sent = ({ role, content, images }) => ({
   role,
   content: images?.length
@@ -92,7 +92,7 @@ export const Detail = List;
 
 const isChat = (model) => model.kind !== "embeddings";
 
-// Adds a piece of the stream to the answer so far.
+// Adds a chunk of the stream to the answer so far.
 function grown(message, chunk) {
   const delta = chunk.choices?.[0]?.delta ?? {};
   const next = { ...message, content: message.content + (typeof delta.content === "string" ? delta.content : "") };
@@ -109,7 +109,7 @@ function grown(message, chunk) {
   return next;
 }
 
-// What a chunk says of a failure: some services name the model themselves.
+// Returns the failure described in a chunk. Some services already name the model in it.
 function failureOf({ message }) {
   const text = typeof message === "string" ? message : "it gave no reason";
   return /^the model\b/i.test(text) ? text : `The model failed: ${text}`;
@@ -127,7 +127,7 @@ function Conversation({ models }) {
   const [images, setImages] = useState([]);
   const [error, setError] = useState(null);
   const [abort, setAbort] = useState(null);
-  // The messages before "New conversation", until the next message.
+  // The messages deleted by "New conversation", kept for undo until the next message.
   const [cleared, setCleared] = useState(null);
   const end = useRef(null);
   const chooser = useRef(null);

@@ -4,7 +4,8 @@ import { html, useEffect, useState } from "../vendor/preact.js";
 import { Button, Door, Input, Notice, ask, refreshSession, sentence, session, Text, Username } from "../core.js";
 import { BASE, go } from "../location.js";
 
-// The token is in the fragment of the link, which browsers never send. It is removed from the address bar at once.
+// The token is in the fragment of the link, which browsers never send. The token is removed from the address bar
+// immediately.
 let token = null;
 function takeToken() {
   if (location.hash.length > 1) {

@@ -1,5 +1,4 @@
-// Health: whether the service works, findings of the operator's checks, the state of models, and the service's
-// addresses.
+// Health: whether the service works, the findings of `orrery doctor`, the state of models, and the service's addresses.
 
 import { html } from "../vendor/preact.js";
 import { Button, Icon, Link, Loaded, Page, Status, Text, ask, count, duration, useChanges, useLoad } from "../core.js";
@@ -25,15 +24,15 @@ export function List() {
         ) => html`<tr key=${one.subject + one.detail}><th scope="row">${one.concern ? html`<span class="status waiting"><${Icon} name="triangle-alert" label="Needs attention" />${one.subject}</span>` : html`<span class="status good"><${Icon} name="check" label="Good" />${one.subject}</span>`}</th>
         <td data-label="Found"><${Text}>${one.detail}</${Text}></td></tr>`,
       )}</tbody></table></div></section>
-      <section><h2>Models</h2><div class="card scroll"><table><thead><tr><th scope="col">Model</th><th scope="col">State</th><th scope="col">Kind</th><th scope="col" class="number">Running</th><th scope="col" class="number">Waiting</th><th scope="col" class="number">At the same time</th></tr></thead>
+      <section><h2>Models</h2><div class="card scroll"><table><thead><tr><th scope="col">Model</th><th scope="col">State</th><th scope="col">Kind</th><th scope="col" class="number">Running</th><th scope="col" class="number">Waiting</th><th scope="col" class="number">Concurrency</th></tr></thead>
       <${Rows} all=${models} columns="6">${(
         model,
       ) => html`<tr key=${model.slug}><th scope="row"><${Link} to=${`/app/models/${model.slug}`}><${Text}>${model.slug}</${Text}></${Link}>${model.reason ? html`<div class="reason"><${Text}>${model.reason}</${Text}></div>` : null}</th>
         <td data-label="State">${model.health === "failing" ? html`<${Status} of="failed" />` : html`<span class="status good">${model.health === "ok" ? "Works" : model.health}</span>`}</td><td data-label="Kind">${model.runner}</td>
-        <td data-label="Running" class="number">${count(model.running)}</td><td data-label="Waiting" class="number">${count(model.queued)}</td><td data-label="At the same time" class="number">${count(model.concurrency)}</td></tr>`}</${Rows}></table></div></section>
+        <td data-label="Running" class="number">${count(model.running)}</td><td data-label="Waiting" class="number">${count(model.queued)}</td><td data-label="Concurrency" class="number">${count(model.concurrency)}</td></tr>`}</${Rows}></table></div></section>
       <section><h2>Addresses</h2><div class="card scroll"><table><thead><tr><th scope="col">For</th><th scope="col">Address</th></tr></thead>
       <tbody>${status.hosts.map((host) => html`<tr key=${host.role}><th scope="row">${HOSTS[host.role] ?? host.role}</th><td data-label="Address"><code>${host.url}</code></td></tr>`)}</tbody></table></div></section>
-      <p class="quiet">The same list with a command that fixes each: <code>orrery doctor</code></p>`}</${Loaded}></${Page}>`;
+      <p class="quiet">For the same list with a fix for each problem, run <code>orrery doctor</code></p>`}</${Loaded}></${Page}>`;
 }
 
 export const Detail = List;

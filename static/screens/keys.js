@@ -1,4 +1,4 @@
-// API keys: the list with the last use, creation with the key shown once, deletion.
+// API keys: the list with each key's last use, creation (the key is shown once), and deletion.
 
 import { html, useState } from "../vendor/preact.js";
 import {

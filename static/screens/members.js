@@ -1,4 +1,4 @@
-// Members: who they are and what they may do; for the Owner also invitations and password reset links.
+// Members: who they are and what they may do. For the Owner, also invitations and password reset links.
 
 import { html, useState } from "../vendor/preact.js";
 import {
@@ -141,7 +141,7 @@ function Invite({ onClose }) {
   return html`<${Dialog} title="Invite a person" onClose=${onClose}><form class="stack" onSubmit=${submit}>
     ${state.error && !fields.email ? html`<${Notice} kind="error">${sentence(state.error)}</${Notice}>` : null}
     <p>You get a link to hand over. The person opens it and chooses a name and a password.</p>
-    <${Input} label="Email" name="email" type="email" optional value=${email} onValue=${setEmail} error=${fields.email} first=${true} hint="A note for you, and filled in for the person." />
+    <${Input} label="Email" name="email" type="email" optional value=${email} onValue=${setEmail} error=${fields.email} first=${true} hint="For your reference, and filled in for the invited person." />
     <div class="actions end"><${Button} onClick=${onClose}>Cancel</${Button}><${Button} kind="primary" type="submit" busy=${state.busy}>Create the link</${Button}></div></form></${Dialog}>`;
 }
 

@@ -1,5 +1,5 @@
-// Models: the catalog, and the playground of one model: its input as a form, as JSON and as code, its run with live
-// events, and its output.
+// Models: the catalog, and the playground for one model: the input as a form, as JSON and as code, the run with live
+// events, and the output.
 
 import { html, useEffect, useMemo, useRef, useState } from "../vendor/preact.js";
 import {
@@ -32,7 +32,7 @@ import { example, initial } from "../schema.js";
 
 const API = "/api/base/v1";
 const FINAL = ["success", "error", "cancelled"];
-// Models shown at once.
+// Number of models shown at once.
 const TILES = 60;
 
 export function List() {
@@ -77,15 +77,15 @@ function Tiles({ all, heading }) {
 }
 
 const OUTPUTS = {
-  string: "Gives a text",
-  array: "Gives a list",
-  object: "Gives an object",
-  number: "Gives a number",
-  boolean: "Gives yes or no",
-  image: "Gives an image",
-  audio: "Gives audio",
-  video: "Gives a video",
-  file: "Gives a file",
+  string: "Returns text",
+  array: "Returns a list",
+  object: "Returns an object",
+  number: "Returns a number",
+  boolean: "Returns true or false",
+  image: "Returns an image",
+  audio: "Returns audio",
+  video: "Returns a video",
+  file: "Returns a file",
 };
 
 export function Detail({ id }) {

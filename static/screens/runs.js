@@ -45,11 +45,11 @@ const KINDS = [
   ["agent", "Agent"],
   ["decision", "Decisions"],
 ];
-// Types that exist only as a row of the history, without a record of their own.
+// Types of runs that have only a row in the history and no other record.
 const CALLS = ["chat", "agent", "decision"];
 const CALL_FIELDS =
   "id,type,status,model,requested_model,error,error_cause,error_classification,execution_cost,run_time,created_at,started_at,completed_at,output,chat,agent,decision";
-// Step types that start runs of their own, or contain steps that may.
+// Types of steps that start other runs, or that contain steps that may start some.
 const STARTERS = ["workflow", "map", "model"];
 const STATES = [
   ["", "Any"],
@@ -58,7 +58,8 @@ const STATES = [
   ["error,failed", "Failed"],
   ["cancelled", "Cancelled"],
 ];
-// What somebody has to do before a run goes on is a filter of its own in the API, and a status to people.
+// What somebody must do before a run can continue: the API has a separate filter for this, but the dashboard shows it
+// as a status.
 const WAITS = [
   ["event", "Waiting for approval"],
   ["paused", "Paused"],
@@ -79,7 +80,7 @@ export function List() {
   const load = (signal) => {
     const asked = new URLSearchParams({ limit: "50" });
     for (const name of NAMES) if (filters[name]) asked.set(name, filters[name]);
-    // A cursor is valid only for the filters it was created with, including the time.
+    // A cursor is valid only for the filters with which it was created, including the time.
     const from = query.get("from") ?? (filters.since ? new Date(Date.now() - Number(filters.since) * 1000).toISOString() : "");
     if (from) asked.set("from", from);
     if (filters.cursor) asked.set("cursor", filters.cursor);
@@ -168,10 +169,10 @@ function Many({ what, all, onClose }) {
     setReport(done);
   };
   return html`<${Confirm} title=${what === "cancel" ? `Cancel ${all.length} runs?` : `Run ${all.length} workflows again?`} action=${what === "cancel" ? "Cancel them" : "Run them again"} onDo=${act} onClose=${onClose}>
-    <p>${what === "cancel" ? "The runs on this page that have not finished are stopped. This cannot be undone." : "Each failed workflow on this page goes on from the step that failed, as a new run."}</p>${report}</${Confirm}>`;
+    <p>${what === "cancel" ? "The runs on this page that have not finished are stopped. This cannot be undone." : "Each failed workflow on this page resumes from the step that failed, as a new run."}</p>${report}</${Confirm}>`;
 }
 
-// The current name of a workflow; of a deleted one, the name in the rows of its runs.
+// Returns the current name of a workflow or, if it is deleted, the name recorded with its runs.
 async function workflowOf(id, get) {
   try {
     const { name } = await get(`${API}/v1/workflows/${id}`);
@@ -216,7 +217,7 @@ export function Detail({ id }) {
   const isLive = run.data && !CALLS.includes(run.data.type) && !FINAL.includes(run.data.record.status);
   const [lost, setLost] = useState(null);
   const [problem, setProblem] = useState(null);
-  // If the page may hold a connection, it reloads only after events.
+  // If the page may keep a connection open, it reloads only after events.
   useEffect(() => {
     if (!isLive) return undefined;
     const abort = new AbortController();
@@ -384,7 +385,7 @@ function Call({ record }) {
     ${record.output ? html`<section><h2>Answer</h2><${LongText} text=${record.output} /></section>` : html`<p class="quiet">The conversation is not stored here.</p>`}`;
 }
 
-// The timeline: a table whose bars repeat what its text says.
+// The timeline: a table with bars, whose text contains the same information.
 function Timeline({ type, record, now }) {
   const rows = type === "workflow" ? rowsOfExecution(record, now) : rowsOfPrediction(record, now);
   const from = Date.parse(record.created_at);
@@ -439,12 +440,12 @@ function StepDetail({ row }) {
 function sentenceOf(one) {
   switch (one.reason) {
     case "lane":
-      // The numbers count the organization's own work; work of others may hold every place.
-      return `It waits for its turn${one.position ? `, at place ${one.position}` : ""}${one.running ? `; ${one.running} of the same workflow ${one.running === 1 ? "is" : "are"} running` : ""}.`;
+      // The numbers count only the organization's own work; the work of other organizations may occupy every slot.
+      return `It waits in the queue${one.position ? `, at position ${one.position}` : ""}${one.running ? `; ${one.running} of the same workflow ${one.running === 1 ? "is" : "are"} running` : ""}.`;
     case "model":
       return one.running
         ? `“${one.step_id}” waits for the model ${one.model}, which has ${one.running} running and ${one.queued} waiting.`
-        : `“${one.step_id}” waits for a free place at the model ${one.model}.`;
+        : `“${one.step_id}” waits for a free slot of the model ${one.model}.`;
     case "timer":
       return `“${one.step_id}” waits until ${inFull(one.until)}.`;
     case "retry":

@@ -1,4 +1,5 @@
-// Named secrets: names and dates, a new value, deletion. Values are sent to the service and never shown again.
+// Named secrets: names and dates, setting a new value, and deletion. Values are sent to the service and never shown
+// again.
 
 import { html, useState } from "../vendor/preact.js";
 import {

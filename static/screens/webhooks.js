@@ -39,7 +39,7 @@ const PAGE = 50;
 const LOOK_MS = 2000;
 const LOOK_MAX_MS = 600000;
 
-// The key of a delivery: its own id if it is for an endpoint, otherwise that of its run.
+// Returns the key of a delivery: its own id if it is for an endpoint, otherwise its run's id.
 const idOf = (delivery) => (delivery.endpoint_id ? delivery.delivery_id : delivery.execution_id);
 
 export function List() {
@@ -58,7 +58,7 @@ export function List() {
       data.webhooks.length || offset
         ? null
         : status
-          ? html`<${Empty} icon="search" title="None with this status"><${Button} onClick=${() => setQuery({ status: "" })}>Show all</${Button}></${Empty}>`
+          ? html`<${Empty} icon="search" title="No webhooks with this status"><${Button} onClick=${() => setQuery({ status: "" })}>Show all</${Button}></${Empty}>`
           : html`<${Empty} icon="webhook" title="No webhooks yet"><p>A program asks for one with the field <code>webhook_url</code>:</p>
         <pre class="code left" tabindex="0">${`curl -s ${base}/v1/prediction/ -H "X-API-Key: $ORRERY_KEY" -d '{\n  "model": "text-sentiment", "version": "0.0.1",\n  "input": {"text": "What a beautiful night!"},\n  "webhook_url": "https://example.com/hook"}'`}</pre></${Empty}>`}>${(
       data,
@@ -68,7 +68,7 @@ export function List() {
         ${offset + data.webhooks.length < data.total_count ? html`<${Button} icon="chevron-right" onClick=${() => setQuery({ offset: offset + PAGE }, {})}>Older</${Button}>` : null}<span class="quiet">${data.total_count} in all</span></div>`}</${Loaded}></${Page}>`;
 }
 
-// Why a delivery was made: the event of an endpoint, by its last word, or the request of the run.
+// Why a delivery was made: for an endpoint's event, by the last word of the event's name, or at the run's own request.
 const EVENTS = { started: "when it started", completed: "when it completed", failed: "when it failed", test: "as a test" };
 const whyOf = ({ event }) => (event ? `for an endpoint, ${EVENTS[event.split(".")[1]] ?? event}` : "for the run itself");
 const runOf = (delivery) => `/app/runs/${delivery.execution_id}${delivery.execution_type === "workflow" ? "?type=workflow" : ""}`;
@@ -96,7 +96,7 @@ export function DeliveriesOf({ run }) {
   ) => html`<${Deliveries} all=${data.webhooks} hasRuns=${false} />`}</${Loaded}>`;
 }
 
-// The receivers, and those for which deliveries are waiting.
+// The receivers, including those for which deliveries are waiting.
 function Receivers() {
   const all = useLoad((signal) => ask("GET", "/webhooks/receivers", undefined, { signal }), []);
   useChanges(["webhooks"], all);
@@ -120,7 +120,7 @@ export function Detail({ id }) {
     [id],
   );
   const isMoving = one.data && ["pending", "delivering"].includes(one.data.status);
-  // While it is pending and the page is visible, the record is reloaded when the next attempt is due.
+  // While the delivery is pending and the page is visible, its record is reloaded when the next attempt is due.
   useEffect(() => {
     if (!isMoving) return undefined;
     const due = Date.parse(one.data.next_attempt_at ?? "") - Date.now();
@@ -159,8 +159,8 @@ export function Detail({ id }) {
         <details><summary>Headers</summary><div class="card scroll"><table><tbody>${Object.entries(delivery.headers).map(([name, value]) => html`<tr key=${name}><th scope="row"><code>${name}</code></th><td><${Text}>${typeof value === "string" ? value : JSON.stringify(value)}</${Text}></td></tr>`)}</tbody></table></div></details></section>`}</${Loaded}></${Page}>`;
 }
 
-// The button is shown exactly when a redelivery would be accepted; otherwise the reason is, and a cooldown turns into
-// the button when it is over.
+// The button is shown exactly when a redelivery would be accepted; otherwise, the reason is shown. When a cooldown is
+// over, its reason is replaced by the button.
 function Redeliver({ of, reload }) {
   const [state, setState] = useState({ busy: false, error: null });
   const [now, setNow] = useState(Date.now());

@@ -93,7 +93,7 @@ function Row({ of, run, onTag }) {
     if (!event.target.closest("a, button") && !getSelection().toString()) go(path);
   }}>
     <th scope="row"><${Link} to=${path}><${Text}>${of.name}</${Text}></${Link}>${of.locked ? html` <span class="tag"><${Icon} name="lock" /> locked</span>` : null}
-      ${of.tags.map((tag) => html` <button type="button" class="tag" key=${tag} onClick=${() => onTag(tag)} aria-label=${`Show those with the tag ${tag}`}><${Text}>${tag}</${Text}></button>`)}
+      ${of.tags.map((tag) => html` <button type="button" class="tag" key=${tag} onClick=${() => onTag(tag)} aria-label=${`Show workflows with the tag ${tag}`}><${Text}>${tag}</${Text}></button>`)}
       <div class="quiet note clamp"><${Text}>${of.description}</${Text}></div></th>
     <td data-label="Version"><code>${of.latest_version_id}</code></td>
     <td data-label="Last run"><span>${run ? html`<${Link} to=${`/app/runs/${run.execution_id}?type=workflow`}><${Status} of=${statusOf(run)} /></${Link}> <span class="quiet"><${Time} at=${run.created_at} /></span>` : html`<span class="quiet">never</span>`}</span></td>
@@ -128,7 +128,7 @@ function New({ onClose }) {
     <${Button} kind="primary" type="submit" busy=${state.busy}>Create the workflow</${Button}></form></${Dialog}>`;
 }
 
-// Imports this dashboard's exports, a bare definition, or a drawing of the legacy editor.
+// Imports exports from this dashboard, bare definitions, or drawings from the legacy editor.
 function Import({ onClose }) {
   const [text, setText] = useState("");
   const [name, setName] = useState("");

@@ -52,7 +52,7 @@ function Opened({ workflow, models, version, reload }) {
     const found = stored(key);
     return found && found.version === version.version_id && !same(found.definition, version.definition) ? found : null;
   });
-  // The revision that the draft is based on; for a restored draft, the one it was started from.
+  // The revision that the draft is based on. For a restored draft, this is the revision from which it was started.
   const base = kept?.tag ?? version.tag;
   const [draft, setDraft] = useState(kept?.definition ?? version.definition);
   const [isRestored, setRestored] = useState(Boolean(kept));
@@ -97,9 +97,9 @@ function Opened({ workflow, models, version, reload }) {
   const [past, setPast] = useState([]);
   const [future, setFuture] = useState([]);
   const [toast, setToast] = useState(null);
-  // The text field of the last change, if it was made in one, and its time.
+  // The text field in which the last change was made, if any, and the time of the change.
   const typed = useRef({ field: null, at: 0 });
-  // Continuous typing in one field is one undo step.
+  // Continuous typing in one field counts as one undo step.
   const edit = (next, said = null) => {
     const field = said ? null : focusedText();
     const continues = field && field === typed.current.field && Date.now() - typed.current.at < PAUSE_MS;
@@ -124,7 +124,7 @@ function Opened({ workflow, models, version, reload }) {
     const onUndo = (event) => {
       const key = event.key.toLowerCase();
       if (!(event.ctrlKey || event.metaKey) || event.altKey || !["z", "y"].includes(key) || document.querySelector("dialog[open]")) return;
-      // A text field has an undo history of its own for what was typed there last; so does the JSON editor.
+      // A text field has its own undo history for recently typed text, and so does the JSON editor.
       const field = focusedText();
       if (tab !== "steps" || (field && field === typed.current.field)) return;
       event.preventDefault();
@@ -281,7 +281,7 @@ function Delete({ workflow, onClose }) {
       <li>Finished runs stay in the history.</li></ul></${Confirm}>`;
 }
 
-// Somebody else saved first: shows both versions, and the choice.
+// Shown if somebody else saved first: both versions, and the choice between them.
 function Conflict({ theirs, mine, busy, error, onTheirs, onMine, onClose }) {
   const next = nextVersion(theirs.workflow.versions);
   return html`<${Dialog} title="Somebody else has saved in the meantime" wide=${true} onClose=${onClose}><div class="stack">

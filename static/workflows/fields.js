@@ -40,7 +40,7 @@ const OPERATORS = {
 };
 const UNARY = ["exists", "not_exists", "is_null", "is_not_null"];
 
-// `errors`: the service's errors by place in the step.
+// `errors`: the service's errors by their location in the step.
 export function StepFields({ step, onStep, offers, errors, models, own, siblings }) {
   const set = (path, next, said) => onStep(changed(step, path, next), said);
   const error = (place) => errors.find((one) => one.within === place)?.message;
@@ -60,7 +60,7 @@ export function StepFields({ step, onStep, offers, errors, models, own, siblings
     <${Running} ...${tools} siblings=${siblings} /></div>`;
 }
 
-// Places whose field shows the error itself.
+// Locations whose field shows the error itself.
 const FIELDS = new Set([
   "step_id",
   "id",
@@ -218,7 +218,7 @@ const WAITS = { seconds: 60, until: "", event: { name: "approval" } };
 
 function Wait({ step, set, onStep, offers, error, errors }) {
   const leave = useAlternatives();
-  // An emptied field leaves the step without any kind of wait: then the one that was there last stays.
+  // If a field is cleared, the step no longer has any kind of wait; the form then keeps showing the last kind.
   const last = useRef("seconds");
   const choice = Object.keys(WAITS).findLast((name) => step[name] !== undefined) ?? last.current;
   last.current = choice;
@@ -245,7 +245,7 @@ function AwaitedEvent({ step, set, error, errors }) {
     <${Input} label="Name of the event" class="mono" hint="Unique in the workflow. Its sender names the run and the event." maxlength="64" error=${problem("name")} value=${event.name ?? ""} onValue=${(next) => set(["event", "name"], next)} />
     <p class="hint">Steps before this one can hand out the link that answers it: <code>${`{{${idOf(step)}.resume_url}}`}</code> opens a page with a form.</p>
     <${Json} label="Schema of the answer" hint="A JSON Schema; its plain properties are the fields of the page" optional=${true} rows=${6} value=${event.schema} error=${problem("schema")} onValue=${(next) => set(["event", "schema"], next)} />
-    <${Numeric} label="Waits at most, in seconds" hint="Then its output is the default, or it fails." error=${problem("timeout_seconds")} value=${event.timeout_seconds} onValue=${(next) => set(["event", "timeout_seconds"], next)} />
+    <${Numeric} label="Waits at most, in seconds" hint="After that, the step's output is the default; without a default, the step fails." error=${problem("timeout_seconds")} value=${event.timeout_seconds} onValue=${(next) => set(["event", "timeout_seconds"], next)} />
     <${Json} label="Default" hint="The output if nobody answers in time" optional=${true} rows=${3} value=${event.default} error=${problem("default")} onValue=${(next) => set(["event", "default"], next)} />`;
 }
 
@@ -271,7 +271,7 @@ function Other({ step, set, offers, error, errors, own }) {
     ) => html`<select ...${field} value=${step.version_id ?? ""} onChange=${(event) => set(["version_id"], event.currentTarget.value || undefined)}>
       <option value="">The latest one when it runs</option>${isKnown ? null : html`<option value=${step.version_id}>${step.version_id}</option>`}${versions.map((id) => html`<option key=${id} value=${id}>${id}</option>`)}</select>`}</${Field}>
     <${Params} key=${`${named} ${one.data?.version}`} schema=${one.data?.schema} value=${step.inputs} errors=${errors} at="inputs" offers=${offers} onValue=${(next) => set(["inputs"], next)} />
-    <label class="box"><input type="checkbox" checked=${step.wait !== false} onChange=${(event) => set(["wait"], event.currentTarget.checked ? undefined : false)} /> Wait for its end; its output is the output of this step</label>
+    <label class="box"><input type="checkbox" checked=${step.wait !== false} onChange=${(event) => set(["wait"], event.currentTarget.checked ? undefined : false)} /> Wait until it finishes; its output becomes this step's output</label>
     ${found ? html`<p class="hint"><${Link} to=${`/app/workflows/${found.slug}`}>Open ${found.slug}</${Link}>. Its run is listed on its own, and is cancelled with this one while this step waits for it.</p>` : null}`;
 }
 
@@ -287,7 +287,7 @@ function Numeric({ label, hint, error, value, onValue, ...rest }) {
 function Running({ step, set, error, siblings }) {
   const retry = step.retry ?? null;
   const [leaveRetry, leaveOrder] = [useAlternatives(), useAlternatives()];
-  // Open at first if an option is set. Clearing the last one does not close it.
+  // Open at first if an option is set. Clearing the last option does not close it.
   const [isOpen] = useState(() =>
     Boolean(step.depends_on !== undefined || step.continue_on_error || step.timeout_seconds !== undefined || step.on_exhausted || retry),
   );
@@ -328,8 +328,8 @@ function Running({ step, set, error, siblings }) {
 const KINDS = { string: "Text", number: "Number", integer: "Whole number", boolean: "Yes or no", array: "List", object: "Object" };
 const SIMPLE = ["type", "title", "description", "default"];
 
-// The inputs as a list; the schema below it shows everything that the list cannot. `onSchema` gets the schema, and
-// `renamed` (the old and the new name) or what is `said` about a deletion.
+// The inputs as a list; the schema below it shows everything that the list cannot. `onSchema` is called with the
+// schema, and with `renamed` (the old and the new name) or `said` (a message about a deletion).
 export function InputFields({ schema, onSchema, errors }) {
   const value = schema ?? {};
   const properties = Object.entries(value.properties ?? {});

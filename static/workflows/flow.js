@@ -1,10 +1,10 @@
-// Analyzes a definition for the editor: its steps and their places, which references are allowed, which steps wait
-// for which, and the differing lines of two definitions. Does not touch the page or the service.
+// Analyzes a definition for the editor: its steps and their locations, which references are allowed, which steps wait
+// for which others, and the differing lines of two definitions. Does not access the page or the service.
 
 // Icon, name and purpose of each type of step.
 export const TYPES = {
   model: ["box", "Model", "Runs a model of this machine"],
-  http: ["globe", "HTTP request", "Asks another service"],
+  http: ["globe", "HTTP request", "Sends a request to another service"],
   parallel: ["layers", "Parallel", "Runs branches at the same time"],
   choice: ["git-branch", "Choice", "Takes one of two branches"],
   map: ["repeat", "For each", "Runs steps for each item of a list"],
@@ -39,7 +39,7 @@ export const partsOf = (text) =>
 
 export const valueAt = (value, path) => path.reduce((at, part) => (at === null || at === undefined ? undefined : at[part]), value);
 
-// The value with the part at the place replaced; undefined removes the part. Everything else is unchanged.
+// Returns the value with the part at the location replaced; undefined removes the part. Everything else is unchanged.
 export function changed(value, path, next) {
   if (!path.length) return next;
   const [part, ...rest] = path;
@@ -56,7 +56,7 @@ export function changed(value, path, next) {
   return object;
 }
 
-// The lists of steps inside a step: their places and names.
+// Returns the lists of steps inside a step: their locations and names.
 export function blocksOf(step) {
   if (!isObject(step)) return [];
   switch (step.type) {
@@ -82,7 +82,7 @@ const stepsAt = (value, path) => {
   return Array.isArray(list) ? list : [];
 };
 
-// Every step with its place and depth, in the order of the definition.
+// Returns every step with its location and depth, in the order of the definition.
 export function walk(definition) {
   const found = [];
   const block = (path, depth) =>
@@ -98,14 +98,14 @@ export function walk(definition) {
 // ---- References ----
 
 const REFERENCE = /(\\?)\{\{\s*([\w-]+)(\.resume_url\b)?/g;
-// The first names of a reference, in braces or, in a condition, after `$.`.
+// Matches the first names of a reference, which is in braces or, in a condition, after `$.`.
 const NAMES = String.raw`([\w-]+)(\.[^.[\]{}'"\s]+|\['[^']*'\]|\["[^"]*"\])?`;
 const IN_BRACES = new RegExp(String.raw`(\\?\{\{\s*)${NAMES}`, "g");
 const IN_CONDITION = new RegExp(String.raw`^(\s*\$\.)${NAMES}`);
 const isCondition = (value) => isObject(value) && typeof value.operator === "string" && IN_CONDITION.test(value.expression);
 
-// The first names of the references in a value: the steps it needs. The link that answers a step is available before
-// that step begins.
+// Returns the first names of the references in a value, that is, the steps that it needs. The link that resumes a step
+// is available before that step begins.
 export function rootsOf(value, found = new Set()) {
   if (typeof value === "string")
     for (const [, escape, name, isLink] of value.matchAll(REFERENCE)) {
@@ -116,12 +116,12 @@ export function rootsOf(value, found = new Set()) {
   return found;
 }
 
-// How a reference continues with a name, and the name of such a part.
+// Returns the part of a reference for a name, and the name for such a part.
 const partFor = (name) => (/^[\w-]+$/.test(name) ? `.${name}` : name.includes("'") ? `["${name}"]` : `['${name}']`);
 const nameOf = (part) => (part?.startsWith(".") ? part.slice(1) : part?.slice(2, -2));
 
-// The value with each text of a reference changed: `change(root, part)` returns its first names. `depends_on` has roots.
-// `hides`: whether the root has another meaning inside a map.
+// Returns the value with each reference in its texts changed: `change(root, part)` returns the new first names. In
+// `depends_on`, there are only roots. `hides`: whether the root has another meaning inside a map.
 function withReferences(value, change, hides) {
   const replaced = (text, form) =>
     text.replace(form, (all, before, root, part) => (before.startsWith("\\") ? all : before + change(root, part ?? "")));
@@ -137,7 +137,7 @@ function withReferences(value, change, hides) {
   return Object.fromEntries(Object.entries(value).map(each));
 }
 
-// The value with each reference to the step or item `from` renamed to `to`, including `depends_on`.
+// Returns the value with each reference to the step or item `from` renamed to `to`, including in `depends_on`.
 export const renamed = (value, from, to) =>
   withReferences(
     value,
@@ -145,19 +145,19 @@ export const renamed = (value, from, to) =>
     (map) => itemOf(map) === from,
   );
 
-// The definition with each reference to the input `from` renamed to `to`.
+// Returns the definition with each reference to the input `from` renamed to `to`.
 export function renamedInput(definition, from, to) {
   const change = (root, part) => root + (root === "inputs" && nameOf(part) === from ? partFor(to) : part);
   const { input_schema: schema, ...others } = definition;
   return { ...withReferences(others, change, () => false), ...(schema === undefined ? null : { input_schema: schema }) };
 }
 
-// Names that references begin with and that no step or item may have.
+// Reserved first names of references, which no step or item may have.
 const ROOTS = ["inputs", "execution", "secrets"];
 
-// Puts `next` in the place of a step. References to its id, or to the item of a map, follow a new name, except while it
-// is a name that means something else. They follow it also while it is being typed: `naming`, of the previous call, has
-// the name that they have now. Returns the definition and the next `naming`.
+// Replaces a step with `next`. If its id or, for a map, its item's name changes, references to it are renamed too,
+// except while the new name already means something else. To make this work while a name is being typed, `naming` (from
+// the previous call) contains the names that references currently use. Returns the definition and the next `naming`.
 export function withStep(definition, path, next, naming = null) {
   const before = valueAt(definition, path);
   const of = [idOf, itemOf].find((one) => one(before) !== one(next));
@@ -168,7 +168,7 @@ export function withStep(definition, path, next, naming = null) {
   const from = naming?.at === at && naming.of === of && naming.name === old ? naming.from : old;
   const others = walk(definition).filter((one) => pointer(one.path) !== at);
   const ids = others.map(({ step }) => idOf(step));
-  // An item is only known within its map.
+  // An item is available only within its map.
   const isItem = of === itemOf;
   const within = isItem ? walk({ steps: before.steps }) : others;
   const used = rootsOf(isItem ? [before.steps, before.output] : definition);
@@ -181,7 +181,7 @@ export function withStep(definition, path, next, naming = null) {
   return { whole: changed(definition, path, { ...next, ...Object.fromEntries(inner) }), naming: latest };
 }
 
-// What a step at a place may refer to: inputs, the items of enclosing loops, earlier steps.
+// Returns what a step at this location may refer to: inputs, the items of enclosing loops, and earlier steps.
 export function offersAt(definition, path) {
   const offers = [];
   const schema = definition?.input_schema;
@@ -213,7 +213,7 @@ function offerStep(step, offers) {
   if (step.type !== "map") for (const block of blocksOf(step)) for (const inner of stepsAt(step, block.path)) offerStep(inner, offers);
 }
 
-// For each step of a list, the indexes of those it directly waits for.
+// Returns, for each step of a list, the indexes of the steps that it directly waits for.
 export function waitsOf(steps) {
   const home = new Map();
   const note = (step, at) => {
@@ -239,7 +239,7 @@ export function waitsOf(steps) {
 
 // ---- Problems ----
 
-// The problems by the place of their step; "" has those of no step.
+// Returns the problems by the location of their step; problems that belong to no step are under "".
 export function problemsByStep(problems, steps) {
   const places = steps.map(({ path }) => pointer(path)).sort((a, b) => b.length - a.length);
   const found = new Map();
@@ -252,10 +252,10 @@ export function problemsByStep(problems, steps) {
 
 // ---- Differences ----
 
-// Maximum number of line pairs compared; beyond that, all differing lines are shown as replaced.
+// Maximum number of line pairs compared; above this, all differing lines are shown as replaced.
 const COMPARED_MAX = 4e6;
 
-// The lines of two texts: same, only in the first, only in the second.
+// Compares the lines of two texts: lines in both, only in the first, or only in the second.
 export function differences(before, after) {
   const a = before.split("\n");
   const b = after.split("\n");

@@ -1,5 +1,5 @@
-// The map of a workflow: each step a box, each wait a line, with containers around nested steps. It is drawn from the
-// definition and never edited; the list beside it contains the same information.
+// The map of a workflow: each step is a box, each wait is a line, and nested steps are inside containers. The map is
+// drawn from the definition and cannot be edited; the list next to it contains the same information.
 
 import { html, useMemo } from "../vendor/preact.js";
 import { blocksOf, idOf, pointer, subjectOf, valueAt, waitsOf } from "./flow.js";
@@ -10,7 +10,7 @@ const ACROSS = 16;
 const DOWN = 26;
 const HEAD = 26;
 const PAD = 12;
-// Characters of a name that fit into a box.
+// Number of characters of a name that fit into a box.
 const NAME_MAX = 19;
 
 // Arranges the steps of a list in rows: a step is below everything it waits for.

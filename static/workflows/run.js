@@ -23,7 +23,7 @@ import { go } from "../location.js";
 import { example, initial } from "../schema.js";
 import { API } from "./service.js";
 
-// Maximum inputs of one bulk run.
+// Maximum number of inputs in one bulk run.
 const BULK_MAX = 10;
 
 export function RunTab({ workflow, version, isDirty }) {

@@ -14,7 +14,7 @@ export async function loadVersion(id, version, signal) {
   return { ...rest, definition, tag: answer.headers.get("etag") };
 }
 
-// Saves a version if the revision that it is based on is still current.
+// Saves a version, provided that the revision that it is based on is still current.
 export async function putVersion(id, version, body, tag) {
   const path = `${API}/workflows/${encodeURIComponent(id)}/versions/${encodeURIComponent(version)}`;
   const answer = await request("PUT", path, { ...body, version_id: version }, { headers: tag ? { "if-match": tag } : {} });
@@ -22,7 +22,7 @@ export async function putVersion(id, version, body, tag) {
   return { ...rest, definition, tag: answer.headers.get("etag") };
 }
 
-// All models, for selection; loaded once per page.
+// All models, for selection lists; loaded once per page.
 let models = null;
 export function allModels() {
   models ??= ask("GET", "/api/base/v1/models?limit=500").catch((error) => {
@@ -32,7 +32,7 @@ export function allModels() {
   return models;
 }
 
-// The workflows that a step may run, newest first, up to the capacity of a selection list.
+// The workflows that a step may run, newest first, up to the maximum length of a selection list.
 const CHOICES_MAX = 500;
 const PAGE = 100;
 

@@ -1,4 +1,4 @@
-// The steps of a workflow as a list, with the fields of the selected one beside it and the map below.
+// The steps of a workflow as a list, with the selected step's fields next to it and the map below.
 
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { Icon, IconButton, Notice, Text } from "../core.js";
@@ -25,7 +25,7 @@ const NEW = {
 const INPUTS = "inputs";
 const OUTPUT = "output";
 
-// A step with its nested steps.
+// Returns a step and its nested steps.
 const walkOf = (step) => [step, ...walk({ steps: [step] }).slice(1)];
 
 function freeId(steps, type) {
@@ -112,7 +112,7 @@ export function StepsTab({ definition, onDefinition, steps, byStep, models, own,
               : html`<div class="tools"><${IconButton} icon="arrow-up" label="Move up" disabled=${path.at(-1) === 0} onClick=${() => move(path, -1)} /><${IconButton} icon="arrow-down" label="Move down" disabled=${path.at(-1) >= listAt(path.slice(0, -1)).length - 1} onClick=${() => move(path, 1)} />
             <${IconButton} icon="copy" label="Duplicate" onClick=${() => copy(path)} /><${IconButton} icon="trash-2" label="Delete the step" onClick=${() => remove(path)} /></div>`
           }</header>
-        <p class="hint">${TYPES[one.step?.type]?.[2] ?? ""}.${users.length ? html` What it gives goes to ${users.map((id, at) => html`${at ? ", " : ""}<code>${id}</code>`)}.` : null}</p>
+        <p class="hint">${TYPES[one.step?.type]?.[2] ?? ""}.${users.length ? html` Its output is used by ${users.map((id, at) => html`${at ? ", " : ""}<code>${id}</code>`)}.` : null}</p>
         <fieldset class="bare" disabled=${isLocked}><${StepFields} key=${chosen} step=${one.step} onStep=${(next, said) => putStep(path, next, said)} offers=${offersAt(definition, path)} errors=${byStep.get(chosen) ?? []} models=${models} own=${own} siblings=${listAt(
           path.slice(0, -1),
         )
@@ -158,7 +158,7 @@ function Row({ step, path, chosen, open, byStep, ...tools }) {
     ${blocksOf(step).map((block) => html`<div class="block" key=${pointer(block.path)}><p class="quiet">${block.name}</p><${Block} path=${[...path, ...block.path]} chosen=${chosen} open=${open} byStep=${byStep} ...${tools} /></div>`)}</li>`;
 }
 
-// A button with a menu of the types. Nothing is added before one is chosen.
+// A button with a menu of the step types. Nothing is added until a type is chosen.
 function Add({ onAdd, where }) {
   const [isOpen, setOpen] = useState(false);
   const root = useRef(null);

@@ -1,4 +1,4 @@
-// Fields of the editor: texts with completion of references, and pairs of names and values.
+// Fields of the editor: text fields that complete references, and fields for pairs of names and values.
 
 import { html, useId, useMemo, useRef, useState } from "../vendor/preact.js";
 import { Button, Field, Icon, IconButton } from "../core.js";
@@ -9,12 +9,12 @@ const OFFERED_MAX = 12;
 // The text between the braces before the caret.
 const OPEN = /(?<!\\)\{\{\s*([^{}]*)$/;
 
-// The text of a field for a value, and the value for its text.
+// The text that a field shows for a value, and the value for a text.
 export function textOf(value, isText) {
   if (value === undefined || value === null) return value === null && !isText ? "null" : "";
   if (typeof value !== "string") return JSON.stringify(value, null, typeof value === "object" ? 2 : 0);
   if (isText) return value;
-  // A text that would be parsed as another type stays in quotation marks.
+  // Text that would otherwise be parsed as another type is kept in quotation marks.
   try {
     JSON.parse(value);
     return JSON.stringify(value);
@@ -33,7 +33,7 @@ export function valueOf(text, isText) {
   }
 }
 
-// The references that contain what was typed: first those that begin with it.
+// Returns the references that contain the typed text, with those that begin with it first.
 export function matching(offers, text) {
   const typed = text.toLowerCase();
   const fits = offers.filter((offer) => offer.text.toLowerCase().includes(typed) && offer.text !== text);
@@ -43,7 +43,7 @@ export function matching(offers, text) {
   ].slice(0, OFFERED_MAX);
 }
 
-// A value that may contain references: a text, or any JSON if `isText` is not set.
+// A field for a value that may contain references: text, or any JSON if `isText` is not set.
 export function Template({
   label,
   hint,

@@ -1,4 +1,4 @@
-// The versions of a workflow: their content, the differences of two, locking and sharing.
+// The versions of a workflow: their content, the differences between two versions, locking and sharing.
 
 import { html, useMemo, useState } from "../vendor/preact.js";
 import { Button, Confirm, Copy, Dialog, Field, Icon, Link, Loaded, Notice, Text, Time, count, session, useLoad } from "../core.js";
@@ -6,7 +6,7 @@ import { place, setQuery } from "../location.js";
 import { differences } from "./flow.js";
 import { loadVersion, putVersion } from "./service.js";
 
-// Context lines around a difference.
+// Number of context lines around a difference.
 const AROUND = 3;
 
 export function VersionsTab({ workflow, version, onChange }) {
@@ -14,7 +14,7 @@ export function VersionsTab({ workflow, version, onChange }) {
   const all = [...workflow.versions].reverse();
   const base = session.value.hosts?.find((host) => host.role === "base")?.url ?? "";
   const other = place.value.query.get("with") ?? all.find((one) => one.version_id !== version.version_id)?.version_id ?? "";
-  // A version is saved again with its own definition: only its metadata changes.
+  // Saves a version again with its own definition, so that only its metadata changes.
   const put = async (id, fields) => {
     const held = await loadVersion(workflow.workflow_id, id);
     const { locked, production, allowed_to_share, definition } = held;
@@ -59,7 +59,7 @@ function Between({ id, other, version }) {
   return html`<${Loaded} of=${found}>${(before) => html`<${Compared} before=${before.definition} after=${version.definition} beforeName=${before.version_id} afterName=${version.version_id} />`}</${Loaded}>`;
 }
 
-// Two definitions line by line: lines only in the first, lines only in the second, and context.
+// Compares two definitions line by line: lines only in the first, lines only in the second, and context.
 export function Compared({ before, after, beforeName, afterName }) {
   const [isWhole, setWhole] = useState(false);
   const lines = useMemo(() => differences(JSON.stringify(before, null, 2), JSON.stringify(after, null, 2)), [before, after]);

@@ -36,8 +36,8 @@ pub(crate) struct Target {
     _folder: tempfile::TempDir,
 }
 
-/// Polls `/health` until dropped; records the slowest response and the peak memory usage of the
-/// service with its workers.
+/// Polls `/health` until dropped; records the slowest response, and the peak memory usage of the
+/// service together with its workers.
 struct Watch {
     ending: Arc<AtomicBool>,
     slowest_ms: Arc<AtomicU64>,
@@ -69,8 +69,8 @@ impl Watch {
     }
 }
 
-/// Returns the resident memory of the service and of its built-in workers. Pages of the binary that
-/// they share count twice.
+/// Returns the resident memory of the service and of its built-in workers. Shared pages of the
+/// binary are counted once per process.
 fn resident_with_children(pid: u32) -> u64 {
     let parent = format!("PPid:\t{pid}\n");
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -300,7 +300,7 @@ fn storm_of_large_pages_leaves_memory_bounded() {
     for seen in run_all(&target, "html-to-text", &inputs) {
         assert!(["success", "error"].contains(&seen["status"].as_str().unwrap()), "{seen}");
     }
-    // Each worker maps the binary, whose pages count anew: those of a debug build are many.
+    // Each worker maps the binary, so its pages are counted again; a debug build has many pages.
     target.assert_well_within("24 pages of 440 kB", 150);
 }
 

@@ -1,6 +1,6 @@
-//! Exchanges of the agent while the service is killed again and again, including during a summary
-//! of the conversation: no tool call with a result runs again, each exchange ends, the session's
-//! memory contains it once, and the balance is exact.
+//! Exchanges of the agent while the service is repeatedly killed, sometimes during a summary of the
+//! conversation: no tool call with a result runs again, each exchange ends, the session's memory
+//! contains each exchange once, and the balance is exact.
 
 use std::io::{BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -23,7 +23,7 @@ const TOOLS: usize = 3;
 const ANSWER_COST: i64 = 2000;
 /// Cost of a tool call in micro-dollars.
 const TOOL_COST: i64 = 1000;
-/// Model answers between two kills: enough for each session to make progress, so that none is
+/// Model answers between two kills: enough for each session to make progress, so that no session is
 /// suspected of causing the crashes.
 const ANSWERS_BETWEEN: usize = 6;
 /// Delay of the model's answers, so that kills fall between its steps.
@@ -104,7 +104,7 @@ fn answer(stream: &TcpStream, asked: &Asked) {
     drop(writer.write_all(format!("{head}{body}").as_bytes()));
 }
 
-/// Returns the number of exchanges of all sessions, once all accepted ones have ended.
+/// Returns the number of exchanges in all sessions, once all accepted ones have ended.
 fn ended(client: &mut Client, accepted: usize) -> Option<usize> {
     let rows = client.get("/v2/executions?type=agent&limit=100").ok()?.json();
     let rows = rows["executions"].as_array()?.clone();
@@ -134,7 +134,7 @@ fn begin(setup: &Setup, key: &str, session: &str, message: &str) -> bool {
     started.is_ok_and(|answer| answer.status() == 200)
 }
 
-/// Once all exchanges have ended, checks which tools ran, the charges, and the memory.
+/// After all exchanges have ended, checks which tools ran, the charges, and the memory.
 fn check(setup: &Setup, key: &str, accepted: usize, sessions: usize) {
     let mut client = setup.client(key);
     let exchanges = eventually("every exchange ends", || ended(&mut client, accepted));
@@ -142,7 +142,7 @@ fn check(setup: &Setup, key: &str, accepted: usize, sessions: usize) {
     let mut summaries = 0;
     for row in rows["executions"].as_array().unwrap() {
         assert_eq!(row["status"], "success", "{row}");
-        // An exchange has four answers and three tool calls; one more answer if it triggers a
+        // An exchange has four answers and three tool calls, and another answer if it triggers a
         // summary.
         summaries += match &row["execution_cost"] {
             cost if *cost == json!(0.011) => 0,

@@ -45,7 +45,8 @@ fn backup_under_load_restores_a_complete_service() {
     setup.run(&["resume"]);
     let ends = verdict::settle(&setup, &world.key, &before);
     world.client_log.lock().unwrap().acknowledged.retain(|id, _| ends.contains_key(id));
-    // Executions unfinished at the time of the backup end again, so their webhooks differ.
+    // Executions that were unfinished at the time of the backup end a second time, so their
+    // webhooks differ.
     verdict::check_ends(&world.client_log, &ends);
     ClientLog::repeat_keys(&world.client_log, &mut setup.client(&world.key));
     let path = format!("/v1/files/{}/content", file["id"].as_str().unwrap());
@@ -66,8 +67,8 @@ fn backup_under_load_restores_a_complete_service() {
     assert!(refused.contains("the backup is incomplete or damaged"), "{refused}");
     assert!(!nowhere.exists());
 
-    // A running service has exclusive access to its store; other commands can rewrite the store
-    // once it has stopped.
+    // While the service runs, it has exclusive access to its store; other commands can rewrite the
+    // store after it has stopped.
     for command in ["verify", "compact"] {
         let refused = setup.fail(&[command]);
         assert!(refused.contains("a service is running on"), "{command}: {refused}");

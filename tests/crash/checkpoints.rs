@@ -3,7 +3,7 @@
 //!
 //! The test detects the start of a checkpoint by the processor time of its thread, and the start of
 //! a replay by the bytes that the process has read. A new mark in the data folder indicates the end
-//! of either. A kill before the new mark hits the operation.
+//! of either operation. A kill before the new mark therefore interrupts the operation.
 
 use std::collections::HashSet;
 use std::fs;
@@ -30,17 +30,17 @@ const CREATES: u64 = 30;
 const LARGE_CREATES: u64 = 15;
 const PADDING: usize = 30_000;
 const MIB: usize = 1024 * 1024;
-/// A start that has read this many bytes is reading the log, since at least one log is this long.
+/// A start that has read this many bytes is reading the log, because the log is at least this long.
 const LOG_BYTES: usize = 4 * MIB;
 /// More processor time between two polls than an idle polling thread uses.
 const BUSY_NANOS: u64 = 1_000_000;
 /// The thread name, as truncated by the kernel.
 const CHECKPOINT_THREAD: &str = "store-checkpoin";
-/// Allowed misses, in addition to one per hit.
+/// Number of misses allowed in addition to one per hit.
 const SPARE_MISSES: u32 = 10;
 
-/// The moment of a kill, random within an adaptive span, so that about one kill in five is too late
-/// and the last steps are hit as often as the first ones.
+/// The moment of a kill: random within an adaptive span, so that about one kill in five comes too
+/// late, and the last steps are hit as often as the first ones.
 struct Aim {
     span_micros: u64,
     hits: u32,
@@ -157,7 +157,7 @@ fn create(world: &mut World, count: u64, ask: fn(&mut Random, &Providers) -> Ask
     ids
 }
 
-/// Waits until a checkpoint has begun. `mark` is the mark from before the load.
+/// Waits until a checkpoint has begun. `mark` is the mark read before the load.
 fn wait_for_a_checkpoint(world: &World, service: &Service, mark: &Value) {
     let thread = checkpoint_thread(service.pid());
     let mut before = used_nanos(&thread);
@@ -170,7 +170,7 @@ fn wait_for_a_checkpoint(world: &World, service: &Service, mark: &Value) {
 }
 
 /// Waits until a start has begun to read the log. A start rewrites the mark once it has read the
-/// whole log into memory.
+/// entire log into memory.
 fn wait_for_the_replay(world: &World, starting: &Service, mark: &Value) {
     let path = format!("/proc/{}/io", starting.pid());
     eventually("a start reads the log", || {

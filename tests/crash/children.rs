@@ -91,7 +91,7 @@ impl Family {
             assert!([200, 409].contains(&again.status()), "{}", again.text());
         }
         let end = ended(&mut client, &self.parent)["status"].take();
-        // A parent that does not wait for its children may have started all of them already.
+        // A parent that does not wait for its children may already have started all of them.
         assert!(end == "cancelled" || (end == "completed" && !self.waits), "{end}");
         service
     }

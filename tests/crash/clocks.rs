@@ -1,4 +1,4 @@
-//! A clock that is wrong for a while, and right again after the next start.
+//! A clock that is wrong for a while, and correct again at the next start.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,8 @@ use crate::support::service::Setup;
 const YEAR_SECONDS: i64 = 365 * 24 * 3600;
 
 /// A retry and a webhook are scheduled while the clock is a year ahead. After a kill and a start
-/// with the right clock, both happen on time. An idempotency key works on both sides of the jump.
+/// with the right clock, both happen on time. An idempotency key works across the correction of the
+/// clock.
 #[test]
 fn clock_corrected_between_starts_delays_nothing() {
     let asked = Arc::<AtomicUsize>::default();
@@ -72,7 +73,7 @@ fn clock_corrected_between_starts_delays_nothing() {
     eventually("the log says that the clock is ahead", || {
         setup.log_since(0).contains("the machine's clock is ahead of the time").then_some(())
     });
-    // The pause before the retry is durable by now, and ends in a year.
+    // The pause before the retry is durable at this point, and ends a year from now.
     eventually("the step waits for its retry", || {
         let path = format!("/v1/workflows/executions/{id}?timeout=0");
         let seen = client.get(&path).unwrap().json();
@@ -87,8 +88,8 @@ fn clock_corrected_between_starts_delays_nothing() {
     assert_eq!((predict("before"), predict("during")), (before, during));
 }
 
-/// With a clock beyond the representable years, responses, ids and waits keep working, and still do
-/// once the clock is right again.
+/// While the clock is beyond the representable years, responses, ids and waits keep working, and
+/// they still do after the clock is corrected.
 #[test]
 fn clock_in_a_five_digit_year_breaks_no_response() {
     let folder = tempfile::tempdir().unwrap();

@@ -14,7 +14,7 @@ use crate::support::service::Setup;
 use crate::support::{count_from, eventually};
 
 const DELIVERIES: usize = 1000;
-/// The receiver rejects one in this many webhooks at first.
+/// Initially, the receiver rejects one in this many webhooks.
 const REFUSED: usize = 17;
 const LIMITS: &str =
     "in_flight = 1000\nin_flight_per_receiver = 1000\ncircuit_failures = 1000000\n";
@@ -114,6 +114,6 @@ fn deliveries_all_arrive_and_none_repeats_after_success() {
         repeated += accepted - 1;
     }
     println!("{DELIVERIES} deliveries, {repeated} of them accepted again after a kill");
-    // A process that has sent no webhook exports no gauge.
+    // A process that has not sent any webhook does not export the gauge.
     assert_eq!(setup.metric("orrery_webhook_in_flight").unwrap_or(0.0), 0.0);
 }

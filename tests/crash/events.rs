@@ -1,5 +1,5 @@
-//! Events sent around kills, two per execution: the acknowledged event becomes the execution's
-//! answer, and no other.
+//! Events sent around kills, two per execution: the event that the service acknowledged becomes the
+//! execution's answer, and the other one does not.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,7 +26,7 @@ const SENDERS: usize = 3;
 struct Sent {
     /// Events that the service accepted with 202.
     acknowledged: Vec<String>,
-    /// Events whose connection broke at least once.
+    /// Events for which the connection broke at least once.
     doubtful: Vec<String>,
 }
 
@@ -54,7 +54,7 @@ fn send(setup: &Setup, client: &mut Client, id: &str, payload: &str, sent: &Mute
     panic!("{payload} is not taken");
 }
 
-/// Starts this many executions that wait for an event; every other one begins to wait later.
+/// Starts this many executions that wait for an event; every second one begins to wait later.
 fn start(client: &mut Client, count: usize) -> Vec<String> {
     // Some events arrive before their step waits; the service stores them.
     let workflow = workflow(

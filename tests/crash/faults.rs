@@ -1,6 +1,6 @@
 //! Transient faults: under load, the service's system calls fail or are slow, it runs out of file
-//! descriptors, its payload folder disappears, or its clock jumps. Each fault lasts a moment; after
-//! all faults, no execution is stuck, duplicated or charged twice.
+//! descriptors, its payload folder disappears, or its clock jumps. Each fault is short; after all
+//! faults, no execution is stuck, duplicated or charged twice.
 //!
 //! `strace --inject` makes system calls of the process fail. A fault in the log's own writes
 //! terminates the process, as intended; the test then restarts it, as systemd would.
@@ -38,7 +38,7 @@ const FAULTS_IN_A_CHAPTER: u32 = 128;
 const BACKLOG_MAX: f64 = 200.0;
 /// Acknowledged items of each kind that the test checks after a bit flip.
 const KNOWN: usize = 40;
-/// One in this many of these items is checked again at the very end.
+/// One in this many of these items is checked again at the end of the test.
 const KEPT_OF_KNOWN: usize = 8;
 
 /// The faults, with the arguments of `strace` for those that it injects.
@@ -72,12 +72,12 @@ enum Fault {
     PayloadsAway,
     /// The description of the fault, and the clock error in seconds.
     Clock(&'static str, i64),
-    /// Like `Clock`, but the test kills the process while the clock is wrong, and restarts it once
-    /// the clock is right.
+    /// Like `Clock`, but the process is killed while the clock is wrong, and restarted once the
+    /// clock is correct.
     ClockAndKill(&'static str, i64),
 }
 
-/// A fault that lasts until it is dropped.
+/// A fault that is active until dropped.
 #[derive(Debug)]
 pub(crate) enum Active {
     Traced(Child),
@@ -127,7 +127,7 @@ impl Drop for Active {
         match self {
             Self::Traced(strace) => {
                 // SIGINT makes strace detach and leave the service running. If the service has
-                // exited meanwhile, strace may wait forever; SIGKILL makes it detach too.
+                // exited in the meantime, strace may wait forever; SIGKILL then makes it detach.
                 signal(strace.id(), Signal::INT);
                 let deadline = runtime::monotonic_now() + DETACH_WITHIN;
                 while strace.try_wait().is_ok_and(|ended| ended.is_none()) {
@@ -196,7 +196,7 @@ pub(crate) fn can_inject() -> bool {
     false
 }
 
-/// Clients that keep the service under load through one fault after another.
+/// Clients that keep the service under load across all faults.
 struct Clients {
     load: Load,
     mix: Running,
@@ -262,7 +262,7 @@ struct SoFar {
     /// Total charges in micro-dollars.
     paid: i64,
     flips: Tally,
-    /// Responses that must be the same at the end.
+    /// Responses that must still be the same at the end.
     kept: Known,
 }
 
@@ -317,8 +317,8 @@ fn settle_to(world: &World, most: f64) {
     }
 }
 
-/// Checks that all acknowledged work has ended as expected, drops the records, and returns a sample
-/// of them.
+/// Checks that all acknowledged work has ended as expected, then drops the clients' records except
+/// for a sample, which it returns.
 fn end_chapter(world: &World, mix: &Mix, so_far: &mut SoFar) -> Known {
     let mut client = world.setup.client(&world.key);
     mix.clear_all_doubts(&mut client);
@@ -358,7 +358,8 @@ fn recover(world: &mut World, service: &mut Service, fault: Fault) -> u32 {
     ends
 }
 
-/// Checks that refusals during a fault were temporary errors; clears the refusals.
+/// Checks that requests were refused during a fault only with temporary errors; clears the
+/// refusals.
 fn check_refusals(world: &World, fault: Fault) {
     let refused = std::mem::take(&mut world.client_log.lock().unwrap().refused);
     for (status, text) in refused {
@@ -366,7 +367,7 @@ fn check_refusals(world: &World, fault: Fault) {
     }
 }
 
-/// Once the service has recovered, repeats requests whose connection broke.
+/// Repeats requests whose connection broke, once the service has recovered.
 fn settle_doubts(world: &World, mix: &Mix) {
     let mut client = world.setup.client(&world.key);
     mix.clear_doubts(&mut client);

@@ -1,6 +1,7 @@
 //! Bit flips: a test kills the service, flips one bit of the stored data in a copy of the data
-//! folder, and starts the service on that copy. Wherever the bit was, no acknowledged data may be
-//! missing or different without an error. Then the service continues on the untouched folder.
+//! folder, and starts the service on that copy. Wherever the flipped bit is, acknowledged data must
+//! never be missing or different without an error. After that, the service continues on the
+//! original folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -39,7 +40,8 @@ pub(crate) struct Tally {
     pub without_effect: u32,
 }
 
-/// Flips bits of an idle service, one after another. Kills the service, and restarts it at the end.
+/// Flips bits of an idle service's data, one after another. Kills the service first, and restarts
+/// it at the end.
 pub(crate) fn round(
     setup: &Setup,
     key: &str,
@@ -78,7 +80,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Flips one bit and returns its location; `None` if there is no file of this part.
+/// Flips one bit and returns its location; `None` if this part has no files.
 fn flip(data: &Path, part: Part, random: &mut Random) -> Option<String> {
     let files = match part {
         Part::Tree => vec![data.join("store/db")],
@@ -99,7 +101,8 @@ fn flip(data: &Path, part: Part, random: &mut Random) -> Option<String> {
     let end = bytes.iter().rposition(|byte| *byte != 0)? + 1;
     let at = usize::try_from(random.within(0..u64::try_from(end).unwrap())).unwrap();
     bytes[at] ^= 1 << random.within(0..8);
-    // Replace the file, since the untouched folder may share the old one.
+    // Replace the file instead of changing it, because the original folder may share it (hard
+    // link).
     let flipped = path.with_extension("flipped");
     fs::copy(path, &flipped).unwrap();
     fs::write(&flipped, bytes).unwrap();

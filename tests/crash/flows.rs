@@ -30,7 +30,7 @@ pub(crate) struct Seen {
     pub faults: Vec<String>,
 }
 
-/// The server, which survives the kills of the service.
+/// The server, which keeps running when the service is killed.
 #[derive(Debug)]
 pub(crate) struct Flows {
     server: Server,
@@ -95,8 +95,8 @@ impl Flows {
 }
 
 impl Seen {
-    /// Records an attempt. Once the next step has arrived, a step is finished and durable, so it
-    /// must not arrive again.
+    /// Records an attempt. When the next step has arrived, a step is finished and durable, so no
+    /// further request for it may arrive.
     fn note(&mut self, request: &Message) {
         let key = request.header("idempotency-key").unwrap_or_default().to_owned();
         let mut parts = key.split(':');

@@ -1,6 +1,5 @@
-//! Control groups: processes that escape from their guard still die with it. If the machine
-//! provides no control group, the test reports that it is skipped; with `ORRERY_FENCE_REQUIRE=1` it
-//! fails instead.
+//! Control groups: processes that escape from their guard still die with it. If no control group is
+//! available, the test reports that it is skipped or, with `ORRERY_FENCE_REQUIRE=1`, fails.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -81,7 +80,7 @@ fn process_without_guard_is_killed_by_its_cgroup() {
     let mut service = setup.spawn_in(&group.0);
     service.wait_until_ready();
     let of_service = fs::read_to_string(group.0.join("orrery-service/cgroup.procs")).unwrap();
-    // A starting guard is also in this group until it has moved to its own.
+    // A guard that is starting is also in this group, until it moves to its own.
     assert!(of_service.lines().any(|pid| pid == service.pid().to_string()), "{of_service}");
     let key = setup.create_key();
     let mut client = setup.client(&key);

@@ -1,4 +1,5 @@
-//! A file system in a file: a copy of the file at one moment is the state after a power cut.
+//! A file system in an image file: an atomic copy of the file is the state of the disk after a
+//! power cut.
 
 use std::fs;
 use std::io;
@@ -29,7 +30,7 @@ pub(crate) fn make(image: &Path, mib: u64) -> Result<(), String> {
     run(Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(image))
 }
 
-/// Copies the image atomically: repeats the copy if anything was written to the image meanwhile.
+/// Copies the image atomically: repeats the copy if the image was written in the meantime.
 pub(crate) fn copy_at_one_moment(image: &Path, copy: &Path) {
     let written = || {
         let metadata = fs::metadata(image).unwrap();
@@ -49,7 +50,7 @@ pub(crate) struct Mounted {
 }
 
 impl Mounted {
-    /// Mounts the image, which replays the file system's journal as after a power cut.
+    /// Mounts the image, which replays the file system's journal, as after a power cut.
     pub(crate) fn new(image: &Path, point: &Path) -> Result<Self, String> {
         fs::create_dir_all(point).map_err(|error: io::Error| error.to_string())?;
         run(Command::new("mount").args(["-t", "ext4", "-o", "loop"]).arg(image).arg(point))?;

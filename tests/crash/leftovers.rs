@@ -1,5 +1,5 @@
 //! Checks that completed work leaves nothing behind: no row in a lane, no timer, no open job. Also
-//! helpers to run workflows and to read their complete history.
+//! contains helpers to run workflows and to read their complete history.
 
 use std::path::Path;
 
@@ -12,7 +12,8 @@ use crate::support::service::{Service, Setup};
 
 /// The default of `engine.payload_inline_bytes`.
 const INLINE_BYTES: usize = 16 * 1024;
-/// Maximum number of checks of the store, since the cleanup after the last end takes a moment.
+/// Maximum number of checks of the store, because the cleanup after the last execution takes a
+/// moment.
 const LOOKS_MAX: usize = 10;
 /// Tables of unfinished work.
 const TABLES: [Table; 3] = [Table::Lane, Table::Timer, Table::BulkJobOpen];

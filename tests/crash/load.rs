@@ -74,7 +74,7 @@ impl Ask {
     }
 
     /// Returns a prediction of the model that costs money. It always has an idempotency key, so
-    /// that none can be created and charged without its client knowing.
+    /// that no prediction can be created and charged without its client knowing its id.
     fn priced(mark: u64, fails: bool) -> Self {
         let input = json!({"mark": mark, "fails": fails});
         Self {
@@ -86,7 +86,7 @@ impl Ask {
         }
     }
 
-    /// Returns a prediction of a model whose answer waits for the gate.
+    /// Returns a prediction of a model whose answers wait for the gate.
     pub(crate) fn stuck(mark: u64, padding: &str) -> Self {
         let input = json!({"mark": mark, "padding": padding});
         Self {
@@ -127,7 +127,7 @@ impl Ask {
         if answer.status() != 200 {
             let mut client_log = client_log.lock().unwrap();
             client_log.refused.push((answer.status(), answer.text()));
-            // A failed write may nevertheless be durable.
+            // A write that failed may still be durable.
             if answer.status() == 503 && self.key.is_some() {
                 client_log.doubtful.push(self);
             }
@@ -162,7 +162,7 @@ impl ClientLog {
         }
     }
 
-    /// Repeats every request that had a key: each response must contain the same id.
+    /// Repeats every request that had a key, and checks that each response contains the same id.
     pub(crate) fn repeat_keys(client_log: &Shared, client: &mut Client) {
         let keyed: Vec<(String, Ask)> = {
             let client_log = client_log.lock().unwrap();

@@ -30,7 +30,7 @@ struct ClientLog {
     /// The first inputs of bulk triggers whose connection broke. The test repeats them with their
     /// idempotency key.
     doubtful: Vec<usize>,
-    /// The marks of predictions whose cancellation ended with a broken connection.
+    /// The marks of predictions whose cancellation request ended with a broken connection.
     not_cancelled: Vec<u64>,
     /// Predictions that the service confirmed as `cancelled`.
     cancelled: Vec<String>,
@@ -111,8 +111,8 @@ impl Mix {
         });
     }
 
-    /// Drops the records of all acknowledged work, once checked; returns the paths and responses of
-    /// some of them.
+    /// Drops the records of all acknowledged work, which has been checked; returns the paths and
+    /// responses for some of it.
     pub(crate) fn forget(&self, client: &mut Client, some: usize) -> Vec<(String, Vec<u8>)> {
         let mut ledger = self.ledger.lock().unwrap();
         let executions = ledger.executions.keys().take(some);
@@ -191,7 +191,7 @@ fn trigger(client: &mut Client, _dice: &mut Random, workflow: &str, ledger: &Sha
     trigger_from(client, workflow, first, ledger)
 }
 
-/// Like [`trigger`], with inputs that start at `first`.
+/// Like [`trigger`], with inputs numbered from `first`.
 fn trigger_from(client: &mut Client, workflow: &str, first: usize, ledger: &Shared) -> Option<()> {
     let inputs: Vec<Value> = (first..first + BULK).map(|n| json!({"n": n})).collect();
     let body = json!({"inputs": inputs}).to_string();
@@ -258,7 +258,7 @@ fn cancel_marked(client: &mut Client, mark: u64, ledger: &Shared) -> Option<()> 
     let made = client.post("/v1/prediction/", &[("Idempotency-Key", &key)], ask.body()).ok()?;
     if made.status() != 200 {
         assert!([429, 503].contains(&made.status()), "{}", made.text());
-        // A failed write may nevertheless be durable.
+        // A write that failed may still be durable.
         ledger.lock().unwrap().not_cancelled.push(mark);
         return Some(());
     }

@@ -1,5 +1,5 @@
-//! Point-in-time recovery: a full backup, the log archive and the log of a killed store restore any
-//! moment of a run under load.
+//! Point-in-time recovery: with a full backup, the log archive, and the log of a killed store, any
+//! moment of a run under load can be restored.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,11 +15,12 @@ use crate::support::service::Setup;
 use crate::support::{count_from, eventually};
 
 const CLIENTS: usize = 8;
-/// One input in this many is a separate payload file, and one request in this many uploads a file.
+/// One in this many inputs is a separate payload file, and one in this many requests uploads a
+/// file.
 const LARGE_EVERY: u64 = 20;
 const FILE_EVERY: u64 = 25;
 
-/// A resource as seen by a reader, and when; times are in microseconds.
+/// A resource as seen by a reader, with the times of the observations in microseconds.
 #[derive(Debug)]
 struct Seen {
     path: String,
@@ -65,10 +66,10 @@ fn restore_to_any_moment_is_what_was_acknowledged_by_then() {
     let last = seen.iter().map(|seen| seen.ended).max().unwrap();
     let mut moments: Vec<u64> =
         (0..if total < 1000 { 3 } else { 9 }).map(|_| world.random.within(first..last)).collect();
-    // Add the end of the log, where nothing is lost.
+    // Also restore to the end of the log, where nothing may be lost.
     moments.push(now());
     for (number, moment) in moments.into_iter().enumerate() {
-        // A time has millisecond precision, and a restore includes the whole of that millisecond.
+        // Times have millisecond precision, and a restore includes all of the given millisecond.
         let moment = moment / 1000 * 1000 + 999;
         let into = folder.path().join(format!("restored-{number}/data"));
         let into_text = into.to_str().unwrap();
@@ -80,7 +81,7 @@ fn restore_to_any_moment_is_what_was_acknowledged_by_then() {
     }
 }
 
-/// Returns a response without the address of the service.
+/// Returns a response body without the service's address.
 fn text(setup: &Setup, body: &[u8]) -> String {
     String::from_utf8(body.to_vec()).unwrap().replace(&setup.base().to_string(), "HOST")
 }
@@ -113,7 +114,7 @@ fn compare(setup: &Setup, world: &World, seen: &[Seen], moment: u64) {
     println!("{}: {there} acknowledged, {ended} of them ended, all there", shown(moment));
 }
 
-/// Creates predictions and files with many concurrent clients, and reads each until its end.
+/// Creates predictions and files with many concurrent clients, and polls each until it ends.
 fn load(world: &mut World, total: u64) -> Vec<Seen> {
     let turns = Arc::new(AtomicU64::new(0));
     let seen = Arc::<Mutex<Vec<Seen>>>::default();

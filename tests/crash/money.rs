@@ -1,4 +1,5 @@
-//! Billing when the service dies: many small concurrent charges, exact to the micro-dollar.
+//! Billing when the service dies: many small concurrent charges, which must be exact to the
+//! micro-dollar.
 
 use serde_json::json;
 

@@ -1,6 +1,6 @@
-//! Neighbors: two organizations on one service. One attacks the resources shared by all
-//! organizations (slots, memory, descriptors, the disk); the other's predictions complete in time
-//! throughout.
+//! Neighbors: two organizations on one service. One organization attacks the resources shared by
+//! all (slots, memory, descriptors, the disk); throughout, the predictions of the other
+//! organization must complete in time.
 //!
 //! `ORRERY_ABUSE_SECONDS` sets the duration of each attack, `ORRERY_ABUSE_NEIGHBOR_MS` the time
 //! limit of the neighbor's predictions, and the bounds of `abuse` apply too: `tests/torture/abuse`
@@ -23,7 +23,7 @@ use orrery_runtime as runtime;
 
 /// Interval of the neighbor's requests.
 const ASK_EVERY: Duration = Duration::from_millis(500);
-/// The time that one of the neighbor's predictions may take at the start of an attack.
+/// The time that the neighbor's predictions may take at the beginning of an attack.
 const GRACE: Duration = Duration::from_secs(1);
 /// Memory that attacks may use on top of the bound of `abuse`: 100 MiB, plus
 /// `engine.workflow_memory`.
@@ -94,7 +94,7 @@ impl Neighbor {
         Self { ending, seen, thread: Some(thread) }
     }
 
-    /// Stops the neighbor; returns what was wrong with its service, if anything.
+    /// Stops the neighbor; returns what went wrong with its predictions, if anything.
     fn end(&mut self, attack: &str) -> Option<String> {
         self.ending.store(true, Ordering::Relaxed);
         self.thread.take().unwrap().join().unwrap();
@@ -131,7 +131,7 @@ impl Neighborhood {
         let setup = &target.setup;
         setup.run(&["org", "create", "--name", "other"]);
         let key = setup.run(&["key", "create", "--name", "other", "--org", "other"]);
-        // Start the built-in workers first, since in practice they are already running.
+        // Start the built-in workers first, because in practice they are already running.
         let neighbor = Neighbor::start(setup, key.trim(), models);
         eventually("the neighbor is served", || {
             let served = neighbor.seen.answered.load(Ordering::Relaxed);
@@ -184,7 +184,8 @@ impl Neighborhood {
         let disk = self.disk_mib();
         println!("{attack}: {disk} MiB on the disk");
         let fault = self.neighbor.end(attack);
-        // From here on, use the neighbor's key: the attacker would have to wait for its own work.
+        // From here on, use the neighbor's key: requests by the attacker would have to wait for its
+        // own work.
         self.target.key = self.key;
         self.target.assert_well_within(attack, BUDGETS_MIB);
         assert!(fault.is_none(), "{}", fault.unwrap_or_default());
@@ -390,7 +391,7 @@ fn large_hanging_requests_use_bounded_memory() {
     near.assert_well("60 requests of 7.9 MiB that hang");
 }
 
-/// A small input that every step expands.
+/// A small input that is expanded by every step.
 #[test]
 fn repeated_references_use_bounded_memory() {
     let near = Neighborhood::text();

@@ -12,7 +12,7 @@ use crate::support::server::Server;
 use crate::support::service::{Service, Setup};
 use crate::support::{eventually, signal};
 
-/// More kills than isolation needs.
+/// Maximum number of kills; isolation needs fewer.
 const KILLS_MAX: u32 = 10;
 const INNOCENTS: usize = 8;
 
@@ -38,7 +38,7 @@ fn start(setup: &Setup, pid: &AtomicU32) -> Service {
     service
 }
 
-/// Waits until the service is ready; returns false if it was killed.
+/// Waits until the service is ready; returns false if it was killed first.
 fn is_up(service: &mut Service) -> bool {
     eventually("the service is ready or dead", || match service.ended() {
         Some(_killed) => Some(false),
@@ -46,8 +46,8 @@ fn is_up(service: &mut Service) -> bool {
     })
 }
 
-/// Starts the models `one` and `two`: the mark `poison` kills the service, `hold` keeps the request
-/// open until the end of the acknowledgements. Counts the calls of both.
+/// Starts the models `one` and `two`: an input with the mark `poison` kills the service, and `hold`
+/// keeps the request open until all requests are acknowledged. Counts the calls of both.
 fn start_models(pid: &Arc<AtomicU32>, calls: &Arc<AtomicU32>, taken: &Arc<AtomicBool>) -> Server {
     let target = Arc::clone(pid);
     let called = Arc::clone(calls);
@@ -123,8 +123,8 @@ pub(crate) fn isolated(folder: &Path) {
                 assert_eq!(shown["status"], "success", "{shown}");
             }
             assert_eq!(innocents.len(), INNOCENTS);
-            // Two crashes, and one more while the prediction ran alone, unless the machine was too
-            // busy to make that call in time.
+            // The service crashed twice, and once more while the prediction ran alone, unless the
+            // machine was too busy to make that call in time.
             assert!(kills.load(Ordering::SeqCst) >= 3);
             let held = create("two", "hold").unwrap();
             eventually("it runs", || {
@@ -171,13 +171,13 @@ pub(crate) fn killed(folder: &Path) {
         setup.client(key).get(&format!("/v1/prediction/{id}?wait={wait}")).unwrap().json()
     };
     let held = create(&key, "hold");
-    // The stored status becomes `processing` earlier; only the call of the model shows that the
+    // The stored status becomes `processing` earlier, so only the call of the model shows that the
     // prediction is running.
     let runs = |starts: usize| {
         eventually("it runs", || (calls.load(Ordering::SeqCst) as usize >= starts).then_some(()));
     };
     let crashes = || unfinished(&setup)[0]["crashes"].clone();
-    // Only the crashes of the first rounds leave evidence.
+    // Only the crashes in the first rounds leave evidence.
     for round in 0..2 + OUTSIDE_KILLS {
         runs(round + 1);
         let fatal = if round < 2 { Signal::ABORT } else { Signal::KILL };
@@ -186,7 +186,7 @@ pub(crate) fn killed(folder: &Path) {
         assert_eq!(crashes(), json!(2.min(round + 1)), "round {round}");
         service = setup.start();
     }
-    // The prediction runs as a suspect; other predictions start in parallel.
+    // The prediction runs as a suspect, and other predictions start in parallel.
     runs(2 + OUTSIDE_KILLS + 1);
     let beside = create(&other, "good");
     assert_eq!(shown(&other, &beside, 30)["status"], "success");

@@ -20,7 +20,7 @@ const REFUSED_DELIVERIES: usize = 9;
 pub(crate) struct Providers {
     models: Server,
     receiver: Server,
-    /// Holds the answers of the model `stuck`.
+    /// Blocks the answers of the model `stuck`.
     pub gate: Gate,
     arrivals: Arc<Mutex<Arrivals>>,
 }

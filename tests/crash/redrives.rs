@@ -1,6 +1,6 @@
 //! A bulk job redrives a thousand failed executions while clients create others, in parallel with a
-//! cancelled job. The service is killed in the middle: each execution is redriven once, and
-//! progress never decreases.
+//! second job, which is cancelled. The service is killed in the middle. Each execution must be
+//! redriven once, and progress must never decrease.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -61,8 +61,7 @@ struct Watched {
 }
 
 impl Watched {
-    /// Returns the job's current state; fails if its progress is behind an earlier state, even
-    /// across kills.
+    /// Returns the job's current state; fails if progress has decreased, even across kills.
     fn look(&mut self, client: &mut Client) -> Value {
         let job = client.get(&self.path).unwrap();
         assert_eq!(job.status(), 200, "{}", job.text());
@@ -81,8 +80,8 @@ impl Watched {
     }
 }
 
-/// Returns the original executions that were redriven; fails if one was redriven twice or is
-/// unknown.
+/// Returns the original executions that were redriven; fails if an execution was redriven twice or
+/// is unknown.
 fn redriven(client: &mut Client, workflow: &str, originals: &HashSet<String>) -> HashSet<String> {
     let rows = history(client, &format!("type=workflow&workflow_id={workflow}"));
     let mut found = HashSet::new();

@@ -1,5 +1,5 @@
-//! Schedules that fire every second while the service is killed around their firings: the service
-//! decides each firing once, and starts runs according to the overlap rule.
+//! Schedules that fire every second, with the service killed around their firings: the service must
+//! decide each firing once, and start runs according to the overlap rule.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ const RUN_SECONDS: f64 = 1.3;
 /// Firings before the first kill and between two kills.
 const FIRINGS_BETWEEN: u32 = 2;
 /// After an outage of a certain length, one firing represents all missed ones
-/// (`docs/spec/schedules.md`, "Firing"). This limit is a little shorter.
+/// (`docs/spec/schedules.md`, "Firing"). This limit is a little shorter than that.
 const OUTAGE_MAX: Duration = Duration::from_secs(8);
 
 fn micros(time: &Value) -> i64 {
@@ -82,8 +82,8 @@ fn schedules_fire_once_or_by_their_rule_around_kills() {
     let end_after = |lasts: i64| (now + lasts) / SECOND_MICROS * SECOND_MICROS;
     let rules = ["allow", "skip", "queue", "cancel_other"];
     let schedules = rules.map(|rule| {
-        // Queued runs follow one another beyond the last firing, so this schedule ends earlier: the
-        // last kills still hit its runs.
+        // Queued runs continue after the last firing, so this schedule ends earlier. The last kills
+        // still interrupt its runs.
         let end = end_after(if rule == "queue" { lasts / 2 } else { lasts });
         (rule, end, schedule(&mut client, rule, &Timestamp::from_micros(end).to_string()))
     });

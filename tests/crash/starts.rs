@@ -1,5 +1,5 @@
-//! Requests that arrive while a start is still reading unfinished work: the service counts each
-//! once, and completes all.
+//! Requests that arrive while the service is still reading unfinished work at startup: the service
+//! must count each request once, and complete all.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -49,7 +49,7 @@ fn work_sent_during_a_start_is_counted_once() {
             });
             is_over.store(true, Ordering::SeqCst);
         });
-        // A queue counted too high would stay so until the next start.
+        // If the queue were counted too high, it would stay so until the next start.
         eventually("nothing runs", || (setup.unfinished() == Some(0.0)).then_some(()));
     }
     check_none(&setup, service);

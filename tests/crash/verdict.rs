@@ -1,4 +1,4 @@
-//! Checks of all acknowledged work, once it has had time to end.
+//! Checks of all acknowledged work, after it has had time to end.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -14,7 +14,7 @@ use orrery_runtime as runtime;
 
 /// Concurrent readers.
 const READERS: usize = 8;
-/// The longest time, in seconds, that one request waits for an end.
+/// Maximum time, in seconds, that one request waits for an execution to end.
 const HELD_SECONDS: u32 = 30;
 
 /// Responses of `GET /v1/prediction/{id}` by id, byte for byte.
@@ -106,8 +106,8 @@ pub(crate) fn balance(client: &mut Client) -> i64 {
     })
 }
 
-/// Waits until each requested webhook has arrived; fails if another one arrives, or if the receiver
-/// found a violation.
+/// Waits until each requested webhook has arrived; fails if any other webhook arrives, or if the
+/// receiver has found a violation.
 pub(crate) fn check_webhooks(providers: &Providers, client_log: &Shared) {
     let (asked, not_asked): (Vec<String>, Vec<String>) = {
         let client_log = client_log.lock().unwrap();
@@ -130,9 +130,9 @@ pub(crate) fn check_webhooks(providers: &Providers, client_log: &Shared) {
     });
 }
 
-/// Checks all acknowledged work on a running service: it is all present, each prediction ended as
-/// expected, was charged once, and was announced by its webhook. `beside` is the cost of work
-/// outside the log, in micro-dollars.
+/// Checks all acknowledged work on a running service: nothing is missing, and each prediction ended
+/// as expected, was charged once, and was announced by its webhook. `beside` is the cost, in
+/// micro-dollars, of work that is not in the clients' log.
 pub(crate) fn check_all(
     setup: &Setup,
     key: &str,

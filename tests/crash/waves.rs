@@ -1,5 +1,5 @@
-//! Waves of creates while every flush of the disk is slow: no model is called twice, no slot leaks,
-//! no cancellation is undone, and each success is charged once.
+//! Waves of creates while every disk flush is slow: no model may be called twice, no slot may leak,
+//! no cancellation may be undone, and each success must be charged once.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -150,8 +150,8 @@ fn send(client: &mut Client, number: usize, delay: Duration) -> Sent {
     Sent { id, number, is_cancelled }
 }
 
-/// Checks how each create ended and how often its model was called; returns the total cost in
-/// micro-dollars.
+/// Checks how each created prediction ended and how often its model was called; returns the total
+/// cost in micro-dollars.
 fn check_wave(wave: &[Sent], ends: &verdict::Ends, calls: &Arc<Mutex<Calls>>) -> i64 {
     let calls = calls.lock().unwrap();
     assert!(!calls.by_key.contains_key(""), "a call without an attempt key");

@@ -1,4 +1,5 @@
-//! Workers of a `command` model and of the built-in models when their service dies.
+//! What happens to the workers of a `command` model and of the built-in models when their service
+//! dies.
 
 use std::path::Path;
 

@@ -79,7 +79,7 @@ impl World {
         self.check_all_beside(0)
     }
 
-    /// Like `check_all`, where work outside the log cost this many micro-dollars.
+    /// Like `check_all`, if work outside the clients' log has cost this many micro-dollars.
     pub(crate) fn check_all_beside(&self, micros: i64) -> verdict::Ends {
         verdict::check_all(&self.setup, &self.key, &self.providers, &self.client_log, micros)
     }

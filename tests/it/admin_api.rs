@@ -66,7 +66,7 @@ async fn admin_api_accepts_only_admin_keys() {
         let bare = || service.ask(Role::Dashboard, route.method.clone(), &path);
         let mut refused = vec![
             bare(),
-            // The other key header and a session give no access, even from the dashboard's own
+            // The header of API keys and a session give no access, even from the dashboard's own
             // page.
             bare().key(&key),
             service.asks(&owner, route.method.clone(), &path),

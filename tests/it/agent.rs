@@ -1,5 +1,5 @@
-//! The agent host: a scripted model drives it through tools, limits and refusals. Also the session
-//! memory, and the resumption of an exchange after its last finished step.
+//! The agent host: a scripted model leads it through tools, limits and refusals. Also tests the
+//! session memory, and how an exchange resumes after its last finished step.
 
 use hyper::Method;
 use orrery_api::Role;

@@ -1,6 +1,6 @@
 //! Conversations that exceed the model's context: the agent summarizes them once and stores the
-//! summary. Also what counts towards the memory, and the exchanges that a stop leaves to the next
-//! start.
+//! summary. Also tests what counts toward the memory, and exchanges that are unfinished when the
+//! service stops and continue at the next start.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::agent::{
 };
 use crate::support::{Service, Upstream};
 
-/// A context of 4,096 tokens is about 16 KiB; instructions and tools take some 6 KiB of it.
+/// A context of 4,096 tokens is about 16 KiB, of which instructions and tools take about 6 KiB.
 const CONTEXT: &str = "context_tokens = 4096\n";
 /// Three quarters of the context, plus the overhead of the fields around messages and tools.
 const REQUEST_MAX: usize = 12 * 1024 + 256;
@@ -90,7 +90,7 @@ async fn agent_summarizes_once_across_restart() {
     let body = json!({"message": "go on", "session_id": "s"});
     let open = host(&service, Method::POST, "/chat").json(&body).open().await;
     let task = open.headers()["x-task-id"].to_str().unwrap().to_owned();
-    // The requests for the first answer, for the summary, and for the answer that never comes.
+    // The requests for the first answer, for the summary, and for the answer that never arrives.
     up.arrived(3).await;
     drop(open);
     assert!(!is_summary(&up.newest()));
@@ -169,8 +169,8 @@ async fn agent_exchange_answered_during_stop_resumes_at_next_start() {
     drop(open);
     script(&up, vec![says("It is asked again where its answer came too late."), says("Done.")]);
     let answer = async {
-        // Answer within the grace period. The agent rejects this tool immediately, so it would call
-        // the model again.
+        // Answer within the grace period. The agent rejects this tool immediately, so it would
+        // normally call the model again.
         tokio::time::sleep(Duration::from_millis(50)).await;
         feed.raw(&completion(&calls("no_such_tool", json!({}))).to_string());
         drop(feed);

@@ -127,7 +127,7 @@ async fn agent_replies_to_requests_of_a_server_during_a_call() {
     }
 }
 
-/// The callable tools of the odd list.
+/// The tools in the odd list that can be called.
 const ODD_TOOLS: [&str; 4] = ["stub__echo", "stub__nested", "stub__invalid", "stub__annotated"];
 
 #[tokio::test]
@@ -160,7 +160,8 @@ async fn agent_lists_tools_of_server_again_after_change() {
     assert_eq!(server.asked("initialize").len(), 1, "by the same connection");
 }
 
-/// Sends prompts until the agent offers the tools of the odd list. Changes are rate-limited.
+/// Sends prompts until the agent offers the tools in the odd list. Changes to the list are
+/// rate-limited.
 async fn await_changed_tools(service: &Service, up: &Upstream) {
     for _ in 0..200 {
         ask(service, json!({})).await;

@@ -1,5 +1,5 @@
-//! Alerts: the doctor's findings reach the operator's receiver once, also across restarts and
-//! outages of the receiver.
+//! Alerts: the doctor's findings reach the operator's receiver exactly once, even across restarts
+//! and outages of the receiver.
 
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ use crate::support::{Received, Receiver, Service, until};
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
-/// Configures alerts to `receiver`. Unless `every` is short, the test passes the findings in.
+/// Configures alerts to `receiver`. Unless `every` is short, the test itself passes in the
+/// findings.
 fn lines(receiver: &Receiver, every: &str) -> String {
     let url = receiver.url();
     format!("[alerts]\nurl = {url:?}\nsecret = {SECRET:?}\nevery = {every:?}\n")
@@ -96,7 +97,7 @@ async fn receiver_that_was_away_gets_the_newest_state() {
     let alerts = &service.running.services.alerts;
     let first = signed(&receiver.next().await);
     assert_eq!(first["type"], "alert.raised");
-    // The same message until it is acknowledged, then the others.
+    // The same message is sent until it is acknowledged, followed by the others.
     for _ in 0..2 {
         assert_eq!(signed(&receiver.next().await)["data"]["id"], first["data"]["id"]);
     }
@@ -122,7 +123,7 @@ async fn finding_about_alerts_tells_of_the_failure() {
         found.detail.contains("the receiver answered 500 Internal Server Error: thanks"),
         "{found:?}"
     );
-    // It is never an alert itself.
+    // The finding about alerts never becomes an alert itself.
     let own = alerts.finding();
     alerts.observe(&[low(3), own], true).await;
     let file = service.running.services.store.folder().join("alerts.json");

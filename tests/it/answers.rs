@@ -98,7 +98,7 @@ async fn early_event_is_kept_across_restart() {
 async fn event_wakes_suspended_execution() {
     let service = Service::start().await;
     let (execution, _) = waiting(&service, json!({"name": "approval"})).await;
-    // An execution that has nothing to do for a long time is suspended.
+    // An execution that waits for a long time is suspended.
     until("execution to be put aside", async || {
         (service.engine().totals() == (0, 0)).then_some(())
     })
@@ -268,7 +268,7 @@ async fn event_form_with_missing_fields_shows_page_again() {
         let answered = raw(&service, Role::Base, &path, form, right).open().await;
         assert_eq!(answered.status(), 200);
         assert_eq!(service.completed(&execution).await["output"]["said"], said);
-        // Somebody else has answered already, and the page reports it.
+        // Somebody else has already answered, and the page says so.
         let late = raw(&service, Role::Base, &path, form, right).open().await;
         assert_eq!(late.status(), 409);
         assert!(late.headers()["content-type"].to_str().unwrap().starts_with("text/html"));
@@ -284,7 +284,7 @@ async fn event_link_accepts_json_and_foreign_parameters() {
         let page = service.ask(Role::Base, Method::GET, &format!("{path}&{added}")).send().await;
         assert_eq!(page.status, 200, "{added}");
     }
-    // For a caller with a key, the route rejects unknown parameters.
+    // If the caller has a key, the route rejects unknown parameters.
     let bare = path.split_once('?').unwrap().0;
     let by_key = service.ask(Role::Base, Method::GET, &format!("{bare}?_=1")).key(&service.key);
     assert_eq!(by_key.send().await.status, 400);

@@ -157,7 +157,7 @@ async fn audit_records_reloads_that_change_models() {
     };
     service.manifest_file("a.toml", &provider.manifest("a", "/echo", "title = 'First'"));
     until("first change", async || (reloads().await.len() == 1).then_some(())).await;
-    // The folder has not changed since, so the signal records nothing.
+    // The folder has not changed since then, so nothing is recorded for the signal.
     service.running.reload().await;
     service.manifest_file("a.toml", &provider.manifest("a", "/echo", "title = 'Second'"));
     // The signal and the file watcher both detect the change, but it is recorded only once.

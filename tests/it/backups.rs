@@ -36,7 +36,7 @@ async fn backup_schedule_writes_first_at_once_and_prunes_old_ones() {
     fs::write(first.with_file_name("notes.txt"), "of somebody else").unwrap();
     fs::remove_file(&first).unwrap();
     let service = service.restart().await;
-    // The age of a backup is the age of its file, so none is due.
+    // The age of a backup is determined by the age of its file, so no backup is due.
     assert_eq!(backups(&service).len(), 3);
     let old = std::time::SystemTime::UNIX_EPOCH;
     for path in backups(&service) {
@@ -110,7 +110,7 @@ async fn backup_with_passphrase_restores_and_plain_one_warns() {
     let (good, said) = run(&service, &["verify", file.to_str().unwrap()]);
     assert!(good && said.contains("warning: this backup is not encrypted"), "{said}");
 
-    // The command line reads the current configuration.
+    // The command line uses the current configuration file.
     let config = service.folder.path().join("config.toml");
     let phrase = service.folder.path().join("phrase");
     fs::write(&phrase, "correct horse battery staple\n").unwrap();

@@ -136,8 +136,8 @@ async fn bad_input_slow_heads_and_bodies_time_out() {
     let times = "limits.header_timeout = '200ms'\nlimits.body_timeout = '200ms'\n";
     let service = Service::configured(times).await;
     for head in ["", "G", "PRI", "GET /health HTTP/1.1\r\nHost: x\r\nX-Slow: "] {
-        // Each connection ends, and none with a success response; an HTTP/2 server greets `PRI`
-        // before it closes the connection.
+        // Each connection ends without a success response; after `PRI`, an HTTP/2 server sends its
+        // settings before it closes the connection.
         let answer = service.raw(head.as_bytes()).await;
         let refused = answer.is_empty() || answer.starts_with("HTTP/1.1 4");
         assert!(refused || (head == "PRI" && !answer.contains("HTTP")), "{head}: {answer}");
@@ -156,8 +156,8 @@ async fn bad_input_slow_heads_and_bodies_time_out() {
     goes_on(&service).await;
 }
 
-/// A definition of 6 KiB that takes 2^40 steps to validate, a list of a million tags that takes
-/// 10^12 comparisons, and an image of one line that takes 168 GB.
+/// A definition of 6 KiB that would take 2^40 steps to validate, a list of a million tags that
+/// would take 10^12 comparisons, and an image with a single line that would take 168 GB.
 #[tokio::test]
 async fn bad_input_small_requests_for_endless_work_are_rejected() {
     let service = Service::start().await;

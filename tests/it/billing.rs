@@ -1,5 +1,5 @@
-//! The balance: its route, its rate limit, and its error if billing is off; also the requests that
-//! the service rejects while it enforces the balance.
+//! The balance: its route, its rate limit, and its error if billing is off; also requests that the
+//! service rejects because the balance does not cover them.
 
 use hyper::Method;
 use orrery_api::Role;
@@ -22,8 +22,8 @@ async fn create(service: &Service, model: &str) -> Answer {
     service.post("/v1/prediction/", &body).send().await
 }
 
-/// Checks a 402 that contains these amounts in dollars: the balance, the amount reserved for
-/// running work, and the price.
+/// Checks that the response is a 402 with these amounts in dollars: the balance, the amount
+/// reserved for running work, and the price.
 #[track_caller]
 fn expect_unpaid(answer: &Answer, dollars: [f64; 3]) {
     let [balance, reserved, needed] = dollars;

@@ -95,7 +95,7 @@ async fn browser_event_source_reconnects_without_a_gap() {
     provider.say("one");
     seen_until(3).await;
     cut.send_modify(|cuts| *cuts += 1);
-    // While the browser is disconnected, the service retains new output for it.
+    // While the browser is disconnected, the service buffers new output for it.
     provider.say(" two");
     provider.say(" three");
     seen_until(4).await;

@@ -104,8 +104,8 @@ async fn idle_page_is_inactive() {
     for path in &screens {
         browser.open(&service, path).await;
         browser.settled().await;
-        // Nothing is active any more: without an external event, the page sends no further
-        // requests.
+        // Wait until nothing is active: from then on, the page sends no requests unless an external
+        // event occurs.
         until(path, async || {
             let left = browser.run("return [...window.underway.values()]").await;
             (left == json!([])).then_some(())
@@ -117,8 +117,8 @@ async fn idle_page_is_inactive() {
 
 /// Returns the number of rows in all tables.
 const ROWS: &str = "return document.querySelectorAll('main tbody tr').length";
-/// Returns the number of history pages requested. One may be read twice when the page begins to
-/// follow changes.
+/// Returns the number of different history pages requested. A page may be read twice when the
+/// dashboard begins to follow changes.
 const PAGES: &str = "return new Set(performance.getEntriesByType('resource').map((one) => one.name).filter((name) => name.includes('/v2/executions'))).size";
 
 const RUNS: usize = 10_000;

@@ -1,5 +1,5 @@
-//! The worker processes of built-in models: the resources that they cannot access, and the outcome
-//! of a run that uses too much memory, hangs, or loses its worker.
+//! The worker processes of built-in models: which resources they cannot access, and what happens if
+//! a run uses too much memory, hangs, or loses its worker.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::support::{Service, signal, until};
 
-/// A service whose workers are recognizable by a special name of its binary.
+/// A service whose workers can be recognized by a special name of its binary.
 struct Watched {
     service: Service,
     program: PathBuf,
@@ -174,7 +174,7 @@ async fn builtin_runs_share_few_workers() {
         assert_eq!(ended["output"], number.to_string(), "{ended}");
         most = most.max(watched.workers().len());
     }
-    // Besides the completed runs, both long runs are still in progress.
+    // In addition to the completed runs, both long runs are still in progress.
     assert!((3..=RUNS_MAX).contains(&most), "{most}");
     for (id, _) in [first, other] {
         watched.service.cancel(&id).await.expect(200);

@@ -48,7 +48,7 @@ async fn bulk_job_redrives_and_deletes_filtered_executions() {
         async || service.flows(Method::GET, &list).send().await.expect(200)["total_count"].clone();
     assert_eq!(count().await, 7);
 
-    // The base host serves the same route, also only for the organization itself.
+    // The base host serves the same route, and only for the organization itself.
     let mirror = format!("/v1/workflows/executions/bulk/{id}");
     let get = || service.ask(Role::Base, Method::GET, &mirror);
     assert_eq!(get().key(&service.key).send().await.expect(200), job);

@@ -1,4 +1,4 @@
-//! Cancellation: running work is stopped, queued work never starts, completed work stays as it is.
+//! Cancellation: running work is stopped, queued work never starts, completed work stays unchanged.
 
 use serde_json::{Value, json};
 
@@ -38,7 +38,7 @@ async fn cancel_stops_running_prediction_and_frees_its_slot() {
     let hook = receiver.next().await.json();
     assert_eq!(hook["execution_id"], behind, "a cancel sends no webhook");
     assert!(receiver.is_empty());
-    // A late response to the dropped request changes nothing.
+    // A late response to the dropped request has no effect.
     provider.release(1);
     assert_eq!(service.cancel(&id).await.expect(200), cancelled(&id));
     assert_eq!(service.ended(&id).await["status"], "cancelled");

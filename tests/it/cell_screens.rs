@@ -36,7 +36,8 @@ const BROKEN: &str = r"
     if (scrollWidth > clientWidth) found.push(`${scrollWidth} px in ${clientWidth} px`);
     return found;";
 
-/// Lists elements reachable by keyboard without a name, without a focus indicator, or out of order.
+/// Lists elements that can be reached with the keyboard but have no name or no focus indicator, or
+/// are out of order.
 const FOCUSED: &str = r"
     const found = [];
     const all = [...document.querySelectorAll('a[href], button, input, select, textarea, summary, [tabindex]')]

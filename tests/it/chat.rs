@@ -560,7 +560,7 @@ async fn chat_cut_off_streams_never_overdraw_balance() {
     let service = Service::configured(&lines).await;
     let billing = service.running.services.billing.clone();
     billing.top_up(service.organization.id, Usd::from_micros(80_000)).await.unwrap();
-    // Without a maximum, the router reserves 16,384 output tokens.
+    // If a request sets no maximum, the router reserves 16,384 output tokens.
     let answers = flood(&service, &up, &stream("far")).await;
     assert_eq!(count_of(&answers, 402), 100);
     // Each call reserves 8,200: 72 bytes of prompt and one output token, which the model exceeds.

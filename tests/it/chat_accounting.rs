@@ -95,8 +95,8 @@ async fn accounting_works_without_stream_options() {
     up.streams().finish(7, 9);
     assert_eq!(ask(&service, json!({"stream": true})).await.status, 200);
     assert_eq!(up.newest()["stream_options"], usage_only, "nobody else is concerned");
-    // If a server rejects `stream_options` altogether, the router sends each such request twice and
-    // remembers nothing.
+    // If a server rejects `stream_options` entirely, the router sends each such request twice and
+    // does not remember the rejection.
     for _ in 0..2 {
         up.answers(400, refusal.to_string());
     }

@@ -64,7 +64,7 @@ async fn chat_screens_stream_stop_and_survive_a_reload() {
     browser.see("Eight planets, and").await;
     browser.see(", stopped").await;
     up.hung_up(2).await;
-    // A model that fails in the middle of an answer is not a fault of the page.
+    // If a model fails in the middle of an answer, the page does not report an error of its own.
     for (part, said, ends) in [
         ("Half of", "The model failed: out of memory. Try again in a moment.", false),
         ("A third of", "its stream broke", true),
@@ -143,7 +143,7 @@ async fn chat_screens_talk_with_a_local_model_and_survive_a_reload() {
     browser.open(&service, "/app/chat").await;
     browser.see("Write something below.").await;
     browser.says("Tell me of the stars").await;
-    // The model generates gibberish of any length; then the page shows the token count.
+    // The model generates gibberish of any length; after that, the page shows the token count.
     browser.see(" tokens").await;
     let said = "return [...document.querySelectorAll('.message')].map((one) => one.innerText)";
     let before = browser.run(said).await;
@@ -223,7 +223,7 @@ async fn chat_screens_show_agent_activity_and_memory() {
         (said == 2).then_some(())
     })
     .await;
-    // A failure of the model is a sentence. A message that is being written stays when another
+    // The page describes a failure of the model in a sentence. A draft message is kept when another
     // session is chosen.
     is_busy.store(true, Ordering::SeqCst);
     browser.says("And now?").await;

@@ -132,7 +132,7 @@ async fn child_workflow_that_is_unknown_or_in_a_cycle_is_rejected() {
     refused(put("v2", child(c, json!({}))).send().await, &message);
     let message = format!("step 'c': workflows run each other in a cycle: '{a}' → '{a}'");
     refused(put("v2", child(&a, json!({}))).send().await, &message);
-    // A pinned earlier version without child workflows closes no cycle.
+    // A pinned earlier version without child workflows does not create a cycle.
     let pinned = with(child(&a, json!({})), "version_id", json!("v1"));
     put("v2", pinned).send().await.expect(200);
     let execution = service.trigger(&a, json!({})).await;

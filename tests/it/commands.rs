@@ -1,4 +1,5 @@
-//! Models that are programs: what a worker may and may not do, and that it leaves nothing behind.
+//! Models that are programs: what a worker may and may not do, and that nothing of it remains
+//! afterwards.
 
 use std::path::Path;
 
@@ -233,7 +234,7 @@ async fn command_model_that_cannot_start_reports_and_recovers() {
     assert!(reason.starts_with("its program 'no-such-program' cannot be started in "), "{reason}");
     assert_eq!(service.get("/v1/models/gone").await.status, 200, "it can still be looked at");
 
-    // The failing model still queues work; beyond the queue limit, the rejection contains the
+    // The failing model still queues work; when the queue is full, the rejection contains the
     // reason.
     until("failure", async || (admin("flag").await.0 == "failing").then_some(())).await;
     let waiting = service.create("flag", json!({"value": 1})).await;

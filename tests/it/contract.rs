@@ -104,7 +104,8 @@ impl<'c> Contract<'c> {
         assert_eq!(self.receiver.next().await.json()["error"], "ExecutionTimeout");
     }
 
-    /// Checks that a running prediction can be cancelled, which frees its slot for the next one.
+    /// Checks that a running prediction can be cancelled, and that this frees its slot for the next
+    /// one.
     async fn cancel(&mut self) {
         let Self { service, subject, .. } = *self;
         let id = service.create_with("one", self.fields("slow")).await;
@@ -124,7 +125,7 @@ impl<'c> Contract<'c> {
     }
 }
 
-/// Runs the whole contract for a runner.
+/// Runs the complete contract for a runner.
 async fn hold(service: &Service, subject: &Subject) {
     let mut contract = Contract::new(service, subject).await;
     contract.success().await;
@@ -137,7 +138,7 @@ async fn hold(service: &Service, subject: &Subject) {
 
 #[tokio::test]
 async fn builtin() {
-    /// Returns an image; for `slow`, reading its many pixels takes a while.
+    /// Returns an image; for `slow`, it has so many pixels that reading it takes a while.
     fn image(order: &str) -> Value {
         let side = if order == "slow" { 6000 } else { 2 };
         let pixels = image_of(side);

@@ -84,7 +84,7 @@ async fn cost_by_tokens_is_reserved_and_charged_as_counted() {
         let body = json!({"model": "talker", "version": "1", "input": input});
         service.post("/v1/prediction/", &body).send().await
     };
-    // Without a maximum, the service reserves 16,384 output tokens.
+    // If a request sets no maximum, the service reserves 16,384 output tokens.
     let open = create(json!({"prompt": "hello"})).await.expect(402);
     assert_eq!(open["details"]["needed_usd"], 16.3853);
     // 24 bytes of input and 5 output tokens: 7,400. The server exceeds the maximum.

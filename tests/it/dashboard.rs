@@ -1,5 +1,5 @@
-//! The dashboard's routes: who has access, what a session permits, and what other pages and hosts
-//! cannot make a browser do.
+//! The dashboard's routes: who has access, what a session permits, and what pages of other origins
+//! and hosts cannot make a browser do.
 
 use std::net::SocketAddr;
 
@@ -93,7 +93,7 @@ async fn session_starts_with_password_and_ends_with_logout() {
         .expect_error(401, "you are not logged in");
     service.asks(&owner, Method::GET, "/members").send().await.expect(200);
     let restarted = service.restart().await;
-    // The cookie's name contains the port, which has changed.
+    // The cookie's name contains the port, which has changed since.
     let value = owner.cookie.split_once('=').unwrap().1;
     let port = restarted.front(Role::Dashboard).port();
     let owner = Person { cookie: format!("orrery_session_{port}={value}"), ..owner };
@@ -461,8 +461,8 @@ async fn status_counts_only_own_organization() {
                "waiting_for_time": time, "waiting_is_capped": false, "webhooks_pending": webhooks})
     };
     assert_eq!(status().await, figures(0, 0, 0, 0, 0));
-    // One execution is queued behind the other organization, one waits for a person, and one waits
-    // for a time.
+    // One execution is queued behind the other organization's, one waits for a person, and one
+    // waits for a time.
     service.create("held", json!({})).await;
     let asking = json!([{"step_id": "w", "type": "wait", "event": {"name": "e"}}]);
     let sleeping = json!([{"step_id": "w", "type": "wait", "seconds": 3600}]);
@@ -487,7 +487,7 @@ async fn model_loads_and_waits_count_only_own_organization() {
         let held = held.unwrap().clone();
         (held["running"].clone(), held["queued"].clone(), held["concurrency"].clone())
     };
-    // The other organization runs one and queues three; another model of its own is idle too.
+    // The other organization runs one and queues three; another of its models is idle.
     let run = json!({"model": "held", "version": "0.0.1", "input": {}});
     for _ in 0..4 {
         let other = service.ask(Role::Base, Method::POST, "/v1/prediction").key(&service.other_key);
@@ -510,7 +510,7 @@ async fn model_loads_and_waits_count_only_own_organization() {
     assert_eq!(waits, own);
     // The service's own figures count everything.
     assert_eq!(service.engine().load("held").queued, 6);
-    // The step counts for the organization while it holds the model's slot, too.
+    // The step also counts for the organization while it occupies the model's slot.
     provider.release(7);
     service.completed(&execution).await;
     until("end", async || (loads().await == (json!(0), json!(0), json!(1))).then_some(())).await;
@@ -541,7 +541,7 @@ async fn dashboard_lists_omit_bodies() {
     assert!(whole["executions"][0]["output"].as_str().unwrap().len() > 9000);
     let webhooks = asks("/api/base/v1/webhooks").await;
     assert_eq!(webhooks["webhooks"][0]["request"], Value::Null);
-    // With an API key, every field is present.
+    // A request with an API key returns every field.
     let by_key = service.get("/v2/executions").await.expect(200);
     assert!(by_key["executions"][0]["output"].as_str().unwrap().len() > 9000);
     let by_key = service.get("/v1/webhooks").await.expect(200);

@@ -1,5 +1,5 @@
-//! Decisions: every shape and error, with a model of known beliefs; their costs, and that the
-//! service answers all questions of a request or none.
+//! Decisions: every shape and error, with a model whose beliefs are known; what they cost, and that
+//! the service answers either all questions of a request or none.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ use crate::support::{Answer, Ask, Service, Upstream};
 /// Charges a thousandth of a dollar per token.
 const PRICE: &str = "prices = [{ model = 'far', per_million_input_tokens = 1000.0, \
                      per_million_output_tokens = 1000.0 }]\n";
-/// The model's excess belief in the first option.
+/// The additional belief of the model in the first option.
 const BIAS: f64 = 3.0;
 
 /// Returns the options in a prompt, by label.
@@ -59,8 +59,8 @@ fn logprobs(request: &Value) -> (u16, Value) {
     (200, json!({"choices": [choice], "usage": usage()}))
 }
 
-/// Votes, like a model without probabilities: six of eight votes follow its belief, the others pick
-/// the first option.
+/// Votes, like a model that reports no probabilities: six of eight votes follow its belief, and the
+/// others pick the first option.
 fn votes(request: &Value) -> (u16, Value) {
     let options = options(request);
     let best = options.iter().max_by(|a, b| believes(&a.1).total_cmp(&believes(&b.1))).unwrap();
@@ -238,7 +238,7 @@ async fn decisions_are_answered_all_or_not_at_all() {
     let up = Upstream::start().await;
     let service = Service::configured(&up.config(PRICE)).await;
     let is_bad = |request: &Value| request["messages"].to_string().contains("Is it late?");
-    // The server neither gives a label a probability nor votes for one.
+    // The server neither assigns a probability to any label nor votes for one.
     up.follows(move |request| {
         let choice = json!({"message": {"content": "who knows"}, "logprobs": null});
         if is_bad(request) {

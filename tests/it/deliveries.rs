@@ -48,7 +48,7 @@ async fn delivery_record_shows_attempts_and_no_secret() {
     receiver.next().await;
     let waits = until("second attempt", async || {
         let record = service.get(&format!("/v1/webhooks/{id}")).await.json();
-        // The attempt becomes durable a moment before the delivery stops counting as in flight.
+        // The attempt becomes durable shortly before the delivery stops counting as in flight.
         let is_done = record["attempts"].as_array()?.len() == 2 && record["status"] == "pending";
         is_done.then_some(record)
     })
@@ -370,7 +370,8 @@ async fn delivery_to_paused_receiver_shows_when_the_receiver_is_tried_again() {
         found["receivers"][0]["next_probe_at"].as_str().map(str::to_owned)
     })
     .await;
-    // Deliveries that are due now wait for the probe: of the run itself, and of an endpoint.
+    // Deliveries that are due now wait for the receiver's probe: the run's own delivery, and an
+    // endpoint's.
     let own = announce(&service, &receiver.url()).await;
     service.ended(&own).await;
     service.post("/v1/webhook-endpoints", &endpoint).send().await.expect(201);
@@ -387,7 +388,7 @@ async fn delivery_to_paused_receiver_shows_when_the_receiver_is_tried_again() {
             assert_eq!(one["redeliverable"], false, "{one}");
         }
     }
-    // A receiver that works is not concerned: its next attempt delivers.
+    // A receiver that works is not affected: its next attempt delivers.
     let works = Receiver::answering([500]).await;
     let id = announce(&service, &works.url()).await;
     standing(&service, &id, "delivered").await;

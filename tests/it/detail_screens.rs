@@ -1,5 +1,5 @@
-//! Details of everyday use: the fields of a step far down, an undone deletion, a list that keeps
-//! its position, a lost connection.
+//! Details of everyday use: the fields of a step far down the page, undoing a deletion, a list that
+//! keeps its position, a lost connection.
 
 use hyper::Method;
 use serde_json::{Value, json};
@@ -50,7 +50,7 @@ async fn detail_screens_edit_steps_in_place_and_undo() {
     browser.looks(1440, false).await;
     browser.open(&service, &format!("/app/workflows/{flow}")).await;
     browser.find(&row("say")).await;
-    // The menu adds nothing until an item is chosen.
+    // Opening the menu adds nothing until an item is chosen.
     browser.run("document.querySelector('.add-button').focus()").await;
     browser.keys(ARROW_DOWN).await;
     browser.find("//div[@role='menu']").await;
@@ -96,8 +96,8 @@ async fn detail_screens_edit_steps_in_place_and_undo() {
     browser.leave().await;
 }
 
-/// Checks the tab of a run that lists its deliveries: to endpoints, and the one that the run asked
-/// for. `plain` has only deliveries to endpoints, `bare` has none.
+/// Checks the tab of a run that lists the run's deliveries: to endpoints, and the one that the run
+/// itself requested. The run `plain` has only deliveries to endpoints, `bare` has none.
 async fn lists_deliveries(service: &Service, browser: &Chromium, plain: &str, bare: &str) {
     let own = Receiver::start().await;
     let fields = json!({"input": {"template": "Hello"}, "webhook_url": own.url()});
@@ -128,7 +128,7 @@ async fn lists_deliveries(service: &Service, browser: &Chromium, plain: &str, ba
     browser.see("No webhook was sent for this run").await;
 }
 
-/// Checks that the delivery that a workflow run asked for leads to the run's page as a workflow.
+/// Checks that the delivery requested by a workflow run links to the run's page as a workflow.
 async fn links_to_workflow_run(service: &Service, browser: &Chromium) {
     let own = Receiver::start().await;
     let steps = json!([{"step_id": "say", "type": "pass", "result": 1}]);
@@ -154,7 +154,8 @@ fn form_without_values(service: &Service, provider: &Provider) {
     service.manifest(&provider.manifest("draw", "/echo", &schema));
 }
 
-/// Checks that each field of this form shows whether it is set, and sends what it shows.
+/// Checks that each field of this form shows whether it has a value, and that the displayed values
+/// are sent.
 async fn fields_show_what_is_set(service: &Service, browser: &Chromium) {
     // A number without a value has no slider position; times and colors have input types of their
     // own.
@@ -162,7 +163,8 @@ async fn fields_show_what_is_set(service: &Service, browser: &Chromium) {
     browser.find("//input[@type='range'][contains(@class,'unset')]").await;
     browser.find("//input[@type='datetime-local']").await;
     browser.find("//input[@type='color'][contains(@class,'unset')]").await;
-    // A box that was never touched is neither checked nor cleared, unless the model requires it.
+    // A checkbox that was never touched is neither checked nor cleared, unless the model requires
+    // it.
     let boxes =
         "return ['loud', 'sure'].map((name) => document.getElementsByName(name)[0].indeterminate)";
     assert_eq!(browser.run(boxes).await, json!([true, false]));
@@ -216,7 +218,7 @@ async fn detail_screens_name_runs_and_open_the_delivery_of_a_row() {
     browser.find("//h1[starts-with(.,'Read the invoices, ')]").await;
     holds(&browser, "title", "return document.title.startsWith('Read the invoices, ')").await;
     lists_deliveries(&service, &browser, &plain, &bare).await;
-    // The title of a run survives its workflow.
+    // The title of a run remains after its workflow is deleted.
     service.flows(Method::DELETE, &format!("/workflows/{flow}")).send().await;
     browser.open(&service, &format!("/app/runs/{execution}?type=workflow")).await;
     browser.find("//h1[starts-with(.,'Read the invoices, ')]").await;
@@ -245,7 +247,7 @@ async fn detail_screens_name_runs_and_open_the_delivery_of_a_row() {
     // If the agent has no model, the page shows this before the user writes a message.
     browser.open(&service, "/app/chat?with=agent").await;
     browser.see("The agent has no model yet").await;
-    // Also in a session of its own, which shows what was said before.
+    // The same applies in an existing session, whose earlier messages are shown.
     browser.open(&service, "/app/chat?with=agent&session=abc").await;
     browser.see("The agent has no model yet").await;
     browser.see("Ask for something").await;
@@ -270,7 +272,7 @@ async fn pages_keep_positions(browser: &Chromium) {
     browser.run("history.back()").await;
     holds(browser, "the end of the first page", "return scrollY > 900").await;
     let end = browser.run("return scrollY").await;
-    // As if a person scrolled, which ends the restoration of the position.
+    // Simulates that the user scrolls, which ends the restoration of the position.
     browser.run("dispatchEvent(new Event('wheel')); scrollTo(0, 300)").await;
     holds(browser, "the position is kept", "return history.state?.scroll === 300").await;
     browser.run("document.querySelector('nav.rail a[href=\"/app/keys\"]').click()").await;
@@ -281,14 +283,14 @@ async fn pages_keep_positions(browser: &Chromium) {
     browser.find("//h1[.='Models']").await;
     browser.run("history.forward()").await;
     holds(browser, "the place of Forward", "return scrollY === 300").await;
-    // Also if the document is loaded again.
+    // The same applies if the document is loaded again.
     browser.run("window.isOld = true; location.reload()").await;
     holds(browser, "the place of a reload", "return !window.isOld && scrollY === 300").await;
     assert_ne!(end, 300);
 }
 
-/// Checks that screens wait for the connection, and open once it is back: one whose code is not
-/// loaded yet, and others that wait for their data.
+/// Checks that screens wait for the connection and open once it is back: one screen whose code is
+/// not loaded yet, and others that wait for their data.
 async fn screens_wait_for_connection(service: &Service, browser: &Chromium) {
     browser.connected(false).await;
     browser.run("document.querySelector('nav.rail a[href=\"/app/audit\"]').click()").await;
@@ -296,7 +298,7 @@ async fn screens_wait_for_connection(service: &Service, browser: &Chromium) {
     browser.picture("no-connection").await;
     browser.connected(true).await;
     browser.find("//h1[.='Audit log']").await;
-    // Screens that are loaded already wait for their data in the same way.
+    // Screens whose code is already loaded wait for their data in the same way.
     for (path, shown) in [
         ("keys", "//td[@data-label='Key']"),
         ("members", "//td[@data-label='Role']"),
@@ -525,7 +527,8 @@ async fn second_page_keeps_positions(
     assert_ne!(second, "", "{path}");
     browser.run("dispatchEvent(new Event('wheel')); scrollTo(0, 40)").await;
     holds(browser, "the position is kept", &kept("40")).await;
-    // A row and back: the same page at the same position. Once more: the first page.
+    // Open a row and go back: the same page appears at the same position. Go back once more: the
+    // first page.
     browser.run("document.querySelector('tbody th a').click()").await;
     holds(browser, "another screen", &format!("return location.pathname !== '{path}'")).await;
     browser.run("history.back()").await;
@@ -567,7 +570,7 @@ async fn detail_screens_keep_page_and_position_in_each_list() {
     browser.becomes(&service, &owner).await;
     second_page_keeps_positions(&service, &browser, "/app/webhooks", ["Older", "Newer"]).await;
     second_page_keeps_positions(&service, &browser, "/app/workflows", ["Next", "Previous"]).await;
-    // The longer ledger stays where it was.
+    // The longer ledger keeps its position.
     browser.open(&service, "/app/balance").await;
     browser.button("Show more").await;
     browser.settled().await;
@@ -577,7 +580,7 @@ async fn detail_screens_keep_page_and_position_in_each_list() {
     browser.press("Show more").await;
     holds(&browser, "the longer ledger", "return location.search === '?limit=1000' && document.documentElement.scrollHeight - innerHeight > scrollY + 100").await;
     holds(&browser, "the position in it", &format!("return Math.abs(scrollY - {end}) < 2")).await;
-    // Its end, which is higher than the estimate of rows that were never shown.
+    // Scroll to the end, which is higher than estimated, because most rows were never rendered.
     browser.settled().await;
     browser.run("dispatchEvent(new Event('wheel')); scrollTo(0, 99999)").await;
     holds(&browser, "the end of it", "const reach = document.documentElement.scrollHeight - innerHeight; scrollTo(0, reach); return Math.abs((history.state?.scroll ?? -9) - reach) < 2").await;
@@ -586,7 +589,7 @@ async fn detail_screens_keep_page_and_position_in_each_list() {
     browser.find("//h1[.='API keys']").await;
     browser.run("history.back()").await;
     browser.find("//h1[.='Balance']").await;
-    // Fewer rows were measured, so the page may be a little shorter.
+    // Fewer rows have been measured, so the page may be a little shorter.
     holds(&browser, "the end again", &format!("const reach = document.documentElement.scrollHeight - innerHeight; return scrollY > {end} * 0.9 && (Math.abs(scrollY - {end}) < 2 || Math.abs(scrollY - reach) < 2)")).await;
     browser.leave().await;
 }
@@ -626,7 +629,8 @@ async fn detail_screens_show_sessions_of_agent_whose_model_was_removed() {
     browser.see("Here is your list.").await;
     assert_eq!(browser.run(chosen).await, session);
     browser.find(message).await;
-    // Without a restart, the agent keeps its model; the reload says what needs one.
+    // Without a restart, the agent keeps its model; the reload reports which changes need a
+    // restart.
     let file = process.folder.path().join("config.toml");
     let text = std::fs::read_to_string(&file).unwrap();
     assert!(text.contains(AGENT));
@@ -636,7 +640,8 @@ async fn detail_screens_show_sessions_of_agent_whose_model_was_removed() {
     browser.client.refresh().await.unwrap();
     browser.see("Here is your list.").await;
     browser.find(message).await;
-    // After a restart, the open page shows the conversation and why there is no field.
+    // After a restart, the open page shows the conversation, and explains why there is no message
+    // field.
     browser.run("window.wasHere = true").await;
     process.kill().await;
     process.start_again().await;
@@ -644,7 +649,7 @@ async fn detail_screens_show_sessions_of_agent_whose_model_was_removed() {
     browser.see("Here is your list.").await;
     assert_eq!(browser.run(fields).await, 0);
     assert_eq!(browser.run("return window.wasHere").await, true);
-    // So does a link to the session; without a session, only the reason is shown.
+    // The same applies to a link to the session. Without a session, only the explanation is shown.
     let existing = format!("{agent}&session={}", session.as_str().unwrap());
     browser.goes_to(&existing).await;
     browser.see("The agent has no model yet").await;

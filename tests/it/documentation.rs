@@ -40,7 +40,7 @@ mod included {
     use crate::support::chromium::Chromium;
     use crate::support::until;
 
-    /// Whether the page's script has made each box that scrolls focusable.
+    /// Returns whether the page's script has made every scrollable box focusable.
     const FOCUSABLE: &str = "return [...document.querySelectorAll('pre, .table-wrapper')] \
         .every((box) => box.scrollWidth <= box.clientWidth || box.tabIndex === 0)";
 

@@ -1,5 +1,5 @@
-//! Editing loses nothing: what a select or a button replaces comes back, references follow new
-//! names, and a new step is in view.
+//! Editing loses nothing: values replaced with a select or a button can be restored, references
+//! follow renamed steps, and a new step is scrolled into view.
 
 use serde_json::{Value, json};
 
@@ -73,7 +73,7 @@ async fn edit_screens_restore_what_a_select_has_replaced() {
     steps_through(&browser, "Kind", &[(DOWN, "basic"), (UP, "bearer")]).await;
     steps_through(&browser, "The step fails", &[(UP, "non_2xx"), (DOWN, "codes")]).await;
     gives(&browser, DRAFT, Value::Null).await;
-    // A box that is cleared and checked again.
+    // A checkbox that is cleared and then checked again.
     let retry = "[...document.querySelectorAll('.step-fields label.box')].find((one) => one.innerText.includes('Try again')).querySelector('input')";
     browser.run(&format!("{retry}.click()")).await;
     gives(&browser, &DRAFT.replace(".definition :", ".definition.steps[1].retry ?? 0 :"), json!(0))
@@ -87,7 +87,7 @@ async fn edit_screens_restore_what_a_select_has_replaced() {
     gives(&browser, &format!("return {retry}.checked"), json!(false)).await;
     browser.keys(UNDO).await;
     gives(&browser, &format!("return {retry}.checked"), json!(true)).await;
-    // A form with alternatives keeps the text of the one that was left.
+    // A form with alternatives keeps the text of the alternative that was deselected.
     browser.open(&service, "/app/models/alt").await;
     browser.choose("Form", "Text").await;
     let text = "document.querySelector('fieldset textarea')";
@@ -187,7 +187,7 @@ async fn edit_screens_show_new_steps_and_offer_to_undo_deletions() {
         browser.press("Undo").await;
         gives(&browser, DRAFT, Value::Null).await;
     }
-    // A deletion right after typing is undone alone.
+    // A deletion immediately after typing is undone separately.
     browser.find("//button[.//strong[.='both']]").await.click().await;
     browser.fill("Name of branch 1", "N").await;
     browser

@@ -1,4 +1,5 @@
-//! Models with several endpoints: load balancing, failover, reloads. Also retries of predictions.
+//! Models with several endpoints: load balancing, failover and reloads. Also retries of
+//! predictions.
 
 use std::net::TcpListener;
 
@@ -104,7 +105,7 @@ async fn endpoint_concurrency_is_enforced() {
     service.manifest(&manifest("m", "", &http(&urls)));
     let listed = service.running.services.catalog.get("m").unwrap();
     assert_eq!(listed.concurrency, 3, "what its servers may have");
-    // More runs than the endpoints allow: the others wait for an endpoint.
+    // There are more runs than the endpoints allow, so the others wait for an endpoint.
     service.manifest(&manifest("m", "concurrency = 8", &http(&urls)));
     let mut ids = Vec::new();
     for _ in 0..6 {

@@ -1,5 +1,5 @@
-//! Deleting an organization: refused while it has work, effective at once, and in the end no row
-//! of the store is about it except in the audit log.
+//! Deleting an organization: refused while it has unfinished work, effective immediately, and in
+//! the end no row of the store refers to it except in the audit log.
 
 use std::process::Command;
 
@@ -24,7 +24,7 @@ fn run(service: &Service, arguments: &[&str]) -> (bool, String) {
     (ran.status.success(), String::from_utf8(text).unwrap())
 }
 
-/// Gives the first organization one thing of each kind, and an unfinished prediction.
+/// Creates one resource of each kind in the first organization, and an unfinished prediction.
 async fn fill(service: &Service, provider: &Provider) {
     service.manifest(&provider.manifest("held", "/hold", ""));
     let owner = service.owner().await;
@@ -61,7 +61,7 @@ async fn fill(service: &Service, provider: &Provider) {
     billing.top_up(service.organization.id, amount).await.unwrap();
 }
 
-/// Returns the tables with rows about an organization.
+/// Returns the tables that contain rows of an organization.
 fn tables_about(service: &Service, organization: OrganizationId) -> Vec<String> {
     let (bytes, text) = (organization.bytes(), organization.to_string());
     let holds = |place: &[u8], wanted: &[u8]| place.windows(wanted.len()).any(|at| at == wanted);
@@ -122,7 +122,7 @@ async fn organization_is_deleted_with_all_of_its_data() {
     let login = service.logs_in("ada@example.com", "a password that nobody has").await;
     assert_eq!(login.status, 401);
 
-    // The other organization is as before.
+    // The other organization is unchanged.
     let other = service.ask(Role::Base, Method::GET, "/v1/executions").key(&service.other_key);
     other.send().await.expect(200);
 }
@@ -135,7 +135,7 @@ async fn deletion_of_an_organization_continues_after_a_restart() {
     let id = service.organization.id;
     let service = service
         .restart_after(async |config| {
-            // A stopped service only notes the deletion.
+            // If the service is stopped, the command only records the deletion.
             let file = config.data_dir.parent().unwrap().join("config.toml");
             let arguments = ["org", "delete", "default", "--yes", "--force"];
             let mut command = Command::new(&config.program);

@@ -98,7 +98,7 @@ async fn event_stream_resumes_without_duplicates_after_reconnect() {
     assert_eq!(seen[2].2["attempt"], 1);
     drop(first);
 
-    // More output arrives meanwhile; the reconnected follower misses none of it.
+    // More output arrives in the meantime; the reconnected follower misses none of it.
     provider.say(" two");
     let last = seen.last().unwrap().0.clone();
     let mut second = Stream::open(follow(&service, &id).header("last-event-id", &last)).await;
@@ -175,7 +175,7 @@ async fn event_stream_resets_after_restart() {
     let mut stream = Stream::open(follow(&service, &id)).await;
     let (last, ..) = stream.next().await.unwrap();
     let service = service.restart().await;
-    // The stream ended with the service, before the prediction did.
+    // The stream ended when the service stopped, before the prediction ended.
     assert!(stream.rest().await.iter().all(|(_, name, _)| name != "end"));
     let again = follow(&service, &id).header("last-event-id", &last);
     let mut stream = Stream::open(again).await;
@@ -225,7 +225,8 @@ async fn event_stream_of_execution_reports_steps_waits_pauses_and_end() {
     }
     let send = format!("/executions/{id}/events/e");
     service.flows(Method::POST, &send).json(&json!({"payload": 5})).send().await.expect(202);
-    // The feed was dropped with its last follower: it restarts, and announces this.
+    // The feed was dropped together with its last follower, so it restarts from the beginning and
+    // announces this.
     let last = seen.last().unwrap().0.clone();
     let rest = Stream::open(ask().header("last-event-id", &last)).await.rest().await;
     let (end_id, name, data) = rest.last().unwrap();

@@ -322,7 +322,8 @@ async fn execution_cancel_stops_running_steps_and_sends_webhook() {
     });
     let waiting = waiting.await;
     assert!(waiting.iter().any(|one| one["model"] == "hold" && one["running"] == 1), "{waiting:?}");
-    // The gauges belong to the process: a service of another test may set them at the same time.
+    // The gauges belong to the entire process, so a service in another test may set them at the
+    // same time.
     until("gauges of the model", async || {
         let metrics = service.ask(Role::Metrics, Method::GET, "/metrics").send().await.text;
         let lines =

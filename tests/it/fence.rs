@@ -204,13 +204,14 @@ async fn fence_denies_program_limits_priorities_and_ipc_of_other_processes() {
             assert_eq!(answer, "denied: Operation not permitted", "{act} {target}");
         }
     }
-    // What programs share by these would count toward no limit, and would outlive them.
+    // Resources that programs share through these calls would count toward no limit, and would
+    // outlive the programs.
     let shared = ["shared memory", "attached memory", "message queue", "semaphores", "named queue"];
     for act in ["nice of user", "keys"].into_iter().chain(shared) {
         let answer = attempt(&service, "trespasser", act, 0).await;
         assert_eq!(answer, "denied: Operation not permitted", "{act}");
     }
-    // Its own process, as 0 and by process id.
+    // The program's own process, identified by 0 and by process id.
     for target in [json!(0), pids[0].clone()] {
         for act in ["limit", "policy", "pin", "nice", "ioprio"] {
             let answer = attempt(&service, "trespasser", act, target.clone()).await;
@@ -252,7 +253,7 @@ async fn fence_denies_program_modes_outside_its_folders() {
     }
     let after = std::fs::metadata(folder.join("data/seal.key")).unwrap().permissions();
     assert_eq!(before.mode(), after.mode());
-    // The program may set the modes of its own files, as installers do.
+    // The program may change the modes of its own files, as installers do.
     let cache = service.models().join("cache");
     for target in [Value::Null, json!(cache)] {
         let mode = attempt(&service, "trespasser", "own mode", target.clone()).await;

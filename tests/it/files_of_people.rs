@@ -1,4 +1,4 @@
-//! Workflows in a folder, and `orrery apply`: the command line with handwritten files.
+//! Workflows in a folder, and `orrery apply`: the command line with files written by hand.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

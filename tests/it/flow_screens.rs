@@ -1,5 +1,5 @@
-//! Workflows and chains in a browser: built, validated, saved, compared, run; and two concurrent
-//! editors.
+//! Workflows and chains in a browser: built, validated, saved, compared and run; also two people
+//! editing at the same time.
 
 use serde_json::{Value, json};
 
@@ -135,8 +135,8 @@ async fn flow_screens_show_both_versions_to_the_second_of_two_editors() {
     grace.find("//div[contains(@class,'out')][contains(.,'Hello from Ada')]").await;
     grace.find("//div[contains(@class,'in')][contains(.,'Hello from Grace')]").await;
     grace.picture("workflow-conflict").await;
-    // The author's changes remain, and are saved on top of the other version if the author
-    // confirms.
+    // The author's changes remain. If the author confirms, they are saved on top of the other
+    // version.
     grace.press("Keep editing").await;
     assert_eq!(grace.value("Template").await, "Hello from Grace");
     grace.press("Save as v2").await;
@@ -244,7 +244,7 @@ async fn flow_screens_warn_what_deletion_of_workflow_stops() {
     browser.picture("workflow-delete").await;
     browser.press("Delete the workflow").await;
     browser.see("No workflows yet").await;
-    // The outcome matches the dialog's announcement.
+    // The outcome is what the dialog announced.
     for id in waiting {
         assert_eq!(service.completed(&id).await["status"], "cancelled");
     }

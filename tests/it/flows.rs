@@ -1,4 +1,5 @@
-//! The older host: a full cycle of its clients, one workflow in two formats, and its errors.
+//! The older host: a full cycle as its clients perform it, one workflow in two formats, and the
+//! host's errors.
 
 use hyper::Method;
 use orrery_api::Role;
@@ -165,7 +166,8 @@ async fn legacy_flow_bulk_trigger_starts_and_looks_up_executions() {
 async fn legacy_flow_is_also_served_as_workflow() {
     let (service, _provider) = world().await;
     let id = create(&service, &workflow()).await;
-    // The workflows host shows it as a workflow with one version, and runs it the same way.
+    // The workflows host shows this workflow as one with a single version, and runs it the same
+    // way.
     let engine = service.flows(Method::GET, &format!("/workflows/{id}")).send().await.expect(200);
     assert_eq!((&engine["name"], &engine["slug"]), (&json!("Old Flow"), &json!("old-flow")));
     assert_eq!(engine["versions"].as_array().unwrap().len(), 1);

@@ -90,7 +90,8 @@ async fn history_from_finds_steps_that_waited_for_their_model() {
     let both = json!([{"step_id": "both", "type": "parallel", "branches": branches}]);
     let run = service.trigger(&service.workflow(both).await, json!({})).await;
     provider.arrived(1).await;
-    // Sleep longer than the maximum difference between an id's time and its record's.
+    // Sleep longer than the maximum difference between the time in an id and the time of its
+    // record.
     tokio::time::sleep(Duration::from_millis(2500)).await;
     provider.release(2);
     service.completed(&run).await;
@@ -163,7 +164,7 @@ async fn history_filters_work_alone_and_in_combination() {
         found("model=down&error_classification=provider_unavailable").await,
         set(&[down, step])
     );
-    // A running execution is visible a moment after it has begun.
+    // A running execution becomes visible shortly after it has begun.
     crate::support::until("begun run", async || {
         (found("status=processing&model=held").await == set(&[&held])).then_some(())
     })

@@ -1,4 +1,4 @@
-//! The responses of every host without a key: its identity and health; and the metrics.
+//! The responses of every host to requests without a key: its identity and health, and the metrics.
 
 use hyper::Method;
 use orrery_api::Role;

@@ -1,4 +1,4 @@
-//! Links are revoked with the key that created them, expire, and have a rate limit of their own.
+//! Links are revoked with the key that created them, expire, and have their own rate limit.
 
 use hyper::Method;
 use orrery_api::Role;

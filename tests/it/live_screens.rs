@@ -70,7 +70,7 @@ async fn live_timeline_resumes_after_kill_without_duplicates() {
     browser.see_no_more(AWAY).await;
     browser.see("Running").await;
     provider.release(1);
-    // The page shows the end without a reload, with the failed step expanded.
+    // The page shows without a reload that the run has ended, with the failed step expanded.
     let open = browser.find("//tr[contains(@class,'open')]//button").await;
     assert_eq!(open.text().await, "broken");
     browser.see("Resume from the failed step").await;
@@ -270,7 +270,7 @@ async fn live_lists_show_changes_made_elsewhere() {
     browser.run("window.see(true)").await;
     browser.see("Succeeded").await;
     follows(1).await;
-    // The same stream serves the pages opened next.
+    // The same stream also serves the pages opened next.
     browser.run("document.querySelector('nav.rail a[href=\"/app/webhooks\"]').click()").await;
     browser.see("Delivering").await;
     receiver.next().await;
@@ -377,9 +377,10 @@ async fn live_screens_count_own_work_while_another_organization_holds_model() {
     browser.find(&format!("//tr[th[.='held']]{}", row.concat())).await;
     let cells = "return [...[...document.querySelectorAll('tbody tr')].find((row) => row.querySelector('th')?.innerText === 'held').querySelectorAll('td.number')].map((cell) => cell.innerText)";
     assert_eq!(browser.run(cells).await, json!(["0", "2", "1"]));
-    // The pages of the runs say what they wait for, without a number of others' work.
+    // The pages of the runs show what they wait for, without the number of other organizations'
+    // work.
     browser.open(&service, &format!("/app/runs/{execution}?type=workflow")).await;
-    browser.see("“slow” waits for a free place at the model held.").await;
+    browser.see("“slow” waits for a free slot of the model held.").await;
     browser.open(&service, &format!("/app/runs/{prediction}?tab=logs")).await;
     browser.see("queued: position ").await;
     let text = browser.text().await;
@@ -435,7 +436,7 @@ async fn live_keys_page_follows_access_of_its_member() {
     browser.press("Cancel").await;
     assert!(!browser.text().await.contains("too late"));
     assert_eq!(browser.run("return window.wasHere").await, true);
-    // Removed: the page shows the log-in at its next request.
+    // When the member is removed, the page shows the log-in at its next request.
     service.asks(&owner, Method::DELETE, &path).send().await;
     browser.run("document.querySelector('nav.rail a[href=\"/app/members\"]').click()").await;
     browser.see("Please log in again").await;
@@ -475,13 +476,13 @@ async fn page_whose_stream_was_replaced_waits_and_follows_again() {
     }
     becomes("return window.ended.some((text) => text.includes('event: replaced'))", json!(true))
         .await;
-    // No other window of this browser takes over the lock, which would replace the stream of
-    // another browser.
+    // No other window of this browser takes over the lock, which would replace another browser's
+    // stream.
     let held = "return navigator.locks.query().then(({ held }) => held.some((lock) => lock.name === 'changes'))";
     becomes(held, json!(true)).await;
     assert_eq!(browser.run(asked).await, 1);
     service.create("text-template", json!({"template": "hello"})).await;
-    // A page that becomes visible again follows changes again.
+    // A page that becomes visible again starts to follow changes again.
     browser.run("window.see(false)").await;
     browser.run("window.see(true)").await;
     becomes(asked, json!(2)).await;

@@ -1,5 +1,5 @@
-//! Local language models: a file with random weights, chat, predictions, and the recovery after a
-//! model's process exits.
+//! Local language models: a file with random weights, chat, predictions, and recovery after a
+//! model's process has exited.
 
 use http_body_util::BodyExt;
 use orrery_http::event_stream::EventReader;
@@ -518,7 +518,7 @@ async fn llm_stops_with_the_service() {
 
 #[tokio::test]
 async fn llm_models_share_memory_budget() {
-    // Each model takes some 260 MiB, so two fit.
+    // Each model takes about 260 MiB, so two fit into memory.
     let service = Service::configured("limits.model_memory_bytes = '600MiB'\n").await;
     let names = ["one", "two", "three"];
     for (name, seed) in names.iter().zip(1..) {

@@ -59,7 +59,7 @@ async fn template_work_of_disconnected_clients_ends_and_others_are_served() {
     served(&service).await;
     // The template alone would take thirty seconds, its time limit.
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
-    // A request that was already generating is not lost: its answer is generated again.
+    // A request that was already being generated is not lost: its answer is generated again.
     let z = 259 + u32::from('z') - u32::from('!') + 1;
     let mut long = ask();
     long["max_tokens"] = 1500.into();
@@ -128,7 +128,7 @@ async fn hostile_template_of_file_is_rejected_and_others_are_served() {
         let refused = service.post("/v1/chat/completions", &hostile()).send().await;
         assert!(refused.status >= 400, "{what}");
         let body = &refused.text;
-        // On a machine under load, the time limit comes first.
+        // If the machine is under load, the time limit may come first.
         assert!(body.contains(said) || body.contains("longer than"), "{what}: {body}");
         served(&service).await;
     }

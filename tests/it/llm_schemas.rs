@@ -81,7 +81,7 @@ async fn schema_beside_tools_constrains_answers_and_tools_stay_callable() {
     let only = |values: Value| json!({"type": "object", "required": ["d"], "additionalProperties": false, "properties": {"d": {"enum": values}}});
     let tools = json!([tool("f", &only(json!(["c"])))]);
     let named = json!({"type": "function", "function": {"name": "f"}});
-    // The biased token is the first letter of a call, and of an answer in the format.
+    // The biased token is the first letter of a tool call, and of an answer in the format.
     let bias =
         |letter: char| json!({(259 + u32::from(letter) - u32::from('!') + 1).to_string(): 100});
     for format in
@@ -205,7 +205,8 @@ async fn hostile_schema_costs_neither_time_nor_memory() {
             let begun = runtime::monotonic_now();
             let answer = service.post("/v1/chat/completions", &body).send().await;
             let took = begun.elapsed();
-            // A second on an idle machine; what grows exponentially takes years.
+            // This takes a second on an idle machine; a check whose time grows exponentially would
+            // take years.
             assert!(took < Duration::from_secs(120), "{took:?}");
             if answer.status == 200 {
                 assert!(answers, "{schema}");

@@ -84,7 +84,7 @@ async fn streams_of_200_clients_over_tls_and_http2_complete() {
 async fn stream_without_reader_does_not_slow_others() {
     let service = service().await;
     let connector = connector(&service);
-    // Filling all buffers in between would take megabytes, so the slow readers merely occupy three
+    // Filling all buffers in between would take megabytes, so the slow readers simply occupy three
     // of the four sequences.
     let mut slow = Vec::new();
     for seed in 0..3 {

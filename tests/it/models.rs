@@ -309,7 +309,7 @@ async fn model_error_suggests_similar_name() {
         let body = json!({"model": slug, "version": "1", "input": {}});
         assert_eq!(hint(service.post("/v1/prediction", &body).send().await), expected);
     }
-    // The field may have been given under another name.
+    // The field may have been sent under another name.
     let body = json!({"model": "text-summary", "version": "1", "inputs": {"text": "a"}});
     let error = service.post("/v1/prediction", &body).send().await.expect(400);
     assert_eq!(error["error"], "input field is required");

@@ -1,5 +1,5 @@
-//! Named secrets: set, listed and deleted over HTTP and on the command line; used in requests of
-//! workflows; never stored in plain text, shown, or sent elsewhere.
+//! Named secrets: set, listed and deleted over HTTP and on the command line; used in the requests
+//! of workflows; never stored in plain text, displayed, or sent elsewhere.
 
 use std::process::Stdio;
 

@@ -1,4 +1,4 @@
-//! All hosts on one port: each below its name, with the same answers as on its own port.
+//! All hosts on one port: each host is below its name, and responds as on its own port.
 
 use std::net::SocketAddr;
 
@@ -10,10 +10,10 @@ use tokio::net::TcpStream;
 
 use crate::support::{Service, within};
 
-/// What a browser accepts.
+/// The `Accept` header of a browser.
 const HTML: &str = "text/html,application/xhtml+xml,*/*;q=0.8";
 
-/// A service with one port beside the ports of the hosts.
+/// Starts a service with one port for all hosts, in addition to the hosts' own ports.
 async fn service() -> Service {
     Service::configured("hosts.one_port = '127.0.0.2:0'\n").await
 }
@@ -50,7 +50,7 @@ async fn one_port_serves_every_host_below_its_name() {
     assert_eq!(models.expect(200)["object"], "list");
 }
 
-/// Returns the whole response to a GET, as it is sent.
+/// Returns the entire response to a GET, exactly as received.
 async fn get(address: SocketAddr, path: &str, accept: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let request = format!("GET {path} HTTP/1.0\r\nhost: {address}\r\naccept: {accept}\r\n\r\n");
@@ -68,7 +68,7 @@ async fn hosts_keep_their_own_ports_beside_one_port() {
         let address = service.address(role);
         let health = get(address, "/health", HTML).await;
         assert!(health.starts_with("HTTP/1.0 200"), "{role:?}: {health}");
-        // The names of other hosts are no paths of a host on its own port.
+        // On its own port, a host has no paths with the names of other hosts.
         let below = get(address, "/agent/health", HTML).await;
         assert!(below.starts_with("HTTP/1.0 404"), "{role:?}: {below}");
     }
@@ -130,7 +130,7 @@ async fn links_lead_to_one_port() {
     assert!(urls.iter().all(|url| url.starts_with(&format!("http://{front}/v1/"))), "{urls:?}");
     let link = service.running.services.url_of(Role::Dashboard);
     assert_eq!(link, format!("http://{front}/dashboard"));
-    // A request to the wrong host names the right one.
+    // The error for a request to the wrong host names the right host.
     let wrong = service.post("/mcp", &json!({})).send().await;
     assert_eq!(wrong.expect(404)["details"]["url"], format!("http://{front}/agent"));
 }

@@ -93,8 +93,9 @@ async fn exchange(service: &Service) -> String {
     format!("[parameters]\n\"path.task\" = \"{task}\"\n\"query.session_id\" = \"known\"\n")
 }
 
-/// Removes the schemas of event streams, which describe the data of an event: schemathesis expects
-/// the whole event. Tests of the streams compare their data with these schemas.
+/// Removes the schemas of event streams. They describe the data of one event, but schemathesis
+/// would apply them to the entire stream. Tests of the streams compare their data with these
+/// schemas.
 fn remove_schemas_of_streams(part: &mut Value) {
     match part {
         Value::Object(fields) => {
@@ -143,12 +144,12 @@ async fn examine(role: Role) {
         command.args(["--phases", phases]);
         command.args(["--suppress-health-check", "all", "--request-timeout", "40"]);
         command.args(["--header", &format!("X-API-Key: {}", service.key)]);
-        // A delete would remove the resources that the other requests read.
+        // DELETE requests would remove the resources that the other requests read.
         command.args(["--exclude-method", "DELETE"]);
         command
     };
     run(&mut schemathesis("examples,coverage", None)).await;
-    // No request may archive or delete the workflow named in the others, either.
+    // For the same reason, no request may archive or delete the workflow that other requests use.
     let mut known = schemathesis("examples,coverage,fuzzing", Some(&config));
     run(known.args(["--exclude-operation-id", "update_workflow"])).await;
 }
@@ -317,7 +318,7 @@ async fn openapi_describes_each_operation_and_tag() {
     }
 }
 
-/// Adds the place of each property without a description, and of each variant for which client
+/// Adds the location of each property without a description, and of each variant for which client
 /// generators would have to invent a name.
 fn examine_schema(schema: &Value, place: &str, faults: &mut Vec<String>) {
     let Value::Object(fields) = schema else { return };

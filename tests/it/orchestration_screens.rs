@@ -1,5 +1,5 @@
-//! Runs that wait for people and for each other, in a browser: followed through their events,
-//! paused and resumed; and workflows that run other workflows, built in the editor.
+//! Runs that wait for people or for other runs, in a browser: followed through their events, paused
+//! and resumed. Also workflows that run other workflows, built in the editor.
 
 use hyper::Method;
 use serde_json::{Value, json};
@@ -86,7 +86,7 @@ async fn orchestration_screens_follow_pause_and_resume_a_run() {
     let send = format!("/executions/{id}/events/approval");
     service.flows(Method::POST, &send).json(&json!({"payload": "yes"})).send().await.expect(202);
     browser.see("Completed").await;
-    // All updates arrived through the one stream and the requests that it triggered.
+    // All updates arrived through one stream and the requests that it triggered.
     assert_eq!(browser.run("return window.followed.length").await, 1);
     let polled = "return window.asked.filter((one) => /timeout=[1-9]/.test(one))";
     assert_eq!(browser.run(polled).await, json!([]));

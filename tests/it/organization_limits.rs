@@ -1,6 +1,6 @@
 //! Limits of organizations: requests beyond the request, queue and storage limits get 429 and
-//! create nothing. Running executions are capped while other organizations proceed, even after a
-//! restart.
+//! create nothing. The number of running executions is limited without affecting other
+//! organizations, even after a restart.
 
 use hyper::Method;
 use orrery_api::Role;
@@ -70,9 +70,9 @@ async fn organization_over_queue_limit_gets_429_and_creates_nothing() {
     service.limit(Limits { queued: Some(2), ..Limits::default() }).await;
     let second = service.create("held", json!({})).await;
     let flow = service.workflow(json!([{"step_id": "w", "type": "wait", "seconds": 3600}])).await;
-    // An execution that waits for a time is unfinished but not running.
+    // An execution that waits for a time is unfinished, but does not count as running.
     let waiting = service.trigger(&flow, json!({})).await;
-    // It is queued before it runs, so the load alone does not show that it waits.
+    // It is queued before it runs, so the load alone does not show that it is waiting.
     until("its wait", async || {
         let waits = &service.execution(&waiting).await["waiting_for"][0];
         (waits["reason"] == "timer" && service.load().await == (1, 2)).then_some(())

@@ -1,5 +1,5 @@
-//! Payloads over the store's inline limit of 64 KiB: stored in separate files, but the same for
-//! clients.
+//! Payloads above the store's inline limit of 64 KiB: they are stored in separate files, without a
+//! difference for clients.
 
 use hyper::Method;
 use serde_json::{Value, json};
@@ -90,7 +90,7 @@ async fn payload_equal_within_execution_is_written_once() {
     let execution = service.trigger(&id, json!({"inputs": inputs})).await;
     let ended = service.completed(&execution).await;
     assert_eq!(ended["status"], "completed");
-    // One file for the input and one for the steps' output, and none for a webhook.
+    // There is one file for the input, one for the steps' output, and none for a webhook.
     assert_eq!(files(&service), 2);
     assert!(bytes(&service) < 2_100_000, "{}", bytes(&service));
 }

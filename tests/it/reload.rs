@@ -1,5 +1,5 @@
-//! The models folder at run time: the service serves a changed file, keeps the last valid version
-//! of an invalid one, and never fetches anything because of a manifest.
+//! The models folder at run time: the service serves a changed file, keeps using the last valid
+//! version of a file that becomes invalid, and never fetches anything because of a manifest.
 
 use hyper::Method;
 use orrery_api::Role;

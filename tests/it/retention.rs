@@ -1,5 +1,5 @@
-//! Retention: the service deletes old completed work entirely, or only its inputs and outputs;
-//! unfinished work remains.
+//! Retention: the service deletes old completed work, either entirely or only its inputs and
+//! outputs. Unfinished work remains.
 
 use std::fs;
 use std::time::Duration;
@@ -17,7 +17,7 @@ fn large() -> String {
     "x".repeat(100_000)
 }
 
-/// Returns a time after every action of a test.
+/// Returns a time that is later than every action in a test.
 fn later(service: &Service) -> Timestamp {
     service.running.services.clock.now().plus(Duration::from_secs(3600))
 }
@@ -67,7 +67,7 @@ async fn retention_deletes_nothing_while_clock_is_far_ahead() {
     .await;
     let id = service.create("text-template", json!({"template": "hi", "values": {}})).await;
     service.ended(&id).await;
-    // As if the previous process had run a year ago, and the clock had jumped since.
+    // Simulates that the previous process ran a year ago, and that the clock has jumped since.
     let now = service.running.services.clock.now();
     let seen = now.before(Duration::from_secs(365 * 24 * 3600)).unwrap();
     let key = || Key::table(Table::Meta).text("believed time");
@@ -84,7 +84,7 @@ async fn retention_deletes_nothing_while_clock_is_far_ahead() {
     let clock = &service.running.services.clock;
     assert!(clock.believed() < seen.plus(Duration::from_secs(24 * 3600)), "{}", clock.believed());
     // Without the jump, the execution is deleted. The service also records its jump, once and at
-    // any time, so the test repeats its own write to have the last word.
+    // any time, so the test repeats its own write until it is the last one.
     let later = now.plus(Duration::from_secs(1));
     let mut written = 0;
     until("time to be written", async || {
@@ -137,7 +137,7 @@ async fn retention_deletes_finished_and_keeps_running_executions() {
     provider.release(1);
     let ended = service.ended(&held).await;
     assert_eq!((&ended["status"], &ended["input"]["text"]), (&json!("success"), &json!(large())));
-    // Later entries are counted from the new beginning.
+    // Entries created later are counted from the beginning again.
     let workflow = path.split('/').nth(2).unwrap();
     let next = service.trigger(workflow, json!({"inputs": {"text": "y"}})).await;
     service.completed(&next).await;

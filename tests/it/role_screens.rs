@@ -1,6 +1,6 @@
-//! Which roles see and may use each button: every screen and every route of the dashboard as the
-//! Owner, a member with "API key access", a member without it, and logged out. Also that the page
-//! stores the text of a new key nowhere.
+//! Which roles see each button and may use it: every screen and every route of the dashboard, as
+//! the Owner, as a member with "API key access", as a member without it, and logged out. Also that
+//! the page does not store the text of a new key anywhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,7 +14,7 @@ use crate::support::chromium::Chromium;
 use crate::support::dashboard::Person;
 use crate::support::{Process, Receiver, Service};
 
-/// Restricted buttons by screen and the beginning of their name, and who has them: the Owner, a
+/// Restricted buttons, by screen and the beginning of their name, with who has them: the Owner, a
 /// member with the permission, and a member without it.
 const RESTRICTED: [(&str, &str, [bool; 3]); 10] = [
     ("/app/keys", "Create a key", [true, true, false]),

@@ -152,7 +152,7 @@ async fn router_without_upstream_names_the_local_models() {
     service.manifest(&near.manifest("vectors", "embeddings", ""));
     chats("none").await;
     embeds("vectors").await;
-    // Nobody listens on a port that was just released.
+    // The port was just released, so nothing listens on it.
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mute = near.manifest("mute", "chat", "").replace(&near.url(), &format!("http://{gone}/v1"));
     service.manifest(&mute);
@@ -209,7 +209,7 @@ async fn router_converts_whole_answer_to_stream_events() {
             assert!(!answer.text.contains("usage"), "nobody asked for it: {}", answer.text);
         }
     }
-    // The opposite: a stream for a call that did not request one.
+    // The opposite case: a stream in response to a call that did not request one.
     let stream = "data: {\"id\":\"x\",\"choices\":[{\"delta\":{\"content\":\"fo\"}}]}\n\n\
         data: {\"choices\":[{\"delta\":{\"content\":\"ur\"},\"finish_reason\":\"length\"}]}\n\n\
         data: {\"choices\":[],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":4,\"total_tokens\":7}}\n\ndata: [DONE]\n\n";

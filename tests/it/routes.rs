@@ -1,4 +1,4 @@
-//! The route table as a whole: its content, and properties of every row.
+//! The complete route table: its contents, and properties of every row.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,7 +35,7 @@ fn wrong_method() -> Method {
     Method::from_bytes(b"PROPFIND").unwrap()
 }
 
-/// Returns every route with every TCP host that serves it.
+/// Returns every route, once for each TCP host that serves it.
 fn rows() -> impl Iterator<Item = (Role, &'static Route)> {
     TCP.into_iter()
         .flat_map(|role| ROUTES.iter().map(move |route| (role, route)))
@@ -112,7 +112,7 @@ async fn route_head_equals_get_without_body() {
         let head = ask(Method::HEAD).await;
         assert_eq!((head.status, head.text.as_str()), (get.status, ""), "{path}");
         assert_eq!(head.header("content-type"), get.header("content-type"), "{path}");
-        // Counters that change between the two requests may change the length, but the header is
+        // Counters may change between the two requests, and with them the length, but the header is
         // always present.
         assert_eq!(head.header("content-length").is_empty(), get.text.is_empty(), "{path}");
     }

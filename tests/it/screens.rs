@@ -1,5 +1,5 @@
-//! The dashboard in a browser: everything that a person does without a terminal. Each visit ends
-//! with an empty console and without requests to other origins.
+//! The dashboard in a browser: everything that a person can do without a terminal. Each visit must
+//! end with an empty console and without requests to other origins.
 
 use orrery_api::Role;
 use serde_json::{Value, json};
@@ -84,7 +84,7 @@ async fn screens_show_a_new_key_once_and_buttons_by_permission() {
     browser.open(&service, "/app/members").await;
     browser.find("//input[@aria-label='API key access of grace@example.com']").await.click().await;
     browser.see("Can manage API keys\n").await;
-    // The page shows a person who has just joined as last seen just now.
+    // For a person who has just joined, the page shows a last visit just now.
     assert!(!browser.text().await.contains("never"), "{}", browser.text().await);
     browser.picture("members").await;
     let grace = Chromium::start().await;
@@ -130,7 +130,7 @@ async fn screens_show_login_on_top_and_lose_nothing() {
     browser.set_up(&service).await;
     browser.open(&service, "/app/models/text-template").await;
     browser.fill("Template", "Hello again").await;
-    // The session ends without the page noticing.
+    // The session ends without the page being notified.
     let members = &service.running.services.members;
     let owner = members.owner(service.organization.id).await.unwrap().unwrap();
     let reset = members.reset_link(service.organization.id, owner.id).await.unwrap().url("");

@@ -1,4 +1,4 @@
-//! Rotation of `seal.key`: an interruption after every step, and a service that continues with the
+//! Rotation of `seal.key`: interrupted after every step, and with a service that continues with the
 //! new key.
 
 use std::fs;
@@ -119,7 +119,7 @@ async fn seal_rotation_interrupted_anywhere_loses_no_secret() {
     let service = Service::configured("engine.payload_inline_bytes = 1024\n").await;
     let provider = Provider::start().await;
     let mut receiver = Receiver::start().await;
-    // Fill more than one page of executions, with a definition in a row and one in a file.
+    // Create more than one page of executions, with one definition in a row and one in a file.
     let mut ids = Vec::new();
     for _ in 0..70 {
         let fields = json!({

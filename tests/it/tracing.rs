@@ -1,5 +1,5 @@
-//! Tracing across the whole service: the propagated context, also across restarts and redrives, and
-//! the tree of spans that a collector receives.
+//! Tracing across the entire service: how the context is propagated, including across restarts and
+//! redrives, and the tree of spans that a collector receives.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};

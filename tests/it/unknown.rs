@@ -21,7 +21,7 @@ async fn query_parameter_unknown_is_rejected_with_nearest_name() {
     let said = answer["error"].as_str().unwrap();
     assert!(said.starts_with("unknown query parameter zzzz: expected one of "), "{said}");
     asked("/v2/executions?limit=1&model=echo").await.expect(200);
-    // The key is checked first, so unauthenticated requests fail with 401; health checks accept any
+    // The key is checked first, so requests without a key fail with 401; health checks accept any
     // parameters.
     let anonymous = service.ask(Role::Base, Method::GET, "/v2/executions?modle=echo").send().await;
     assert_eq!(anonymous.status, 401);
@@ -184,7 +184,8 @@ async fn disk_below_reserve_is_reported() {
     let warning = ready["warnings"][0].as_str().unwrap();
     assert!(warning.starts_with("disk: ") && warning.contains("limits.disk_reserve"), "{warning}");
     assert!(warning.contains("new work is refused"), "{warning}");
-    // The gauges belong to the process: a service of another test may set them at the same time.
+    // The gauges belong to the entire process, so a service in another test may set them at the
+    // same time.
     until("gauges of the disk", async || {
         let metrics = service.ask(Role::Metrics, Method::GET, "/metrics").send().await.text;
         let lines = ["\norrery_disk_low 1\n", "\norrery_disk_reserve_bytes 70368744177664\n"];

@@ -1,6 +1,6 @@
-//! Uploads: announced and sent with PUT, or sent in a form. Rejected uploads leave nothing behind.
-//! Deleted and expired files are removed, and so is their content with the last file that refers to
-//! it.
+//! Uploads: announced and sent with PUT, or sent in a form. Nothing remains of a rejected upload.
+//! Deleted and expired files are removed; their content is removed with the last file that refers
+//! to it.
 
 use std::fs;
 use std::time::Duration;
@@ -128,7 +128,7 @@ async fn upload_content_type_is_compared_semantically() {
     ] {
         let body = json!({"content_type": announced, "filename": "a", "size": 3, "sha256": ABC});
         let signed = presign(&service, body).await.expect(200);
-        // A link sent by mail gains extra parameters.
+        // Links sent by mail may get additional parameters.
         let url = format!("{}&utm_source=mail", signed["presigned_url"].as_str().unwrap());
         let file = put(&service, &json!(url), sent, b"abc").await.expect(200);
         assert_eq!(file["content_type"], announced);
@@ -350,7 +350,7 @@ async fn upload_limits_and_quotas_are_enforced() {
     put(&service, &json!(format!("h/v1/upload/{ABSENT}")), "a/b", b"").await.expect(401);
 }
 
-/// One client announces less than it sends, and one breaks off.
+/// One client announces a smaller size than it sends, and another disconnects.
 #[tokio::test]
 async fn upload_that_breaks_off_leaves_nothing() {
     let service = Service::start().await;

@@ -1,5 +1,6 @@
-//! Input and output values: the service interprets times, numbers and character sets as intended or
-//! rejects them with a clear error, and clients can read accepted values back.
+//! Input and output values: the service either interprets times, numbers and character sets as
+//! intended or rejects them with a clear error, and clients can read accepted values back
+//! unchanged.
 
 use std::io::Write as _;
 
@@ -100,7 +101,7 @@ async fn key_in_body_of_public_trigger_is_decoded_from_other_character_sets() {
     let path = format!("/workflows/{workflow}/versions/v1");
     service.flows(Method::PUT, &path).json(&shared).send().await.expect(200);
     let path = format!("/v1/public/{workflow}/versions/v1/trigger");
-    // The read limit of a long body falls in the middle of a character.
+    // The read limit for a long body falls in the middle of a character.
     for long in [0, 70_000] {
         let text =
             json!({"api_key": service.key, "inputs": {"x": "café".repeat(1 + long)}}).to_string();
@@ -146,7 +147,7 @@ async fn request_bodies_in_other_formats_are_rejected_with_clear_error() {
             let message = refused["details"]["message"].as_str().unwrap();
             assert!(message.contains(said), "{path}: {message}");
         }
-        // The errors of these routes have no details. Chat passes texts on unread.
+        // The errors of these routes have no details. Chat passes texts on without parsing them.
         for (role, path) in [
             (Role::Base, "/v1/chat/completions"),
             (Role::Base, "/v1/embeddings"),

@@ -1,4 +1,4 @@
-//! Webhook endpoints: the events that they receive, the signatures, changes to them, and that
+//! Webhook endpoints: the events that they receive, the signatures, changes to endpoints, and that
 //! endpoints and their secrets are private to the organization.
 
 use hyper::Method;
@@ -243,7 +243,7 @@ async fn endpoint_with_invalid_fields_is_rejected() {
 
 #[tokio::test]
 async fn endpoint_sends_its_secret_only_on_request() {
-    // The default of the service is for the webhooks of requests.
+    // The service's default applies only to webhooks that are given in requests.
     let service = Service::start().await;
     let mut receiver = Receiver::start().await;
     let body = json!({"url": receiver.url()});

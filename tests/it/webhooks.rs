@@ -179,7 +179,7 @@ async fn webhook_retry_has_same_id_and_bytes() {
 
 #[tokio::test]
 async fn webhook_pending_delivery_is_sent_after_restart() {
-    // No attempt succeeds before the restart; the next one is due right after it.
+    // No attempt succeeds before the restart; the next attempt is due immediately after it.
     let service = Service::configured("webhooks.schedule = ['300ms', '300ms']\n").await;
     let mut receiver = Receiver::answering([500]).await;
     let fields = json!({"input": {"template": "hello"}, "webhook_url": receiver.url()});

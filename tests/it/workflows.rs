@@ -323,7 +323,7 @@ async fn workflow_error_suggests_similar_slug() {
     for (role, method, path) in routes(&misspelled) {
         let expected = json!(format!("did you mean {slug}?"));
         assert_eq!(hint(role, method.clone(), &path, &service.key).await, expected, "{path}");
-        // The slugs of other organizations are secret.
+        // Slugs of other organizations must not be revealed.
         assert_eq!(hint(role, method, &path, &service.other_key).await, Value::Null, "{path}");
     }
     for name in ["nothing-like-it", &id.replace(['a', '0'], "f")] {

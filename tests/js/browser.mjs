@@ -1,5 +1,5 @@
-// Loaded before the unit tests: stands in for the few parts of a browser that the dashboard's modules touch when they
-// are loaded.
+// Loaded before the unit tests: replaces the few parts of a browser that the dashboard's modules use while they are
+// being loaded.
 
 const nothing = () => {};
 const location = { pathname: "/app/runs/", search: "?status=failed" };

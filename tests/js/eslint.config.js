@@ -1,4 +1,5 @@
-// Rules that find bugs; layout is Prettier's. `tests/js/run` runs a copy of this file beside the packages in target/js.
+// Rules that find bugs; Prettier handles layout. `tests/js/run` runs a copy of this file next to the packages in
+// target/js.
 
 import js from "@eslint/js";
 import globals from "globals";
@@ -25,9 +26,9 @@ const rules = {
   "no-var": "error",
   "prefer-const": ["error", { destructuring: "all" }],
   "prefer-promise-reject-errors": "error",
-  // JSON's grammar names control characters.
+  // JSON's grammar mentions control characters.
   "no-control-regex": "off",
-  // A leading underscore marks a name that only holds a place.
+  // A leading underscore marks a name that is only a placeholder.
   "no-unused-vars": ["error", { argsIgnorePattern: "^_", varsIgnorePattern: "^_" }],
 };
 

@@ -1,4 +1,4 @@
-// What the tests of client libraries use is checked when they run: the libraries are installed only there.
+// The tests of client libraries are checked only when they run, because the libraries are installed only there.
 declare module "@eachlabs/*";
 declare module "@ai-sdk/*";
 declare module "@anthropic-ai/*";

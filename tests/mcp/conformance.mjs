@@ -1,8 +1,8 @@
 // Runs scenarios of the MCP conformance suite against a server that requires a key, and passes if all of them
 // pass: `conformance.mjs FOLDER SCENARIO…`. FOLDER contains the suite.
 //
-// The suite supports neither keys nor this server's tool names: its requests go through a proxy on loopback,
-// which adds the key and the prefix of models to tool names, and replaces its own origin by the server's.
+// The suite supports neither keys nor this server's tool names: its requests go through a proxy on loopback, which adds
+// the key and the prefix of models to tool names, and replaces its own origin with the server's.
 
 import { spawn } from "node:child_process";
 import http from "node:http";

@@ -1,5 +1,5 @@
-//! Certificates by ACME, from Pebble: the test authority of Let's Encrypt, which validates names as
-//! a real one does. It resolves them with its DNS server, `pebble-challtestsrv`.
+//! Certificates by ACME, from Pebble: Let's Encrypt's test authority, which validates names like a
+//! real authority. It resolves names with its own DNS server, `pebble-challtestsrv`.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -26,7 +26,7 @@ const DNS_PORT: u16 = 8053;
 /// Time limit of one read from a connection.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A process that ends with the test.
+/// A process that is killed at the end of the test.
 struct Process(Child);
 
 impl Drop for Process {
@@ -44,7 +44,7 @@ struct Authority {
     _dns: Process,
 }
 
-/// A service that orders its certificate, and the folder that the authority's files are in.
+/// Creates a service that orders its certificate; `folder` also contains the authority's files.
 fn service(folder: &Path) -> Setup {
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::new(Vec::new()).unwrap();
@@ -112,7 +112,7 @@ impl Authority {
         started
     }
 
-    /// Returns the root of the issued certificates, which each start of the authority creates.
+    /// Returns the root of the issued certificates, which the authority creates anew at each start.
     fn root(&self) -> CertificateDer<'static> {
         eventually("the authority's root", || self.try_root())
     }
@@ -200,7 +200,7 @@ fn trusted(setup: &Setup, authority: &Authority) -> Connection {
     connection
 }
 
-/// Starts the service, and waits until it serves its self-signed certificate or another one.
+/// Starts the service, and waits until it serves a certificate, self-signed or not.
 fn start(setup: &Setup) -> Service {
     let before = setup.log_since(0).len();
     let mut service = setup.spawn();
@@ -220,7 +220,7 @@ fn cached(setup: &Setup, name: &str) -> PathBuf {
     only
 }
 
-/// Returns what doctor reports about TLS.
+/// Returns the findings of `orrery doctor` about TLS.
 fn doctor(setup: &Setup) -> Vec<String> {
     let (_, found, said) = setup.try_run(&["doctor", "--json"]);
     let report: Value = serde_json::from_str(&found).unwrap_or_else(|_| panic!("{found}{said}"));
@@ -267,7 +267,7 @@ fn certificate_by_acme_survives_restarts_and_is_replaced_when_unreadable() {
     assert!(setup.log_since(before).contains(&path.display().to_string()));
     assert_eq!(authority.orders(), 2);
 
-    // This authority forgets accounts when it ends.
+    // The authority forgets its accounts when it stops.
     drop(authority);
     let authority = Authority::start(folder.path(), &setup, LONG, setup.base());
     fs::remove_file(&path).unwrap();
@@ -292,7 +292,7 @@ fn certificate_by_acme_is_renewed_while_connections_stay_open() {
     eventually("the change is in the audit log", || {
         setup.run(&["audit", "list", "--json"]).contains("certificate.reload").then_some(())
     });
-    // It stays the only order until the next renewal.
+    // There are no further orders until the next renewal.
     assert!(authority.orders() <= 3, "{}", authority.orders());
 }
 
@@ -313,7 +313,7 @@ fn authority_that_is_down_or_refuses_is_reported_and_left_alone() {
     assert!(found[0].starts_with("\"warning\""), "{found:?}");
     assert!(found[0].contains("refused"), "{found:?}");
 
-    // Nothing listens where the authority's DNS server leads it.
+    // The authority's DNS server resolves the name to an address where nothing listens.
     let nowhere = SocketAddr::new("127.0.0.1".parse().unwrap(), 1);
     let authority = Authority::start(folder.path(), &setup, LONG, nowhere);
     setup.run(&["reload"]);
@@ -335,7 +335,7 @@ fn authority_that_is_down_or_refuses_is_reported_and_left_alone() {
     }
     running.kill();
     let running = start(&setup);
-    // Longer than the interval of the checks.
+    // Wait longer than the interval between checks.
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!((authority.orders(), read()), (1, failure), "neither reloads nor restarts loop");
     // After the pause the service tries again.

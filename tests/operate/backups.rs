@@ -1,4 +1,4 @@
-//! Scheduled backups: the program that ships them, and a test restore.
+//! Scheduled backups: the program that ships them elsewhere, and a test restore.
 
 use std::path::{Path, PathBuf};
 
@@ -111,7 +111,7 @@ fn verify_restore_rehearses_and_leaves_nothing() {
     std::fs::create_dir(&elsewhere).unwrap();
     let work = elsewhere.to_str().unwrap();
     setup.run(&["verify", backup, "--restore", "--work-dir", work]);
-    // A truncated backup is rejected, and leaves nothing behind either.
+    // A truncated backup is rejected, and again no files remain.
     let bytes = std::fs::read(backup).unwrap();
     std::fs::write(backup, &bytes[..bytes.len() / 2]).unwrap();
     let said = setup.fail(&["verify", backup, "--restore", "--work-dir", work]);

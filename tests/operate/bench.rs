@@ -1,5 +1,5 @@
 //! `orrery bench` with the real binary: the format of its report, a comparison, invalid arguments,
-//! and that it leaves nothing behind, even when interrupted.
+//! and that no files or processes remain, even after an interruption.
 
 use std::fs;
 use std::path::Path;
@@ -30,7 +30,7 @@ const FIGURES: [&str; 15] = [
     "download",
 ];
 
-/// Creates a folder on the build disk, since the system's temporary folder may be in memory.
+/// Creates a folder on the build disk, because the system's temporary folder may be in memory.
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }

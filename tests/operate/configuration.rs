@@ -1,5 +1,5 @@
-//! `orrery config`, flags on top of a file, and the bootstrap key: what a first setting changes,
-//! and what it leaves alone.
+//! `orrery config`, flags on top of a file, and the bootstrap key: what the first setting changes,
+//! and what it leaves unchanged.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,13 +13,13 @@ use crate::support::eventually;
 use crate::support::http::Client;
 use crate::support::service::own_address;
 
-/// The services of one folder, on an address of their own.
+/// The services of one folder, with their own address.
 struct Place {
     folder: tempfile::TempDir,
     address: Ipv4Addr,
 }
 
-/// A service that ends with the test.
+/// A service that is stopped at the end of the test.
 struct Running(Child);
 
 impl Drop for Running {
@@ -59,7 +59,7 @@ impl Place {
         said(&done)
     }
 
-    /// The settings without which tests would share a port or need a large disk.
+    /// Settings without which tests would share a port or need a large disk.
     fn own_settings(&self) -> [(String, String); 2] {
         [
             ("metrics.listen".to_owned(), format!("{}:9464", self.address)),
@@ -73,7 +73,7 @@ impl Place {
         }
     }
 
-    /// Starts the service with flags that put it on its address.
+    /// Starts the service with flags that set its address.
     fn start_with_flags(&self, environment: &[(&str, &str)]) -> Running {
         let mut command = self.command(&["serve", "--listen", &self.address.to_string()]);
         for (key, value) in self.own_settings() {
@@ -128,7 +128,7 @@ fn first_setting_keeps_data_keys_and_ports() {
     let data = Value::from(data.display().to_string());
     assert_eq!(place.shown("data_dir"), (data.clone(), "default".to_owned()));
 
-    // One key in a file: everything else is as before.
+    // The file sets only one key: everything else is as before.
     place.run(&["config", "set", "agent.model", "llama"]);
     assert_eq!(place.shown("agent.model"), ("llama".into(), "file".to_owned()));
     assert_eq!(place.shown("data_dir"), (data.clone(), "default".to_owned()));
@@ -139,7 +139,7 @@ fn first_setting_keeps_data_keys_and_ports() {
     assert!(place.accepts(&key));
     fs::remove_file(place.file()).unwrap();
 
-    // A file that states all keys: the service needs no flags any more.
+    // A file that contains all settings, so that the service needs no flags.
     let text = {
         place.run(&["config", "init"]);
         fs::read_to_string(place.file()).unwrap()
@@ -171,7 +171,7 @@ fn setting_that_the_service_would_refuse_is_not_written() {
     let checked = place.command(&["check", "--set", "log.level=loud"]).output().unwrap();
     assert_eq!(checked.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&checked.stdout).contains("--set: `log.level`"));
-    // A secret makes the file private, and is never shown.
+    // A secret makes the file private, and is never displayed.
     place.run(&["config", "set", "router.upstream_url", "https://models.example/v1"]);
     place.run(&["config", "set", "router.upstream_key", "sk-upstream"]);
     assert_eq!(fs::metadata(place.file()).unwrap().permissions().mode() & 0o777, 0o600);

@@ -1,4 +1,4 @@
-//! A document: a folder with a service in it, and a shell that runs the document's commands.
+//! A document under test: a folder with a service, and a shell that runs the document's commands.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -30,7 +30,7 @@ const DOWNLOADED: &str = "Downloads/Qwen2.5-3B-Instruct-Q4_K_M.gguf";
 
 /// Time limit of a document's script.
 const PAGE_SECONDS: &str = "240";
-/// A wrapper of `curl` that fails on HTTP errors, unless the document shows one on purpose.
+/// A wrapper for `curl` that fails on HTTP errors, unless the document shows an error on purpose.
 const CURL: &str = "#!/bin/sh\n[ -n \"${ERRORS_ARE_SHOWN:-}\" ] || set -- --fail-with-body \"$@\"\n\
     PATH=${PATH#*:}\nexec curl \"$@\"\n";
 
@@ -109,7 +109,7 @@ impl Page {
         let settings = Places::new(&folder, Ipv4Addr::LOCALHOST).put_into(&settings);
         let setup = Setup::new(&folder, &data, &settings);
         let places = Places::new(&folder, setup.base().ip().to_string().parse().unwrap());
-        // The setup chooses the address of the page's servers, also of those in the settings.
+        // The setup chooses the address of the document's servers, including those in the settings.
         let config = fs::read_to_string(setup.config()).unwrap();
         fs::write(setup.config(), config.replace("127.0.0.1", &places.address.to_string()))
             .unwrap();
@@ -127,7 +127,7 @@ impl Page {
         fs::create_dir_all(&examples).unwrap();
         for example in fs::read_dir(root.join("docs/examples")).unwrap() {
             let example = example.unwrap();
-            // The folder `proxy` has files that `tests/one-port` uses.
+            // The folder `proxy` contains files that `tests/one-port` uses.
             if example.path().is_dir() {
                 continue;
             }
@@ -284,7 +284,7 @@ impl Page {
         }
     }
 
-    /// Stores the steps shown in the document, each once, as a single workflow.
+    /// Stores all steps shown in the document, each once, as a single workflow.
     fn store_steps(&self, setup: &Setup) {
         let json = self.blocks.iter().filter(|block| block.language == "json");
         let values = json.flat_map(|block| values(&block.text).unwrap());
@@ -296,7 +296,7 @@ impl Page {
             return;
         }
         let mut steps: Vec<Value> = steps.into_values().collect();
-        // Put model steps first, since other steps refer to them.
+        // Put model steps first, because other steps refer to them.
         steps.sort_by_key(|step| step["type"] != "model");
         let body = json!({"name": "Shown", "description": "d", "definition": {"steps": steps}});
         let mut client = setup.client(&setup.create_key());
@@ -343,8 +343,8 @@ fn node_modules(name: &str) -> PathBuf {
 }
 
 /// Implements OpenAI's API: greets, is certain of the first option, and returns the same embedding
-/// for every input. If an MCP server offers a tool, calls it with the last word of the message, and
-/// answers with the result.
+/// for every input. If tools of an MCP server are offered, calls one with the last word of the
+/// message, and answers with its result.
 fn speaks_openai(request: &Message) -> Answer {
     let asked: Value = serde_json::from_slice(&request.body).unwrap_or_default();
     let usage = json!({"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5});

@@ -2,8 +2,8 @@
 //! order of their document and in one shell, against a service in that shell's folder. Settings,
 //! manifests and JSON are parsed as the service parses them.
 //!
-//! The test replaces a document's addresses and absolute paths by its own, and changes nothing else
-//! in a block. It uses the internet only for PyPI and npm packages that a document names.
+//! The test replaces a document's addresses and absolute paths with its own, and changes nothing
+//! else in a block. It uses the internet only for PyPI and npm packages that a document names.
 
 use std::path::Path;
 use std::process::Command;
@@ -82,7 +82,7 @@ pub(crate) fn values(text: &str) -> Result<Vec<Value>, serde_json::Error> {
     serde_json::Deserializer::from_str(text).into_iter().collect()
 }
 
-/// Returns why a TOML text does not match the published schema of its kind.
+/// Returns the reason why a TOML text does not match the published schema of its kind.
 fn misfit(kind: &str, text: &str) -> Option<String> {
     let printed = Command::new(env!("CARGO_BIN_EXE_orrery")).args(["schema", kind]).output();
     let schema: Value = serde_json::from_slice(&printed.unwrap().stdout).unwrap();

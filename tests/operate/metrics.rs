@@ -43,7 +43,7 @@ fn backups(folder: &Path) -> String {
     format!("[backup]\nevery = '24h'\nlog = '1m'\nfolder = {to:?}\n")
 }
 
-/// Uses a service in every way that has its own metrics.
+/// Uses a service in every way for which there are metrics.
 fn used(setup: &Setup, receiver: &Server) {
     let key = setup.create_key();
     let mut client = setup.client(&key);

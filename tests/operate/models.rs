@@ -99,14 +99,14 @@ fn model_file_without_manifest_loads_below_relative_folder() {
     use crate::support::gguf;
 
     let folder = tempfile::tempdir().unwrap();
-    // The configuration's paths are relative to the folder in which the service starts.
+    // Relative paths in the configuration are relative to the folder in which the service starts.
     let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
     let _service = setup.start();
     gguf::write(&folder.path().join("models.d/Tiny.gguf"), &gguf::SMALL, "tiny", 1);
     setup.run(&["reload"]);
     let test = ["model", "test", "tiny", "--input", r#"{"prompt": "hi", "max_tokens": 4}"#];
     setup.run(&test);
-    // A path on the command line is relative to the command's working folder.
+    // A relative path on the command line is relative to the command's working folder.
     setup.add_model("beside", "slug = 'beside'\n[runner]\ntype = 'llm'\nfile = 'Tiny.gguf'\n");
     setup.run(&["model", "check", "models.d/beside.toml"]);
 }

@@ -1,5 +1,5 @@
-//! Starts while another service is running or a port is in use. Stops: at once if nothing is
-//! running; otherwise the service logs what it waits for.
+//! Starts while another service is running or a port is in use. Stops: immediate if nothing is
+//! running; otherwise, the service logs what it waits for.
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
@@ -14,7 +14,7 @@ use crate::support::{eventually, signal};
 /// A worker that accepts jobs and never answers: the system's own `sleep`.
 const SILENT: &str = "slug = 'silent'\noutput_type = 'string'\ntimeout = '1h'\n\
     [runner]\ntype = 'command'\ncommand = ['sleep', '3600']\n";
-/// Longer than any test waits, so that a test can only pass if the stop does not wait for the grace
+/// Longer than any test waits, so that a test can pass only if the stop does not wait for the grace
 /// period.
 const GRACE: &str = "[engine]\nshutdown_grace = '10m'\n";
 
@@ -181,9 +181,10 @@ fn start_logs_each_address() {
 #[test]
 fn start_without_configuration_logs_each_address() {
     let folder = tempfile::tempdir().unwrap();
-    // It is used only for its address.
+    // This setup is used only for its address.
     let address = Setup::new(folder.path(), &folder.path().join("data"), "").base().ip();
-    // Metrics stay on loopback, five ports above the first: the port is one that is free there.
+    // The metrics port is five above the first port, and stays on loopback: pick one that is free
+    // there.
     let metrics = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
     let port = metrics.port() - 5;
     let path = folder.path().join("log");

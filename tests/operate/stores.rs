@@ -146,7 +146,7 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_else(|| panic!("{value} is not a text")).to_owned()
 }
 
-/// Stops the service as an operator does, so that the tree contains all rows.
+/// Stops the service as an operator would, so that the tree contains all rows.
 fn stop(mut service: Service) {
     assert!(signal(service.pid(), rustix::process::Signal::TERM));
     eventually("the service stops", || service.ended());
@@ -310,7 +310,7 @@ fn open(folder: &Path, known: &Value) {
     let gate = Gate::default();
     let world = world(gate.clone());
     let subject = Subject::new(folder, text(&known["key"]), &world);
-    // By its own clock, the store opens a minute after its creation, so that nothing has expired,
+    // The store's clock is set to a minute after the store's creation, so that nothing has expired,
     // however old the file is.
     subject.setup.shift_clock(known["made_at"].as_i64().unwrap() + 60 - seconds());
     assert_whole(&subject.setup);

@@ -1,6 +1,6 @@
 //! `orrery top` with the real binary: its figures as text and as JSON, and its errors without a
-//! terminal or a service. Also, on a pseudo-terminal, its screen and keys, and the restored
-//! terminal at the end.
+//! terminal or a service. Also tests its screen and keys on a pseudo-terminal, and that the
+//! terminal is restored at the end.
 
 use std::process::Command;
 
@@ -11,7 +11,7 @@ use crate::support::service::Setup;
 const WORKFLOW: &str = r#"{"name": "Feels", "description": "d", "definition": {"steps": [
     {"step_id": "mood", "type": "model", "model": "text-sentiment", "params": {"text": "{{inputs.text}}"}}]}}"#;
 
-/// A terminal of 24 lines and 80 columns, which waits for words, presses keys or sends a signal,
+/// A terminal with 24 lines and 80 columns, which waits for words, presses keys or sends a signal,
 /// and checks that the terminal is restored.
 const TERMINAL: &str = r#"
 import fcntl, os, pty, select, signal, struct, sys, termios, time

@@ -81,7 +81,7 @@ fn upgrade_is_rehearsed_while_service_runs() {
     let wrong = found["manifests"].as_array().unwrap();
     assert!(wrong[0].as_str().unwrap().contains("wrong.toml"), "{found}");
     assert!(found["rows"].as_u64().unwrap() > 5 && found["copy_bytes"].as_u64().unwrap() > 1000);
-    // The rehearsal ran no work, wrote nothing next to the data, and did not affect the service.
+    // The rehearsal did not run any work, write anything next to the data, or affect the service.
     assert_eq!(asked.load(Ordering::SeqCst), 1);
     assert_eq!(std::fs::read_dir(&place).unwrap().count(), 1);
     assert_eq!(service.ended(), None);

@@ -1,7 +1,7 @@
 #!/usr/bin/env node
 // Records docs/pictures/kill.svg: a session in a real terminal, in which `kill -9` ends the service in the middle of a
-// workflow. The commands and their output are those of the session. Needs `script` (util-linux), bash,
-// curl, jq, column, and the service's default ports. Usage: tests/pictures/record.mjs ORRERY
+// workflow. The commands and their output come from that session. Needs `script` (util-linux), bash, curl, jq, column,
+// and the service's default ports. Usage: tests/pictures/record.mjs ORRERY
 import { spawn } from "node:child_process";
 import fs from "node:fs";
 import os from "node:os";
@@ -11,9 +11,9 @@ const orrery = path.resolve(process.argv[2]);
 const picture = path.resolve(import.meta.dirname, "../../docs/pictures/kill.svg");
 const folder = fs.mkdtempSync(path.join(os.tmpdir(), "orrery-record-"));
 const PROMPT = "$ ";
-// Carriage returns, and the colors of jq: the picture has its own.
+// Carriage returns, and jq's colors: the picture uses its own colors.
 const COLORS = /\r|\u001b\[[\d;]*m/g;
-// Until the next command: after a start, and after any other command.
+// The pauses before the next command: after a start, and after any other command.
 const [START_MS, PAUSE_MS] = [1500, 500];
 const TIMEOUT_MS = 60_000;
 const [COLUMN, LINE, MARGIN, BAR] = [8.43, 21, 20, 34];
@@ -29,7 +29,7 @@ definition:
     - {step_id: mood, type: model, model: text-sentiment, params: {text: "{{text.output}}"}}
 `;
 const SHOW = "orrery execution show $RUN | jq -c '.step_outputs[] | [.step_id, .status, .completed_at]'";
-// What the picture does not show: a key and a workflow.
+// Setup that the picture does not show: a key and a workflow.
 const SETUP = [
   "stty cols 200",
   "orrery >log 2>&1 & until [ -S orrery-data/control.sock ]; do sleep 0.1; done",

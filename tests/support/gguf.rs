@@ -14,7 +14,7 @@ pub(crate) struct Shape {
     pub heads: u64,
     pub kv_heads: u64,
     pub feed_forward: u64,
-    /// The context length of the training, as stated in the header.
+    /// The context length used in training, as stated in the header.
     pub context: u32,
     /// The data type of the matrices.
     pub weights: Weights,
@@ -191,7 +191,7 @@ fn tokens(words: &str) -> Vec<(String, i32)> {
     let mut all: Vec<(String, i32)> =
         vec![("<unk>".into(), UNKNOWN), ("<s>".into(), CONTROL), ("</s>".into(), CONTROL)];
     all.extend((0..BYTES).map(|byte| (format!("<0x{byte:02X}>"), BYTE)));
-    // The notation of a space in vocabularies of this kind.
+    // How vocabularies of this kind represent a space.
     all.push(("\u{2581}".into(), NORMAL));
     all.extend(('!'..='~').map(|letter| (letter.to_string(), NORMAL)));
     all.extend(["é", "ß", "🌙", "月"].map(|letter| (letter.into(), NORMAL)));

@@ -1,7 +1,7 @@
 //! The real binary, on its own data folder and loopback address.
 //!
-//! Each service listens on a unique address 127.x.y.z, on the default ports: no test has to find a
-//! free port, and no other process can take one between two starts.
+//! Each service listens on a unique address 127.x.y.z, on the default ports: tests do not have to
+//! find free ports, and no other process can take a port between two starts.
 
 use std::fs::{self, File, OpenOptions};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -66,7 +66,7 @@ impl Setup {
             .zip(BASE_PORT..)
             .map(|(name, port)| host(name, port))
             .collect();
-        // Use a relative path if possible, as people do.
+        // Use a relative path if possible, as people usually do.
         let written = data.strip_prefix(folder).unwrap_or(data);
         let text = format!(
             "data_dir = {written:?}\nmodels_dir = \"models.d\"\n{hosts}\
@@ -86,8 +86,8 @@ impl Setup {
         Self { folder, address, config, data, clock, starts, descriptors: None }
     }
 
-    /// Shifts the service's clock by this many seconds, immediately and at its next starts. Only
-    /// works in a binary with debug assertions.
+    /// Shifts the service's clock by this many seconds, immediately and at its next starts. Works
+    /// only in a binary with debug assertions.
     pub(crate) fn shift_clock(&self, seconds: i64) {
         let file = OpenOptions::new().write(true).open(&self.clock).unwrap();
         file.write_all_at(&(seconds * 1_000_000).to_le_bytes(), 0).unwrap();
@@ -95,7 +95,7 @@ impl Setup {
         std::thread::sleep(Duration::from_millis(10));
     }
 
-    /// Limits the file descriptors of services started later.
+    /// Limits the number of file descriptors of services started later.
     #[must_use]
     pub(crate) fn with_descriptors(self, most: u32) -> Self {
         Self { descriptors: Some(most), ..self }
@@ -195,8 +195,8 @@ impl Setup {
         Some(Client::new(self.at(METRICS_PORT), "").get("/metrics").ok()?.text())
     }
 
-    /// Returns the number of executions running or queued in a lane, both from one scrape, since
-    /// queued executions may start in between.
+    /// Returns the number of executions that are running or queued in a lane. Both numbers come
+    /// from one scrape, because queued executions may start in between.
     pub(crate) fn unfinished(&self) -> Option<f64> {
         let metrics = self.metrics()?;
         let running = value_of(&metrics, "orrery_executions_running")?;

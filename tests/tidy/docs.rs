@@ -9,7 +9,7 @@ use super::tree::files_below;
 
 /// Folders whose text files may refer to documents.
 const FOLDERS: [&str; 5] = ["src", "crates", "tests", "benches", "docs"];
-/// Extensions of files at the root that may.
+/// Extensions of files in the root folder that may refer to documents.
 const ENDINGS: &[&str] = &["rs", "md", "toml", "py"];
 const FILES: [&str; 5] =
     ["README.md", "CONTRIBUTING.md", "SECURITY.md", "config.example.toml", "clippy.toml"];
@@ -17,7 +17,7 @@ const FILES: [&str; 5] =
 const OWN: &str = "tests/tidy/docs.rs";
 /// Documents outside `docs/` that texts refer to.
 const OTHER_DOCUMENTS: [&str; 3] = ["CONTRIBUTING.md", "benches/README.md", "tests/README.md"];
-/// How code refers to the specification.
+/// The path with which code refers to the specification.
 const SPEC: &str = "spec/";
 /// Prefixes of the paths that a document names in code style.
 const PATHS: [&str; 9] =
@@ -30,7 +30,7 @@ struct Reference {
     headings: Vec<String>,
 }
 
-/// Joins a comment's lines, so that references over two lines are found.
+/// Joins a comment's lines, so that references that span two lines are found.
 fn joined(text: &str) -> String {
     let mut joined = String::with_capacity(text.len());
     for line in text.lines() {
@@ -42,7 +42,7 @@ fn joined(text: &str) -> String {
     joined
 }
 
-/// References in a text, written as `` `docs/FILE.md`, "Heading" and "Heading" ``.
+/// Returns the references in a text, written as `` `docs/FILE.md`, "Heading" and "Heading" ``.
 fn references(text: &str) -> Vec<Reference> {
     let text = joined(text);
     let mut found = Vec::new();
@@ -65,7 +65,7 @@ fn references(text: &str) -> Vec<Reference> {
     found
 }
 
-/// The headings of a document.
+/// Returns the headings of a document.
 fn headings(text: &str) -> BTreeSet<String> {
     let mut is_code = false;
     let mut found = BTreeSet::new();
@@ -78,33 +78,34 @@ fn headings(text: &str) -> BTreeSet<String> {
     found
 }
 
-/// The anchor of a heading: lower case, hyphens for spaces, no other signs.
+/// Returns the anchor of a heading: in lower case, with hyphens for spaces and no other
+/// punctuation.
 fn anchor(heading: &str) -> String {
     let kept = heading.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
     kept.collect::<String>().to_lowercase().replace(' ', "-")
 }
 
-/// The targets of a document's links within the repository: `path#anchor`.
+/// Returns the targets of a document's links within the repository: `path#anchor`.
 fn links(text: &str) -> Vec<&str> {
     let ends = text.match_indices("](").filter_map(|(at, _)| text[at + 2..].split_once(')'));
     let targets = ends.map(|(target, _)| target);
     targets.filter(|target| !target.contains(':') && !target.contains(' ')).collect()
 }
 
-/// Paths of the repository that a document names in code style; signs such as `<` or `*` mark a
-/// pattern.
+/// Returns the repository paths that a document names in code style; characters such as `<` or `*`
+/// mark a pattern.
 fn paths(text: &str) -> Vec<&str> {
     let inside = text.split('`').skip(1).step_by(2);
     let of_here = inside.filter(|path| PATHS.iter().any(|start| path.starts_with(start)));
     of_here.filter(|path| !path.contains(|c: char| "<>*{} …\n".contains(c))).collect()
 }
 
-/// Whether a line is a marker of a merge that was not finished.
+/// Returns whether a line is a marker of an unfinished merge.
 fn is_conflict(line: &str) -> bool {
     ["<<<<<<< ", ">>>>>>> "].iter().any(|marker| line.starts_with(marker))
 }
 
-/// The invalid references of the file at `path`, and its markers of unfinished merges.
+/// Returns the invalid references in the file at `path`, and its markers of unfinished merges.
 fn faults(root: &Path, path: &str, text: &str) -> Vec<String> {
     let mut faults = Vec::new();
     let read = |path: &str| fs::read_to_string(root.join(path));
@@ -150,8 +151,8 @@ fn faults(root: &Path, path: &str, text: &str) -> Vec<String> {
     faults
 }
 
-/// The blocks that copy examples without saying that this needs a clone: an installed package has
-/// no `docs/examples/`.
+/// Returns the blocks that copy examples without saying that this needs a clone: an installed
+/// package has no `docs/examples/`.
 fn copies_without_clone(text: &str) -> Vec<&str> {
     let parts: Vec<&str> = text.split("\n\n").collect();
     let pairs = parts.windows(2).filter_map(|pair| Some((pair.first()?, pair.get(1)?)));

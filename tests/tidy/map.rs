@@ -13,7 +13,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap()
 }
 
-/// The folders in `crates/`, each with the crates that its manifest lists as dependencies.
+/// Returns the folders in `crates/`, each with the crates that its manifest lists as dependencies.
 fn crates() -> BTreeMap<String, BTreeSet<String>> {
     let folders = fs::read_dir(root().join("crates")).unwrap().map(|entry| entry.unwrap().path());
     let named = folders.map(|folder| {
@@ -26,20 +26,21 @@ fn crates() -> BTreeMap<String, BTreeSet<String>> {
     named.collect()
 }
 
-/// The lines of the first code block that opens with `fence`.
+/// Returns the lines of the first code block that opens with `fence`.
 fn block<'t>(text: &'t str, fence: &str) -> Vec<&'t str> {
     let lines = text.lines().map(|line| line.strip_prefix("//!").unwrap_or(line).trim());
     let behind = lines.skip_while(|line| *line != fence).skip(1);
     behind.take_while(|line| *line != "```").collect()
 }
 
-/// The names in the first column of the table.
+/// Returns the names in the first column of the table.
 fn table(text: &str) -> Vec<&str> {
     let cells = text.lines().filter_map(|line| line.strip_prefix("//! | `")?.split_once("` |"));
     cells.map(|(name, _)| name).collect()
 }
 
-/// Dependencies that the drawing does not show below their dependents, and crates that it lacks.
+/// Returns dependencies that the drawing does not show below their dependents, and crates that are
+/// missing from it.
 fn faults(drawing: &[&str], crates: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
     let named = |(row, line): (usize, &&str)| -> Vec<(String, usize)> {
         line.split_whitespace().map(|name| (name.to_owned(), row)).collect()

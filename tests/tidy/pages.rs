@@ -26,7 +26,8 @@ const FORBIDDEN: &[(&str, &str)] = &[
     ("from \"http", "nothing comes from another origin"),
     ("fetch(\"http", "nothing is asked of another origin"),
 ];
-/// Maximum lines of a script, as of a source file: the formatter puts each statement on a line of its own.
+/// Maximum number of lines in a script, the same as for source files: the formatter puts each
+/// statement on its own line.
 const LINES_MAX: usize = 600;
 
 fn faults(text: &str) -> Vec<String> {
@@ -59,7 +60,8 @@ fn pages_contain_no_code_from_text_and_nothing_from_outside() {
         if is_script && !text.starts_with("// ") {
             found.push(format!("{name}: it does not open with what it is"));
         }
-        // Code is loaded only from this folder, by relative paths: the page may be below a path.
+        // Code may be loaded only from this folder, by relative paths, because the page may be
+        // served below a path.
         for part in text.split(" from \"").skip(1) {
             let target = part.split('"').next().unwrap_or_default();
             let is_relative = target.starts_with("./") || target.starts_with("../");

@@ -1,4 +1,4 @@
-//! Checks that blocks of documents can be pasted into an interactive shell, bash as well as zsh.
+//! Checks that blocks in documents can be pasted into an interactive shell, whether bash or zsh.
 //!
 //! Interactive shells parse a line differently from scripts, so running the blocks is not enough:
 //! in zsh `#` does not start a comment and an unmatched `?` is an error; both expand `!` as
@@ -12,10 +12,11 @@ use super::tree::files_below;
 /// Files at the root with shell blocks.
 const FILES: [&str; 2] = ["README.md", "CONTRIBUTING.md"];
 
-/// What an interactive shell parses differently in the commands `text`, each with its line.
+/// Returns what an interactive shell would parse differently in the commands `text`, each with its
+/// line.
 fn faults(text: &str) -> Vec<String> {
     let mut faults = Vec::new();
-    // The quotes and command substitutions that are open, by the character that closes them.
+    // The open quotes and command substitutions, by the character that closes them.
     let mut open: Vec<char> = Vec::new();
     let mut end_of_document: Option<String> = None;
     for line in text.lines() {
@@ -61,7 +62,7 @@ fn faults(text: &str) -> Vec<String> {
     faults
 }
 
-/// The commands of each shell block, with the line of its fence.
+/// Returns the commands of each shell block, with the line of its fence.
 fn blocks(text: &str) -> Vec<(usize, String)> {
     let mut blocks = Vec::new();
     let mut lines = (1..).zip(text.lines());

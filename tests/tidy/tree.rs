@@ -14,7 +14,7 @@ pub(crate) struct File {
 }
 
 impl File {
-    /// Whether it contains only tests.
+    /// Returns whether the file contains only tests.
     pub(crate) fn is_test(&self) -> bool {
         let is_beside = self.path.ends_with("_tests.rs") || self.path.ends_with("/tests.rs");
         is_beside || self.path.contains("/tests/") || self.path.starts_with("tests/")
@@ -23,7 +23,7 @@ impl File {
 
 const RUST: &[&str] = &["rs"];
 
-/// All Rust files, and faults of their placement.
+/// All Rust files, and faults in their placement.
 #[derive(Debug, Default)]
 pub(crate) struct Tree {
     pub files: Vec<File>,
@@ -31,7 +31,7 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// The tree of the workspace in the folder `root`.
+    /// Reads the tree of the workspace in the folder `root`.
     pub(crate) fn of_workspace(root: &Path) -> Self {
         let mut tree = Self::default();
         let folders = fs::read_dir(root.join("crates")).into_iter().flatten();
@@ -59,7 +59,7 @@ impl Tree {
         tree
     }
 
-    /// Adds the file and those of its `mod` lines. Programs may share a file.
+    /// Adds the file and the files of its `mod` lines. Programs may share a file.
     fn follow(&mut self, root: &Path, path: &Path, seen: &mut BTreeSet<PathBuf>) {
         let Ok(text) = fs::read_to_string(path) else {
             self.faults.push(format!("{}: cannot be read", name_from(root, path)));
@@ -74,7 +74,7 @@ impl Tree {
             "lib" | "main" | "mod" => folder.to_path_buf(),
             name => folder.join(name),
         };
-        // The modules of a program are beside it.
+        // The modules of a program are next to it.
         let is_program = [root.join("tests"), root.join("benches")].contains(&folder.to_path_buf());
         let below = if is_program { folder.to_path_buf() } else { below };
         for (child, at) in modules_of(&text) {
@@ -90,7 +90,8 @@ impl Tree {
     }
 }
 
-/// The modules that a file declares with files of their own, each with its `#[path]`, if any.
+/// Returns the modules that a file declares and that have their own files, each with its `#[path]`,
+/// if any.
 fn modules_of(text: &str) -> Vec<(String, Option<String>)> {
     let mut modules = Vec::new();
     let mut path = None;
@@ -115,7 +116,7 @@ fn modules_of(text: &str) -> Vec<(String, Option<String>)> {
     modules
 }
 
-/// The files that cargo compiles as a test or benchmark: `x.rs` and `x/main.rs`.
+/// Returns the files that cargo compiles as a test or benchmark: `x.rs` and `x/main.rs`.
 fn programs_in(folder: &Path) -> Vec<PathBuf> {
     let is_program = |path: &PathBuf| {
         path.parent() == Some(folder)
@@ -124,7 +125,7 @@ fn programs_in(folder: &Path) -> Vec<PathBuf> {
     files_below(folder, RUST).into_iter().filter(is_program).collect()
 }
 
-/// The files below `folder` with one of the extensions; none if the folder does not exist.
+/// Returns the files below `folder` with one of the extensions; none if the folder does not exist.
 pub(crate) fn files_below(folder: &Path, endings: &[&str]) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let Ok(entries) = fs::read_dir(folder) else { return files };

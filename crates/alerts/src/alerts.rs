@@ -1,4 +1,4 @@
-//! The sender: takes findings, stores the ledger, and sends due messages one after the other.
+//! The sender: receives findings, stores the ledger, and sends due messages one at a time.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,11 +17,12 @@ use orrery_runtime::{Clock, Tasks, new_id};
 use orrery_wire::operator::AlertTest;
 use orrery_wire::service::Finding;
 
-/// Time limit of one request, from resolving the name to the last byte of the response.
+/// Time limit for one request, from resolving the name to the last byte of the response.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of bytes read from a response.
 const RESPONSE_BYTES_MAX: usize = 4096;
-/// The first delay before a retry, which doubles up to the interval of the checks.
+/// The delay before the first retry. It doubles with each failure, up to the interval between
+/// checks.
 const RETRY_FIRST: Duration = Duration::from_secs(10);
 /// Maximum number of doublings.
 const DOUBLINGS_MAX: u32 = 16;
@@ -41,16 +42,17 @@ struct Inner {
     client: Client,
     options: watch::Sender<Options>,
     ledger: Mutex<Ledger>,
-    /// The text of the file, once it was written; held while the file is replaced.
+    /// The text of the file after the first write; locked while the file is replaced.
     stored: tokio::sync::Mutex<Option<Vec<u8>>>,
-    /// Findings were taken.
+    /// Signals that findings have arrived.
     observed: Notify,
-    /// A retry may succeed before its delay has passed.
+    /// Signals that a retry may succeed before its delay has passed.
     encouraged: Notify,
 }
 
 impl Alerts {
-    /// Reads the open alerts from the data folder. `service` is the base URL of the service.
+    /// Creates a sender with the open alerts stored in the data folder. `service` is the base URL
+    /// of the service.
     #[must_use]
     pub fn open(data_dir: &Path, service: String, clock: Clock, options: Options) -> Self {
         let file = data_dir.join(file::NAME);
@@ -65,7 +67,7 @@ impl Alerts {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Returns the current options and their changes.
+    /// Returns a receiver with the current options and any later changes.
     #[must_use]
     pub fn options(&self) -> watch::Receiver<Options> {
         self.inner.options.subscribe()
@@ -77,8 +79,8 @@ impl Alerts {
         self.inner.encouraged.notify_one();
     }
 
-    /// Takes the findings of a check, and stores which messages are due. Only a complete check
-    /// shows that other findings are gone.
+    /// Adds the findings of a check to the ledger, and stores which messages are due. A finding
+    /// that is missing counts as gone only after a complete check.
     pub async fn observe(&self, findings: &[Finding], is_complete: bool) {
         let now = self.inner.clock.now();
         let left_out = self.ledger().observe(findings, is_complete, now);
@@ -116,7 +118,7 @@ impl Alerts {
         tokio::time::sleep(delay.min(every)).await;
     }
 
-    /// Sends all due messages, up to the first failure. Returns whether all were sent.
+    /// Sends all due messages, but stops at the first failure. Returns whether all were sent.
     async fn send_all(&self) -> bool {
         loop {
             let Some(target) = self.inner.options.borrow().target.clone() else { return true };
@@ -169,7 +171,8 @@ impl Alerts {
         self.inner.client.send(request, &limits).await.map_err(SendError::Client)
     }
 
-    /// Returns the finding about alerts: the receiver, and whether it gets them.
+    /// Returns the finding about the alerts themselves: the receiver, and whether messages reach
+    /// it.
     #[must_use]
     pub fn finding(&self) -> Finding {
         let Options { target, every } = self.inner.options.borrow().clone();
@@ -212,7 +215,7 @@ impl Alerts {
     }
 }
 
-/// A message without an answer.
+/// A message that the receiver did not acknowledge.
 #[derive(Debug)]
 enum SendError {
     Request(String),
@@ -242,7 +245,7 @@ fn outcome(sent: Result<Response, SendError>) -> Outcome {
     }
 }
 
-/// Returns the first line of a response, for people.
+/// Returns the first line of a response in readable form.
 fn excerpt(body: &[u8]) -> String {
     const EXCERPT_CHARS_MAX: usize = 200;
     let text = String::from_utf8_lossy(body);
@@ -250,7 +253,7 @@ fn excerpt(body: &[u8]) -> String {
     line.trim().chars().filter(|one| !one.is_control()).take(EXCERPT_CHARS_MAX).collect()
 }
 
-/// Returns the part of a target's URL that is no secret: scheme, host and port.
+/// Returns the part of a target's URL that is not secret: scheme, host and port.
 fn shown(target: &Target) -> String {
     Url::parse(target.url.expose())
         .map(|url| url.origin().ascii_serialization())

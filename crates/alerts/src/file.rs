@@ -1,4 +1,4 @@
-//! The file of the ledger in the data folder, replaced atomically.
+//! The ledger's file in the data folder, replaced atomically.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -7,13 +7,13 @@ use std::path::Path;
 
 use super::ledger::Ledger;
 
-/// The name in the data folder.
+/// The file's name in the data folder.
 pub(super) const NAME: &str = "alerts.json";
-/// Maximum size of the file, far above that of a full ledger.
+/// Maximum size of the file, far above the size of a full ledger.
 const BYTES_MAX: u64 = 8 * 1024 * 1024;
 
-/// Reads the ledger. A missing or damaged file is an empty ledger: open alerts are then raised
-/// again.
+/// Reads the ledger. A missing or damaged file counts as an empty ledger: open alerts are then
+/// raised again.
 pub(super) fn read(path: &Path) -> Ledger {
     let text = match fs::File::open(path) {
         Ok(file) => {
@@ -34,7 +34,7 @@ pub(super) fn read(path: &Path) -> Ledger {
 /// Replaces the file.
 ///
 /// # Errors
-/// Returns an error if the file cannot be written. The earlier file then remains.
+/// Returns an error if the file cannot be written. The previous file then remains.
 pub(super) fn write(path: &Path, text: &[u8]) -> io::Result<()> {
     let half = path.with_added_extension("half");
     let mut options = OpenOptions::new();

@@ -1,4 +1,5 @@
-//! The ledger: the open alerts, what the receiver knows about each, and which message is due.
+//! The ledger: the open alerts, what the receiver has been told about each alert, and which message
+//! is due.
 //!
 //! Pure: findings, outcomes and the time go in, the next message comes out.
 
@@ -12,9 +13,9 @@ use orrery_wire::service::{Finding, Verdict};
 
 /// Maximum number of open alerts.
 pub(super) const ALERTS_MAX: usize = 100;
-/// Maximum length of each text of an alert, in bytes.
+/// Maximum length of each of an alert's texts, in bytes.
 const TEXT_MAX: usize = 1000;
-/// Number of consecutive checks without the finding after which an alert is mended.
+/// Number of consecutive checks that must not report the finding before the alert counts as mended.
 const MISSED: u32 = 2;
 
 /// The severity of an alert.
@@ -58,11 +59,11 @@ pub(super) struct Alert {
     /// The worst severity that the receiver has acknowledged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     told: Option<Severity>,
-    /// Whether the receiver may have got a message that it has not acknowledged.
+    /// Whether the receiver may have received a message that it has not acknowledged.
     #[serde(default)]
     is_unsure: bool,
-    /// Whether the receiver may take the alert for mended. The message is then sent until it is
-    /// acknowledged, even if the finding comes back.
+    /// Whether the receiver may believe that the alert is mended. The message is then sent until it
+    /// is acknowledged, even if the finding comes back.
     #[serde(default)]
     is_mend_unsure: bool,
     /// Number of consecutive checks without the finding.
@@ -75,7 +76,7 @@ pub(super) struct Alert {
     is_in_flight: bool,
 }
 
-/// The series of failures since the last acknowledged message.
+/// The consecutive failures since the last acknowledged message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Failures {
     pub(super) since: Timestamp,
@@ -102,8 +103,9 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    /// Takes the findings of a check. Only a complete check shows that other findings are gone.
-    /// Returns the number of findings that were left out because there are too many open alerts.
+    /// Records the findings of a check. A finding that is missing counts as gone only after a
+    /// complete check. Returns the number of findings left out because there are too many open
+    /// alerts.
     pub(super) fn observe(
         &mut self,
         findings: &[Finding],
@@ -118,7 +120,7 @@ impl Ledger {
         for finding in concerns {
             let is_full = self.alerts.len() >= ALERTS_MAX;
             match self.alerts.iter_mut().find(|alert| alert.is_of(finding)) {
-                // Of several findings about the same thing, the worst is the alert.
+                // If several findings are about the same thing, the worst becomes the alert.
                 Some(alert) if seen.contains(&alert.id) => {}
                 Some(alert) => {
                     alert.see(finding, now);
@@ -140,7 +142,7 @@ impl Ledger {
         left_out
     }
 
-    /// Returns the message that has been due for the longest time, and marks it as in flight.
+    /// Returns the message that has been due the longest, and marks it as in flight.
     pub(super) fn begin(&mut self) -> Option<(Alert, Due)> {
         let due = self.alerts.iter_mut().filter_map(|alert| Some((alert.due?, alert)));
         let (due, alert) = due.min_by_key(|(due, _)| due.at)?;
@@ -247,7 +249,7 @@ impl Alert {
                 self.told = None;
                 self.due = None;
             }
-            // The finding came back while the message was on its way: this is another alert.
+            // The finding came back while the message was in flight, so it raises a new alert.
             Event::Mended => {
                 self.id = new_id();
                 self.since = now;
@@ -259,7 +261,8 @@ impl Alert {
         self.is_mend_unsure = false;
     }
 
-    /// Returns whether the finding is gone, and the receiver knows it or never knew of the finding.
+    /// Returns whether the finding is gone, and the receiver has acknowledged that or never heard
+    /// of the finding.
     const fn is_over(&self) -> bool {
         self.missed >= MISSED && self.due.is_none() && !self.is_in_flight
     }

@@ -1,10 +1,10 @@
-//! Histories of findings and outcomes, and the messages that they cause.
+//! Sequences of findings and outcomes, and the messages that they cause.
 
 use std::time::Duration;
 
 use super::*;
 
-/// A ledger, its time, and the messages that the receiver has acknowledged.
+/// A ledger, its clock, and the messages that the receiver has acknowledged.
 #[derive(Default)]
 struct World {
     ledger: Ledger,
@@ -16,7 +16,7 @@ impl World {
     fn check(&mut self, findings: &[Finding]) {
         self.now = self.now.plus(Duration::from_secs(300));
         assert_eq!(self.ledger.observe(findings, true, self.now), 0);
-        // A restart after each check.
+        // Simulates a restart after each check.
         let stored = serde_json::to_vec(&self.ledger).unwrap();
         self.ledger = serde_json::from_slice(&stored).unwrap();
     }
@@ -32,7 +32,7 @@ impl World {
         sent
     }
 
-    /// Tries to send one message, with this outcome.
+    /// Attempts to send one message, with the given outcome.
     fn tries(&mut self, outcome: &Outcome) {
         let next = self.ledger.begin().unwrap();
         self.ledger.end(&next, outcome, self.now);
@@ -106,13 +106,13 @@ fn receiver_that_was_away_gets_the_newest_state() {
     assert_eq!(world.ledger.failures.as_ref().unwrap().count, 2);
     assert_eq!(world.sent(), ["Raised 2.0 GB are free"]);
     assert!(world.ledger.failures.is_none());
-    // Mended and back while the receiver is away: nothing has changed.
+    // Mended and raised again while the receiver is unreachable: nothing has changed.
     world.check(&[]);
     world.check(&[]);
     world.tries(&refused());
     world.check(&[low("1.0")]);
     assert!(world.sent().is_empty());
-    // Raised and gone while the receiver is away.
+    // Raised and gone again while the receiver is unreachable.
     let dns = || Finding::fault("dns", "no answer");
     world.check(&[low("1.0"), dns()]);
     world.tries(&refused());
@@ -190,7 +190,7 @@ fn ledger_is_bounded() {
     assert_eq!(Ledger::default().observe(&[own], true, now), 0);
 }
 
-/// In any history, the receiver gets `Raised` and `Mended` of an alert in turns.
+/// In any history, the receiver gets `Raised` and `Mended` for an alert alternately.
 #[test]
 fn raised_and_mended_alternate_in_every_history() {
     for seed in 0_u64..2000 {

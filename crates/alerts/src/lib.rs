@@ -1,16 +1,16 @@
-//! Alerts: tells the operator when the doctor reports a problem, and when the problem is mended.
+//! Alerts: notifies the operator when the doctor reports a problem, and when the problem is mended.
 //!
 //! `ledger` decides which messages are due (pure), `message` writes them in the receiver's format,
-//! `file` stores the ledger in the data folder, and [`Alerts`] sends them. `app` runs the checks and
-//! passes their findings in.
+//! `file` stores the ledger in the data folder, and [`Alerts`] sends them. `app` runs the checks
+//! and passes in their findings.
 //!
 //! Invariants:
-//! - The ledger is stored before a message is sent, and again after its outcome is known, so a
-//!   restart repeats no message that the receiver has acknowledged.
-//! - An alert is raised once until it is mended. Retries of a message have the same id.
-//! - The number of open alerts and the length of their texts are limited, so the file and the memory
-//!   are bounded. There is no queue: the due messages follow from the ledger, so that a receiver
-//!   that was away gets only the newest state.
+//! - The ledger is stored before a message is sent, and again after its outcome is known, so after
+//!   a restart, no message that the receiver has acknowledged is sent again.
+//! - An alert is raised only once until it is mended. Retries of a message have the same id.
+//! - The number of open alerts and the length of their texts are limited, so the file and memory
+//!   use are bounded. There is no queue: the ledger determines the due messages, so a receiver that
+//!   was unreachable gets only the newest state.
 //!
 //! The operator configures the URL, so the egress guard does not apply to it. Redirects are never
 //! followed. The URL and the secret are never logged.
@@ -32,9 +32,9 @@ pub const SUBJECT: &str = "alerts";
 /// The settings of alerts: section `[alerts]` of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// `None`: no alerts are sent, and no checks run.
+    /// The receiver; `None` if no alerts are sent and no checks run.
     pub target: Option<Target>,
-    /// The interval of the checks.
+    /// The interval between checks.
     pub every: Duration,
 }
 

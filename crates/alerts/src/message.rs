@@ -1,5 +1,5 @@
-//! Messages: the JSON of webhooks, signed as Standard Webhooks, and the text and headers of ntfy
-//! (`docs/monitoring.md`, "Alerts").
+//! Messages: the JSON of webhooks, signed as Standard Webhooks requires, and the text and headers
+//! for ntfy (`docs/monitoring.md`, "Alerts").
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -19,9 +19,9 @@ use orrery_wire::Time;
 const AGENT: &str = concat!("orrery/", env!("CARGO_PKG_VERSION"));
 /// Maximum length of the text of an ntfy message, in bytes; ntfy turns longer ones into files.
 const NTFY_TEXT_MAX: usize = 4000;
-/// Maximum length of a title, in bytes.
+/// Maximum length of a message's title, in bytes.
 const TITLE_MAX: usize = 200;
-/// Bytes of text in one encoded word, which has at most 75 characters.
+/// Bytes of text in one encoded word, which may have at most 75 characters.
 const WORD_BYTES: usize = 42;
 
 /// The body of a webhook.
@@ -132,7 +132,7 @@ impl Message {
         Ok(())
     }
 
-    /// Sets the headers of ntfy, and returns the text.
+    /// Sets the headers for ntfy, and returns the text.
     fn ntfy(&self, headers: &mut HeaderMap) -> Result<String, String> {
         let Data { subject, about, severity, detail, fix, service, .. } = &self.data;
         let (word, priority, tag) = match (self.kind, severity) {
@@ -160,13 +160,13 @@ impl Message {
 
 fn set(headers: &mut HeaderMap, name: &'static str, value: &str) -> Result<(), String> {
     let value = HeaderValue::from_str(value);
-    let value = value.map_err(|_invalid| format!("the header {name} cannot carry its value"))?;
+    let value = value.map_err(|_invalid| format!("the header {name} has an invalid value"))?;
     headers.insert(HeaderName::from_static(name), value);
     Ok(())
 }
 
-/// Returns a text as the value of a header: as it is, or as the encoded words of RFC 2047, which
-/// ntfy decodes.
+/// Returns a text as a header value: unchanged if possible, otherwise as encoded words (RFC 2047),
+/// which ntfy decodes.
 fn header_text(text: &str) -> String {
     let is_plain = text.bytes().all(|byte| matches!(byte, 0x20..=0x7e));
     if is_plain && !text.contains("=?") {

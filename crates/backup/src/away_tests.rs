@@ -1,5 +1,5 @@
-//! Tests with a missing folder of payloads or files: full backups and log archiving fail without
-//! its contents, and the next run includes them.
+//! Tests with the folder of payloads or files missing: full backups and log archiving fail while
+//! the folder is missing, and the next run after its return includes its contents.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ fn open(data: &Path) -> Source {
     Source { files: Files::scratch(data, store.clone()), store }
 }
 
-/// A service with a chain, and a payload and a file written after its start.
+/// A service with a chain, and with a payload and a file written after the chain started.
 struct Fixture {
     folder: TempDir,
     place: Source,
@@ -73,8 +73,8 @@ impl Fixture {
         Listed::of(&folder_of(&self.log(), chain)).unwrap()
     }
 
-    /// Checks that backup and log archiving fail with an error that contains the folder's path, and
-    /// that nothing is marked as archived.
+    /// Checks that backups and log archiving fail with an error that contains the folder's path,
+    /// and that nothing is marked as archived.
     async fn refuses(&self, away: &Path) {
         let before = self.place.store.archive_position();
         let errors = [self.archive().await.unwrap_err(), self.backup().await.unwrap_err()];
@@ -82,14 +82,14 @@ impl Fixture {
             let said = error.to_string();
             let is_named = said.starts_with(away.to_str().unwrap());
             assert!(is_named && said.contains("is a volume not mounted?"), "{said}");
-            // The chain continues.
+            // The error does not end the chain.
             assert!(!matches!(error, Error::Chain(_)), "{said}");
         }
         assert_eq!(self.place.store.archive_position(), before);
         assert_eq!(self.listed().files, []);
     }
 
-    /// Checks that backup and log archiving succeed and include the payload and the file.
+    /// Checks that backups and log archiving succeed and include the payload and the file.
     async fn has_everything(&self) {
         let part = self.archive().await.unwrap().unwrap();
         assert_eq!(part.damaged, 0);
@@ -116,7 +116,7 @@ async fn backup_and_log_archive_wait_for_unmounted_folder() {
         let place = fixture.data().join(name);
         fs::rename(&place, &away).unwrap();
         fixture.refuses(&place).await;
-        // The place of the folder is an empty mount point, or contains another folder.
+        // In place of the folder, there is an empty mount point or another folder's contents.
         fs::create_dir(&place).unwrap();
         fixture.refuses(&place).await;
         fs::create_dir(place.join("ab")).unwrap();

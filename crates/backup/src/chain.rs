@@ -1,9 +1,9 @@
-//! The folder of a chain: the files of the log archive, each named by its first and last record,
-//! and a note for each scheduled backup that the chain follows.
+//! The folder of a chain: the files of the log archive, each named after its first and last record,
+//! and a note for each scheduled backup that the chain continues.
 //!
-//! A file is renamed to its final name once it is complete and durable. Thanks to the notes, old
-//! log files can be deleted without reading backups: a file is deleted when every remaining backup
-//! contains all of its records.
+//! A file is renamed to its final name once it is complete and durable. Because of the notes, old
+//! log files can be deleted without reading any backup: a file is deleted when every remaining
+//! backup contains all of its records.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Write};
@@ -19,11 +19,11 @@ use orrery_runtime::regular_file;
 use orrery_storage::Group;
 use orrery_storage::export::{read_change, write_change};
 
-/// The folder of all chains, within the folder of backups.
+/// The folder of all chains, inside the folder of backups.
 pub const LOG: &str = "log";
 const FILE: &str = ".log";
 const BASE: &str = ".base";
-/// Maximum number of rows accepted when reading a group back.
+/// Maximum number of rows accepted when a group is read back.
 const ROWS_MAX: u32 = 1 << 27;
 
 /// The contents of a chain's folder.
@@ -31,7 +31,7 @@ const ROWS_MAX: u32 = 1 << 27;
 pub(crate) struct Listed {
     /// The files, oldest first.
     pub files: Vec<Named>,
-    /// The last record and the name of each backup that the chain follows.
+    /// The last record and the name of each backup that the chain continues.
     pub bases: Vec<(u64, String)>,
 }
 
@@ -60,7 +60,7 @@ impl Named {
     }
 }
 
-/// Returns the file name for these records.
+/// Returns the name of a file with these records.
 pub(crate) fn name_of(range: &Range) -> String {
     let Range { first, last, last_at, .. } = range;
     format!("{first:020}-{last:020}-{}{FILE}", last_at.micros())
@@ -89,14 +89,14 @@ impl Listed {
         Ok(listed)
     }
 
-    /// Returns the last record covered by any file or backup; 0 if there are none.
+    /// Returns the last record that any file or backup contains; 0 if there are none.
     pub(crate) fn reach(&self) -> u64 {
         let files = self.files.last().map_or(0, |file| file.last);
         files.max(self.bases.last().map_or(0, |(record, _)| *record))
     }
 }
 
-/// Writes a note that the chain follows the scheduled backup `name` in `folder`.
+/// Writes a note that the chain continues the scheduled backup `name` in `folder`.
 ///
 /// # Errors
 /// If the disk fails.
@@ -112,7 +112,7 @@ pub fn note_base(folder: &Path, point: &Point, name: &str) -> io::Result<()> {
     [&chain, &log, folder].into_iter().try_for_each(|folder| File::open(folder)?.sync_all())
 }
 
-/// Returns whether the chain follows a backup that still exists in `folder`.
+/// Returns whether a backup that the chain continues still exists in `folder`.
 ///
 /// # Errors
 /// If the disk cannot be read.
@@ -125,7 +125,7 @@ pub fn has_base(folder: &Path, chain: Uuid) -> io::Result<bool> {
 /// chain `current` is kept even if it has no backup yet. Returns the number of deleted files.
 ///
 /// # Errors
-/// If the disk fails. The remaining log has no gap even then.
+/// If the disk fails. Even then, the remaining log has no gap.
 pub fn prune(folder: &Path, current: Option<Uuid>) -> io::Result<usize> {
     let chains = match fs::read_dir(folder.join(LOG)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
@@ -159,7 +159,7 @@ pub fn prune(folder: &Path, current: Option<Uuid>) -> io::Result<usize> {
     Ok(deleted)
 }
 
-/// Writes a group: its number, its time, the number of rows, and the rows.
+/// Writes a group: its number, its time, its number of rows, and the rows.
 pub(crate) fn write_group(out: &mut dyn Write, group: Group) -> io::Result<()> {
     out.write_all(&group.number.to_be_bytes())?;
     out.write_all(&group.time.micros().to_be_bytes())?;
@@ -208,9 +208,8 @@ pub(crate) struct Checked {
     pub damaged: Vec<String>,
 }
 
-/// Reads a whole file of the log archive and checks every checksum, every commit, and that the
-/// numbers of the commits have no gap. Only commits after the record `after` count for the latest
-/// time.
+/// Reads an entire file of the log archive and checks every checksum, every commit, and that the
+/// commit numbers have no gap. Only commits after the record `after` count for the latest time.
 pub(crate) fn check_file(
     path: &Path,
     keys: &Keys,

@@ -19,7 +19,7 @@ use orrery_storage::{Key, Record, Row, Table};
 
 /// Maximum number of faults in a report.
 const FAULTS_MAX: usize = 100;
-/// The first byte of a record.
+/// The first byte of a stored record.
 const RECORD: u8 = 1;
 
 /// The result of a check.
@@ -30,9 +30,9 @@ pub struct Report {
     pub files: u64,
     /// Number of bytes of payloads and files that were read.
     pub bytes: u64,
-    /// The first hundred faults, as sentences.
+    /// The first hundred faults, each as a sentence.
     pub faults: Vec<String>,
-    /// Number of rows by table, for a store that does not open.
+    /// Number of rows by table, for a store that cannot be opened.
     pub tables: BTreeMap<String, u64>,
     /// Descriptions of repaired damage.
     pub notes: Vec<String>,
@@ -46,8 +46,8 @@ impl Report {
     }
 }
 
-/// Reads the whole store, continuing after unreadable parts. Changes nothing. Blocks; call it on
-/// its own thread, in a process that does not use the store otherwise.
+/// Reads the entire store, continuing after unreadable parts. Changes nothing. Blocks; call it on
+/// its own thread, in a process that does not otherwise use the store.
 ///
 /// # Errors
 /// If a file cannot be read; all other problems are in the report.
@@ -80,8 +80,8 @@ pub fn check_rows(place: &Source, rows: &[Row], bytes_max: u64) -> Report {
     report
 }
 
-/// Checks one row and the data that it refers to. File contents in `digests` have been checked
-/// before.
+/// Checks one row and the data that it refers to. File contents in `digests` have already been
+/// checked.
 fn check_row(
     place: &Source,
     key: &Key,

@@ -1,8 +1,8 @@
 //! Encryption of backups in the age format (age-encryption.org/v1), for public keys (recipients) or
-//! with a passphrase. Any age tool can open such a file without this program.
+//! with a passphrase. Any age tool can decrypt such a file without this program.
 //!
-//! Everything is streamed with 64 KiB in memory. A passphrase takes 64 MiB briefly, to make guesses
-//! expensive.
+//! Everything is streamed with 64 KiB in memory. Deriving the key from a passphrase takes 64 MiB
+//! for a short time, which makes guessing passphrases expensive.
 
 use std::fmt;
 use std::fs::File;
@@ -22,7 +22,7 @@ use orrery_runtime::regular_file;
 const MAGIC: &[u8] = b"age-encryption.org/";
 /// scrypt's cost as a power of two: 2^16 blocks of 1 KiB each.
 const WORK_FACTOR: u8 = if cfg!(test) { 4 } else { 16 };
-/// Maximum cost accepted when opening a backup: 1 GiB.
+/// Maximum scrypt cost accepted when a backup is decrypted: 1 GiB.
 const WORK_FACTOR_MAX: u8 = 20;
 /// Maximum size of an identity file, in bytes.
 const IDENTITIES_MAX: u64 = 1024 * 1024;
@@ -51,8 +51,8 @@ impl fmt::Debug for Encryption {
 }
 
 impl Encryption {
-    /// Creates the encryption from the configuration: recipients if there are any, otherwise the
-    /// passphrase, otherwise off.
+    /// Creates the encryption from the configuration: with recipients if there are any, otherwise
+    /// with the passphrase if there is one, otherwise off.
     ///
     /// # Errors
     /// [`Error::Refused`] for an invalid recipient.
@@ -102,7 +102,8 @@ impl Encryption {
         Ok(Encrypting(Inner::Age(encryptor.wrap_output(out)?)))
     }
 
-    /// Returns the keys that open the backups written with this encryption, if available.
+    /// Returns the keys that decrypt the backups written with this encryption, if they are
+    /// available.
     pub(super) fn own_keys(&self) -> Option<Keys> {
         match self {
             Self::Off => Some(Keys::none()),
@@ -113,9 +114,9 @@ impl Encryption {
         }
     }
 
-    /// Verifies a backup that was just written by reading it from the disk. If the keys are
-    /// available, its contents are read; otherwise, its bytes are compared with `digest`. `written`
-    /// is the expected summary, if known.
+    /// Verifies a backup that was just written, by reading it from the disk. If the keys are
+    /// available, its contents are checked; otherwise, its bytes are compared with `digest`.
+    /// `written` is the expected summary, if known.
     ///
     /// # Errors
     /// [`Error`] if the file differs from the written data.
@@ -137,7 +138,8 @@ impl Encryption {
     }
 }
 
-/// Returns whether a file contains the bytes that were written to it, by their digest.
+/// Returns whether a file contains exactly the bytes that were written to it, according to their
+/// digest.
 pub(super) fn has_digest(mut file: File, digest: [u8; 32]) -> io::Result<bool> {
     let mut hash = Sha256::new();
     io::copy(&mut file, &mut hash)?;
@@ -153,7 +155,7 @@ fn secret_string(secret: &Secret) -> SecretString {
     SecretString::from(secret.expose().to_owned())
 }
 
-/// A writer that encrypts its input, and hashes the output.
+/// A writer that encrypts its input and hashes its output.
 pub struct Encrypting<W: Write>(Inner<W>);
 
 enum Inner<W: Write> {
@@ -168,8 +170,8 @@ impl<W: Write> fmt::Debug for Encrypting<W> {
 }
 
 impl<W: Write> Encrypting<W> {
-    /// Writes the end of the file. Returns the underlying writer, and the SHA-256 of all bytes
-    /// written to it.
+    /// Finishes the file. Returns the underlying writer, and the SHA-256 of all bytes written to
+    /// it.
     ///
     /// # Errors
     /// If the underlying writer fails.
@@ -230,7 +232,7 @@ impl fmt::Debug for Keys {
 }
 
 impl Keys {
-    /// Returns no keys: only unencrypted backups can be read.
+    /// Returns an empty set of keys, which can read only unencrypted backups.
     #[must_use]
     pub const fn none() -> Self {
         Self { identities: Vec::new(), is_passphrase: false, source: String::new() }
@@ -245,7 +247,7 @@ impl Keys {
         Self { identities, is_passphrase: true, source: source.to_owned() }
     }
 
-    /// Reads a passphrase from a file of one line that others cannot read.
+    /// Reads a passphrase from a one-line file that other users cannot read.
     ///
     /// # Errors
     /// [`Error::Refused`], with a message that does not contain the passphrase.
@@ -284,10 +286,10 @@ impl Keys {
     }
 }
 
-/// Returns a reader of the decrypted bytes of a backup, which may also be unencrypted.
+/// Returns a reader for the decrypted bytes of a backup, which may also be unencrypted.
 ///
 /// # Errors
-/// [`Error::Refused`] if the keys do not open the backup; [`Error::Damaged`] if its header is
+/// [`Error::Refused`] if the keys do not decrypt the backup; [`Error::Damaged`] if its header is
 /// damaged.
 pub fn open<'r>(mut from: impl BufRead + 'r, keys: &Keys) -> Result<Box<dyn Read + 'r>, Error> {
     let mut head = Vec::new();
@@ -331,7 +333,7 @@ pub fn open<'r>(mut from: impl BufRead + 'r, keys: &Keys) -> Result<Box<dyn Read
     }
 }
 
-/// Returns whether a backup is encrypted, judged by its first bytes.
+/// Returns whether a backup is encrypted, judging by its first bytes.
 ///
 /// # Errors
 /// If the file cannot be read.
@@ -341,7 +343,7 @@ pub fn is_encrypted(path: &Path) -> io::Result<bool> {
     Ok(head == MAGIC)
 }
 
-/// A reader of the decrypted bytes, with readable error messages.
+/// A reader for the decrypted bytes, with readable error messages.
 struct Decrypting<R>(StreamReader<R>);
 
 impl<R: Read> Read for Decrypting<R> {

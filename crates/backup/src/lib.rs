@@ -1,5 +1,5 @@
-//! Backups: all data of a data folder in one file, written while the service runs, and checked
-//! before a restore writes anything.
+//! Backups: all data of a data folder in one file, which is written while the service runs, and
+//! checked before a restore writes anything.
 //!
 //! The file is a tar archive compressed with zstd, so that common tools can read it:
 //!
@@ -14,15 +14,15 @@
 //! end.json               the number of entries of each kind, and the SHA-256 of all before it
 //! ```
 //!
-//! Next to the backups, `log/CHAIN/FIRST-LAST-TIME.log` are the files of the log archive
-//! ([`mod@log_archive`]): each contains the commits FIRST to LAST and the payloads and files that
-//! they refer to, in the same format. A restore applies these files on top of a backup
+//! The files of the log archive ([`mod@log_archive`]) are stored next to the backups as
+//! `log/CHAIN/FIRST-LAST-TIME.log`: each contains the commits FIRST to LAST and the payloads and
+//! files that they refer to, in the same format. A restore applies these files on top of a backup
 //! ([`replay`]).
 //!
-//! A file may be encrypted as a whole: see [`encryption`].
+//! The entire file may be encrypted: see [`encryption`].
 //!
-//! A file without its end entry, or with a wrong one, is not a backup. Rows are copied as bytes;
-//! only checks look into them, for references to payloads and files.
+//! A file without its end entry, or with a wrong one, is not a valid backup. Rows are copied as
+//! bytes; only checks parse them, to find references to payloads and files.
 
 mod chain;
 mod check;
@@ -54,7 +54,7 @@ pub use self::write::{Progress, Source, write};
 use orrery_domain::hex::hex;
 use orrery_domain::time::Timestamp;
 
-/// The format that this release writes.
+/// The backup format that this release writes.
 const FORMAT: u32 = 1;
 const HEAD: &str = "orrery-backup.json";
 const END: &str = "end.json";
@@ -64,7 +64,7 @@ const PAYLOADS: &str = "payloads/";
 const FILES: &str = "files/";
 const RECORDS: &str = "records/";
 const SEAL: &str = "seal.key";
-/// Exists only during a rotation of the key.
+/// The next seal key, which exists only during a rotation of the key.
 const SEAL_NEXT: &str = "seal.key.next";
 const TLS: &str = "tls/";
 
@@ -118,13 +118,14 @@ pub struct Summary {
     /// Damaged but readable ones are included in their damaged state.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub damaged: Vec<String>,
-    /// The position of a backup in the log; `None` for releases before the log archive.
+    /// The position of a backup in the log; `None` if a release without the log archive wrote the
+    /// backup.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub point: Option<Point>,
     /// The records in a file of the log archive; `None` for a backup.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub range: Option<Range>,
-    /// Hash of the name, length and contents of each entry before the end.
+    /// Hash over the name, length and contents of each entry before the end entry.
     pub sha256: String,
 }
 
@@ -160,7 +161,7 @@ fn damaged_content(digest: orrery_domain::file::Digest) -> String {
     format!("the content {digest} is damaged")
 }
 
-/// The running checksum over entries.
+/// The running checksum over all entries.
 #[derive(Debug, Clone, Default)]
 struct Sum {
     hash: Sha256,

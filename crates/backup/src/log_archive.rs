@@ -1,11 +1,11 @@
-//! Archives the log: writes the commits since the last run, with the payloads and files that they
-//! refer to, as the next file of the chain next to the backups.
+//! Archives the log: writes the commits since the last run, together with the payloads and files
+//! that they refer to, as the chain's next file.
 //!
 //! The store is not scanned, so the cost depends only on the amount of new data. A file is written
 //! under a temporary name, synced, read back, renamed, and only then marked as archived. Until
-//! then, the store does not remove the file's commits from its log, nor the payloads and files that
-//! they refer to. A crash before the mark leaves a file that the next run adopts if its last commit
-//! matches the store's commit with the same number.
+//! then, the store keeps the file's commits in its log, and also the payloads and files that they
+//! refer to. A crash before the mark leaves a complete file without a mark; the next run adopts it
+//! if its last commit matches the store's commit with the same number.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
@@ -25,7 +25,7 @@ use orrery_records::files;
 use orrery_storage::faults::Point;
 use orrery_storage::{ArchivePosition, Claim, Group, Store, claim_of, claimed_by, payload_in};
 
-/// Maximum size of log per file, in bytes; the rest is written to the next file.
+/// Maximum amount of log per file, in bytes; the rest is written to the next file.
 const FILE_BYTES: u64 = 64 * 1024 * 1024;
 /// The temporary name of a file that is being written.
 const PART: &str = "next.part";
@@ -41,9 +41,9 @@ pub struct Part {
     pub damaged: usize,
 }
 
-/// Writes the log that the chain lacks, up to [`FILE_BYTES`], as the chain's next file in `log`.
-/// Returns `None` if the chain is complete, or there is no chain. Blocks; call it on its own
-/// thread.
+/// Writes the part of the log that the chain does not contain yet, up to [`FILE_BYTES`], as the
+/// chain's next file in `log`. Returns `None` if nothing is missing, or if there is no chain.
+/// Blocks; call it on its own thread.
 ///
 /// # Errors
 /// [`Error::Chain`] if the chain cannot be continued and must be abandoned. After other errors, the
@@ -90,7 +90,8 @@ pub fn archive_log(
     Ok(Some(Part { first, last, bytes, damaged }))
 }
 
-/// Returns the last record in the chain; adopts a file that a crash left unmarked.
+/// Returns the last record in the chain. Adopts a file that was not marked as archived because of a
+/// crash.
 fn take_up(store: &Store, kept: &ArchivePosition, listed: &Listed) -> Result<u64, Error> {
     let through = kept.through;
     let reach = listed.reach().max(kept.from);
@@ -166,7 +167,8 @@ impl Referred {
 }
 
 impl Next<'_> {
-    /// Writes a file and reads it back. Returns its record range, and the number of damaged items.
+    /// Writes a file and reads it back. Returns the range of its records, and the number of damaged
+    /// items.
     fn write(
         &self,
         part: &Path,

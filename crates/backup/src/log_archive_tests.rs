@@ -1,4 +1,4 @@
-//! Tests of the log archive: a restore to any commit yields the state of that commit; a crash at
+//! Tests of the log archive: a restore to any commit yields the state after that commit; a crash at
 //! any step of archiving leaves no gap; missing, modified or foreign files are refused.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +27,8 @@ fn open(folder: &Path) -> Source {
     place(folder, Store::open(&options).unwrap())
 }
 
-/// Like [`open`], but the log contains only the test's writes: an idle store would add a record.
+/// Like [`open`], but the log contains only the test's writes: checkpoints of an idle store would
+/// add records.
 fn open_without_checkpoints(folder: &Path) -> Source {
     let options = Options { folder: folder.to_path_buf(), inline_bytes: 10 };
     place(folder, Store::open_without_checkpoints(&options).unwrap())
@@ -37,7 +38,7 @@ fn place(folder: &Path, store: Store) -> Source {
     Source { files: Files::scratch(folder, store.clone()), store }
 }
 
-/// A service's data folder and its folder of backups.
+/// A service's data folder and its backup folder.
 struct Fixture {
     folder: TempDir,
     place: Source,
@@ -81,7 +82,7 @@ impl Fixture {
         self.place.store.commit(commit).await.unwrap();
     }
 
-    /// Makes a full backup that the chain follows; starts a chain if there is none.
+    /// Makes a full backup that the chain continues; starts a chain if there is none.
     async fn backup(&self, name: &str) -> PathBuf {
         if self.place.store.archive_position().is_none() {
             self.place.store.start_archiving().unwrap();
@@ -140,8 +141,8 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     tokio::task::spawn_blocking(work).await.unwrap()
 }
 
-/// Returns all rows except the store's own, and except the audit log, to which each restore adds an
-/// entry.
+/// Returns all rows except the store's own and the audit log's, because each restore adds an entry
+/// to the audit log.
 async fn rows(store: &Store) -> Rows {
     let page = Page { prefix: Key::from_bytes(&[]), after: None, before: None, limit: 10_000 };
     let rows = store.page(page).await.unwrap();
@@ -149,7 +150,7 @@ async fn rows(store: &Store) -> Rows {
     rows.into_iter().filter(|(key, _)| !beside.contains(&key.as_bytes()[0])).collect()
 }
 
-/// Returns the names of all files below a folder, except files of a store.
+/// Returns the names of all files in and below a folder, except the files of a store.
 fn files_in(folder: &Path) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for entry in fs::read_dir(folder).into_iter().flatten() {
@@ -342,7 +343,7 @@ async fn restore_rebuilds_damaged_store_from_backup_and_log() {
     let expected = rows(&fixture.place.store).await;
     let live = fixture.folder.path().join("wreck");
     copy_folder(&fixture.data(), &live);
-    // No tree at all is the worst case.
+    // A store whose tree is missing entirely is the worst case.
     fs::remove_file(live.join("store/db")).unwrap();
     let options = Options { folder: live.clone(), inline_bytes: 10 };
     Store::open(&options).unwrap_err();
@@ -355,12 +356,12 @@ async fn restore_rebuilds_damaged_store_from_backup_and_log() {
     let reached = all.reached.unwrap();
     assert_eq!((reached.files, reached.notes), (1, Vec::new()));
 
-    // Without the log archive, there is a gap before the live log. The live log of another store is
-    // refused.
+    // Without the log archive, there is a gap before the live log, so the restore fails. The live
+    // log of another store is refused.
     let file = fixture.listed().files.remove(0);
     fs::remove_file(&file.path).unwrap();
-    // The store's own log still contains all commits since the backup, since nothing was removed
-    // from it yet.
+    // The store's own log still contains all commits since the backup, because none have been
+    // removed from it yet.
     assert_eq!(restored(&backup, with_live).await.unwrap().rows().await, expected);
     let other = Fixture::new();
     other.put(0, b"x").await;
@@ -451,7 +452,7 @@ async fn restore_refuses_log_with_gap_damage_or_foreign_file() {
             ),
         }
     }
-    // Under the file's name there is another file of the same chain, or a file of another chain.
+    // The file's name now belongs to another file of the same chain, or to a file of another chain.
     fs::copy(&files[3].path, &files[2].path).unwrap();
     let renamed = refused(None).await.unwrap();
     assert!(renamed.contains("someone renamed or added a file of the log"), "{renamed}");
@@ -499,7 +500,7 @@ async fn log_archive_crash_at_any_step_leaves_no_gap() {
         let place = open_without_checkpoints(&image.path().join("data"));
         fixture = Fixture { folder: image, place };
         let turn = fixture.archive().await.unwrap_or_else(|error| panic!("{at} {step:?}: {error}"));
-        // A file that already had its final name is adopted rather than written again.
+        // A file that already had its final name is adopted instead of being written again.
         assert_eq!(turn.is_none(), step >= Step::ArchiveNote, "{at} {step:?}");
         fixture.put(7, b"goes on").await;
         fixture.archive().await.unwrap().unwrap();
@@ -522,7 +523,7 @@ async fn log_archive_ends_on_rollback_and_is_pruned_with_backups() {
     fixture.put(1, b"one").await;
     fixture.archive().await.unwrap();
     let chain = fixture.place.store.archive_position().unwrap().chain;
-    // A copy of the store, to be put back later.
+    // A copy of the store, which replaces the store later.
     let older = fixture.folder.path().join("older");
     fixture = fixture.restarted(|data| copy_folder(data, &older)).await;
     for number in 2..4 {
@@ -534,7 +535,8 @@ async fn log_archive_ends_on_rollback_and_is_pruned_with_backups() {
     fixture.archive().await.unwrap();
     let backups = fixture.backups();
     assert_eq!((fixture.listed().files.len(), prune(&backups, Some(chain)).unwrap()), (4, 0));
-    // When the first backup is deleted, the log that only this backup needs is deleted, too.
+    // When the first backup is deleted, the log files that only this backup needs are deleted as
+    // well.
     fs::remove_file(&first).unwrap();
     assert_eq!(prune(&backups, Some(chain)).unwrap(), 3);
     let expected = rows(&fixture.place.store).await;
@@ -551,7 +553,7 @@ async fn log_archive_ends_on_rollback_and_is_pruned_with_backups() {
     assert!(matches!(error, Error::Chain(_)), "{error}");
     assert!(error.to_string().contains("the store was replaced by an older copy"), "{error}");
     fixture.place.store.stop_archiving(None);
-    // The next chain has a new id; the other chain is kept with its backup.
+    // The next chain has a new id; the previous chain is kept with its backup.
     fixture.backup("3.backup").await;
     let next = fixture.place.store.archive_position().unwrap().chain;
     assert_ne!(next, chain);

@@ -61,7 +61,7 @@ impl Entry {
     }
 }
 
-/// Reads a whole backup and checks every entry, row and checksum. Changes nothing.
+/// Reads an entire backup and checks every entry, row and checksum. Changes nothing.
 ///
 /// # Errors
 /// [`Error::Damaged`] if the file is not a complete backup, or is from a newer release;
@@ -102,12 +102,12 @@ pub fn verify(from: impl Read, progress: &mut dyn FnMut(u64)) -> Result<Summary,
     }
 }
 
-/// Returns the error for a file of the log archive that was given instead of a backup.
+/// Returns the error for a log archive file that was specified in place of a backup.
 pub(super) fn not_alone() -> io::Error {
     io::Error::other("it is a log archive file: specify the backup that it follows instead")
 }
 
-/// Returns the length of file contents, and whether the bytes match their digest.
+/// Returns the length of a file's contents, and whether they match their digest.
 pub(super) fn check_content(digest: Digest, content: &mut dyn Read) -> io::Result<(u64, bool)> {
     use sha2::{Digest as _, Sha256};
     let mut hash = Sha256::new();
@@ -169,7 +169,7 @@ pub(crate) fn read(
     }
     let mut summary: Summary = ended.ok_or_else(|| damaged("it is cut off".to_owned()))?;
     summary.store_format = store_format.unwrap_or_default();
-    // Reads to the very end, since the compressed stream has its own checksum.
+    // Reads to the end of the compressed stream, because the stream has its own checksum.
     io::copy(&mut archive.into_inner(), &mut io::sink()).map_err(unreadable)?;
     Ok(summary)
 }
@@ -196,7 +196,7 @@ fn small<T: serde::de::DeserializeOwned>(content: &mut dyn Read, length: u64) ->
     Ok(serde_json::from_slice(&text)?)
 }
 
-/// A reader that hashes an entry as it reads it.
+/// A reader that hashes an entry while reading it.
 struct Summing<'s, R> {
     content: R,
     sum: &'s mut Sum,

@@ -1,9 +1,9 @@
 //! Replays the log archive on top of a backup: first checks all required files, then applies them,
-//! up to a given time or to the end.
+//! either completely or up to a given time.
 //!
-//! The log ends with the chain or, if the data folder of a damaged store is given, with that
-//! store's own log. A commit's time is the time at which it was written, by the machine's clock;
-//! the first commit later than the requested time ends the replay.
+//! The replayed log consists of the chain and, if the data folder of a damaged store is given, that
+//! store's own log. A commit's time is the machine's clock time when it was written. The replay
+//! ends before the first commit that is later than the requested time.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
@@ -23,10 +23,10 @@ use orrery_records::files;
 use orrery_runtime::regular_file;
 use orrery_storage::{Group, claimed_by, payload_in, read_live_log};
 
-/// The log to apply on top of a backup; by default none.
+/// The log to apply on top of a backup; none by default.
 #[derive(Debug, Clone, Default)]
 pub struct Replay {
-    /// The folder of chains next to the backup.
+    /// The folder of chains, next to the backup.
     pub log: Option<PathBuf>,
     /// The data folder of a damaged store, whose own log is applied after the chain.
     pub live: Option<PathBuf>,
@@ -34,17 +34,17 @@ pub struct Replay {
     pub until: Option<Timestamp>,
 }
 
-/// The point that a replay has reached.
+/// The position that a replay has reached.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Reached {
     /// The last log record applied, and its time.
     pub record: u64,
     pub at: String,
-    /// Number of files of the log archive that were read.
+    /// Number of log archive files that were read.
     pub files: usize,
     /// Number of records applied after the backup.
     pub records: u64,
-    /// Descriptions of incomplete parts.
+    /// Descriptions of parts that are incomplete.
     pub notes: Vec<String>,
 }
 
@@ -59,16 +59,16 @@ pub struct Plan {
     /// The last available record, and the time of the last record in the files.
     pub last: u64,
     pub last_at: Timestamp,
-    /// The latest time of any record up to `last`, which is later than `last_at` if the clock was
-    /// set back. A replay up to this time applies all records.
+    /// The latest time of any record up to `last`, which is later than `last_at` if the machine's
+    /// clock was set back. A replay up to this time applies all records.
     latest: Timestamp,
     /// Uncompressed size of the files, in bytes.
     bytes: u64,
 }
 
 impl Plan {
-    /// Handles missing commits before `next`. The replay may end before the gap if the requested
-    /// time is before it; the error message suggests such a time.
+    /// Handles a gap: commits before `next` are missing. If the requested time is before the gap,
+    /// the replay may end there; otherwise, the error message suggests such a time.
     fn stop_at_hole(&mut self, next: u64) -> Result<(), Error> {
         let [from, to] = [self.last.saturating_add(1), next.saturating_sub(1)];
         let at = self.latest;
@@ -79,8 +79,8 @@ impl Plan {
             return Ok(());
         }
         Err(Error::Refused(format!(
-            "the log archive has a gap: the commits {from} to {to} are missing. Up to the gap it \
-             can be restored with --until {at}, or the backup alone with --no-log"
+            "the log archive has a gap: the commits {from} to {to} are missing. To restore up \
+             to the gap, use --until {at}; to restore only the backup, use --no-log"
         )))
     }
 
@@ -102,7 +102,7 @@ impl Plan {
         self.bytes
     }
 
-    /// Returns descriptions of incomplete parts.
+    /// Returns descriptions of the parts that are incomplete.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
@@ -110,7 +110,7 @@ impl Plan {
 }
 
 impl Replay {
-    /// Checks that the required part of the log after a backup has no gap.
+    /// Checks that the part of the log that is required after the backup has no gap.
     ///
     /// # Errors
     /// [`Error::Refused`] if the log has a gap, with the missing commits; [`Error::Damaged`];
@@ -150,7 +150,7 @@ impl Replay {
     }
 
     /// Checks the chain's files. Returns whether the plan is complete: the files reach the
-    /// requested time, or end at a gap.
+    /// requested time, or the replay ends at a gap.
     fn plan_chain(
         &self,
         plan: &mut Plan,
@@ -224,7 +224,7 @@ fn plan_live(plan: &mut Plan, point: &Point, live: &Path) -> Result<(), Error> {
 
 impl Plan {
     /// Applies the log to the store of `rows`, whose data folder is `data`. Returns `None` if there
-    /// is nothing to apply.
+    /// was nothing to apply.
     pub(super) fn apply(
         &self,
         data: &Path,
@@ -267,7 +267,7 @@ impl Plan {
     }
 }
 
-/// The target to which the log is applied.
+/// The target of a replay.
 struct Applying<'a, 's> {
     data: &'a Path,
     rows: &'a mut Importing<'s>,
@@ -279,9 +279,9 @@ struct Applying<'a, 's> {
     is_done: bool,
     /// Payloads that were claimed or released since files were last written.
     payloads: BTreeMap<PayloadId, bool>,
-    /// File contents that gained a reference since then.
+    /// File contents that gained a reference since files were last written.
     contents: HashSet<Digest>,
-    /// File contents that lost a reference.
+    /// File contents that lost a reference since files were last written.
     dropped: HashSet<Digest>,
     notes: Vec<String>,
 }
@@ -312,7 +312,7 @@ impl Applying<'_, '_> {
         Ok(self.settle()?)
     }
 
-    /// Applies the log of a damaged store, with the payloads and files in its data folder.
+    /// Applies a damaged store's log, with the payloads and files in that store's data folder.
     fn live(&mut self, live: &Path) -> Result<(), Error> {
         let mut failed = None;
         read_live_log(live, self.last, &mut |group| {
@@ -359,7 +359,8 @@ impl Applying<'_, '_> {
                 noted.insert(digest);
             }
         }
-        // Two rows of the source may map to the same key; the put overrides the deletion.
+        // Two rows of the source may map to the same key; if one is put and the other deleted, the
+        // put wins.
         let (put, deleted): (Vec<_>, Vec<_>) =
             group.rows.into_iter().partition(|(_, value)| value.is_some());
         deleted.into_iter().chain(put).try_for_each(|change| self.rows.add(change))
@@ -380,7 +381,7 @@ impl Applying<'_, '_> {
         }
     }
 
-    /// Deletes the released payloads.
+    /// Applies the claims and releases of payloads: deletes the released ones.
     fn settle(&mut self) -> io::Result<()> {
         self.contents.clear();
         for (id, is_claimed) in std::mem::take(&mut self.payloads) {
@@ -391,7 +392,7 @@ impl Applying<'_, '_> {
         Ok(())
     }
 
-    /// Deletes the file contents that have no references.
+    /// Deletes the file contents that no row refers to any more.
     fn drop_contents(&mut self) -> io::Result<()> {
         let runtime = tokio::runtime::Handle::current();
         for digest in std::mem::take(&mut self.dropped) {

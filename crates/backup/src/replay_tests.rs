@@ -1,5 +1,5 @@
-//! Tests of plans over a log archive whose machine had its clock set back: commits in the backup
-//! itself do not end a replay early, and a replay up to the time in a message about a gap reaches
+//! Tests of replay plans if the machine's clock was set back: commits that the backup contains do
+//! not end a replay early, and a replay up to the time suggested in a message about a gap reaches
 //! that gap.
 
 use tempfile::TempDir;
@@ -17,7 +17,7 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_micros(second * 1_000_000)
 }
 
-/// Writes a file of commits from `first` on, with these times in seconds.
+/// Writes a file with commits from `first` on, at these times in seconds.
 fn add_file(log: &Path, first: u64, seconds: &[i64]) {
     let mut chunk = Vec::new();
     for (number, second) in (first..).zip(seconds) {

@@ -1,5 +1,6 @@
 //! Restores a backup into a folder, and rewrites a store to reclaim disk space. Both operations
-//! build the new store in a temporary folder, and move it into place when it is complete.
+//! build the new store in a temporary folder, and move it to its final location when it is
+//! complete.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, BufReader, Read, Seek};
@@ -17,15 +18,15 @@ use orrery_storage::{self as storage, Commit, Key, Options, Store, Table, held_b
 
 /// The temporary folder of a restore, inside its target.
 const PART: &str = "restore.part";
-/// The temporary folder of a rewritten store.
+/// The temporary folder for a store that is being rewritten.
 const COMPACT: &str = "compact.part";
-/// Size of the rows per commit, in bytes.
+/// Size of the rows in each commit, in bytes.
 const COMMIT_BYTES: usize = 512 * 1024;
 /// The entries of a data folder that a restore creates.
 pub(super) const PLACES: [&str; 6] = ["payloads", "files", "tls", SEAL, SEAL_NEXT, "store"];
 pub(super) const STORE: &str = "store";
 
-/// Restores only `file` into `folder`, see [`restore_until`].
+/// Restores only `file` into `folder`, without the log archive; see [`restore_until`].
 ///
 /// # Errors
 /// As [`restore_until`].
@@ -44,9 +45,9 @@ pub fn restore(
 
 /// Restores `file`, decrypted with `keys` if necessary, into `folder`, which must not contain a
 /// store, and replays the log archive according to `replay`. The backup is read twice: nothing is
-/// written before the whole backup has been checked. Unfinished executions and webhooks are held
-/// back from `now` on until the operator resumes them. Blocks; within a runtime, call it on its own
-/// thread.
+/// written before the entire backup has been checked. `now` is the time of the restore: from then
+/// on, unfinished executions and webhooks are held back until the operator resumes them. Blocks;
+/// within a runtime, call it on its own thread.
 ///
 /// # Errors
 /// [`Error::Refused`] if the target is not empty; [`Error::Damaged`]; [`Error::Disk`],
@@ -72,14 +73,15 @@ pub fn restore_until(
     file.rewind()?;
     let plain = encryption::open(BufReader::new(file), keys)?;
     make(folder)?;
-    // The folder may have existed and been accessible to others.
+    // The folder may already have existed, with access for other users.
     fs::set_permissions(folder, Permissions::from_mode(0o700))?;
     let part = folder.join(PART);
     remove_folder(&part)?;
     make(&part)?;
     let restored = fill(plain, &part, inline_bytes, now, &plan, keys, progress);
     let restored = restored.and_then(|restored| {
-        // The store is moved last: a folder without a store is not a data folder yet.
+        // The store is moved last, because a folder without a store does not count as a data
+        // folder.
         for place in PLACES {
             if part.join(place).exists() {
                 fs::rename(part.join(place), folder.join(place))?;
@@ -139,11 +141,11 @@ fn fill(
     written
 }
 
-/// Rewrites the store of `folder` row by row, and replaces the old one atomically if the new one is
-/// smaller. No other process may use the folder. Blocks; within a runtime, call it on its own
+/// Rewrites the store in `folder` row by row, and replaces the old store atomically if the new one
+/// is smaller. No other process may use the folder. Blocks; within a runtime, call it on its own
 /// thread. Returns the store's size before and after, in bytes.
 ///
-/// Keys are written first, without values, so that the tree's leaves are created while they are
+/// Keys are written first, without values, so that the tree's leaves are split while they are
 /// small. Then each value is written once. Otherwise every leaf would be rewritten several times as
 /// it grows, and up to half of the new store could be garbage.
 ///
@@ -163,7 +165,7 @@ pub fn compact(
     remove_folder(&part)?;
     make(&part)?;
     let copied = copy_rows(&old, &part, inline_bytes, progress);
-    // This clone keeps the folder locked.
+    // This clone of the handle keeps the folder locked.
     let lock = old.clone();
     close(old)?;
     let swapped = copied.and_then(|()| {
@@ -193,7 +195,7 @@ fn copy_rows(
         let mut rows = Importing { total, ..Importing::into(&new, |key| key) };
         let exported = old.export(&mut |(key, value)| {
             match value {
-                // The store's own metadata must be correct from the start.
+                // The values of the store's own metadata must be correct from the start.
                 Some(_) if is_of_keys && !is_meta(&key) => {
                     rows.add((key, Some(Vec::new())))?;
                 }
@@ -206,7 +208,7 @@ fn copy_rows(
         });
         let copied = exported.and_then(|_exported| rows.flush());
         total = rows.total;
-        // Closing a store moves all its data into the tree.
+        // Closing a store moves all its data from the log into the tree.
         close(new)?;
         copied?;
     }
@@ -222,9 +224,9 @@ pub(super) struct Importing<'s> {
     pub store: &'s Store,
     pub commit: Commit,
     pub bytes: usize,
-    /// Total size of all rows so far, in bytes.
+    /// Total size of all rows imported so far, in bytes.
     pub total: u64,
-    /// Maps the key of a row to its key in this store.
+    /// Maps a row's key to its key in this store.
     place: fn(Key) -> Key,
 }
 
@@ -235,7 +237,7 @@ impl<'s> Importing<'s> {
 
     pub(super) fn add(&mut self, (key, value): Change) -> io::Result<()> {
         if is_own(&key) {
-            // Backups of earlier releases include the metadata rows of their store's tree.
+            // Backups from earlier releases contain the metadata rows of their store's tree.
             return Ok(());
         }
         let key = (self.place)(key);
@@ -257,8 +259,8 @@ impl<'s> Importing<'s> {
     }
 }
 
-/// Records the origin of the store in its audit log, and marks the store as paused if any row is
-/// held back.
+/// Records the store's origin in its audit log, and marks the store as paused if any row is held
+/// back.
 fn note(store: &Store, summary: &Summary, now: Timestamp) -> io::Result<()> {
     let Summary { created_at, version, rows, changes, files, sha256, .. } = summary;
     let subject = format!(

@@ -22,9 +22,9 @@ impl Report {
     }
 }
 
-/// Reads a store that no longer opens and reports its damage. Rebuilds the store's tree in a
-/// temporary folder next to it, which takes as much disk space as the store. Blocks; call it on its
-/// own thread.
+/// Reads a store that can no longer be opened, and reports its damage. Rebuilds the store's tree in
+/// a temporary folder next to the store, which takes as much disk space as the store. Blocks; call
+/// it on its own thread.
 ///
 /// # Errors
 /// [`Error::Storage`] if a service uses the store; [`Error::Disk`].
@@ -38,15 +38,15 @@ pub fn check_damaged(data: &Path, progress: &mut dyn FnMut(u64)) -> Result<Repor
     })?;
     report.keep(wreck);
     if report.faults.is_empty() && report.notes.is_empty() {
-        // The store does not open, although each part is readable.
+        // Each part is readable, but the store still cannot be opened.
         report.faults.push("every row can be read, but the parts are inconsistent".to_owned());
     }
     Ok(report)
 }
 
 /// Copies all readable data from the data folder `data` into the new data folder `into`: rows,
-/// payloads, files, keys. Files are hard-linked if both folders are on one disk. Blocks; within a
-/// runtime, call it on its own thread.
+/// payloads, files and keys. Files are hard-linked if both folders are on the same file system.
+/// Blocks; within a runtime, call it on its own thread.
 ///
 /// # Errors
 /// [`Error::Refused`] if `into` is not empty; [`Error::Storage`] if a service uses `data`;
@@ -92,7 +92,7 @@ pub fn salvage(
     Ok(report)
 }
 
-/// Links or copies a file or folder recursively; unreadable parts are reported as faults.
+/// Hard-links or copies a file or folder recursively; unreadable parts are reported as faults.
 fn link(from: &Path, to: &Path, report: &mut Report) -> io::Result<()> {
     let metadata = match fs::symlink_metadata(from) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

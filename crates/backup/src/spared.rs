@@ -5,10 +5,10 @@ use std::path::Path;
 
 use orrery_storage::DiskSpaceMonitor;
 
-/// Number of bytes written between two checks of the disk.
+/// Number of bytes written between checks of the free disk space.
 const CHECK_EVERY_BYTES: usize = 16 * 1024 * 1024;
 
-/// A writer that fails when the disk's free space falls to its reserve.
+/// A writer that fails when the disk's free space falls to the reserve.
 #[derive(Debug)]
 pub struct Spared<W> {
     out: W,
@@ -17,8 +17,8 @@ pub struct Spared<W> {
 }
 
 impl<W: Write> Spared<W> {
-    /// Creates a writer to `out`, a file in `folder`. `expected` is the file's expected maximum
-    /// size, if known; `reserve` is the disk's reserve (`None` for the default).
+    /// Creates a writer that writes to `out`, a file in `folder`. `expected` is the file's expected
+    /// maximum size, if known; `reserve` is the disk's reserve (`None` for the default).
     ///
     /// # Errors
     /// If the disk has too little free space.

@@ -1,5 +1,5 @@
-//! Tests of backups of a real folder: complete, truncated at every length, modified at any byte,
-//! restored and checked.
+//! Tests of backups of a real folder: complete backups are restored and checked; backups truncated
+//! at any length or modified at any byte are refused.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -121,7 +121,7 @@ async fn restore_refuses_truncated_or_changed_backup() {
     assert!(verify(&[][..], &mut |_| {}).is_err());
 }
 
-/// Returns a handcrafted archive with a valid end.
+/// Returns a handcrafted archive with a valid end entry.
 fn forged(entries: &[(&str, &[u8])]) -> Vec<u8> {
     let mut tar = tar::Builder::new(zstd::Encoder::new(Vec::new(), 1).unwrap());
     let mut sum = Sum::default();
@@ -253,8 +253,8 @@ async fn salvage_recovers_contents_of_damaged_folder() {
     assert_eq!((report.faults, report.payloads), (Vec::<String>::new(), 1));
 }
 
-/// The store has a history: every row was written three times, in random order, and half of the
-/// rows are deleted.
+/// The store has a history: every row was written three times in random order, and then half of the
+/// rows were deleted.
 #[tokio::test(flavor = "multi_thread")]
 async fn compact_shrinks_store() {
     const ROWS: u64 = 600;

@@ -1,4 +1,4 @@
-//! Writes a backup: rows, rows changed during the export, files, end.
+//! Writes a backup: rows, rows that changed during the export, files, and the end entry.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -18,9 +18,9 @@ use orrery_runtime::regular_file;
 use orrery_storage::export::{Change, write_change};
 use orrery_storage::{self as storage, Claim, Store};
 
-/// Size of the rows per entry, in bytes.
+/// Size of the rows in each entry, in bytes.
 pub(super) const CHUNK: usize = 4 * 1024 * 1024;
-/// zstd's default level, a balance of speed and size.
+/// zstd's default level, a compromise between speed and size.
 const LEVEL: i32 = 3;
 
 /// The source of a backup.
@@ -41,7 +41,8 @@ pub struct Progress {
 }
 
 /// Writes a backup of a consistent state while the service runs. Blocks; call it on its own thread.
-/// The caller must keep the files of `place` pinned. Returns `out`, and a summary of the backup.
+/// The caller must prevent the files of `place` from being deleted in the meantime. Returns `out`,
+/// and a summary of the backup.
 ///
 /// # Errors
 /// [`Error`]; the output is then not a valid backup.
@@ -57,8 +58,8 @@ pub fn write<W: Write>(
     let mut last = None;
     let mut refers_to_contents = false;
     let exported = place.store.export(&mut |change| {
-        // Rows arrive in key order; the first row that is out of order was written during the
-        // export.
+        // Rows arrive in key order, then rows written during the export: the first row that is out
+        // of order is the first of those.
         let is_next = last.as_ref().is_none_or(|last| change.0 > *last);
         rows.is_behind |= !is_next || change.1.is_none();
         last = Some(change.0.clone());
@@ -90,8 +91,8 @@ pub fn write<W: Write>(
     archive.end()
 }
 
-/// Adds all file contents. `is_needed` means that the store refers to some of them: the folder must
-/// then be in place before and after listing.
+/// Adds all file contents. If `is_needed`, the store refers to some of them, so the folder must
+/// exist both before and after it is listed.
 fn add_contents<W: Write>(
     archive: &mut Archive<'_, W>,
     files: &Files,
@@ -107,7 +108,7 @@ fn add_contents<W: Write>(
     Ok(())
 }
 
-/// Returns the files of a folder by name; none if the folder does not exist.
+/// Returns the files in a folder by name; none if the folder does not exist.
 fn plain_files(folder: &Path) -> io::Result<Vec<(String, PathBuf)>> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -129,7 +130,7 @@ struct Rows<'a, 'p, W: Write> {
     archive: &'a mut Archive<'p, W>,
     chunk: Vec<u8>,
     number: u64,
-    /// Whether the rows changed during the export have started.
+    /// Whether the writer has reached the rows that changed during the export.
     is_behind: bool,
 }
 
@@ -149,7 +150,7 @@ impl<W: Write> Rows<'_, '_, W> {
         if self.chunk.len() >= CHUNK { self.flush_as(self.is_behind) } else { Ok(()) }
     }
 
-    /// Writes the remaining rows as an entry of the same kind as the last one.
+    /// Writes the buffered rows as another entry of the current kind.
     fn flush(&mut self) -> io::Result<()> {
         self.flush_as(self.archive.summary.changes > 0)
     }
@@ -208,8 +209,8 @@ impl<'p, W: Write> Archive<'p, W> {
         self.add(name, length, file)
     }
 
-    /// Adds a payload of `store`. A damaged payload is also listed as damaged, and a missing one is
-    /// only listed. Fails while the folder of payload files is not in place.
+    /// Adds a payload of `store`. A damaged payload is added and also listed as damaged; a missing
+    /// one is only listed. Fails while the folder of payload files is missing.
     pub(crate) fn add_payload(
         &mut self,
         id: PayloadId,
@@ -232,7 +233,7 @@ impl<'p, W: Write> Archive<'p, W> {
     }
 
     /// Adds file contents from `files`. Contents that cannot be read completely are padded with
-    /// zeros and listed as damaged. Fails while the folder of contents is not in place.
+    /// zeros and listed as damaged. Fails while the folder of file contents is missing.
     pub(crate) fn add_content(
         &mut self,
         digest: Digest,
@@ -298,9 +299,9 @@ impl<'p, W: Write> Archive<'p, W> {
     }
 }
 
-/// Returns the error if it concerns the file itself: unreadable blocks, or a missing file, which
-/// `check_lost` must confirm. Any other error is transient and returned as an error, so that
-/// nothing is listed for it.
+/// Returns the error as damage if it concerns the file itself: unreadable blocks, or a missing file
+/// (which `check_lost` must confirm). Any other error is transient, so it is returned as an error,
+/// and nothing is listed as damaged.
 fn damage(error: io::Error, check_lost: impl FnOnce() -> io::Result<()>) -> io::Result<io::Error> {
     if error.kind() == io::ErrorKind::NotFound {
         check_lost()?;
@@ -314,7 +315,7 @@ fn is_unreadable(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error())
 }
 
-/// A reader of file contents of known length, which returns zeros for unreadable parts.
+/// A reader for file contents of known length, which returns zeros in place of unreadable parts.
 struct Content {
     file: File,
     left: u64,
@@ -330,7 +331,7 @@ impl Read for Content {
             count => count?,
         };
         let count = if count == 0 {
-            // The file has no more bytes; the checksum will show the damage.
+            // The file is shorter than its known length; the checksum will reveal the damage.
             buffer.fill(0);
             most
         } else {
@@ -342,8 +343,8 @@ impl Read for Content {
     }
 }
 
-/// A reader that hashes file contents as it reads them. It fails if they are shorter than
-/// announced.
+/// A reader that hashes file contents while reading them. It fails if they are shorter than
+/// declared.
 struct Summed<'s, R> {
     content: io::Take<R>,
     sum: &'s mut Sum,

@@ -1,15 +1,15 @@
-//! The sandbox of a model's program (`orrery fence …`): the guard starts this process, which drops
+//! The sandbox for a model's program (`orrery fence …`): the guard starts this process, which drops
 //! its privileges and then becomes the program.
 //!
 //! Landlock lets the program read and execute all files that its user may, except hidden paths (the
 //! data folder, configuration, secrets). The program may write only to its own folder, to the
 //! folders in its manifest and to devices. It cannot trace or signal processes outside the sandbox,
 //! or connect to their abstract sockets. The network and devices remain accessible. On a kernel
-//! without Landlock, only `no_new_privs`, the dropped capabilities and the limits apply.
+//! without Landlock, only `no_new_privs`, dropping capabilities and the limits take effect.
 //!
-//! Landlock rules can only grant access. To hide a folder, all its siblings and the siblings of
-//! each parent folder get a rule. Files created later next to a hidden path are therefore hidden
-//! from running programs.
+//! Landlock rules can only grant access. To hide a folder, this module grants access to all
+//! siblings of the folder and of each of its parents. Files created later next to a hidden path
+//! have no such rule, so they are hidden from programs that are already running.
 
 use std::ffi::OsString;
 use std::fs::{self, FileType};
@@ -31,11 +31,11 @@ use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set, set_no_
 
 use super::{filter, sandbox};
 
-/// The newest Landlock ABI that is used; an older kernel enforces the parts that it supports.
+/// The newest Landlock ABI that is used; an older kernel enforces the part that it supports.
 pub(super) const NEWEST: ABI = ABI::V9;
 /// Devices that expose the machine's memory and I/O ports.
 const RAW_DEVICES: [&str; 3] = ["mem", "kmem", "port"];
-/// Folders of `/dev` that contain programs' files rather than devices.
+/// Folders in `/dev` that contain programs' files rather than devices.
 const SHARED_MEMORY: [&str; 2] = ["shm", "hugepages"];
 /// Capabilities that a service running as root would pass on, and those that bypass the sandbox.
 const DROPPED: [CapabilitySet; 16] = [
@@ -88,8 +88,8 @@ impl Walls {
         hidden
     }
 
-    /// Returns the command-line arguments. All paths are absolute, because the program starts in
-    /// another folder.
+    /// Returns the command-line arguments. All paths are absolute, because the sandbox process
+    /// starts in another folder.
     #[must_use]
     pub fn arguments(&self) -> Vec<OsString> {
         let lists = [("--hide", &self.hide), ("--read", &self.read), ("--write", &self.write)];
@@ -126,7 +126,7 @@ pub fn run(args: &FenceArgs) -> io::Error {
         return io::Error::new(io::ErrorKind::InvalidInput, "there is no program");
     };
     if let Err(error) = give_up(args) {
-        return io::Error::new(error.kind(), format!("cannot fence the program: {error}"));
+        return io::Error::new(error.kind(), format!("cannot sandbox the program: {error}"));
     }
     let error = Command::new(program).args(arguments).exec();
     let folder = std::env::current_dir().unwrap_or_default();
@@ -137,26 +137,27 @@ pub fn run(args: &FenceArgs) -> io::Error {
 
 fn give_up(args: &FenceArgs) -> io::Result<()> {
     seal_modes(&args.walls)?;
-    // The program dies with its guard, so killing the guard cannot free the program.
+    // The program dies with its guard; otherwise, it would keep running if the guard were killed.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     if getppid().map(Pid::as_raw_nonzero).is_none_or(|parent| parent.get() != args.parent) {
         return Err(io::Error::other("its guard has ended"));
     }
     for capability in DROPPED {
-        // Without privileges there is nothing to drop, and the kernel refuses the call.
+        // An unprivileged process has no capabilities to drop, and the kernel refuses the call.
         let _unprivileged = remove_capability_from_bounding_set(capability);
     }
     set_no_new_privs(true)?;
     restrict(&args.walls)?;
     filter::apply_to_program()?;
-    // The limit is set last, because this process needs memory until here.
+    // The memory limit is set last, because this process needs memory up to this point.
     if let Some(bytes) = args.walls.memory_bytes {
         setrlimit(Resource::As, Rlimit { current: Some(bytes), maximum: Some(bytes) })?;
     }
     Ok(())
 }
 
-/// Write-protects modes, owners and attributes of all files, except where the program may write.
+/// Makes the modes, owners and attributes of all files read-only, except where the program may
+/// write.
 fn seal_modes(walls: &Walls) -> io::Result<()> {
     let devices = SHARED_MEMORY.iter().map(|name| Path::new("/dev").join(name));
     let writable = walls.write.iter().map(|path| resolved(path)).chain(devices);
@@ -180,14 +181,14 @@ pub enum Strength {
 }
 
 impl Strength {
-    /// Describes the operations that programs can perform here despite the sandbox, and the remedy.
+    /// Describes what programs can do on this kernel despite the sandbox, and the remedy.
     #[must_use]
     pub const fn concern(self) -> Option<&'static str> {
         match self {
             Self::None => Some(
                 "this kernel has no Landlock: a program of a command model can read and change \
-                 everything that the service's user can, its data and keys too; Linux 5.13 or \
-                 later with landlock among its security modules (lsm=) prevents that",
+                 everything that the service's user can, including its data and keys; Linux 5.13 \
+                 or later with landlock among its security modules (lsm=) prevents that",
             ),
             Self::Files => Some(
                 "this kernel's Landlock does not cover signals: a program of a command model can \
@@ -222,7 +223,7 @@ pub fn namespace_concern() -> Option<&'static str> {
     )
 }
 
-/// Queries the kernel for the extent of its enforcement. Restricts nothing.
+/// Asks the kernel how much of the sandbox it can enforce. Restricts nothing.
 #[must_use]
 pub fn strength() -> Strength {
     let asked = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
@@ -233,7 +234,7 @@ pub fn strength() -> Strength {
     }
 }
 
-/// Restricts this thread, and therefore the program that replaces this process.
+/// Restricts this thread, and therefore also the program that replaces this process.
 fn restrict(walls: &Walls) -> io::Result<()> {
     let ruleset = Ruleset::default()
         .handle_access(AccessFs::from_all(NEWEST))
@@ -258,7 +259,8 @@ fn looking() -> BitFlags<AccessFs> {
     AccessFs::ReadFile | AccessFs::ReadDir | AccessFs::Execute | AccessFs::ResolveUnix
 }
 
-/// Returns all rights except creating devices: a device node of the disk would bypass the sandbox.
+/// Returns all access rights except creating devices: a device node for the disk would bypass the
+/// sandbox.
 fn writing() -> BitFlags<AccessFs> {
     AccessFs::from_all(NEWEST) & !(AccessFs::MakeBlock | AccessFs::MakeChar | AccessFs::IoctlDev)
 }
@@ -282,7 +284,7 @@ fn resolved(path: &Path) -> PathBuf {
     }
 }
 
-/// Returns the `.toml` files of a folder, with the extension in any case.
+/// Returns the `.toml` files of a folder, with the extension in upper or lower case.
 fn manifests(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let paths = entries.flatten().map(|entry| entry.path());
@@ -298,7 +300,7 @@ struct Allowed {
 }
 
 impl Allowed {
-    /// Allows everything in `root` except hidden paths. Within a hidden folder it allows nothing,
+    /// Allows everything in `root` except hidden paths. Inside a hidden folder, it allows nothing
     /// unless `also_within` is set.
     fn all_below(
         &mut self,
@@ -320,7 +322,7 @@ impl Allowed {
                 self.allow(&folder, rights)?;
                 continue;
             }
-            // The right to list a folder applies to all its subfolders.
+            // The right to list a folder includes all its subfolders.
             if below.all(|hidden| hidden.is_file()) {
                 self.allow(&folder, AccessFs::ReadDir.into())?;
             }
@@ -367,15 +369,14 @@ fn is_of_devices(folder: &Path) -> bool {
     folder.starts_with(dev) && !SHARED_MEMORY.iter().any(|name| folder.starts_with(dev.join(name)))
 }
 
-/// Returns the rights for an entry of a folder that is not allowed as a whole; `None` for no
-/// rights.
+/// Returns the rights for an entry of a folder that is only partly allowed; `None` for no rights.
 fn rights_in(
     is_dev: bool,
     path: &Path,
     kind: FileType,
     rights: BitFlags<AccessFs>,
 ) -> Option<BitFlags<AccessFs>> {
-    // A rule follows the link, so it would allow the link's target.
+    // A rule on a symbolic link would apply to the link's target.
     if kind.is_symlink() {
         return None;
     }

@@ -1,10 +1,10 @@
 //! System call filter (seccomp) for models' programs and for processes that handle untrusted input.
 //!
 //! Landlock does not cover calls that change limits, priorities, modes and owners, or that open
-//! sockets other than TCP. The kernel permits most of these calls between all processes of a user,
-//! so without this filter a program can kill or starve the service. A denied call fails with
-//! `EPERM`; calls of a foreign architecture kill the process. On a kernel without seccomp, only the
-//! rest of the sandbox applies.
+//! sockets other than TCP. The kernel permits most of these calls between any two processes of the
+//! same user, so without this filter a program could kill or starve the service. A denied call
+//! fails with `EPERM`; calls of a foreign architecture kill the process. On a kernel without
+//! seccomp, only the other parts of the sandbox take effect.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,7 +16,7 @@ use seccompiler::{
     SeccompRule, TargetArch, apply_filter, sock_filter,
 };
 
-/// System calls that the C library's list does not contain yet. Their numbers are the same on every
+/// A system call that is not yet in the C library's list. Its number is the same on every
 /// architecture.
 const PROCESS_MRELEASE: i64 = 448;
 const FCHMODAT2: i64 = 452;
@@ -25,9 +25,10 @@ const REMOVEXATTRAT: i64 = 466;
 const OPEN_TREE_ATTR: i64 = 467;
 const FILE_SETATTR: i64 = 469;
 
-/// Calls that neither a program nor a worker needs: other processes' memory, kernel interfaces with
-/// a large attack surface, mounts, the user's keys, machine settings, and System V IPC and POSIX
-/// message queues, whose memory counts toward no process and outlives all of them.
+/// Calls that neither a program nor a worker needs: access to other processes' memory, kernel
+/// interfaces with a large attack surface, mounts, the user's keys, machine settings, and System V
+/// IPC and POSIX message queues. Memory in such IPC objects counts toward no process and survives
+/// them all.
 const DENIED: &[i64] = &[
     libc::SYS_acct,
     libc::SYS_add_key,
@@ -122,7 +123,7 @@ const DENIED_TO_WORKERS: &[i64] = &[
     REMOVEXATTRAT,
     SETXATTRAT,
 ];
-/// Further calls that a worker does not need and only x86-64 has.
+/// Further calls that a worker does not need and that exist only on x86-64.
 #[cfg(target_arch = "x86_64")]
 const DENIED_TO_WORKERS_HERE: &[i64] = &[
     libc::SYS_chmod,
@@ -137,7 +138,7 @@ const DENIED_TO_WORKERS_HERE: &[i64] = &[
 ];
 #[cfg(not(target_arch = "x86_64"))]
 const DENIED_TO_WORKERS_HERE: &[i64] = &[];
-/// Calls whose first argument is the target process or thread.
+/// Calls whose first argument identifies the target process or thread.
 const OF_PROCESS: &[i64] = &[
     libc::SYS_migrate_pages,
     libc::SYS_move_pages,
@@ -146,13 +147,15 @@ const OF_PROCESS: &[i64] = &[
     libc::SYS_sched_setparam,
     libc::SYS_sched_setscheduler,
 ];
-/// `ioprio_set` for a process, as opposed to a process group or all processes of a user.
+/// The value with which `ioprio_set` selects a process, as opposed to a process group or all
+/// processes of a user.
 const IOPRIO_WHO_PROCESS: u64 = 1;
-/// System call numbers from here on belong to the x32 interface, to which the rules would not
+/// System call numbers from this one on belong to the x32 interface, to which the rules would not
 /// apply.
 #[cfg(target_arch = "x86_64")]
 const X32: u32 = 0x4000_0000;
-/// `BPF_LD | BPF_W | BPF_ABS`, `BPF_JMP | BPF_JGE | BPF_K` and `BPF_RET | BPF_K` of the kernel.
+/// The kernel's BPF instructions `BPF_LD | BPF_W | BPF_ABS`, `BPF_JMP | BPF_JGE | BPF_K` and
+/// `BPF_RET | BPF_K`.
 #[cfg(target_arch = "x86_64")]
 const LOAD_WORD: u16 = 0x20;
 #[cfg(target_arch = "x86_64")]
@@ -162,7 +165,7 @@ const RETURN: u16 = 0x06;
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// Filters the calls of this thread and of the program that it executes.
+/// Filters the calls of this thread and of the program that will replace this process.
 ///
 /// # Errors
 /// If the kernel refuses the filter. A kernel without seccomp is not an error.
@@ -197,7 +200,7 @@ pub fn is_available() -> bool {
     actions.is_ok_and(|actions| actions.split_whitespace().any(|action| action == "errno"))
 }
 
-/// Describes the operations that a program can perform on a kernel without system call filters.
+/// Describes what a program can do on a kernel without system call filters.
 pub(super) fn concern() -> Option<&'static str> {
     (!is_available()).then_some(
         "this kernel has no seccomp: a program of a command model can change the service's limits and \
@@ -206,7 +209,7 @@ pub(super) fn concern() -> Option<&'static str> {
 }
 
 fn program_rules() -> io::Result<Rules> {
-    // The program keeps the process id of this process.
+    // The program will have the process id of this process.
     let own = getpid().as_raw_nonzero().get().unsigned_abs().into();
     let mut rules: Rules = DENIED.iter().map(|call| (*call, Vec::new())).collect();
     for call in OF_PROCESS {
@@ -222,7 +225,7 @@ fn program_rules() -> io::Result<Rules> {
         (libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS),
     ] {
         let foreign = rule(&[(0, Eq, process), (1, Ne, 0), (1, Ne, own)])?;
-        // A process group or all processes of a user may include the service.
+        // A process group, or all processes of a user, may include the service.
         rules.insert(call, vec![rule(&[(0, Ne, process)])?, foreign]);
     }
     #[cfg(target_arch = "x86_64")]
@@ -236,7 +239,7 @@ fn rule(of: &[(u8, SeccompCmpOp, u64)]) -> io::Result<SeccompRule> {
     SeccompRule::new(conditions(of)?).map_err(invalid)
 }
 
-/// Conditions on 32-bit arguments: number, comparison, value.
+/// Returns conditions on 32-bit arguments, given as argument number, comparison and value.
 fn conditions(of: &[(u8, SeccompCmpOp, u64)]) -> io::Result<Vec<SeccompCondition>> {
     let condition = |(argument, comparison, value): &(u8, SeccompCmpOp, u64)| {
         SeccompCondition::new(*argument, SeccompCmpArgLen::Dword, comparison.clone(), *value)
@@ -252,7 +255,7 @@ fn install(rules: Rules, errno: i32) -> io::Result<()> {
     let filter = filter.and_then(BpfProgram::try_from).map_err(invalid)?;
     let program: BpfProgram = without_x32().into_iter().chain(filter).collect();
     match apply_filter(&program) {
-        // The kernel has no seccomp, or a container's own filter forbids changes.
+        // The kernel has no seccomp, or a container's own filter forbids installing another.
         Err(seccompiler::Error::Seccomp(error))
             if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL | libc::EPERM)) =>
         {
@@ -262,7 +265,8 @@ fn install(rules: Rules, errno: i32) -> io::Result<()> {
     }
 }
 
-/// Rejects the x32 system call numbers, which the kernel may accept under the same architecture.
+/// Returns instructions that reject the x32 system call numbers, which the kernel may accept under
+/// the same architecture.
 #[cfg(target_arch = "x86_64")]
 fn without_x32() -> Vec<sock_filter> {
     let step = |code, jt, jf, k| sock_filter { code, jt, jf, k };

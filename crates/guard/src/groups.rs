@@ -1,6 +1,7 @@
-//! Control groups for models' programs, if systemd delegates the service's group to the service
-//! (`Delegate=`). The groups limit the memory and processes of a guard with all its descendants,
-//! and one write kills all of these processes, including those that escaped from the guard.
+//! Control groups for models' programs, available if systemd delegates the service's group to the
+//! service (`Delegate=`). A group limits the memory and processes of a guard with all its
+//! descendants. A single write kills all of these processes, including those that escaped from the
+//! guard.
 
 use std::fs;
 use std::io;
@@ -9,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Name prefix of the groups that this module creates.
 const PREFIX: &str = "orrery-";
-/// The group of the service's own process: a group with child groups may not contain processes.
+/// The child group for the service's own process, because a group with child groups may not contain
+/// processes.
 const SERVICE: &str = "orrery-service";
 /// Maximum number of processes and threads of one guard with all its descendants.
 const PIDS_MAX: u64 = 4096;
@@ -25,17 +27,17 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Takes over the group of this process, and moves this process into a child group.
+    /// Takes control of this process's group, and moves this process into a child group.
     ///
     /// # Errors
-    /// The reason why the group cannot be taken over.
+    /// Returns the reason why control of the group is not possible.
     pub fn take() -> Result<Self, String> {
         let folder = own_folder().ok_or("cgroup version 2 is not mounted")?;
         let shown = folder.display();
         let listed = fs::read_to_string(folder.join("cgroup.procs"));
         let listed = listed.map_err(|error| format!("{shown} cannot be read: {error}"))?;
         if listed.trim() != std::process::id().to_string() {
-            return Err(format!("{shown} holds other processes too"));
+            return Err(format!("{shown} also contains other processes"));
         }
         remove_left(&folder);
         let service = folder.join(SERVICE);
@@ -68,7 +70,7 @@ impl Groups {
         Ok(group)
     }
 
-    /// Creates a group for processes that share limits. If they exceed the memory limit together,
+    /// Creates a group for processes that share limits. If together they exceed the memory limit,
     /// the kernel kills one of them.
     ///
     /// # Errors
@@ -135,12 +137,12 @@ pub fn enter(folder: &Path) -> io::Result<()> {
 }
 
 fn write(folder: &Path, file: &str, value: &str) -> io::Result<()> {
-    // The file is not created: a folder that is not a control group has no such file.
+    // The file must not be created: only a folder that is not a control group lacks it.
     let mut file = fs::OpenOptions::new().write(true).open(folder.join(file))?;
     io::Write::write_all(&mut file, value.as_bytes())
 }
 
-/// Kills and removes the groups that a killed service left behind.
+/// Kills and removes the groups left by a service that was killed.
 fn remove_left(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
@@ -160,9 +162,9 @@ pub fn own_folder() -> Option<PathBuf> {
     Some(mount_of_groups(&mounts)?.join(own))
 }
 
-/// Finds the mount point of cgroup version 2 in the text of `mountinfo`.
+/// Finds the mount point of cgroup version 2 in the contents of `mountinfo`.
 fn mount_of_groups(mounts: &str) -> Option<PathBuf> {
-    // 36 35 98:0 /root /where options - type source options
+    // Format: 36 35 98:0 /root /where options - type source options
     mounts.lines().find_map(|line| {
         let (before, after) = line.split_once(" - ")?;
         let is_groups = after.split(' ').next() == Some("cgroup2");

@@ -1,10 +1,10 @@
 //! The guard: a process between the service and a worker of a `command` model, started from the
 //! same binary (`orrery guard …`).
 //!
-//! It starts the worker in a sandbox (see [`fence`]) and waits. When the worker exits, when the
-//! service requests it, or when the service has ended, the guard kills all processes that the
+//! The guard starts the worker in a sandbox (see [`fence`]) and waits. When the worker exits, when
+//! the service requests it, or when the service exits, the guard kills all processes that the
 //! worker has started, including processes that have left its process group or lost their parent. A
-//! worker dies with its guard. The guard does not touch the worker's pipes.
+//! worker dies with its guard. The guard does not read or write the worker's pipes.
 //!
 //! Processes of built-in models need no guard: they cannot start other processes (see [`sandbox`]).
 
@@ -32,11 +32,11 @@ use self::fence::Walls;
 
 /// Time for a worker to exit after SIGTERM.
 const GRACE: Duration = Duration::from_millis(300);
-/// Time limit for killing the remaining processes.
+/// Time limit for killing the remaining descendants.
 const KILLING: Duration = Duration::from_secs(10);
-/// Polling interval while waiting for processes to end.
+/// Polling interval while waiting for processes to exit.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// Exit code if the worker's program cannot be started, as shells report it.
+/// Exit code if the worker's program cannot be started; the same as in shells.
 pub const NOT_STARTED: u8 = 127;
 /// Prefix of the guard's own messages on standard error.
 pub const LOG_PREFIX: &str = "orrery guard: ";
@@ -60,12 +60,13 @@ pub struct GuardArgs {
     pub command: Vec<OsString>,
 }
 
-/// Starts the worker and waits for it; returns its exit code in the convention of shells.
+/// Starts the worker and waits for it; returns its exit code as a shell would report it.
 ///
 /// # Errors
 /// If the limits cannot be set or the worker cannot be started.
 pub fn run(args: &GuardArgs) -> io::Result<u8> {
-    // Set before any process is started, so that none is left if the service dies in the meantime.
+    // Set before any process is started: otherwise, a process would remain if the service died in
+    // the meantime.
     set_parent_process_death_signal(Some(Signal::TERM))?;
     if getppid().map(Pid::as_raw_nonzero).is_none_or(|parent| parent.get() != args.parent) {
         return Ok(NOT_STARTED);
@@ -82,8 +83,8 @@ pub fn run(args: &GuardArgs) -> io::Result<u8> {
 async fn watch(args: &GuardArgs) -> io::Result<u8> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut child_ended = signal(SignalKind::child())?;
-    // Spawned from this thread, which lives as long as the process: the worker's parent-death
-    // signal is tied to the spawning thread.
+    // The worker must be spawned from this thread, which lives as long as the process: the worker's
+    // parent-death signal is tied to the spawning thread.
     let mut fenced = Command::new("/proc/self/exe");
     fenced.arg("fence").arg("--parent").arg(getpid().as_raw_nonzero().to_string());
     fenced.args(args.walls.arguments()).arg("--").args(&args.command);
@@ -93,7 +94,7 @@ async fn watch(args: &GuardArgs) -> io::Result<u8> {
         let folder = args.directory.display();
         io::Error::new(error.kind(), format!("'{program}' cannot be started in {folder}: {error}"))
     })?;
-    // Only the worker may hold the pipes: the service must notice when the worker closes one.
+    // Only the worker may keep the pipes open: the service must notice when the worker closes one.
     let nothing = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&nothing)?;
     rustix::stdio::dup2_stdout(&nothing)?;
@@ -129,7 +130,7 @@ fn terminate_worker(worker: Option<Pid>) -> io::Result<Option<ExitStatus>> {
     Ok(None)
 }
 
-/// Reaps all exited children; returns the worker's status if the worker is one of them.
+/// Reaps all children that have exited; returns the worker's status if the worker is one of them.
 fn reap(worker: Option<Pid>) -> io::Result<Option<ExitStatus>> {
     let mut found = None;
     loop {

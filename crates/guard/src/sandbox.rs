@@ -1,13 +1,14 @@
-//! The sandbox for processes that handle untrusted input: no files, network, other processes or
-//! privileges, and limited memory and CPU time.
+//! The sandbox for processes that handle untrusted input: no access to files, the network, other
+//! processes or privileges, and limited memory and CPU time.
 //!
 //! [`Sandbox::enter`] is for a single-threaded process of this binary that uses only its standard
-//! streams. It needs no files, so all files are denied: by Landlock, and on kernels without it by a
-//! limit of zero file descriptors, so that no file, socket or pipe can be opened. [`enter_reading`]
-//! is for a process with threads that also reads given files. A system call [`filter`] adds the
-//! restrictions that Landlock lacks. A sandboxed process cannot undo any of these restrictions.
+//! streams. Such a process needs no files, so Landlock denies all of them. For kernels without
+//! Landlock, the file descriptor limit is zero, so that no file, socket or pipe can be opened.
+//! [`enter_reading`] is for a process that uses threads and also reads given files. A system call
+//! [`filter`] adds the restrictions that Landlock lacks. A sandboxed process cannot undo any of
+//! these restrictions.
 //!
-//! This is one of the four places with `unsafe`: there is no safe API to close inherited
+//! This is one of the four modules with `unsafe`: there is no safe API to close inherited
 //! descriptors or to change mounts.
 
 #![expect(unsafe_code, reason = "a C function without a safe form is called: see the head")]
@@ -36,10 +37,10 @@ use rustix::time::{ClockId, clock_gettime};
 use super::fence::NEWEST;
 use super::filter;
 
-/// Address space in addition to data: the program's code, its libraries' tables, the stack.
+/// Address space beyond the data: the program's code, its libraries' tables, and the stack.
 const ADDRESSES_BESIDE: u64 = 512 * 1024 * 1024;
-/// Maximum number of descriptors of a process that reads files: its streams, its runtime's
-/// descriptors, and the files.
+/// Maximum number of descriptors for a process that reads files: its standard streams, its
+/// runtime's descriptors, and the files.
 const FILES_MAX: u64 = 64;
 /// The first descriptor after the standard streams.
 const FIRST_INHERITED: libc::c_uint = 3;
@@ -50,7 +51,7 @@ pub struct Sandbox {
     memory: OwnMemory,
 }
 
-/// Memory usage of this process; its file is opened before files are denied.
+/// Reports this process's memory usage. The underlying file is opened before files are denied.
 #[derive(Debug)]
 pub struct OwnMemory {
     statm: File,
@@ -79,7 +80,7 @@ impl OwnMemory {
 
 impl Sandbox {
     /// Puts this process into the sandbox. The process dies with `parent`, and its data (heap and
-    /// private mappings) never exceeds `data_max` bytes.
+    /// private mappings) can never exceed `data_max` bytes.
     ///
     /// # Errors
     /// If `parent` has ended, or the kernel refuses a step. A kernel without Landlock is not an
@@ -96,7 +97,7 @@ impl Sandbox {
             (Resource::Nproc, 0),
             (Resource::Data, data_max),
             (Resource::As, data_max.saturating_add(ADDRESSES_BESIDE)),
-            // The descriptor limit comes last, because the steps above need descriptors.
+            // The descriptor limit is set last, because the other steps need descriptors.
             (Resource::Nofile, 0),
         ] {
             setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?;
@@ -106,9 +107,9 @@ impl Sandbox {
         Ok(Self { memory })
     }
 
-    /// Limits the next run to `memory` bytes of data in addition to the current size, and to
-    /// `cpu_seconds` of CPU time. Allocations beyond the memory limit fail; if the process exceeds
-    /// the CPU limit, the kernel kills it (`SIGXCPU`).
+    /// Limits the next run to `memory` bytes more data than the current size, and to `cpu_seconds`
+    /// of CPU time. Allocations beyond the memory limit fail; if the process exceeds the CPU limit,
+    /// the kernel kills it (`SIGXCPU`).
     ///
     /// # Errors
     /// If the kernel refuses a limit.
@@ -117,7 +118,8 @@ impl Sandbox {
         let data = self.memory.data()?.saturating_add(memory).min(most.unwrap_or(u64::MAX));
         setrlimit(Resource::Data, Rlimit { current: Some(data), maximum: most })?;
         let used = clock_gettime(ClockId::ProcessCPUTime).tv_sec;
-        // Rounded up to whole seconds, so that the current partial second is not charged.
+        // Rounded up to whole seconds: otherwise, the current partial second would count against
+        // the limit.
         let until = u64::try_from(used).unwrap_or(0).saturating_add(cpu_seconds).saturating_add(1);
         let most = getrlimit(Resource::Cpu).maximum;
         setrlimit(Resource::Cpu, Rlimit { current: Some(until), maximum: most })?;
@@ -125,9 +127,9 @@ impl Sandbox {
     }
 }
 
-/// Restricts a process that is still single-threaded: it can read only these files, start no
-/// program and reach no network. The process dies with `parent`, and its data without mapped files
-/// never exceeds `data_max` bytes. Returns a reader of its memory usage.
+/// Restricts a process that is still single-threaded: it can read only the given files, start no
+/// program and use no network. The process dies with `parent`, and its data, excluding mapped
+/// files, can never exceed `data_max` bytes. Returns a reader for its memory usage.
 ///
 /// # Errors
 /// If `parent` has ended, a file is missing, or the kernel refuses a step. A kernel without
@@ -163,11 +165,11 @@ fn end_with(parent: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// Closes descriptors that the service itself inherited; descriptors that the service opens are not
-/// inherited.
+/// Closes descriptors that the service itself inherited. (Descriptors that the service opens are
+/// not inherited.)
 fn close_inherited() -> io::Result<()> {
-    // SAFETY: this process has opened nothing itself, so no value in it owns a descriptor above the
-    // standard streams.
+    // SAFETY: this process has not opened anything itself, so no value in it owns a descriptor
+    // above the standard streams.
     let result = unsafe { libc::close_range(FIRST_INHERITED, libc::c_uint::MAX, 0) };
     if result == 0 {
         return Ok(());
@@ -192,8 +194,8 @@ fn drop_capabilities() -> io::Result<()> {
     }
 }
 
-/// Denies file access (except reading `readable`), TCP, signals and abstract sockets, as far as the
-/// kernel's Landlock covers them.
+/// Denies file access (except reading `readable`), TCP, signals and abstract sockets, to the extent
+/// that the kernel's Landlock supports.
 fn deny_access(readable: &[&Path]) -> io::Result<()> {
     let mut ruleset = Ruleset::default()
         .handle_access(AccessFs::from_all(NEWEST))
@@ -210,11 +212,11 @@ fn deny_access(readable: &[&Path]) -> io::Result<()> {
 }
 
 /// Makes every mount read-only for this process and its children, except for `places` that are
-/// marked writable; a later entry may be inside an earlier one. On a read-only mount, modes,
-/// owners, times and attributes of files cannot be changed, which Landlock does not prevent.
+/// marked as writable. A later entry may be inside an earlier one. On a read-only mount, the modes,
+/// owners, times and attributes of files cannot be changed; Landlock does not prevent such changes.
 ///
-/// This requires a mount namespace, and a user namespace if the process has no privileges. If they
-/// are unavailable, changes nothing and returns `false`.
+/// This requires a mount namespace, and also a user namespace if the process is unprivileged. If
+/// they are unavailable, the function changes nothing and returns `false`.
 ///
 /// # Errors
 /// If a step fails after the first change.
@@ -233,7 +235,7 @@ pub(super) fn seal_mounts(places: &[(PathBuf, bool)]) -> io::Result<bool> {
     let sealed = mount(None, root, libc::MS_REC | libc::MS_PRIVATE)
         .and_then(|()| set_attribute(root, libc::MOUNT_ATTR_RDONLY, 0, libc::AT_RECURSIVE));
     if sealed.is_err() {
-        // The new namespace alone grants the program nothing and has no other effect.
+        // A new namespace by itself grants the program nothing and has no other effect.
         return Ok(false);
     }
     for (path, is_writable) in places.iter().filter(|(path, _)| path.exists()) {
@@ -244,13 +246,13 @@ pub(super) fn seal_mounts(places: &[(PathBuf, bool)]) -> io::Result<bool> {
             set_attribute(path, libc::MOUNT_ATTR_RDONLY, 0, libc::AT_RECURSIVE)?;
         }
     }
-    // The process's working directory is still in the underlying mount.
+    // The process's working directory still refers to the underlying mount.
     std::env::set_current_dir(directory)?;
     Ok(true)
 }
 
 /// Makes a mount and the mounts below it writable again. If the machine has read-only mounts below
-/// it, only the mount itself changes.
+/// it, changes only the mount itself.
 fn set_writable(path: &Path) -> io::Result<()> {
     let clear = |flags| set_attribute(path, 0, libc::MOUNT_ATTR_RDONLY, flags);
     match clear(libc::AT_RECURSIVE).or_else(|_locked| clear(0)) {
@@ -341,12 +343,12 @@ mod tests {
         let said = String::from_utf8_lossy(&child.stderr);
         assert!(child.status.success(), "{said}\n{}", String::from_utf8_lossy(&child.stdout));
         listener.set_nonblocking(true).unwrap();
-        // The only connection is the one from before the sandbox.
+        // The only connection is the one made before entering the sandbox.
         assert!(listener.accept().is_ok());
         assert!(listener.accept().is_err());
     }
 
-    /// Calls that the kernel permits between all processes of a user.
+    /// Checks calls that the kernel permits between all processes of a user.
     fn denies_calls_that_landlock_does_not_see(parent: i32) {
         if !filter::is_available() {
             return;
@@ -369,7 +371,7 @@ mod tests {
         for family in [rustix::net::AddressFamily::INET, rustix::net::AddressFamily::UNIX] {
             assert_eq!(rustix::net::socket(family, udp, None).map(drop), denied);
         }
-        // Threads are allowed, processes are not.
+        // The process may start threads but not processes.
         std::thread::scope(|scope| scope.spawn(|| ()).join()).unwrap();
     }
 
@@ -409,7 +411,7 @@ mod tests {
             bytes = Vec::new();
             assert_eq!(bytes.try_reserve_exact(256 * 1024 * 1024).is_ok(), fits, "{allowed} MiB");
         }
-        // An earlier memory limit does not raise the maximum.
+        // An earlier limit cannot raise the maximum.
         assert!(bytes.try_reserve_exact(600 * 1024 * 1024).is_err());
     }
 }

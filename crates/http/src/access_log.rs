@@ -2,7 +2,7 @@
 //! or the client disconnects.
 //!
 //! Each line shows who made the request, what was requested, and the result. It contains only the
-//! method, the path and ids of the request, never a query string, a header, a body or a key.
+//! request's method, path and ids, never a query string, a header, a body or a key.
 
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -21,13 +21,13 @@ use orrery_domain::trace::{Origin, Trace};
 
 /// Maximum length of the path in a line, in characters.
 const PATH_MAX: usize = 512;
-/// Log target of access lines; the log filter always passes it.
+/// Log target for access lines; the log filter always passes it.
 const TARGET: &str = "orrery::access";
-/// Log target of request lines while the access log is off, at level debug.
+/// Log target for request lines while the access log is off, at debug level.
 pub const DETAIL: &str = "orrery_api::dispatch";
 
-/// Facts about a request, collected while it is handled and shared by all clones. Empty if no line
-/// is written.
+/// Facts about a request, collected while it is handled and shared by all clones. Collects nothing
+/// if no line will be written.
 #[derive(Debug, Clone, Default)]
 pub struct Note(Option<Arc<Known>>);
 
@@ -45,7 +45,7 @@ impl Note {
         Self(Some(Arc::default()))
     }
 
-    /// Returns whether a line is written from this note.
+    /// Returns whether a line will be written from this note.
     #[must_use]
     pub const fn is_kept(&self) -> bool {
         self.0.is_some()
@@ -80,7 +80,7 @@ pub struct Line {
     pub host: &'static str,
     pub method: Method,
     pub path: String,
-    /// The route pattern that the path matches; empty if none does.
+    /// The route pattern that the path matches; empty if no route matches.
     pub route: &'static str,
     pub peer: Peer,
     pub started: Instant,

@@ -1,10 +1,9 @@
 //! Memory budget for the responses to outgoing requests, while they arrive and while they are
-//! parsed. A response waits for its share, in turns between organizations; it never fails because
-//! other responses are large.
+//! parsed. A response waits for its share of the budget; organizations take turns. A response never
+//! fails because other responses are large.
 //!
-//! Each response takes one arrival share for its whole body, and a parsing share afterwards.
-//! Parsing never waits for a share that another arriving response holds, so responses cannot
-//! deadlock.
+//! Each response takes one arrival share for its entire body, and then a parsing share. Parsing
+//! never waits for a share that another arriving response holds, so responses cannot deadlock.
 
 use std::sync::{Arc, LazyLock};
 
@@ -15,21 +14,21 @@ use orrery_runtime::turns::{Turn, Turns};
 
 /// The default budget for all responses, in bytes; [`set_limit`] changes it.
 const LIMIT: usize = 192 * 1024 * 1024;
-/// Arriving responses, and those that wait to be parsed, may take 1/`ARRIVING_SHARE` of the limit.
-/// The rest is for responses that are parsed and not stored yet.
+/// Responses that are arriving or waiting to be parsed may take 1/`ARRIVING_SHARE` of the limit.
+/// The rest is for responses that have been parsed but not yet stored.
 const ARRIVING_SHARE: usize = 3;
-/// Responses of up to this size are not counted while they arrive: hyper's own buffers hold as
-/// much.
+/// Responses of up to this size are not counted while they arrive: hyper's own buffers are as
+/// large.
 pub(super) const SMALL: usize = 64 * 1024;
 /// Responses of up to this size are not counted while they are parsed.
 const TINY: usize = 4 * 1024;
 /// Responses above this size are parsed on a blocking thread.
 const QUICK: usize = 256 * 1024;
-/// Estimated bytes per parsed JSON value, including the field name and the slack of arrays that
-/// grow by doubling.
+/// Estimated bytes per parsed JSON value, including the field name and the unused capacity of
+/// arrays that grow by doubling.
 const VALUE_BYTES: usize = 72;
-/// Maximum number of JSON values in a model's response: enough for the tensors and embeddings of a
-/// full request; such a response takes at most 288 MB.
+/// Maximum number of JSON values in a model's response: enough for the tensors and embeddings
+/// returned for a full request. Such a response takes at most 288 MB.
 pub const MODEL_VALUES_MAX: usize = 4_000_000;
 
 static ARRIVING: LazyLock<Arc<Turns>> = LazyLock::new(|| Turns::new(parts(LIMIT).0));
@@ -54,7 +53,7 @@ pub fn set_limit(bytes: usize) {
 #[error("the response contains more than {0} JSON values")]
 pub struct TooManyValues(usize);
 
-/// Waits until a response of up to `bytes` may arrive. Returns `None` for a short response, which
+/// Waits until a response of up to `bytes` may arrive. Returns `None` for a small response, which
 /// needs no share.
 pub(super) async fn arrive(bytes: usize) -> Option<Turn> {
     if bytes <= SMALL { None } else { Some(ARRIVING.take(bytes).await) }
@@ -67,8 +66,8 @@ pub(super) fn bind(bytes: Bytes, turn: Option<Turn>) -> Bytes {
     Bytes::from_owner(Held { bytes, _turn: turn })
 }
 
-/// Counts the JSON values of a response and waits until the budget has room for them. The caller
-/// keeps the returned [`Room`] until the parsed value is stored.
+/// Counts the JSON values of a response and waits until they fit into the budget. The caller keeps
+/// the returned [`Room`] until the parsed value is stored.
 ///
 /// # Errors
 /// [`TooManyValues`] if the response has more than `most` values.
@@ -87,7 +86,7 @@ pub async fn room(text: &[u8], most: usize) -> Result<Room, TooManyValues> {
     Ok(Room(Some(Arc::new(PARSED.take(bytes).await))))
 }
 
-/// Parses a response of `bytes` bytes, on a blocking thread if it is long. Returns `None` if the
+/// Parses a response of `bytes` bytes, on a blocking thread if it is large. Returns `None` if the
 /// parser panics.
 pub async fn parse_aside<T: Send + 'static>(
     bytes: usize,
@@ -103,7 +102,7 @@ pub async fn parse_aside<T: Send + 'static>(
 #[derive(Debug, Clone, Default)]
 pub struct Room(Option<Arc<Turn>>);
 
-/// Responses are compared without their room.
+/// Equality between responses ignores their room.
 impl PartialEq for Room {
     fn eq(&self, _other: &Self) -> bool {
         true

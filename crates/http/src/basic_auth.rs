@@ -25,8 +25,8 @@ pub fn take_from_url<B>(request: &mut Request<B>) {
     }
 }
 
-/// Returns the value of the `Authorization` header, marked as sensitive. `None` for a user name
-/// that contains a colon, which would end it.
+/// Returns the value of the `Authorization` header, marked as sensitive. Returns `None` if the user
+/// name contains a colon, because the colon would end the name.
 #[must_use]
 pub fn header(user: &[u8], password: &[u8]) -> Option<HeaderValue> {
     if user.contains(&b':') {

@@ -43,8 +43,8 @@ pub fn stream(pieces: impl Stream<Item = Result<Bytes, BoxError>> + Send + 'stat
     BodyExt::boxed(StreamBody::new(frames))
 }
 
-/// A body that counts toward budgets while it exists: as one request in `requests`, and with its
-/// size in `bytes`.
+/// A body that counts toward budgets while it exists: as one request in `requests`, and by its size
+/// in `bytes`.
 #[derive(Debug)]
 pub struct Counted {
     inner: Body,

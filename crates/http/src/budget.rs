@@ -1,9 +1,9 @@
-//! Budgets: shared limits on bytes, requests or connections, so that no flood of requests takes
-//! more memory than configured.
+//! Budgets: shared limits on bytes, requests or connections, so that a flood of requests cannot
+//! take more memory than configured.
 //!
 //! A [`Lease`] holds part of a budget and releases it when dropped. Under [`Share::Fair`] a peer
-//! may hold as much as is still free: a single peer gets half of the budget, two peers get a third
-//! each, and some of the budget is always free for another peer.
+//! may hold at most as much as is still free: a single peer gets at most half of the budget, two
+//! peers get a third each, and some of the budget is always free for another peer.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -98,8 +98,8 @@ impl Lease {
     /// Takes `more` from the budget.
     ///
     /// # Errors
-    /// [`Full`] if there is no room or the peer's share does not allow it; the lease stays as it
-    /// was.
+    /// [`Full`] if there is no room or the peer's share does not allow it; the lease does not
+    /// change.
     pub fn grow(&mut self, more: usize) -> Result<(), Full> {
         let Some(holder) = self.holder else { return Ok(()) };
         let Budget { limit, share, .. } = *self.budget;
@@ -127,8 +127,8 @@ impl Lease {
         self.grow(amount.saturating_sub(self.amount))
     }
 
-    /// Grows the lease to `amount` even if there is no room: for bytes that are already in memory.
-    /// Other peers are refused until the lease is released.
+    /// Grows the lease to `amount` even if the budget is exhausted: for bytes that are already in
+    /// memory. Other peers are refused until the lease is released.
     pub fn force_to(&mut self, amount: usize) {
         let more = amount.saturating_sub(self.amount);
         if let Some(holder) = self.holder.filter(|_| more > 0) {
@@ -137,7 +137,7 @@ impl Lease {
         }
     }
 
-    /// Moves everything that the lease covers into a new lease.
+    /// Moves everything that this lease holds into a new lease.
     #[must_use]
     pub fn split(&mut self) -> Self {
         let amount = std::mem::take(&mut self.amount);

@@ -64,7 +64,7 @@ pub struct Response {
 }
 
 /// A request that got no response. The messages are for callers: all connection failures have the
-/// same message, so that callers cannot map the hosts and ports of this network. [`Error::detail`]
+/// same message, so that callers cannot scan the hosts and ports of this network. [`Error::detail`]
 /// is for the log.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
@@ -80,7 +80,7 @@ pub enum Error {
     Content(content::Error),
 }
 
-/// Returns the public message of a connection failure. A denied address that is written in the URL
+/// Returns the public message for a connection failure. A denied address that is written in the URL
 /// may be shown, because the caller knows it already.
 fn public(error: &connector::Error) -> String {
     match error {
@@ -108,10 +108,11 @@ impl Error {
     }
 }
 
-/// The public root certificates and the machine's own, which take 25 ms to load.
+/// The public root certificates and the machine's own. Loading them takes 25 ms.
 static ROOTS: LazyLock<RootCertStore> = LazyLock::new(|| {
     let mut roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
-    // The machine may have no root certificates, or unreadable ones; the public ones still apply.
+    // The machine may have no root certificates, or unreadable ones; the public ones are then used
+    // alone.
     let native = rustls_native_certs::load_native_certs();
     let (_added, _ignored) = roots.add_parsable_certificates(native.certs);
     roots
@@ -127,8 +128,8 @@ pub struct Client {
 
 type HyperClient = legacy::Client<Connector, Full<Bytes>>;
 
-/// Hyper's client. It cannot close its idle connections, so [`Shed::shed`] replaces it; requests in
-/// flight keep their connections.
+/// Hyper's client. It has no way to close its idle connections, so [`Shed::shed`] replaces the
+/// client. Requests in flight keep their connections.
 #[derive(Debug)]
 struct Hyper {
     current: RwLock<HyperClient>,
@@ -159,7 +160,7 @@ impl Shed for Hyper {
     fn shed(&self) {
         let fresh = Self::fresh(&self.connector);
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
-        // Dropping the former client closes its idle connections; it is dropped after the lock is
+        // Dropping the previous client closes its idle connections; this happens after the lock is
         // released.
         let former = std::mem::replace(&mut *current, fresh);
         drop(current);
@@ -178,7 +179,7 @@ pub struct Builder {
 }
 
 impl Client {
-    /// Creates a client for URLs from outside: `policy` checks each address.
+    /// Creates a client for URLs supplied by clients: `policy` checks each address.
     #[must_use]
     pub fn guarded(policy: Policy) -> Self {
         Builder::new(Some(policy)).build()
@@ -190,7 +191,7 @@ impl Client {
         Builder::new(None).build()
     }
 
-    /// Returns a client of the same kind that takes its connections from another share.
+    /// Returns a client of the same kind that takes its connections from the given share.
     #[must_use]
     pub fn with_share(&self, share: Share) -> Self {
         let connector = &self.inner.connector;
@@ -225,9 +226,9 @@ impl Client {
         self.send_other(request, limits).await
     }
 
-    /// Like [`Client::send`], but while this machine has no resources to send the request (file
-    /// descriptors, memory), retries until `limits.total` has passed. No byte has been sent by
-    /// then. For work that must survive temporary shortages.
+    /// Like [`Client::send`], but retries until `limits.total` has passed while this machine lacks
+    /// the resources (file descriptors, memory) to send the request. At that point, no byte has
+    /// been sent. For work that must survive temporary shortages.
     ///
     /// # Errors
     /// As [`Client::send`].
@@ -253,7 +254,7 @@ impl Client {
         }
     }
 
-    /// Sends over a connection driven by this task. `pauses`, if given, waits until a resource
+    /// Sends over a connection that this task polls. `pauses`, if given, waits until a resource
     /// shortage is over.
     async fn send_plain(
         &self,
@@ -290,8 +291,8 @@ impl Client {
         within(limits.total, &host, is_connected, exchange).await
     }
 
-    /// Sends a request and returns the response with its body unread. The caller must limit the
-    /// reading of the body.
+    /// Sends a request and returns the response with its body unread. The caller must limit how the
+    /// body is read.
     ///
     /// # Errors
     /// As [`Client::send`].
@@ -311,8 +312,8 @@ impl Client {
 }
 
 impl Builder {
-    /// Creates a builder whose client uses the machine's resolver, the public root certificates and
-    /// the machine's own.
+    /// Creates a builder whose client uses the machine's resolver, and trusts the public root
+    /// certificates and the machine's own.
     #[must_use]
     pub fn new(policy: Option<Policy>) -> Self {
         let share = if policy.is_some() { Share::Steps } else { Share::Models };
@@ -325,7 +326,7 @@ impl Builder {
         }
     }
 
-    /// Limits resolving, connecting and the TLS handshake together.
+    /// Sets the time limit for resolving, connecting and the TLS handshake together.
     #[must_use]
     pub fn connect_timeout(mut self, limit: Duration) -> Self {
         self.connect_timeout = limit;
@@ -345,7 +346,7 @@ impl Builder {
         self
     }
 
-    /// Also trusts these certificates. Unreadable ones are ignored.
+    /// Trusts these certificates in addition. Unreadable ones are ignored.
     #[must_use]
     pub fn trust(mut self, certificates: Vec<rustls_pki_types::CertificateDer<'static>>) -> Self {
         let (_added, _ignored) = self.roots.add_parsable_certificates(certificates);
@@ -379,11 +380,11 @@ fn has_secret_host<B>(request: &Request<B>) -> bool {
     request.extensions().get::<SecretHost>().is_some()
 }
 
-/// Marks a request, among its extensions, whose host is a secret: logs do not show it.
+/// A request extension that marks the request's host as secret: logs do not show it.
 #[derive(Debug, Clone, Copy)]
 pub struct SecretHost;
 
-/// The host of a request, for logs.
+/// The host of a request, as shown in logs.
 struct Host<'h> {
     name: &'h str,
     is_secret: bool,
@@ -418,7 +419,7 @@ async fn within(
     answer.inspect_err(|error| host.report(error))
 }
 
-/// Reads a whole response and decodes its content coding, unless the response may be truncated.
+/// Reads an entire response and decodes its content coding, unless the response may be truncated.
 pub(super) async fn collect(
     answer: hyper::Response<Incoming>,
     limits: &Limits,
@@ -465,7 +466,7 @@ async fn read(body: &mut Incoming, limits: &Limits) -> Result<(Bytes, bool), Err
 #[derive(Default)]
 struct Pieces {
     first: Bytes,
-    /// All pieces, if there are several.
+    /// All pieces joined, if there are several.
     all: BytesMut,
 }
 

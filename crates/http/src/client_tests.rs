@@ -25,7 +25,7 @@ impl Resolve for Fixed {
     }
 }
 
-/// Runs out of file descriptors for the first two lookups.
+/// Fails the first two lookups for lack of file descriptors.
 #[derive(Debug, Default)]
 struct Short(AtomicUsize);
 

@@ -2,8 +2,8 @@
 //!
 //! The parts of one connection share an [`Activity`]: its transport ([`Watched`]), its pending
 //! responses ([`Outgoing`]), and the task that closes the connection when [`Activity::overdue`]
-//! resolves. Requests do not wake that task; it checks the deadlines periodically, at the interval
-//! of the shortest one.
+//! resolves. Requests do not wake that task. It checks the deadlines periodically; the shortest
+//! time limit is the interval.
 
 use std::io;
 use std::pin::Pin;
@@ -22,16 +22,16 @@ use super::head_lines::{HeadLines, REFUSAL};
 use super::refused_head;
 use orrery_runtime as runtime;
 
-/// Bytes of a response handed to the transport at once. The next piece follows when the client has
-/// read enough to make room, which detects clients that do not read.
+/// Bytes of a response passed to the transport at a time. The next piece follows when the client
+/// has read enough to make room, so clients that do not read are detected.
 const PIECE: usize = 64 * 1024;
 
 /// For responses of at most this size, head and body are copied into one buffer: one write is
 /// cheaper than a vectored one.
 const JOINED_MAX: usize = 1024;
 
-/// Bytes read and discarded after a refused head, so that the client can read the response: closing
-/// a connection with unread bytes resets it.
+/// Maximum number of bytes read and discarded after a refused head, so that the client can read the
+/// response: closing a connection with unread bytes would reset it.
 const DISCARDED_MAX: usize = 1024 * 1024;
 /// Bytes discarded per read.
 const DISCARDED_PIECE: usize = 8 * 1024;
@@ -39,12 +39,12 @@ const DISCARDED_PIECE: usize = 8 * 1024;
 /// Time limits of a connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timeouts {
-    /// Time limit for the head of a request, from its first byte; for the first head, from the
+    /// Time limit for the head of a request: from its first byte or, for the first head, from the
     /// start of the connection.
     pub header: Duration,
     /// Time limit for a connection without a request.
     pub keep_alive: Duration,
-    /// Time limit for a connection whose client makes no room for the next byte of a response.
+    /// Time limit for a client that does not make room for the next byte of a response.
     pub write: Duration,
 }
 
@@ -75,12 +75,12 @@ struct State {
     /// Deadline of the next head or request; applies only while no request is in flight.
     deadline: Instant,
     awaits_head: bool,
-    /// Responses that wait for the client to make room: each one's number and the start of its
+    /// Responses that wait for the client to make room, each with its number and the start of its
     /// wait. At most one over HTTP/1.1, up to the stream limit over HTTP/2.
     waiting: Vec<(u64, Instant)>,
     next_response: u64,
-    /// The transport accepts no more bytes. The kernel enforces its own time limit for a blocked
-    /// transport.
+    /// Whether the transport currently accepts no bytes. For a blocked transport, the kernel
+    /// enforces its own time limit.
     is_blocked: bool,
     unblocked_at: Instant,
 }
@@ -127,8 +127,7 @@ impl Activity {
     /// Resolves when a deadline has passed.
     pub(crate) async fn overdue(&self) -> Overdue {
         let Timeouts { header, keep_alive, write } = self.timeouts;
-        // Deadlines that are set from now on are not earlier than this, so sleeping cannot miss
-        // one.
+        // Deadlines set from now on cannot be earlier than this, so sleeping cannot miss one.
         let step = header.min(keep_alive).min(write);
         loop {
             let now = runtime::monotonic_now();
@@ -165,7 +164,7 @@ impl Activity {
         let now = runtime::monotonic_now();
         (state.is_blocked, state.unblocked_at) = (!took_some, now);
         if state.running == 0 && !state.awaits_head {
-            // The end of the last response is still being sent.
+            // The last part of the previous response is still being sent.
             state.deadline = now + self.timeouts.keep_alive;
         }
     }
@@ -280,22 +279,22 @@ impl hyper::body::Body for Outgoing {
     }
 }
 
-/// A connection's transport, which reports to its [`Activity`].
+/// A connection's transport, which reports its reads and writes to its [`Activity`].
 #[derive(Debug)]
 pub(crate) struct Watched<S> {
     inner: S,
     activity: Arc<Activity>,
     /// Checks the lines of heads; only for HTTP/1.1.
     lines: Option<HeadLines>,
-    /// The part of the response to a refused head that is not written yet.
+    /// The unwritten part of the response to a refused head.
     refusal: Option<Bytes>,
-    /// Bytes discarded after the refused head.
+    /// Number of bytes discarded after the refused head.
     discarded: usize,
 }
 
 impl<S> Watched<S> {
-    /// Wraps an HTTP/1.1 transport: heads are awaited between requests, and their lines are
-    /// checked.
+    /// Wraps an HTTP/1.1 transport: any bytes between requests start a new head, and the lines of
+    /// heads are checked.
     pub(crate) fn http1(inner: S, activity: Arc<Activity>) -> Self {
         Self { inner, activity, lines: Some(HeadLines::new()), refusal: None, discarded: 0 }
     }

@@ -1,8 +1,8 @@
 //! Connects to the host of a URL: resolver, egress guard, TCP and TLS.
 //!
-//! The guard checks each address after the name was resolved and right before connecting; no
-//! connection bypasses it. A static binary has no system resolver, so names are resolved here, with
-//! the machine's hosts file and name servers.
+//! The guard checks each address after the name has been resolved and immediately before
+//! connecting; no connection bypasses it. A static binary has no system resolver, so names are
+//! resolved here, with the machine's hosts file and name servers.
 
 use std::fmt;
 use std::io;
@@ -35,7 +35,7 @@ const ADDRESSES_MAX: usize = 8;
 pub enum Error {
     #[error("the name {host} cannot be resolved: {reason}")]
     Resolve { host: String, reason: String },
-    /// The URL contains this address as its host.
+    /// The URL's host is this forbidden address.
     #[error(transparent)]
     Forbidden(#[from] Forbidden),
     #[error("the name {host} resolves to a forbidden address: {forbidden}")]
@@ -48,7 +48,7 @@ pub enum Error {
     Timeout { host: String, limit: Duration },
     #[error("the URL has no host")]
     NoHost,
-    /// This machine lacks resources for a connection (file descriptors, memory). The error does not
+    /// This machine lacks resources (file descriptors, memory) for a connection. The error does not
     /// depend on the remote host.
     #[error("this machine has no resources left for a connection: {reason}")]
     Local { reason: String },
@@ -58,7 +58,8 @@ pub enum Error {
 #[derive(Debug, Clone)]
 pub struct Unresolved {
     pub reason: String,
-    /// Whether this machine lacks resources for a lookup; the name itself may be valid.
+    /// Whether the lookup failed because this machine lacks resources; the name itself may be
+    /// valid.
     pub is_local: bool,
 }
 
@@ -124,7 +125,8 @@ impl Resolve for SystemResolver {
     }
 }
 
-/// Returns a readable reason for a failed lookup: the resolver's own messages contain Rust types.
+/// Returns a readable reason for a failed lookup, because the resolver's own messages contain Rust
+/// types.
 fn unresolved(error: &hickory_resolver::net::NetError) -> String {
     if error.is_nx_domain() {
         return "there is no such name".to_owned();
@@ -133,15 +135,15 @@ fn unresolved(error: &hickory_resolver::net::NetError) -> String {
         return "the name has no address".to_owned();
     }
     let text = error.to_string();
-    // The message continues with a debug rendering of types after the first such character.
+    // From the first such character on, the message is a debug rendering of types.
     let end = text.find(['{', '(']).unwrap_or(text.len());
     let words = text.get(..end).unwrap_or_default().trim_end();
-    format!("{words}; look at the name servers of this machine (/etc/resolv.conf)")
+    format!("{words}; check this machine's name servers (/etc/resolv.conf)")
 }
 
 const HOSTS_FILE: &str = "/etc/hosts";
 const NOT_HERE: &str =
-    "a name of one label is looked up in the hosts file only (egress.single_label_names)";
+    "single-label names are looked up only in the hosts file (egress.single_label_names)";
 
 /// Returns the addresses of a name in a hosts file.
 fn in_hosts_file(text: &str, host: &str) -> Vec<IpAddr> {
@@ -183,10 +185,10 @@ impl Connector {
         self.in_time(host, self.connect_to(&uri, host)).await
     }
 
-    /// Opens a TCP connection without TLS. Also returns its counted descriptor.
+    /// Opens a TCP connection without TLS. Also returns its descriptor, which is counted.
     ///
     /// # Errors
-    /// [`Error`], also if the guard permits none of the host's addresses.
+    /// [`Error`]; also returned if the guard permits none of the host's addresses.
     pub(super) async fn connect_plain(
         &self,
         host: &str,
@@ -195,7 +197,7 @@ impl Connector {
         self.in_time(host, self.connect_tcp(bare(host), port)).await
     }
 
-    /// Applies the connect time limit to `connecting`.
+    /// Limits `connecting` to the connect time-out.
     async fn in_time<T>(
         &self,
         host: &str,
@@ -273,8 +275,8 @@ impl Connector {
         Err(refusal)
     }
 
-    /// Takes a descriptor from this client's share. If none is free, waits until idle connections
-    /// are closed.
+    /// Takes a descriptor from this client's share. If no descriptor is free, waits until idle
+    /// connections are closed.
     async fn socket(&self) -> Socket {
         loop {
             if let Some(socket) = self.places.open() {
@@ -290,7 +292,7 @@ fn bare(host: &str) -> &str {
     host.trim_start_matches('[').trim_end_matches(']')
 }
 
-/// Sends small writes at once (`TCP_NODELAY`).
+/// Sends small writes immediately (`TCP_NODELAY`).
 fn without_delay(stream: TcpStream) -> TcpStream {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "cannot set socket option");

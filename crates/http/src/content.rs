@@ -17,7 +17,7 @@ use orrery_domain::wide_integer::wide_integer;
 
 /// Maximum number of content codings of one body.
 const CODINGS_MAX: usize = 2;
-/// Maximum number of characters of a number or a label quoted in an error.
+/// Maximum number of characters quoted from a number or a label in an error.
 const QUOTED_CHARS: usize = 40;
 /// The byte-order mark that some programs put before UTF-8 text.
 pub const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
@@ -144,7 +144,7 @@ pub fn claims_json(headers: &HeaderMap) -> bool {
     matches!(kind.as_str(), "application/json" | "text/json") || kind.ends_with("+json")
 }
 
-/// Parses the JSON of a model's response, regardless of its `Content-Type`.
+/// Parses the JSON of a model's response, ignoring its `Content-Type`.
 ///
 /// # Errors
 /// As [`text`] and [`parse`]; [`Error::TooManyValues`].

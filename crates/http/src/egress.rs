@@ -1,12 +1,12 @@
 //! The egress guard: decides which addresses the service may connect to on a client's behalf.
 //!
 //! It checks addresses, not names: the connector has each address checked right before connecting,
-//! after the name was resolved, so that neither a name nor a redirect can bypass the guard. The
-//! guard itself resolves no names and sends nothing. URLs in manifests are the operator's own and
-//! are not checked.
+//! after the name was resolved, so neither a name nor a redirect can bypass the guard. The guard
+//! itself resolves no names and sends nothing. URLs in manifests are the operator's own and are not
+//! checked.
 //!
-//! Every address of this machine counts as loopback: a service that listens on one of these
-//! addresses may trust local callers just like a service on 127.0.0.1.
+//! Every address of this machine counts as loopback: a service that listens on any of them may
+//! trust local callers, just like a service on 127.0.0.1.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::sync::Arc;
@@ -22,18 +22,19 @@ use orrery_domain::delivery::URL_BYTES_MAX;
 pub struct Policy {
     pub allow: Vec<IpNet>,
     pub deny: Vec<IpNet>,
-    /// Whether this machine's loopback addresses may be called; true without a configuration file.
+    /// Whether connections to this machine's loopback addresses are allowed; true without a
+    /// configuration file.
     pub loopback: bool,
-    /// Whether single-label names, such as `nas`, are looked up beyond the hosts file. Name servers
-    /// may be under the control of anyone.
+    /// Whether single-label names, such as `nas`, are looked up in more than the hosts file. The
+    /// name servers asked may be under anyone's control.
     pub single_label_names: bool,
-    /// Returns whether an address belongs to this machine.
+    /// A function that returns whether an address belongs to this machine.
     pub is_own: fn(IpAddr) -> bool,
-    /// The lists from a configuration reload, which replace the initial lists in all clones.
+    /// The lists from the last configuration reload, which replace the initial lists in all clones.
     pub replaced: Arc<ArcSwapOption<Lists>>,
 }
 
-/// The lists of a policy; a reload can replace them.
+/// A policy's lists of networks; a reload can replace them.
 #[derive(Debug)]
 pub struct Lists {
     pub allow: Vec<IpNet>,
@@ -60,12 +61,12 @@ const PRIVATE: [&str; 5] =
 
 /// Returns whether `address` currently belongs to an interface of this machine. The kernel binds a
 /// socket only to such an address; nothing is sent. If no socket can be created, the address counts
-/// as this machine's own.
+/// as belonging to this machine.
 fn is_own(address: IpAddr) -> bool {
-    /// Reserved for documentation: no machine has this address.
+    /// An address reserved for documentation, so no machine has it.
     const NOBODYS: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
     match UdpSocket::bind((address, 0)) {
-        // Machines that share addresses for failover may bind sockets to any address
+        // Machines that share addresses for failover may allow sockets to be bound to any address
         // (`ip_nonlocal_bind`).
         Ok(_) if UdpSocket::bind((NOBODYS, 0)).is_ok() => is_source(address),
         Ok(_) => true,
@@ -81,7 +82,7 @@ fn is_source(address: IpAddr) -> bool {
         IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
     };
     let Ok(socket) = UdpSocket::bind((any, 0)) else { return true };
-    // The discard port; the choice of port does not matter.
+    // Port 9 is the discard port; any port would do.
     socket.connect((address, 9)).is_ok()
         && socket.local_addr().is_ok_and(|from| from.ip() == address)
 }
@@ -162,8 +163,8 @@ impl Policy {
         replaced.as_deref().map_or(self.single_label_names, |lists| lists.single_label_names)
     }
 
-    /// Returns a warning for a box with this number of organizations: with two or more, private
-    /// networks should not be open to all of them.
+    /// Returns a warning if private networks are open while the box has this many organizations.
+    /// With two or more, private networks should not be open to all organizations.
     #[must_use]
     pub fn warning(&self, organizations: usize) -> Option<String> {
         let open: Vec<String> =
@@ -171,17 +172,18 @@ impl Policy {
         (organizations > 1 && !open.is_empty()).then(|| {
             format!(
                 "private networks ({}) are open to the HTTP steps and webhooks of {organizations} \
-                 organizations: put them into egress.deny, and what all may reach into egress.allow",
+                 organizations: add them to egress.deny, and the addresses that all may reach to \
+                 egress.allow",
                 open.join(", ")
             )
         })
     }
 
-    /// Parses a URL from a client. A host that is an address is checked immediately; a name is
+    /// Parses a URL from a client. If the host is an address, it is checked immediately; a name is
     /// checked when it is resolved.
     ///
     /// # Errors
-    /// [`UrlError`]; its message is written to follow the name of the field.
+    /// [`UrlError`]; its message continues a sentence that starts with the field's name.
     pub fn check_url(&self, text: &str) -> Result<Url, UrlError> {
         if text.len() > URL_BYTES_MAX {
             return Err(UrlError::TooLong);
@@ -297,7 +299,7 @@ mod tests {
 
     #[test]
     fn egress_policy_classifies_addresses() {
-        // Independent of the addresses of the machine that runs the test.
+        // The result must not depend on the addresses of the machine that runs the test.
         let policy = Policy { is_own: |_| false, ..Policy::default() };
         for (address, expect) in [
             ("8.8.8.8", "ok"),

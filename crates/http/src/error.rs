@@ -1,4 +1,4 @@
-//! Errors sent to clients: the public message, and separately the cause for the log. Only this
+//! Errors sent to clients: the public message and, kept separate, the cause for the log. Only this
 //! module converts an error to a status and a body.
 
 use std::fmt;
@@ -14,14 +14,14 @@ use orrery_wire as wire;
 use orrery_wire::messages::answer as anthropic;
 use orrery_wire::request::Mismatch;
 
-/// A refused request or a failed response. The body is specified in `docs/spec/hosts.md`, "Error
-/// body".
+/// An error returned to a client: a refused request or a failed response. The body is specified in
+/// `docs/spec/hosts.md`, "Error body".
 #[derive(Debug)]
 pub struct Error {
     pub status: StatusCode,
-    /// Safe for the client to read.
+    /// The public message, which must not contain internals.
     pub message: String,
-    /// Boxed to keep the error small, as functions return it in a `Result`.
+    /// Boxed to keep the error small, because many functions return it in a `Result`.
     more: Box<More>,
 }
 
@@ -107,7 +107,8 @@ impl Error {
     }
 
     /// Creates a 503 error with `Retry-After`, for requests refused because of the current load.
-    /// Clients cause this error, and it can be frequent, so it is logged like a client error.
+    /// Clients cause this error and it can be frequent, so it is logged at the level of a client
+    /// error.
     #[must_use]
     pub fn busy(message: impl Into<String>) -> Self {
         let mut error = Self::status(StatusCode::SERVICE_UNAVAILABLE, message)
@@ -122,7 +123,7 @@ impl Error {
         self.more.is_busy
     }
 
-    /// Creates a 500 error: the client sees `internal error`, the log contains `source`.
+    /// Creates a 500 error: the client receives `internal error`, and the log contains `source`.
     #[must_use]
     pub fn internal(source: impl Into<BoxError>) -> Self {
         Self::status(StatusCode::INTERNAL_SERVER_ERROR, "internal error").with_source(source)
@@ -150,15 +151,15 @@ impl Error {
         self
     }
 
-    /// Sets the message for clients of protocols whose errors have no details.
+    /// Sets the message sent to clients of protocols whose errors have no details.
     #[must_use]
     pub fn with_explanation(mut self, explanation: impl Into<String>) -> Self {
         self.more.explanation = Some(explanation.into());
         self
     }
 
-    /// Adds a suggestion: as the details, or to a list of violations. Other details remain as they
-    /// are.
+    /// Adds a suggestion: as the details if there are none, or to a list of violations. Other
+    /// details stay unchanged.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         match &mut self.more.details {
@@ -219,7 +220,7 @@ impl Error {
         with_headers(response, self.more.headers)
     }
 
-    /// Returns the message, followed by what the details say about it, for clients of protocols
+    /// Returns the message followed by an explanation from the details, for clients of protocols
     /// whose errors have no details.
     #[must_use]
     pub fn explanation(&self) -> String {
@@ -233,8 +234,8 @@ impl Error {
         }
     }
 
-    /// Converts the error to the response for an OpenAI client. The response to a missing key is
-    /// the same on every route.
+    /// Converts the error to the response for an OpenAI client. The response to an invalid or
+    /// missing key is the same on every route.
     #[must_use]
     pub fn into_open_ai_response(self) -> Response {
         if self.status == StatusCode::UNAUTHORIZED {
@@ -289,8 +290,8 @@ impl From<Mismatch> for Error {
     }
 }
 
-/// Reports a number on the wire that does not fit into `usize`, which can happen only on 32-bit
-/// machines.
+/// Converts the error for a number in a request that does not fit into `usize`, which can happen
+/// only on 32-bit machines.
 impl From<std::num::TryFromIntError> for Error {
     fn from(error: std::num::TryFromIntError) -> Self {
         Self::bad_request("a number is out of range").with_source(error)

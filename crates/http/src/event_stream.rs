@@ -1,10 +1,10 @@
-//! Parses server-sent events as they arrive, as the HTML standard defines them; the counterpart of
-//! `sse`. It buffers at most one unfinished event, up to a limit, and keeps the text of events
-//! unchanged.
+//! Parses server-sent events as they arrive, in the format of the HTML standard; the counterpart of
+//! `sse`. It buffers at most one unfinished event, up to a limit, and does not change the text of
+//! events.
 
 use bytes::{Bytes, BytesMut};
 
-/// An event with its terminating blank line, or a lone comment.
+/// An event with its terminating blank line, or a comment on its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
     /// The text as received.
@@ -14,7 +14,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// Whether the event has this type, in its `event` line.
+    /// Returns whether the event's `event` line contains this type.
     #[must_use]
     pub fn is_named(&self, name: &str) -> bool {
         let mut lines = self.raw.split(|byte| matches!(byte, b'\n' | b'\r'));
@@ -22,7 +22,7 @@ impl Event {
     }
 }
 
-/// An event exceeds the limit.
+/// The error for an event that exceeds the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("an event has more than {limit} bytes")]
 pub struct TooLong {
@@ -85,9 +85,9 @@ impl EventReader {
         (!raw.is_empty()).then(|| raw.into())
     }
 
-    /// Returns the end of the current line and the start of the next one. After a trailing carriage
-    /// return the next byte is needed, because it may be a line feed that belongs to the same line
-    /// end.
+    /// Returns the end of the current line and the start of the next one. If the buffer ends with a
+    /// carriage return, the next byte is needed: it may be a line feed that belongs to the same
+    /// line end.
     fn line_end(&mut self) -> Option<(usize, usize)> {
         let behind = self.pending.get(self.scanned..).unwrap_or_default();
         let Some(at) = behind.iter().position(|byte| matches!(byte, b'\n' | b'\r')) else {
@@ -126,7 +126,7 @@ impl From<Bytes> for Event {
     }
 }
 
-/// Returns the value of a line with this field.
+/// Returns the value of a line if the line has this field.
 fn value_of<'l>(line: &'l [u8], field: &[u8]) -> Option<&'l [u8]> {
     let value = line.strip_prefix(field)?;
     if value.is_empty() {
@@ -140,7 +140,8 @@ fn value_of<'l>(line: &'l [u8], field: &[u8]) -> Option<&'l [u8]> {
 mod tests {
     use super::*;
 
-    /// Returns the events of a stream that arrives in pieces of `size` bytes: raw text and data.
+    /// Returns the raw text and data of each event in a stream that arrives in pieces of `size`
+    /// bytes.
     fn events(text: &str, size: usize) -> Vec<(String, Option<String>)> {
         let mut reader = EventReader::new(100);
         let mut found = Vec::new();

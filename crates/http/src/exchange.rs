@@ -1,7 +1,8 @@
 //! A connection for `http://` requests, and single exchanges over it.
 //!
-//! The calling task polls the connection itself, so a request and its response need no other task,
-//! and dropping the call closes the connection. `pool` keeps the connections between calls.
+//! The calling task polls the connection itself, so no other task is needed for a request and its
+//! response, and dropping the call closes the connection. `pool` keeps the connections between
+//! calls.
 
 use std::future::poll_fn;
 use std::mem;
@@ -72,7 +73,7 @@ pub(super) fn prepare(request: Request<Bytes>) -> Option<(Authority, Outgoing)> 
 }
 
 /// Returns the value of the `Host` header: the host, and the port unless it is the scheme's
-/// default. User name and password are omitted.
+/// default, without user name and password.
 fn host_header(authority: &Authority) -> Option<HeaderValue> {
     let host = authority.host();
     match authority.port_u16() {
@@ -94,7 +95,7 @@ pub(super) fn port_of(authority: &Authority) -> u16 {
 pub(super) struct Connection {
     authority: Authority,
     sender: http1::SendRequest<Full<Bytes>>,
-    /// `None` once the connection has ended.
+    /// The task that drives the connection; `None` once the connection has ended.
     driver: Option<Driver>,
     relay: Relay,
     socket: Option<Socket>,
@@ -128,9 +129,9 @@ impl Connection {
         &self.authority
     }
 
-    /// Sends `request` and reads the response, up to its limit. If the peer has closed the
-    /// connection, the request is returned unsent, because hyper checks for the end of the stream
-    /// before it writes.
+    /// Sends `request` and reads the response, up to its size limit. If the peer has closed the
+    /// connection, the request is returned unsent: hyper checks for the end of the stream before it
+    /// writes.
     pub(super) async fn exchange(
         &mut self,
         request: Outgoing,
@@ -147,7 +148,7 @@ impl Connection {
                 if let Some(driving) = driver
                     && Pin::new(driving).poll(own).is_ready()
                 {
-                    // Dropping the driver turns the pending part of the exchange into an error.
+                    // Without the driver, the pending part of the exchange fails with an error.
                     *driver = None;
                 }
                 exchange.as_mut().poll(own)
@@ -156,8 +157,8 @@ impl Connection {
         .await
     }
 
-    /// Returns whether the connection can take a request, judged by the bytes that have arrived so
-    /// far.
+    /// Returns whether the connection can take a request, judging only by the bytes that have
+    /// already arrived.
     pub(super) fn is_open(&mut self) -> bool {
         if let Some(driving) = &mut self.driver
             && let Poll::Ready(_ended) = Pin::new(driving).poll(&mut self.relay.context())
@@ -167,7 +168,7 @@ impl Connection {
         self.is_ready()
     }
 
-    /// Returns whether the connection can take another request after a response that was read
+    /// Returns whether the connection can take another request once the response has been read
     /// completely.
     pub(super) fn is_reusable(&mut self) -> bool {
         self.driver.is_some() && (self.sender.is_ready() || self.is_open())

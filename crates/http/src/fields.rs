@@ -1,5 +1,5 @@
 //! Detects unknown top-level fields of a JSON body without building a tree of the body. A strict
-//! request (RFC 7240) with unknown fields is refused; for other requests the response carries a
+//! request (RFC 7240) with unknown fields is refused; for other requests, the response contains a
 //! warning.
 
 use std::collections::BTreeSet;
@@ -15,7 +15,8 @@ use orrery_domain::spelling;
 const NAMED_MAX: usize = 10;
 /// The fields that contain the input of a workflow or a model.
 const INPUTS: [&str; 2] = ["inputs", "input"];
-/// Size limit for the check, in bytes. Larger bodies are checked only for strict requests.
+/// Maximum size of a body that is checked, in bytes. Larger bodies are checked only for strict
+/// requests.
 const LOOKED_AT_MAX: usize = 256 * 1024;
 
 /// Checks the fields of a request's body.
@@ -40,7 +41,7 @@ impl FieldCheck {
         self.is_strict
     }
 
-    /// Checks a whole body; only JSON objects are checked, other input is left to the body's
+    /// Checks an entire body. Only JSON objects are checked; other input is left to the body's
     /// parser.
     ///
     /// # Errors
@@ -79,8 +80,8 @@ impl FieldCheck {
     }
 }
 
-/// Returns the sentence about an unknown name. Inputs of a workflow or model are often sent beside
-/// the object that should contain them.
+/// Returns the sentence about an unknown name. A common mistake is to send the inputs of a workflow
+/// or model next to the object that should contain them.
 fn sentence_of(name: &str, known: &[&str]) -> String {
     let sentence = spelling::unknown("field", name, name, known);
     let is_near = spelling::nearest(name, known).is_some();

@@ -1,39 +1,39 @@
 //! Rejects lines of HTTP/1.1 heads that end in LF without CR.
 //!
 //! hyper's parser accepts a bare LF as a line end, as RFC 9112 section 2.2 allows. A proxy in front
-//! of this server that does not accept it would see other header fields, which enables request
-//! smuggling. [`HeadLines`] follows the bytes that a connection reads, through heads, bodies and
-//! chunks. It replaces a bare LF with a byte that is invalid everywhere in a head, so that the
+//! of this server that does not accept a bare LF would see different header fields, which enables
+//! request smuggling. [`HeadLines`] tracks the bytes that a connection reads, through heads, bodies
+//! and chunks. It replaces a bare LF with a byte that is invalid everywhere in a head, so that the
 //! parser itself responds with 400 and closes the connection.
 //!
-//! It buffers only the start of one line, and does not repeat the parser's own checks.
+//! It buffers only the start of one line, and does not duplicate the parser's own checks.
 
 /// The byte that replaces a bare LF.
 const INVALID: u8 = 0;
-/// Bytes delivered after a bare LF: they end the line and the head, so that the parser does not
-/// wait for more.
+/// Bytes delivered to the parser after a bare LF: they end the line and the head, so that the
+/// parser does not wait for more input.
 pub(crate) const REFUSAL: &[u8] = b"\0\r\n\r\n";
-/// Bytes of a line that are buffered: enough for `Content-Length` and the longest number.
+/// Number of bytes of a line that are buffered: enough for `Content-Length` and the longest number.
 const LINE_START: usize = 64;
 
 /// The kind of the next byte in a connection's stream of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// A line of a head.
+    /// In a line of a head.
     Head,
-    /// A body or a chunk with this many bytes left.
+    /// In a body or a chunk with this many bytes left.
     Data { left: u64, chunked: bool },
-    /// The line end after a chunk's data.
+    /// In the line end after a chunk's data.
     ChunkEnd,
-    /// The line with a chunk's size.
+    /// In the line with a chunk's size.
     ChunkSize,
-    /// A line after the last chunk.
+    /// In a line after the last chunk.
     Trailer,
-    /// The parser refuses the input, so checking has stopped.
+    /// Checking has stopped, because the parser refuses the input.
     Refused,
 }
 
-/// Length of the body after a head.
+/// How the length of the body after a head is determined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Framing {
     Length(u64),
@@ -50,7 +50,7 @@ pub(crate) struct HeadLines {
     is_long: bool,
     /// Whether the last byte was CR.
     after_cr: bool,
-    /// Whether this head has had a non-empty line.
+    /// Whether this head already has a non-empty line.
     has_begun: bool,
     framing: Framing,
     /// Whether a bare LF has arrived and [`REFUSAL`] has not been delivered yet.
@@ -71,7 +71,7 @@ impl HeadLines {
         }
     }
 
-    /// Returns true once, when [`REFUSAL`] must be read next instead of the client's bytes.
+    /// Returns true once, when [`REFUSAL`] must be read next in place of the client's bytes.
     pub(crate) fn take_refusal(&mut self) -> bool {
         std::mem::take(&mut self.owes_refusal)
     }
@@ -201,8 +201,8 @@ fn chunk_size(line: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// Returns the bytes after the check when they are read `step` at a time; `!` marks a replaced
-    /// byte.
+    /// Returns the bytes as they are after the check, when `step` bytes are read at a time; `!`
+    /// marks a replaced byte.
     fn checked(text: &str, step: usize) -> String {
         let mut lines = HeadLines::new();
         let mut bytes = text.as_bytes().to_vec();

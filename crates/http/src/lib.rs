@@ -1,9 +1,9 @@
 //! HTTP server and client: the server shared by all listeners, and the client with its egress
 //! guard.
 //!
-//! Transport only: it knows methods, headers, bodies and TLS, and enforces the limits on them, but
-//! does not know what a request means: `api` does. Ids of organizations and keys only share limits
-//! fairly and label log lines.
+//! Transport only: this crate handles methods, headers, bodies and TLS, and enforces the limits on
+//! them. `api` interprets the requests. Ids of organizations and keys are used here only to share
+//! limits fairly and to label log lines.
 //!
 //! Requests to addresses that clients choose use [`client::Client::guarded`]: the [`egress`] policy
 //! is applied to the resolved addresses of each connection.

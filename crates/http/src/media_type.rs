@@ -47,7 +47,7 @@ impl MediaType {
     }
 }
 
-/// Returns the type of a message; `None` if it has no valid one.
+/// Returns the media type of a message; `None` if the message has no valid one.
 #[must_use]
 pub fn of(headers: &HeaderMap) -> Option<MediaType> {
     MediaType::parse(headers.get(CONTENT_TYPE)?.to_str().ok()?)

@@ -1,9 +1,9 @@
 //! Slots for outgoing connections: shares of the process's file descriptors.
 //!
 //! Each kind of work has a named share of the process's limit. A request waits for a slot in its
-//! share before anything is resolved or sent, in turns between organizations. Idle connections
-//! count too; they are closed when a new connection needs the room. The descriptors outside the
-//! shares are reserved for clients' connections, the store, files and worker processes.
+//! share before its host is resolved or anything is sent; organizations take turns. Idle
+//! connections count too; they are closed when a new connection needs a descriptor. The descriptors
+//! outside the shares are reserved for clients' connections, the store, files and worker processes.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
@@ -13,8 +13,8 @@ use rustix::process::{Resource, getrlimit};
 
 use orrery_runtime::turns::{Turn, Turns};
 
-/// Maximum number of connections of one share, regardless of the number of descriptors: each
-/// connection takes some 40 KB.
+/// Maximum number of connections in one share, regardless of the number of descriptors: each
+/// connection takes about 40 KB.
 const CONNECTIONS_MAX: u64 = 4096;
 /// The number of descriptors assumed if the system sets no limit.
 const UNLIMITED: u64 = 1_048_576;
@@ -36,7 +36,8 @@ pub enum Share {
 }
 
 impl Share {
-    /// Returns the divisor of the process's descriptors that gives the size of the share.
+    /// Returns the divisor for the share's size: the share has 1/divisor of the process's
+    /// descriptors.
     const fn one_in(self) -> u64 {
         match self {
             Self::Steps => 8,
@@ -68,7 +69,7 @@ impl Places {
         Arc::new(Self { turns: Turns::new(limit), limit, open, pools })
     }
 
-    /// Returns the slots of a share, of which each process has one set.
+    /// Returns the slots of a share. Each process has one set of slots per share.
     pub(super) fn of(share: Share) -> Arc<Self> {
         type Shares = [Arc<Places>; 4];
         static SHARES: LazyLock<Shares> = LazyLock::new(|| {
@@ -85,7 +86,7 @@ impl Places {
         })
     }
 
-    /// Registers a pool whose idle connections may be closed to make room for new ones.
+    /// Registers a pool whose idle connections may be closed in favor of new ones.
     pub(super) fn register(&self, pool: Weak<dyn Shed>) {
         let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
         pools.retain(|pool| pool.strong_count() > 0);
@@ -102,8 +103,8 @@ impl Places {
         self.open.load(Ordering::Relaxed) < self.limit
     }
 
-    /// Counts a new connection. If the share is exhausted, closes idle connections to make room.
-    /// Returns `None` while too many connections are still being closed.
+    /// Counts a new connection. If the share is exhausted, closes idle connections to free
+    /// descriptors. Returns `None` while too many connections are still being closed.
     pub(super) fn open(self: &Arc<Self>) -> Option<Socket> {
         if !self.has_spare() {
             let pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -135,8 +136,8 @@ impl Places {
     }
 }
 
-/// Returns the number of descriptors that this process may have; startup raises the soft limit to
-/// the hard limit.
+/// Returns the number of descriptors that this process may have. (Startup raises the soft limit to
+/// the hard limit.)
 fn descriptors() -> u64 {
     getrlimit(Resource::Nofile).maximum.unwrap_or(UNLIMITED)
 }
@@ -158,11 +159,11 @@ impl Drop for Socket {
     }
 }
 
-/// The body of a response while it arrives. It holds the slot of its request.
+/// The body of a response while it arrives. It holds the request's slot.
 #[derive(Debug)]
 pub struct Arriving {
     body: Incoming,
-    /// `None` if the connection belongs to no share.
+    /// The request's slot; `None` if the connection belongs to no share.
     _place: Option<Turn>,
 }
 

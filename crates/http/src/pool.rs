@@ -1,11 +1,13 @@
-//! Connection pool for `http://`: idle connections are kept for the next call to the same host.
+//! Connection pool for `http://` URLs: idle connections are kept for the next call to the same
+//! host.
 //!
-//! The most recently returned connection is taken first, so that the surplus of a burst expires.
-//! The pool detects a connection that its peer closed while idle before it writes to that
-//! connection. While there are idle connections, a task drops those that are closed or too old
-//! every few seconds. A connection is returned only if its response was read completely. A call
-//! that waits for a new connection takes a returned one if that is available sooner; the new
-//! connection then joins the pool if there is room for an idle connection (see `places`).
+//! The most recently returned connection is taken first, so that surplus connections expire after a
+//! burst. Before it writes to a connection, the pool detects whether the peer has closed it in the
+//! meantime. While there are idle connections, a task checks them every few seconds, and drops
+//! those that are closed or too old. A connection is returned only if its response was read
+//! completely. A call that is waiting for a new connection takes a returned connection if one
+//! becomes available sooner; the new connection then joins the pool if another idle connection is
+//! allowed (see `places`).
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -30,7 +32,7 @@ use orrery_runtime::{Tasks, monotonic_now};
 pub(super) const KEEP_IDLE: Duration = Duration::from_secs(60);
 /// Interval between sweeps of the idle connections.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
-/// Connections checked each time the lock is taken: some 100 ns per connection.
+/// Number of connections checked each time the lock is taken; a check takes about 100 ns.
 const SWEEP_BATCH: usize = 16;
 /// Maximum number of closed connections that a call tries before it opens a new one.
 const CLOSED_MAX: usize = 8;
@@ -113,7 +115,7 @@ impl Pool {
     }
 
     /// Returns a connection, and whether it has been used before. After [`CLOSED_MAX`] closed
-    /// connections it is always a new one.
+    /// connections, it opens a new one.
     async fn obtain(
         self: &Arc<Self>,
         authority: &Authority,
@@ -123,7 +125,8 @@ impl Pool {
         if may_reuse && let Some(kept) = self.take(authority) {
             return Ok((kept, true));
         }
-        // Boxed because it is rare and much larger than a call over an idle connection.
+        // Boxed, because opening a connection is rare and its future is much larger than that of a
+        // call over an idle connection.
         let making = Box::pin(Arc::clone(self).make(authority.clone()));
         if may_reuse {
             return Box::pin(self.first_of(making, authority)).await;
@@ -131,8 +134,8 @@ impl Pool {
         Ok((making.await?, false))
     }
 
-    /// Returns the new connection, or a connection that is returned in the meantime, as for
-    /// [`Pool::obtain`].
+    /// Returns the new connection, or a connection that is returned to the pool in the meantime.
+    /// The result is like that of [`Pool::obtain`].
     async fn first_of(
         self: &Arc<Self>,
         making: impl Future<Output = Result<Box<Connection>, Error>> + Unpin + Send + 'static,
@@ -166,7 +169,7 @@ impl Pool {
         Ok(connection)
     }
 
-    /// Puts a connection into the pool once it is open.
+    /// Puts a new connection into the pool as soon as it is open.
     async fn keep(self: Arc<Self>, making: impl Future<Output = Result<Box<Connection>, Error>>) {
         match making.await {
             Ok(made) => self.put(made),
@@ -191,8 +194,8 @@ impl Pool {
         None
     }
 
-    /// Keeps a connection for the next call, if it is reusable and there is room. A waiting call
-    /// gets the connection at once.
+    /// Keeps a connection for the next call, if it is reusable and another idle connection is
+    /// allowed. If a call is waiting, it gets the connection immediately.
     fn put(self: &Arc<Self>, mut connection: Box<Connection>) {
         if !connection.is_reusable() {
             return;
@@ -225,7 +228,7 @@ impl Pool {
     }
 
     /// Drops connections that are closed or too old. Returns whether any idle connections are left;
-    /// if not, the next returned connection starts another sweeper.
+    /// if none are left, the next returned connection starts a new sweeper.
     async fn sweep(&self) -> bool {
         let authorities: Vec<Authority> = self.lock().idle.keys().cloned().collect();
         for authority in &authorities {
@@ -241,8 +244,9 @@ impl Pool {
         state.has_sweeper
     }
 
-    /// Checks connections of one host from `at` on; returns where to continue. Calls take
-    /// connections from the end, so the connections before `at` stay checked.
+    /// Checks connections to one host, starting at index `at`; returns the index at which to
+    /// continue. Calls take connections from the end, so connections before `at` need no second
+    /// check.
     fn sweep_batch(&self, authority: &Authority, at: usize) -> Option<usize> {
         let now = monotonic_now();
         let mut state = self.lock();
@@ -270,7 +274,7 @@ impl Shed for Pool {
     }
 }
 
-/// A call's entry in the list of calls that wait for a connection.
+/// A call's entry in the list of waiting calls.
 struct Place<'a> {
     pool: &'a Pool,
     authority: &'a Authority,
@@ -285,8 +289,8 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Dropping the entry also removes entries of dropped calls from the front, so that the last call
-/// leaves none.
+/// Dropping an entry also removes the entries of dropped calls from the front of the list, so that
+/// the list is empty after the last call.
 impl Drop for Place<'_> {
     fn drop(&mut self) {
         self.returned.close();
@@ -299,10 +303,11 @@ impl Drop for Place<'_> {
     }
 }
 
-/// Waits before another attempt if this machine lacks resources, within the limit of `pauses`.
+/// Waits before another attempt if the error is a resource shortage of this machine, within the
+/// limit of `pauses`.
 ///
 /// # Errors
-/// The error, if another attempt would be pointless.
+/// Returns the error if another attempt would be pointless.
 async fn wait_out(error: Error, pauses: Option<&mut Pauses>) -> Result<(), Error> {
     let Some(pauses) = pauses else { return Err(error) };
     let is_short = matches!(error, Error::Connection(connector::Error::Local { .. }));
@@ -316,7 +321,7 @@ async fn wait_out(error: Error, pauses: Option<&mut Pauses>) -> Result<(), Error
 /// The task that sweeps a pool's idle connections. The pool may be dropped first.
 struct Sweeper {
     pool: Weak<Pool>,
-    /// Whether the pool knows that its sweeper has ended.
+    /// Whether the pool has been told that its sweeper has ended.
     has_ended: bool,
 }
 
@@ -333,7 +338,8 @@ impl Sweeper {
     }
 }
 
-/// A sweeper also ends with its runtime; the next call on another runtime starts a new sweeper.
+/// A sweeper is also dropped when its runtime ends; the next call on another runtime starts a new
+/// sweeper.
 impl Drop for Sweeper {
     fn drop(&mut self) {
         if !self.has_ended

@@ -1,4 +1,4 @@
-//! Tests of the pool against servers that keep, close and cut connections; all on loopback.
+//! Tests of the pool against servers that keep, close and cut connections, all on loopback.
 
 use std::io;
 use std::net::TcpStream as Socket;
@@ -18,7 +18,7 @@ use crate::connector::{Resolve, Resolving};
 const LIMITS: Limits =
     Limits { total: Duration::from_secs(30), answer_bytes: 4 << 20, overflow: Overflow::Fail };
 const HI: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi";
-/// Long enough for any call of these tests.
+/// Long enough for any call in these tests.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Counts connections and requests.
@@ -125,8 +125,8 @@ async fn pool_opens_one_connection_per_concurrent_call_and_keeps_them() {
     }
 }
 
-/// Opens a connection to `listener` that is idle in the pool of `client`. Returns its socket, which
-/// also keeps it open, and the server's end.
+/// Opens a connection to `listener`, idle in the pool of `client`. Returns the client's socket,
+/// which also keeps the connection open, and the server's end.
 async fn kept(client: &Client, listener: &TcpListener) -> (Socket, TcpStream) {
     let address = listener.local_addr().unwrap();
     let stream = TcpStream::connect(address).await.unwrap().into_std().unwrap();
@@ -138,7 +138,7 @@ async fn kept(client: &Client, listener: &TcpListener) -> (Socket, TcpStream) {
     (socket, end)
 }
 
-/// Waits until bytes or the end of the stream have arrived at `socket` and the runtime has been
+/// Waits until data or the end of the stream has arrived at `socket` and the runtime has been
 /// notified.
 async fn see_arrival(socket: &Socket) {
     while socket.peek(&mut [0]).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
@@ -191,7 +191,7 @@ async fn pool_replaces_connection_on_which_server_spoke_first() {
     assert_eq!(end.read(&mut [0]).await.unwrap(), 0);
 }
 
-/// Resolves the first name at once, and later names when permitted.
+/// Resolves the first name immediately, and later names when permitted.
 #[derive(Debug, Default)]
 struct Slow {
     asked: AtomicUsize,
@@ -223,7 +223,7 @@ async fn pool_gives_returned_connection_to_call_that_waits_for_new_one() {
     assert_eq!((first.unwrap().body, second.unwrap().body), ("hi".into(), "hi".into()));
     assert_eq!((seen.connections(), slow.asked.load(Ordering::SeqCst)), (1, 2));
     assert!(client.pool.lock().waiting.is_empty());
-    // The other connection is opened for the next call.
+    // The first connection's opening continues in the background, for the next call.
     slow.allowed.notify_one();
     while idle(&client) < 2 {
         tokio::task::yield_now().await;
@@ -300,7 +300,7 @@ async fn exchange_reads_large_bodies_of_any_framing() {
     tokio::time::timeout(PATIENCE, read_large_bodies()).await.unwrap();
 }
 
-/// Outside the worker threads, a task whose budget is exhausted is woken at once.
+/// On threads other than the workers, a task whose budget is exhausted is woken immediately.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn exchange_reads_large_bodies_outside_worker_threads() {
     tokio::time::timeout(PATIENCE, read_large_bodies()).await.unwrap();
@@ -380,7 +380,7 @@ async fn pool_keeps_no_more_connections_than_its_limit() {
         ends.push(kept(&client, &listener).await.1);
     }
     assert_eq!(idle(&client), 2);
-    // The pool had no room for the connection that was returned last.
+    // The pool did not keep the connection that was returned last.
     assert_eq!(ends[2].read(&mut [0]).await.unwrap(), 0);
 }
 
@@ -427,7 +427,7 @@ async fn sweeper_drops_old_and_closed_connections_and_ends() {
         tokio::task::yield_now().await;
     }
     assert!(has_ended());
-    // The next idle connection starts a sweeper again.
+    // The next idle connection starts a new sweeper.
     let (_socket, _end) = kept(&client, &listener).await;
     assert!(!has_ended());
     looks_until(&client, 0).await;
@@ -457,7 +457,7 @@ async fn exchange_loses_no_wake_up_under_load() {
         let mut at = 0;
         stream.set_nodelay(true).unwrap();
         while seen.request(&mut stream).await.is_some() {
-            // Cuts the response at a different place each time: in the head, in the body, before
+            // Cuts the response at a different offset each time: in the head, in the body, before
             // its end.
             at = (at + 7) % (answer.len() - 1);
             let (first, second) = answer.split_at(at + 1);
@@ -505,7 +505,7 @@ fn connection_of_one_runtime_serves_another_and_ends_with_its_own() {
     let on_worker = second.spawn(async move { get(&own, &other).await.map(|answer| answer.body) });
     assert_eq!(second.block_on(on_worker).unwrap().unwrap(), "hi");
     assert_eq!(seen.connections(), 1);
-    // The runtime's connection and sweeper are lost; both are replaced.
+    // The connection and the sweeper of the dropped runtime are lost; both are replaced.
     drop(first);
     assert!(!client.pool.lock().has_sweeper);
     assert_eq!(second.block_on(get(&client, &url)).unwrap().body, "hi");

@@ -1,5 +1,5 @@
-//! Finds the process that listens on a port. Returns `None` if `/proc` does not show that process
-//! to this user.
+//! Finds the process that listens on a port. The result is `None` if `/proc` does not show that
+//! process to the current user.
 
 use std::fmt;
 use std::fs;
@@ -64,7 +64,7 @@ fn listening(table: &str, address: SocketAddr) -> Vec<u64> {
     table.lines().skip(1).filter_map(inode).collect()
 }
 
-/// Parses the kernel's notation: `0100007F:1F90` is 127.0.0.1:8080, words of four bytes in
+/// Parses the kernel's notation, in which `0100007F:1F90` is 127.0.0.1:8080: words of four bytes in
 /// little-endian order.
 fn socket_address(text: &str) -> Option<SocketAddr> {
     let (ip, port) = text.split_once(':')?;

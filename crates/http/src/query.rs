@@ -57,8 +57,8 @@ impl Query {
     }
 }
 
-/// Parses the time in a parameter or field `name`. Query decoding turns the `+` of an offset into a
-/// space, so a space is accepted in its place.
+/// Parses `text`, the value of the parameter or field `name`, as a time. Query decoding turns the
+/// `+` of a time offset into a space, so a space is accepted as `+`.
 ///
 /// # Errors
 /// 400 with an example.

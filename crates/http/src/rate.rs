@@ -13,16 +13,16 @@ use governor::{Quota, RateLimiter};
 
 use orrery_domain::ids::{Id as _, KeyId, OrganizationId};
 
-/// Number of buckets up to which no cleanup runs. Beyond it, full buckets are dropped, which does
-/// not affect their keys.
+/// Number of buckets up to which no cleanup runs. Above it, full buckets are dropped, which does
+/// not affect the rate limits of their keys.
 const BUCKETS: usize = 10_000;
 
-/// Rate limiter with one bucket per key that has called recently.
+/// Rate limiter with one bucket for each key that has been used recently.
 #[derive(Debug)]
 pub struct Limiter<C: Clock = DefaultClock> {
     buckets: RateLimiter<KeyId, DefaultKeyedStateStore<KeyId>, C, NoOpMiddleware<C::Instant>>,
-    /// Number of buckets that triggers the next cleanup: twice the number that the last cleanup
-    /// left, so that cleanups stay a small part of the cost of each check.
+    /// Number of buckets that triggers the next cleanup: twice the number left by the last cleanup,
+    /// so that cleanups account for only a small part of the cost of checks.
     look_at: AtomicUsize,
 }
 
@@ -59,8 +59,8 @@ impl<C: Clock> Limiter<C> {
     }
 }
 
-/// Rate limiter with one bucket per organization that has its own limit; a bucket holds one
-/// second's worth of tokens.
+/// Rate limiter with one bucket for each organization that has its own limit; a bucket holds the
+/// tokens of one second.
 #[derive(Debug, Default)]
 pub struct OrganizationLimiter {
     /// Each bucket with its rate. When the rate changes, the organization gets a full bucket.
@@ -139,7 +139,7 @@ mod tests {
         for number in 0..=BUCKETS as u64 {
             assert_eq!(limiter.check(key(number)), Ok(()));
         }
-        // All keys called in this second, so no bucket may be dropped.
+        // All keys were used within this second, so no bucket may be dropped.
         assert!(limiter.check(key(0)).is_err());
         assert_eq!(limiter.buckets.len(), BUCKETS + 1);
         clock.advance(Duration::from_secs(60));

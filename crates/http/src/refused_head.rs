@@ -8,12 +8,12 @@ use super::date;
 use super::server::{HEAD_BYTES, HEADERS_MAX};
 use orrery_wire::error::Error;
 
-/// The longest head that hyper writes itself, in bytes.
+/// Maximum size of the heads that hyper writes itself, in bytes.
 const OWN_HEAD_MAX: usize = 256;
 const EMPTY: &str = "content-length: 0\r\n";
 
 /// Returns the response to send instead of `written`, if `written` is hyper's own response to an
-/// invalid head. A handler's response with one of these statuses has a body.
+/// invalid head. A handler's response with the same status differs because it has a body.
 pub(crate) fn answer_to(written: &[u8]) -> Option<Bytes> {
     if written.len() > OWN_HEAD_MAX || !written.starts_with(b"HTTP/1.") {
         return None;

@@ -1,9 +1,9 @@
-//! The waker of a connection that is polled by the task of its current user.
+//! A permanent waker for a connection, which is polled by the task of its current user.
 //!
-//! A call polls two things in turn: the connection, and its own exchange. Each wakes the other
-//! through hyper's channels, and both keep the waker of their last poll. A connection therefore has
-//! one waker for its whole life, across all its users. A wake-up during a poll makes that poll run
-//! another round; only a wake-up between polls reaches the task.
+//! A call alternately polls two things: the connection, and its own exchange. They wake each other
+//! through hyper's channels, and each keeps the waker from its last poll. A connection therefore
+//! keeps one waker for its entire life, across all its users. A wake-up during a poll causes
+//! another round in the same poll; only a wake-up between polls reaches the task.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
@@ -16,8 +16,8 @@ use futures_util::task::AtomicWaker;
 const POLLING: u8 = 1;
 /// A wake-up has arrived since the last poll began.
 const WOKEN: u8 = 2;
-/// Maximum rounds of one poll before other tasks of the thread get their turn. The limit also ends
-/// the loop when a source that has used up the task's budget wakes it immediately.
+/// Maximum number of rounds in one poll before other tasks on the thread run. The limit also ends
+/// the loop if a source wakes immediately because the task's budget is used up.
 const ROUNDS_MAX: usize = 16;
 
 /// A waker that stays the same while different tasks poll with it in turn.
@@ -55,16 +55,16 @@ impl Relay {
         Context::from_waker(&self.waker)
     }
 
-    /// Polls `step` until it is ready, or until a round ends without a wake-up. From then on,
+    /// Polls `step` until it is ready, or until a round ends without a wake-up. After that,
     /// wake-ups reach the task of `outer`.
     ///
     /// No wake-up is lost. `state` changes only by read-modify-write operations, so they have one
-    /// order, and each sees everything written before its predecessors. The step after the swap
-    /// handles a wake-up before the swap. A wake-up between the swap and the exchange makes the
-    /// exchange fail, which causes another round. A wake-up after the exchange finds no poll in
-    /// progress and wakes the task, whose waker was registered before the exchange. If the state is
-    /// left at `POLLING`, either nobody is waiting any more or the task has been woken to poll
-    /// again.
+    /// order, and each operation sees everything written before the earlier ones. A wake-up before
+    /// the swap is handled by the step after the swap. A wake-up between the swap and the exchange
+    /// makes the exchange fail, which causes another round. A wake-up after the exchange finds no
+    /// poll in progress and wakes the task, whose waker was registered before the exchange. If the
+    /// state is left at `POLLING`, either nobody is waiting any more or the task has been woken to
+    /// poll again.
     pub(super) fn poll<T>(
         &self,
         outer: &Context<'_>,

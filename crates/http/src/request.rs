@@ -27,7 +27,7 @@ use orrery_domain::json_fault;
 use orrery_runtime as runtime;
 use orrery_wire::error::Position;
 
-/// The other end of the connection.
+/// The client's end of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peer {
     Tcp(SocketAddr),
@@ -64,21 +64,21 @@ impl fmt::Display for Peer {
     }
 }
 
-/// Maximum number of JSON values in one body: a tree with more would take a multiple of the body's
-/// size.
+/// Maximum number of JSON values in one body: the parsed tree of a body with more values would be
+/// several times the body's size.
 pub const JSON_VALUES_MAX: usize = 1_000_000;
-/// Maximum expansion of gzip or deflate: output bytes per input byte.
+/// Maximum expansion ratio of gzip or deflate: output bytes per input byte.
 const INFLATED: usize = 1032;
-/// Bytes that one JSON value takes in a tree.
+/// Bytes that one JSON value takes in the parsed tree.
 const VALUE_BYTES: usize = size_of::<Value>();
 
-/// Limits on the size and pace of a body. Only time spent waiting for the client counts.
+/// Limits on the size and pace of a body. Only the time spent waiting for the client counts.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     pub body_bytes: usize,
     /// Maximum time without a byte; also the grace period before `body_rate` applies.
     pub body_idle: Duration,
-    /// Maximum time for the whole body; `None` for a body that is streamed to disk.
+    /// Maximum time for the complete body; `None` for a body that is streamed to disk.
     pub body_total: Option<Duration>,
     /// Minimum average rate, in bytes per second.
     pub body_rate: usize,
@@ -100,9 +100,9 @@ pub struct Request {
     read: usize,
     /// Time spent waiting for the client.
     waited: Duration,
-    /// The part of the body that was read but not handed out yet.
+    /// The part of the body that has been read but not yet returned to the handler.
     held: BytesMut,
-    /// The lease for the part of the body in memory.
+    /// The lease for the part of the body that is in memory.
     lease: Lease,
     limits: Limits,
     /// The check for unknown fields in the body.
@@ -117,7 +117,7 @@ impl fmt::Debug for Request {
 
 impl Request {
     /// Adds a warning about a probable mistake to a successful response. The sentence is also sent
-    /// as a header value, so names in it must be plain.
+    /// as a header value, so any names in it must be valid in a header.
     pub fn warn(&self, sentence: impl Into<String>) {
         if let Some(fields) = &self.fields {
             fields.add(sentence.into());
@@ -167,17 +167,17 @@ impl Request {
         self.body.as_ref().is_some_and(|body| !body.is_end_stream()) || !self.held.is_empty()
     }
 
-    /// Reads the whole body; a second call returns an empty body. The body and the tree of its JSON
-    /// values count against the budget until the last clone of the bytes is dropped.
+    /// Reads the entire body; a second call returns an empty body. The body and the tree of its
+    /// parsed JSON values count toward the budget until the last clone of the bytes is dropped.
     ///
     /// # Errors
-    /// 413 if the body exceeds the limit (before a byte is read if `Content-Length` already does)
+    /// 413 if the body exceeds the limit (before any byte is read, if `Content-Length` exceeds it)
     /// or has too many JSON values; 408 if it is too slow; 400 if it ends prematurely; 503 if the
     /// budget is exhausted.
     pub async fn body(&mut self) -> Result<Bytes, Error> {
         self.buffer(self.limits.body_bytes).await?;
-        // A body of exactly the limit is allowed: this loop reads its end, or refuses further
-        // bytes.
+        // A body of exactly the maximum size is allowed: this loop reads the end of the body, or
+        // refuses further bytes.
         while let Some(chunk) = self.next_chunk().await? {
             self.keep(&chunk)?;
         }
@@ -234,8 +234,8 @@ impl Request {
         Ok(Bytes::from(text.into_owned()))
     }
 
-    /// Returns the first `most` bytes of the body, or all of a shorter one, in UTF-8 with invalid
-    /// bytes replaced. [`Request::body`] still returns these bytes.
+    /// Returns the first `most` bytes of the body (or the entire body, if it is shorter) in UTF-8,
+    /// with invalid bytes replaced. [`Request::body`] still returns these bytes.
     ///
     /// # Errors
     /// As [`Request::body`].
@@ -271,15 +271,15 @@ impl Request {
     fn keep(&mut self, chunk: &Bytes) -> Result<(), Error> {
         let length = self.held.len().saturating_add(chunk.len());
         if length > self.held.capacity() {
-            // The buffer doubles when it grows.
+            // The buffer's capacity doubles when it grows.
             self.lease.grow_to(length.saturating_mul(2)).map_err(|_full| busy())?;
         }
         self.held.extend_from_slice(chunk);
         Ok(())
     }
 
-    /// Returns the next chunk of the body as it arrives; `None` at the end. Chunks are not counted:
-    /// a handler that reads them one at a time holds only one in memory.
+    /// Returns the next chunk of the body as it arrives; `None` at the end. Chunks do not count
+    /// toward the budget: a handler that reads them one at a time has only one in memory.
     ///
     /// # Errors
     /// As [`Request::body`].
@@ -379,7 +379,8 @@ impl TooSlow {
     }
 }
 
-/// Returns the error for request and response bodies that have reached `limits.bodies_in_flight`.
+/// Returns the error for when the bodies of requests and responses have reached
+/// `limits.bodies_in_flight`.
 #[must_use]
 pub fn busy() -> Error {
     Error::busy("too many bodies are in flight; try again in a moment")
@@ -404,11 +405,12 @@ pub fn count_values(text: &[u8]) -> usize {
     values
 }
 
-/// Parses the JSON of a request's body as a T, whose schema is also the check. An empty body is an
-/// empty object; `Content-Type` is ignored.
+/// Parses the JSON of a request's body as a T, and checks it against the schema of T. An empty body
+/// is an empty object; `Content-Type` is ignored.
 ///
 /// # Errors
-/// As [`parse_value`]; 400 if the JSON does not match the schema, with the place of the mismatch.
+/// As [`parse_value`]; 400 if the JSON does not match the schema, with the location of the
+/// mismatch.
 pub fn parse<T: DeserializeOwned + JsonSchema + 'static>(bytes: &[u8]) -> Result<T, Error> {
     Ok(orrery_wire::request::read(parse_value(bytes)?)?)
 }

@@ -1,4 +1,5 @@
-//! Tests of reading bodies: hostile bodies are refused clearly, in bounded time and memory.
+//! Tests of reading bodies: hostile bodies are refused with a clear error, in bounded time and
+//! memory.
 
 use std::convert::Infallible;
 

@@ -1,4 +1,4 @@
-//! Responses: the few kinds that handlers return.
+//! Constructors for the few kinds of responses that handlers return.
 
 use bytes::Bytes;
 use hyper::StatusCode;

@@ -1,14 +1,15 @@
-//! Routes a method and path to a route value.
+//! Maps a method and a path to the value of a route.
 //!
-//! A thin layer on matchit: it adds methods, trailing slashes, and patterns with a suffix after a
-//! catch-all (`/v1/models/{*slug}/schemas/openapi`), because slugs contain slashes.
+//! A thin layer on top of matchit. It adds methods, trailing slashes, and patterns with a suffix
+//! after a catch-all (`/v1/models/{*slug}/schemas/openapi`), which are needed because slugs contain
+//! slashes.
 
 use std::collections::BTreeMap;
 
 use hyper::Method;
 use percent_encoding::percent_decode_str;
 
-/// A duplicate route, or a pattern that matchit rejects.
+/// The error for a duplicate route, or for a pattern that matchit rejects.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the route {pattern} cannot be added: {reason}")]
 pub struct Error {
@@ -16,7 +17,7 @@ pub struct Error {
     reason: String,
 }
 
-/// The decoded path parameters of a match.
+/// The decoded path parameters of a matched route.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Params(Vec<(String, String)>);
 
@@ -35,15 +36,15 @@ pub enum Outcome<'a, T> {
         value: &'a T,
         params: Params,
     },
-    /// The path is known, but the method is not. `allow` lists the allowed methods in the format of
-    /// the `Allow` header.
+    /// The path has a route, but not for this method. `allow` lists the allowed methods in the
+    /// format of the `Allow` header.
     WrongMethod {
         allow: String,
     },
     NotFound,
 }
 
-/// The routes of one pattern, by the suffix after its catch-all (usually empty), then by method.
+/// The routes of one pattern, by the suffix after its catch-all (usually empty) and then by method.
 #[derive(Debug)]
 struct Entry<T> {
     /// The name of the catch-all parameter, if the pattern ends in one.
@@ -137,7 +138,7 @@ impl<T> Entry<T> {
         let at = match self.suffixes.iter().position(|(held, _)| held == suffix) {
             Some(at) => at,
             None => {
-                // Longest suffix first, so that the most specific one is found first.
+                // Longer suffixes come first, so that the most specific one matches.
                 let longer = |(held, _): &(String, _)| held.len() >= suffix.len();
                 let at = self.suffixes.iter().take_while(|held| longer(held)).count();
                 self.suffixes.insert(at, (suffix.to_owned(), BTreeMap::new()));

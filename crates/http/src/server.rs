@@ -43,15 +43,15 @@ pub(super) const HEAD_BYTES: usize = 64 * 1024;
 /// Maximum number of concurrent requests on one HTTP/2 connection.
 const STREAMS: u32 = 128;
 /// Bytes of a request's body that an HTTP/2 client may send before the handler has read any: per
-/// request, and for the whole connection.
+/// request, and for the entire connection.
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
 /// Bytes of a response that an HTTP/2 connection buffers per request until the client makes room.
 const SEND_BUFFER: usize = 128 * 1024;
 /// Interval of pings on an HTTP/2 connection.
 const PING_EVERY: Duration = Duration::from_secs(30);
-/// How long a shutdown waits for a request that a client may be about to send, and the interval of
-/// the checks.
+/// How long a shutdown waits for a request that a client may be about to send; also the interval at
+/// which it checks.
 const LAST_HEAD: Duration = Duration::from_secs(2);
 const LAST_HEAD_STEP: Duration = Duration::from_millis(10);
 /// Delay after a failed accept, such as when file descriptors run out.
@@ -60,11 +60,11 @@ const REST_AFTER_FAULT: Duration = Duration::from_millis(100);
 const TLS_HANDSHAKE: u8 = 0x16;
 /// How long browsers require TLS for this host: a year.
 const HSTS: HeaderValue = HeaderValue::from_static("max-age=31536000");
-/// The response to a plain-HTTP client whose address has too many connections.
+/// The response to a plain-HTTP client if its address has too many connections.
 const TOO_MANY: &str = "HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\n\
     Content-Type: application/json\r\nContent-Length: 62\r\nConnection: close\r\n\r\n\
     {\"error\":\"too many connections from one address\",\"status\":429}";
-/// First bytes of an HTTP/2 connection without TLS; no HTTP/1.1 method starts with them.
+/// The first bytes of an HTTP/2 connection without TLS; no HTTP/1.1 method starts with them.
 const HTTP2_BEGINS: &[u8] = b"PRI";
 
 /// A future response.
@@ -76,14 +76,14 @@ pub trait Service: Send + Sync + 'static {
     fn call(&self, request: hyper::Request<Body>, peer: Peer) -> ResponseFuture;
 }
 
-/// The limits of a listener. Listeners with the same `connections` share its slots.
+/// The limits of a listener. Listeners with the same `connections` share the connection slots.
 #[derive(Debug, Clone)]
 pub struct Limits {
     /// Time limit for the TLS handshake and for each request's head.
     pub header_timeout: Duration,
     /// Time limit for a connection without a request.
     pub keep_alive: Duration,
-    /// Time limit for a peer that accepts no byte while one is pending.
+    /// Time limit for a peer that accepts no bytes while some are pending.
     pub write_timeout: Duration,
     /// Connection slots. The listener accepts no connection while all slots are taken.
     pub connections: Arc<Semaphore>,
@@ -109,7 +109,7 @@ pub struct BindError {
     pub reason: String,
 }
 
-/// Instructions for choosing another port, on the command line or in the configuration.
+/// How to choose another port, on the command line or in the configuration.
 const CHOOSE_PORT: &str = "`orrery serve --port 9000`, or `listen` in the configuration";
 
 /// Explains why listening on an address failed, and suggests a remedy.
@@ -167,7 +167,7 @@ impl Listener {
         Ok(Self { kind: ListenerKind::Tcp(listener) })
     }
 
-    /// Listens on a socket that is already bound.
+    /// Listens on a socket that the caller has already bound.
     ///
     /// # Errors
     /// [`BindError`] if it cannot be used.
@@ -214,7 +214,7 @@ impl Listener {
     }
 
     /// Serves requests until a shutdown begins; connections then finish their requests in flight.
-    /// Each connection is a task of `tasks`, so that the shutdown waits for it.
+    /// Each connection is a task in `tasks`, so the shutdown waits for it.
     pub async fn serve(
         self,
         tls: Option<TlsAcceptor>,
@@ -263,7 +263,7 @@ impl Listener {
         match &self.kind {
             ListenerKind::Tcp(listener) => {
                 let (stream, address) = listener.accept().await?;
-                // Responses are written whole; Nagle's algorithm would only delay them.
+                // Each response is written as a unit; Nagle's algorithm would only delay it.
                 stream.set_nodelay(true)?;
                 Ok(Stream::Tcp(stream, Peer::Tcp(address)))
             }
@@ -308,7 +308,7 @@ enum Limit {
 
 type Limiting<'c> = Pin<Box<dyn Future<Output = Limit> + Send + 'c>>;
 
-/// One connection; it holds its slot and its part of the address's limit until it ends.
+/// One connection. It holds its connection slot and its part of the address's limit until it ends.
 struct Connection {
     service: Arc<dyn Service>,
     timeouts: Timeouts,
@@ -333,8 +333,8 @@ impl Connection {
         }
     }
 
-    /// Performs the TLS handshake, then speaks the negotiated protocol. A client that speaks plain
-    /// HTTP to this port gets an explanatory response.
+    /// Performs the TLS handshake, then speaks the negotiated protocol. A client that sends plain
+    /// HTTP to this port gets a response that explains the mistake.
     async fn secured(self, mut stream: TcpStream, peer: Peer, tls: TlsAcceptor) {
         let timeout = self.timeouts.header;
         let mut first = [0];
@@ -347,14 +347,15 @@ impl Connection {
             return;
         };
         match stream.get_ref().1.alpn_protocol() {
-            // The handshake is the whole answer to a challenge.
+            // After the handshake of a challenge, there is nothing left to send.
             Some(CHALLENGE_PROTOCOL) => {}
             Some(b"h2") => self.http2(stream, peer).await,
             Some(_) | None => self.http1(stream, peer).await,
         }
     }
 
-    /// Distinguishes HTTP/2 from HTTP/1.1 by the first bytes, within the time limit for a head.
+    /// Distinguishes HTTP/2 from HTTP/1.1 by the first bytes, which must arrive within the time
+    /// limit for a head.
     async fn plain(self, mut stream: TcpStream, peer: Peer) {
         let mut first = [0; HTTP2_BEGINS.len()];
         let mut length = 0;
@@ -403,7 +404,7 @@ impl Connection {
             service_fn(|request| answer(&self.service, request, peer, &activity, self.encrypted));
         let io = TokioIo::new(Watched::http1(io, Arc::clone(&activity)));
         let mut connection = std::pin::pin!(builder.serve_connection(io, service));
-        // These futures are polled only when one of them is woken, rather than with every byte that
+        // Each of these futures is polled only when it is woken, rather than with every byte that
         // arrives.
         let mut limits: FuturesUnordered<Limiting<'_>> = FuturesUnordered::new();
         limits.push(Box::pin(async { Limit::Overdue(activity.overdue().await) }));
@@ -424,8 +425,8 @@ impl Connection {
     }
 
     /// Resolves when the connection must accept no further requests: the shutdown has begun, and
-    /// each request that the client has started to send, or is about to send on a new connection,
-    /// has arrived or missed its deadline.
+    /// each request that the client has started to send (or may be about to send, on a new
+    /// connection) has arrived or missed its deadline.
     async fn stopping(&self, activity: &Activity) {
         self.tasks.stopping().await;
         let begun = runtime::monotonic_now();
@@ -467,7 +468,7 @@ impl Connection {
             }
             () = self.stopping(&activity) => {}
         }
-        // A request that is already on its way still gets a response.
+        // A request that is already in transit still gets a response.
         connection.as_mut().graceful_shutdown();
         tokio::select! {
             ended = connection.as_mut() => log_end(ended),
@@ -486,9 +487,9 @@ async fn after_goodbye(activity: &Activity, patience: Duration) -> Overdue {
     }
 }
 
-/// Makes the kernel close the connection when the peer has accepted no byte for `timeout`. Only the
-/// kernel sees individual bytes: a socket becomes writable only when a large part of its buffer is
-/// free.
+/// Makes the kernel close the connection when the peer has accepted no bytes for `timeout`. Only
+/// the kernel can detect that single bytes are accepted: a socket becomes writable only when a
+/// large part of its buffer is free.
 fn limit_writes(stream: &TcpStream, timeout: Duration) -> io::Result<()> {
     let timeout_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX).max(1);
     Ok(rustix::net::sockopt::set_tcp_user_timeout(stream, timeout_ms)?)
@@ -498,7 +499,7 @@ fn log_overdue(overdue: Overdue, peer: Peer) {
     tracing::debug!(?overdue, %peer, "connection closed");
 }
 
-/// Clients may drop connections at any time, so this is only logged at debug level.
+/// Clients may drop connections at any time, so a failed connection is logged only at debug level.
 fn log_end(ended: Result<(), hyper::Error>) {
     if let Err(error) = ended {
         tracing::debug!(%error, "connection broke off");
@@ -539,7 +540,7 @@ async fn answer(
     Ok(response.map(|body| Outgoing::new(body, guard)))
 }
 
-/// Drops the body of a response and keeps its `Content-Length`.
+/// Removes the body from a response but keeps its `Content-Length`.
 fn without_body(response: Response) -> Response {
     let (mut parts, body) = response.into_parts();
     if let Some(length) = body.size_hint().exact() {
@@ -548,8 +549,8 @@ fn without_body(response: Response) -> Response {
     Response::from_parts(parts, body::empty())
 }
 
-/// Logs, once, that a client speaks TLS on a port without TLS: the client could not read a
-/// plain-HTTP response.
+/// Logs, once, that a client sent a TLS handshake to a port without TLS. The client could not read
+/// a plain-HTTP response.
 fn speaks_http(peer: Peer) {
     static SAID: Once = Once::new();
     SAID.call_once(|| {

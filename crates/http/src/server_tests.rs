@@ -15,8 +15,8 @@ use crate::tls::Certificates;
 use orrery_runtime as runtime;
 
 /// Responds by path: `/panic` panics, `/hold` waits for `release`, `/endless` streams until it is
-/// dropped, `/events` sends one piece and another after `release`, and other paths return
-/// themselves.
+/// dropped, `/events` sends one piece immediately and another after `release`, and any other path
+/// is returned in the body.
 struct Sample {
     entered: Arc<Notify>,
     release: Arc<Notify>,
@@ -250,7 +250,7 @@ async fn server_shutdown_drains_requests_and_stops_accepting() {
     server.tasks.stop();
     server.release.notify_one();
     let answer = held.await.unwrap();
-    // `talk` only returns because the server closed the connection.
+    // `talk` returns only because the server has closed the connection.
     assert!(answer.ends_with("held"), "{answer}");
     assert!(server.tasks.ended(PATIENT).await);
     assert!(TcpStream::connect(server.address).await.is_err());
@@ -317,7 +317,8 @@ async fn server_answers_http2_without_reset_if_rest_of_body_is_small() {
                 seen.push(kind);
             }
             if kind == DATA && flags & END_STREAM != 0 {
-                // Frames that arrive before the acknowledgment of the ping were sent before it.
+                // Any frame that arrives before the acknowledgment of this ping was sent before the
+                // ping.
                 send_frame(&mut stream, (PING, 0, 0, vec![0; 8])).await;
             }
             if kind == PING {
@@ -336,7 +337,7 @@ async fn server_sends_whole_http2_answer_before_resetting_long_body() {
     send_frame(&mut stream, (SETTINGS, 0, 0, Vec::new())).await;
     let head = vec![0x83, 0x86, 0x84, 0x41, 1, b'a'];
     send_frame(&mut stream, (HEADERS, END_HEADERS, 1, head)).await;
-    // The request's body never ends. The complete response arrives while the stream is open, and
+    // The request's body never ends. The complete response arrives while the stream is still open;
     // the reset follows it.
     let mut seen = Vec::new();
     loop {
@@ -459,7 +460,7 @@ async fn server_closes_client_that_does_not_read() {
     tokio::time::timeout(PATIENT, server.release.notified()).await.unwrap();
 }
 
-/// Some clients read the response only once they have sent the whole body.
+/// Some clients read the response only after they have sent the entire body.
 #[tokio::test]
 async fn server_lets_slow_http2_client_send_body_that_no_handler_reads() {
     const PIECES: usize = 16;

@@ -13,7 +13,8 @@ use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use super::body;
 use super::response::Response;
 
-/// Interval of comments during silence, so that proxies do not close the connection as idle.
+/// Interval between comments while there are no events, so that proxies do not close the connection
+/// as idle.
 pub const HEARTBEAT: Duration = Duration::from_secs(15);
 /// Delay before a browser reconnects, in milliseconds.
 const RETRY_MS: u32 = 1000;
@@ -21,9 +22,9 @@ const RETRY_MS: u32 = 1000;
 /// One event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// The `Last-Event-ID` that a reconnecting client sends. One line.
+    /// The event's id, on one line. A reconnecting client sends it as `Last-Event-ID`.
     pub id: String,
-    /// One line.
+    /// The event's name, on one line.
     pub name: &'static str,
     pub data: String,
 }
@@ -33,7 +34,7 @@ impl Event {
         let mut text = String::with_capacity(self.data.len() + 64);
         // Writing to a string cannot fail.
         let _always = write!(text, "id: {}\nevent: {}\n", self.id, self.name);
-        // A lone CR also ends a line: text after it would be parsed as another field.
+        // A lone CR also ends a line: the text after it would be parsed as another field.
         for line in self.data.replace("\r\n", "\n").split(['\n', '\r']) {
             let _always = writeln!(text, "data: {line}");
         }
@@ -42,8 +43,8 @@ impl Event {
     }
 }
 
-/// Returns a response that streams `events`, batched as they arrive, with a heartbeat during
-/// silence.
+/// Returns a response that streams `events`, batched as they arrive, with a heartbeat while there
+/// are no events.
 pub fn response(events: impl Stream<Item = Vec<Event>> + Send + 'static) -> Response {
     let beating = futures_util::stream::unfold(Box::pin(events), |mut events| async move {
         let text = match tokio::time::timeout(HEARTBEAT, events.next()).await {
@@ -57,13 +58,13 @@ pub fn response(events: impl Stream<Item = Vec<Event>> + Send + 'static) -> Resp
     stream(first.chain(beating))
 }
 
-/// Returns a response that streams events that are already in the format.
+/// Returns a response that streams events that are already in the wire format.
 pub fn stream(pieces: impl Stream<Item = Bytes> + Send + 'static) -> Response {
     let mut response = hyper::Response::new(body::stream(pieces.map(Ok)));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    // Makes proxies such as nginx pass events on without buffering.
+    // Makes proxies such as nginx forward events without buffering.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     response
 }

@@ -13,7 +13,7 @@ const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Returns the origin in a request's headers; `None` if there is no valid one. Two `traceparent`
+/// Returns the origin from a request's headers; `None` if there is no valid one. Two `traceparent`
 /// headers count as invalid.
 #[must_use]
 pub fn of(headers: &HeaderMap) -> Option<Arc<Origin>> {
@@ -26,8 +26,8 @@ pub fn of(headers: &HeaderMap) -> Option<Arc<Origin>> {
     Origin::read(parent, state.as_deref(), request_id::given(headers))
 }
 
-/// Adds a call's trace context and request id to its headers. Existing headers stay. `tracestate`
-/// is added only together with Orrery's own `traceparent`.
+/// Adds a call's trace context and request id to its headers. Existing headers are not replaced.
+/// `tracestate` is added only together with Orrery's own `traceparent`.
 pub fn pass_on(headers: &mut HeaderMap, call: &Call) {
     if !headers.contains_key(TRACEPARENT) && !headers.contains_key(TRACESTATE) {
         insert(headers, TRACEPARENT, &call.traceparent());

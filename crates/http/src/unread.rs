@@ -1,10 +1,10 @@
-//! Handles the unread part of a request's body. A small rest is read and discarded before the
-//! response, so that an HTTP/1.1 connection can be reused. With a larger rest, an HTTP/1.1 response
-//! announces that the connection closes.
+//! Handles the unread part of a request's body. If little is left, it is read and discarded before
+//! the response, so that an HTTP/1.1 connection can be reused. If more is left, an HTTP/1.1
+//! response announces that the connection closes.
 //!
-//! Over HTTP/2 the rest is discarded after the response: some clients read the response only once
-//! they have sent their body, and lose it if the stream is reset before (RFC 9113, section 8.1,
-//! permits that).
+//! Over HTTP/2, the rest of the body is discarded after the response: some clients read the
+//! response only once they have sent their entire body, and lose the response if the stream is
+//! reset earlier (which RFC 9113, section 8.1, permits).
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,8 +24,8 @@ use orrery_runtime as runtime;
 /// them.
 const DISCARDED_MAX: usize = 256 * 1024;
 const PATIENCE: Duration = Duration::from_millis(250);
-/// How long an HTTP/2 stream stays open after the response to an unread body: while the client
-/// sends, in total, and for this many bytes.
+/// Limits on how long an HTTP/2 stream stays open after the response to an unread body: time
+/// without data from the client, total time, and number of bytes.
 const LINGER_IDLE: Duration = Duration::from_secs(5);
 const LINGER_TOTAL: Duration = Duration::from_secs(60);
 const LINGER_BYTES: usize = 64 * 1024 * 1024;
@@ -38,7 +38,7 @@ pub(crate) struct Unread {
     is_expected: bool,
 }
 
-/// The body as the handler reads it; it is handed back on drop.
+/// The body as the handler reads it; dropping it hands the body back.
 #[derive(Debug)]
 struct Lent {
     inner: Option<Incoming>,
@@ -88,12 +88,13 @@ impl Unread {
 /// A response whose stream stays open after its last byte until the client ends its body or a limit
 /// is reached.
 struct Lingering {
-    /// Dropped after its last byte, with what it counts.
+    /// The response's body, dropped after its last byte together with its budget leases.
     answer: Option<Body>,
     rest: Option<Incoming>,
     discarded: usize,
     end: Instant,
-    /// Ends the stream. Set when the answer has ended, and whenever the client has sent something.
+    /// When the stream ends. Set when the response has ended, and reset whenever the client has
+    /// sent something.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
@@ -105,7 +106,7 @@ pub(crate) fn linger(answer: Body, rest: Incoming) -> Body {
 }
 
 impl Lingering {
-    /// Discards what the client sends; ready when nothing more is to come.
+    /// Discards what the client sends; ready when the client has finished or a limit is reached.
     fn poll_rest(&mut self, context: &mut Context<'_>) -> Poll<()> {
         use hyper::body::Body as _;
         let Some(rest) = &mut self.rest else { return Poll::Ready(()) };

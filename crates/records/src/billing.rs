@@ -32,31 +32,31 @@ pub enum Error {
 pub struct Billing {
     store: Store,
     clock: Clock,
-    /// Amounts that are reserved but not committed yet.
+    /// Amounts that are reserved but whose reservation has not been committed yet.
     pending: Arc<Mutex<HashMap<OrganizationId, Usd>>>,
-    /// Held while a balance is read and an amount is reserved.
+    /// Locked while a balance is read and an amount is reserved.
     turn: Arc<tokio::sync::Mutex<()>>,
     recorder: Recorder,
 }
 
-/// The possible cost of work, before it has run.
+/// What work may cost, determined before it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Price {
-    /// The known maximum cost.
+    /// The maximum cost, as far as it is known.
     pub known: Usd,
-    /// Whether usage-based costs may be added, which requires a balance above zero.
+    /// Whether usage-based costs may be added. Such work requires a balance above zero.
     pub open: bool,
 }
 
 impl Price {
-    /// Returns a price with the higher known cost, open if either price is open.
+    /// Returns a price with the higher known cost of the two, open if either price is open.
     #[must_use]
     pub fn dearer(self, other: Self) -> Self {
         Self { known: self.known.max(other.known), open: self.open || other.open }
     }
 }
 
-/// A reservation that was refused.
+/// The reason why an amount was not reserved.
 #[derive(Debug, thiserror::Error)]
 pub enum Unreserved {
     /// The balance, minus existing reservations, does not cover the price.
@@ -66,7 +66,7 @@ pub enum Unreserved {
     Storage(#[from] storage::Error),
 }
 
-/// A pending reservation. Drop it after the commit that contains [`reserve`] is durable.
+/// A pending reservation. Drop it once the commit that contains [`reserve`] is durable.
 #[derive(Debug)]
 pub struct Reservation {
     billing: Billing,
@@ -101,16 +101,16 @@ pub fn reserve(commit: &mut Commit, organization: OrganizationId, amount: Usd) {
     }
 }
 
-/// Releases the reservation of work in the commit that ends the work.
+/// Releases the reservation for work, in the commit that ends the work.
 pub fn release(commit: &mut Commit, organization: OrganizationId, amount: Usd) {
     if amount > Usd::ZERO {
         commit.add(reserved_key(organization), (-amount).micros());
     }
 }
 
-/// Adds a charge to the commit of the work that causes it. `amount` is not negative. `entry` is a
-/// new ID, whose time determines the position in the ledger. The caller's commit guarantees that
-/// the charge happens only once.
+/// Adds a charge to the commit of the work that causes it. `amount` must not be negative. `entry`
+/// is a new ID, whose time determines the charge's position in the ledger. Because the charge is
+/// part of the caller's commit, it happens only once.
 ///
 /// # Errors
 /// [`storage::Error`] never in practice: an entry always serializes.
@@ -158,8 +158,8 @@ impl Billing {
         Self { recorder: self.recorder.by(actor), ..self.clone() }
     }
 
-    /// Reserves the possible cost of work, if the balance covers it. The caller commits [`reserve`]
-    /// with the same amount, and keeps the returned reservation until then.
+    /// Reserves the possible cost of work, if the balance covers it. The caller must commit
+    /// [`reserve`] with the same amount, and keep the returned reservation until then.
     ///
     /// # Errors
     /// [`Unreserved`].
@@ -169,12 +169,12 @@ impl Billing {
         price: Price,
     ) -> Result<Reservation, Unreserved> {
         let _one_looks_at_a_time = self.turn.lock().await;
-        // If another reservation is committed between the two reads, it counts twice, which errs on
-        // the safe side.
+        // If another reservation is committed between the two reads, it is counted twice, which can
+        // only make this check stricter.
         let on_its_way = self.pending().get(&organization).copied().unwrap_or_default();
         let keys = [balance_key(organization), reserved_key(organization)];
-        // Read on behalf of the service: other organizations wait for this read, and this
-        // organization may have many reads queued.
+        // Read on behalf of the service, which does not queue behind this organization's other
+        // reads: other organizations wait for this read.
         let counters = turns::on_behalf_of(None::<OrganizationId>, self.store.counters(&keys));
         let mut counters = counters.await?.into_iter().map(Usd::from_micros);
         let balance = counters.next().unwrap_or_default();
@@ -193,7 +193,7 @@ impl Billing {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the organization's balance; below zero if it owes.
+    /// Returns the organization's balance; it is negative if the organization owes money.
     ///
     /// # Errors
     /// [`storage::Error`] when the store cannot be read.
@@ -201,7 +201,7 @@ impl Billing {
         self.store.counter(&balance_key(organization)).await.map(Usd::from_micros)
     }
 
-    /// Adds to the balance and returns the new balance, including concurrent charges.
+    /// Adds to the balance and returns the new balance, which includes concurrent charges.
     ///
     /// # Errors
     /// [`Error::Amount`] for an amount that is not above zero or is over [`TOP_UP_MAX`];
@@ -249,8 +249,8 @@ pub async fn reserved(store: &Store, organization: OrganizationId) -> Result<Usd
     store.counter(&reserved_key(organization)).await.map(Usd::from_micros)
 }
 
-/// Adds a correction of the reserved amount, which an audit has found to be off by `by`, to a
-/// commit.
+/// Adds a correction to a commit: a consistency check found that the reserved amount is off by
+/// `by`.
 pub fn correct_reserved(commit: &mut Commit, organization: OrganizationId, by: Usd) {
     commit.add(reserved_key(organization), by.micros());
 }

@@ -39,12 +39,12 @@ async fn invariant_entries_add_up_to_the_balance(billing: &Billing, organization
     assert!(entries.windows(2).all(|pair| pair[0].id.bytes() > pair[1].id.bytes()), "{entries:?}");
 }
 
-/// An action of a client or the engine on a ledger.
+/// An operation on a ledger by a client or the engine.
 #[derive(Debug, Clone)]
 enum Act {
     TopUp(i64),
     Charge(i64),
-    /// A charge in a commit whose precondition fails.
+    /// A charge in a commit that fails because its precondition is not met.
     ChargeInVain(i64),
 }
 

@@ -1,5 +1,5 @@
 //! Fallback chains: saved by the operator for an organization and a primary model, and looked up
-//! when a prediction selects one.
+//! when a prediction selects a chain.
 //!
 //! A chain is validated against the request schemas of its models when it is saved: the mapped
 //! input must be able to match. This module never runs a model.
@@ -35,19 +35,19 @@ pub enum Error {
     NotFound {
         model: String,
         name: String,
-        /// A similar name, phrased as the end of the message.
+        /// A suggestion of a similar name, as the end of the message.
         hint: String,
     },
     #[error("there are {CHAINS_MAX} chains already; delete some first")]
     TooMany,
-    /// Validation is not possible now.
+    /// The validation cannot be performed at the moment.
     #[error(transparent)]
     ValidationUnavailable(#[from] Unavailable),
     #[error(transparent)]
     Storage(#[from] storage::Error),
 }
 
-/// Changes to a chain. Omitted fields keep their value.
+/// Changes to a chain. Fields that are `None` keep their value.
 #[derive(Debug, Default)]
 pub struct Change {
     pub entries: Option<Vec<Entry>>,
@@ -114,7 +114,7 @@ impl Chains {
         Ok(chain)
     }
 
-    /// Returns the first enabled chain of a model by name, if any.
+    /// Returns a model's first enabled chain by name, if there is one.
     ///
     /// # Errors
     /// [`Error::Storage`]
@@ -128,7 +128,7 @@ impl Chains {
         Ok(chains.into_iter().find(|chain| chain.enabled))
     }
 
-    /// Changes a chain for predictions created from then on.
+    /// Changes a chain. The change applies to predictions created from then on.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Invalid`], [`Error::Storage`].
@@ -158,7 +158,7 @@ impl Chains {
         self.store.update(&key(organization, model, name), edit).await
     }
 
-    /// Deletes a chain. Predictions that have a copy of the chain keep it.
+    /// Deletes a chain. Predictions that already have a copy of the chain keep it.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Storage`].
@@ -303,7 +303,8 @@ fn fits(primary: &Value, fallback: &Value, map: Option<&Map<String, Value>>) -> 
 }
 
 fn check_constant(schema: &Value, value: &Value) -> Result<(), String> {
-    // A property's schema with a reference to the whole document cannot be compiled on its own.
+    // A property's schema that refers to another part of the document cannot be compiled on its
+    // own.
     let Ok(schema) = Schema::compile(schema) else { return Ok(()) };
     let first = |violations: Vec<orrery_schema::Violation>| {
         violations.into_iter().next().map_or_else(String::new, |one| one.message)
@@ -319,7 +320,7 @@ fn property<'s>(schema: &'s Value, name: &str) -> Option<&'s Value> {
 fn may_have(schema: &Value, name: &str) -> bool {
     let names = schema.get("properties").and_then(Value::as_object);
     let is_closed = schema.get("additionalProperties") == Some(&Value::Bool(false));
-    // If the schema lists its fields, any other field counts as a mistake.
+    // If the schema lists its fields, other fields are treated as mistakes.
     names.is_none_or(|names| names.contains_key(name) || (names.is_empty() && !is_closed))
 }
 

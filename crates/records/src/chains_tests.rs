@@ -1,4 +1,4 @@
-//! Chains on a real store, and compatibility of two schemas.
+//! Tests of chains on a real store, and of the compatibility of two schemas.
 
 use serde_json::json;
 
@@ -100,7 +100,8 @@ async fn chain_is_created_toggled_and_deleted() {
     assert_eq!(chains.list(owner).await.unwrap(), []);
 }
 
-/// The bytes that release 0.1.0 writes. A change here needs a new record version and a migration.
+/// The bytes that release 0.1.0 writes. Changing them requires a new record version and a
+/// migration.
 #[test]
 fn chain_matches_golden_bytes() {
     let golden = concat!(

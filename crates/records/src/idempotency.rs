@@ -1,11 +1,11 @@
-//! `Idempotency-Key`: a create or trigger request that is repeated with the same key takes effect
-//! once.
+//! `Idempotency-Key`: a create or trigger request takes effect only once, even if the client
+//! repeats it with the same key.
 //!
-//! The essential part of the first response is recorded in the commit that creates the resource, on
-//! the condition that no other response has been recorded in the meantime. The resource and the
-//! record therefore exist together or not at all, and at most once. While the first request is in
-//! progress, a second one waits for it, for a limited time. Keys are deleted after 24 hours
-//! (`docs/spec/hosts.md`, "Idempotency keys").
+//! The essential part of the first response is recorded in the commit that creates the resource;
+//! the commit fails if another response has been recorded in the meantime. Therefore, either both
+//! the resource and the record exist or neither does, and a second resource is never created. While
+//! the first request is in progress, a second request waits for it, for a limited time. Keys are
+//! deleted after 24 hours (`docs/spec/hosts.md`, "Idempotency keys").
 //!
 //! This module builds no responses and stores only the hash of a request's body.
 
@@ -27,7 +27,7 @@ use orrery_storage::commit::Expect;
 use orrery_storage::record::decode;
 use orrery_storage::{self as storage, Commit, Key, Page, Record, Store, Table};
 
-/// Retention of a key.
+/// How long a key is kept.
 pub const REMEMBERED: Duration = Duration::from_secs(24 * 3600);
 /// Maximum length of a key, in characters.
 pub const KEY_MAX: usize = 255;
@@ -95,7 +95,7 @@ struct Remembered {
 }
 
 impl Remembered {
-    /// Returns whether the record has expired, so that it counts as absent.
+    /// Returns whether the record has expired. An expired record is treated as missing.
     fn is_past(&self, now: Timestamp) -> bool {
         now.since(self.at) >= REMEMBERED
     }
@@ -112,9 +112,9 @@ pub enum Begin {
     New(Claim),
     /// A repeated request: return the recorded response.
     Replay(StoredResponse),
-    /// The key was used with another body.
+    /// The key was used with a different body.
     Mismatch,
-    /// The first request is still in progress after [`PATIENCE`].
+    /// The first request was still in progress after [`PATIENCE`].
     InProgress,
 }
 
@@ -126,13 +126,13 @@ pub struct Idempotency {
     under_way: Arc<Mutex<HashMap<KeyHash, watch::Receiver<()>>>>,
 }
 
-/// The exclusive claim to a key. On drop, the next request can claim the key.
+/// The exclusive claim to a key. When it is dropped, the next request can claim the key.
 #[derive(Debug)]
 pub struct Claim {
     under_way: Arc<Mutex<HashMap<KeyHash, watch::Receiver<()>>>>,
     hash: KeyHash,
     row: Key,
-    /// The expected value of `row` when the response is recorded.
+    /// The value that `row` must have when the response is recorded.
     expect: Expect,
     body: String,
     now: Timestamp,
@@ -193,8 +193,8 @@ impl Idempotency {
         body: String,
         done: watch::Sender<()>,
     ) -> Result<Begin, storage::Error> {
-        // Keys are recorded with the later clock reading and expire by the earlier one, so that a
-        // temporarily wrong clock does not make keys expire too early.
+        // Keys are recorded with the later of two clock readings and expire by the earlier one, so
+        // that a clock that is wrong for a while does not make keys expire too early.
         let now = self.clock.steady();
         let believed = self.clock.believed();
         let under_way = Arc::clone(&self.under_way);
@@ -275,8 +275,8 @@ impl Idempotency {
         Ok(swept)
     }
 
-    /// Deletes a row that has these bytes, and its index entry. Each deletion is a separate commit;
-    /// the store's writer merges the commits. Returns false if there was no such row.
+    /// Deletes a row if it has these bytes, and its index entry. Each deletion is a separate
+    /// commit; the store's writer merges the commits. Returns false if there was no such row.
     async fn delete(
         &self,
         row: Key,
@@ -312,9 +312,9 @@ fn row_of_expiry(expiry: &Key) -> Key {
 }
 
 impl Claim {
-    /// Adds the response to the commit of the created resource. The claim should live until that
-    /// commit has returned, so that later requests wait for the claim. Even if it does not, only
-    /// one commit succeeds: a second commit with the same key fails with
+    /// Adds the response to the commit of the created resource. The claim should be kept until that
+    /// commit has returned, so that later requests wait for it. Even if the claim is dropped
+    /// earlier, only one commit succeeds: a second commit with the same key fails with
     /// [`storage::Error::Conflict`].
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! The limits of organizations in memory, for enforcement.
+//! The organizations' limits, cached in memory for enforcement.
 //!
 //! This module stores nothing durably and enforces nothing. `accounts` loads the limits at startup,
 //! and replaces an entry once its commit is durable.
@@ -10,12 +10,12 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use orrery_domain::account::Limits;
 use orrery_domain::ids::OrganizationId;
 
-/// A callback with an organization's new limits.
+/// A callback that receives an organization's new limits.
 pub type OnChange = Box<dyn Fn(OrganizationId, Limits) + Send + Sync>;
 
 #[derive(Default)]
 struct Shared {
-    /// The limits of the organizations that have limits.
+    /// The limits of those organizations that have limits.
     limits: RwLock<HashMap<OrganizationId, Limits>>,
     on_change: OnceLock<OnChange>,
 }

@@ -2,7 +2,8 @@
 //! rest, and read by the requests of `http` steps.
 //!
 //! No response contains a value; lists show names and dates. A new value takes effect at the next
-//! attempt, since each attempt reads it. This module does not decide where a value may be used.
+//! attempt, because each attempt reads the value. This module does not decide where a value may be
+//! used.
 
 use crate::audit::{Actor, Recorder};
 use orrery_domain::ids::OrganizationId;
@@ -29,17 +30,17 @@ pub enum Error {
     Storage(#[from] storage::Error),
 }
 
-/// The fault of a `seal.key` that is damaged or from another store.
+/// The message for a `seal.key` that is damaged or from another store.
 pub const FOREIGN_KEY: &str = "seal.key is not the key of this store: named secrets, credentials in definitions, \
     webhook signatures and links fail";
-/// What to do about [`FOREIGN_KEY`].
+/// How to fix [`FOREIGN_KEY`].
 pub const FOREIGN_KEY_REMEDY: &str = "stop the service and restore seal.key from a backup; if no copy is left, set \
     the secrets again, then run `orrery seal rotate`";
-/// A text that each store contains, sealed with its key.
+/// A known text, which each store contains encrypted with its key.
 const KNOWN_TEXT: &str = "orrery";
 
-/// Returns whether `sealer` has the key of this store: whether it opens the known text or, in a
-/// store without it, the first secret.
+/// Returns whether `sealer` has this store's key: whether it can decrypt the known text or, in a
+/// store without that text, the first secret.
 ///
 /// # Errors
 /// If the store cannot be read.
@@ -81,8 +82,8 @@ impl Secrets {
         Self { recorder: self.recorder.by(actor), ..self.clone() }
     }
 
-    /// Warns if the service has another key than the store. In a store that has no known text yet,
-    /// stores it, so that a later start notices a damaged key.
+    /// Warns if the service's key is not the store's. If the store has no known text yet, stores
+    /// it, so that a wrong key is detected at a later start.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -97,7 +98,7 @@ impl Secrets {
         Ok(())
     }
 
-    /// Whether the service has the key of the store.
+    /// Returns whether the service has the store's key.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -163,7 +164,7 @@ impl Secrets {
         Ok(values.get(name) == Some(value))
     }
 
-    /// Deletes a secret. Steps that refer to it fail from their next attempt on.
+    /// Deletes a secret. Steps that refer to it fail, starting with their next attempt.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Storage`].
@@ -187,7 +188,7 @@ impl Secrets {
         Ok(self.store.records(page).await?)
     }
 
-    /// Returns the `names` that the organization does not have, in the given order.
+    /// Returns those of the `names` that the organization has no secret for, in the given order.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -205,7 +206,7 @@ impl Secrets {
         Ok(missing)
     }
 
-    /// Returns the values of the existing secrets among `names`. A secret that cannot be unsealed
+    /// Returns the values of those secrets in `names` that exist. A secret that cannot be decrypted
     /// is omitted and logged.
     ///
     /// # Errors
@@ -231,10 +232,11 @@ impl Secrets {
     }
 }
 
-/// Reseals all secrets when `seal.key` is rotated.
+/// Encrypts all secrets again when `seal.key` is rotated.
 ///
 /// # Errors
-/// When the store cannot be read or written, or when `watch` fails. Earlier commits remain.
+/// When the store cannot be read or written, or when `watch` fails. Commits made before the error
+/// remain.
 pub async fn reseal(
     store: &Store,
     rotation: &mut Rotation,
@@ -244,7 +246,7 @@ pub async fn reseal(
         Some(&mut secret.sealed)
     }
     rotation.records(store, Key::table(Table::Secret), sealed, watch).await?;
-    // The next start seals it with the new key.
+    // The next start encrypts the known text with the new key.
     let mut commit = Commit::new();
     commit.delete(known_text());
     store.commit(commit).await
@@ -323,7 +325,7 @@ mod tests {
             key[5] ^= 1;
             std::fs::write(&path, &key).unwrap();
             let secrets = opened(folder.path());
-            // A start with the wrong key does not make it the right one.
+            // Starting with the wrong key does not make it the store's key.
             for _ in 0..2 {
                 assert!(!secrets.has_right_key().await.unwrap(), "{has_started} {has_secret}");
                 secrets.check_key().await.unwrap();

@@ -3,13 +3,13 @@
 //!
 //! A link's token is bound to its path, contains the organization, the key that created the link
 //! and the expiry, and is authenticated with the service's own key file. The store has no record of
-//! a link. A link becomes invalid when its resource is deleted, when it expires, and when its key
-//! is deleted or expires: deleting a key revokes all links created with it. A link that a member
-//! creates in the dashboard contains the member's ID instead of a key's, and becomes invalid when
-//! the member is removed.
+//! a link. A link becomes invalid when its resource is deleted, when the link expires, and when its
+//! key is deleted or expires: deleting a key revokes all links created with it. A link that a
+//! member creates in the dashboard contains the member's ID instead of a key's, and becomes invalid
+//! when the member is removed.
 //!
 //! Outputs are stored with links that have no host. [`SignedUrls::render`] adds the current
-//! `public_url` when an output is read. URLs that were stored with an earlier `public_url` are
+//! `public_url` when an output is read. URLs that were stored with a previous `public_url` are
 //! recognized by their token.
 
 use std::fmt;
@@ -27,12 +27,12 @@ use orrery_storage::{self as storage, Sealer};
 
 /// The query parameter with the token.
 pub const PARAMETER: &str = "token";
-/// The part of every file's path before the ID; `FILE_END` is the part after it.
+/// The part of a file's path before its ID; `FILE_END` is the part after it.
 const FILE_START: &str = "/v1/files/";
 const FILE_END: &str = "/content";
 /// Length of an ID as text.
 const ID_CHARS: usize = 36;
-/// The token format: version, organization, key, expiry, authentication code.
+/// The version of the token format: version, organization, key, expiry, authentication code.
 const VERSION: u8 = 2;
 const HEAD_BYTES: usize = 1 + 16 + 16 + 8;
 
@@ -71,7 +71,8 @@ impl fmt::Debug for SignedUrls {
 }
 
 impl SignedUrls {
-    /// Creates links below `base`, the public URL of the base host without a trailing slash.
+    /// Creates links whose URLs start with `base`: the public URL of the base host, without a
+    /// trailing slash.
     #[must_use]
     pub const fn new(sealer: Sealer, clock: Clock, keys: Arc<dyn Keys>, base: String) -> Self {
         Self { sealer, clock, keys, base }
@@ -83,7 +84,7 @@ impl SignedUrls {
         self.below(&self.base, link, path)
     }
 
-    /// Returns the URL without the host, as it is stored.
+    /// Returns the URL without the host, in the form in which it is stored.
     #[must_use]
     pub fn relative(&self, link: Link, path: &str) -> String {
         self.below("", link, path)
@@ -96,8 +97,8 @@ impl SignedUrls {
         [base, path, "?", PARAMETER, "=", &token].concat()
     }
 
-    /// Returns the same URL, re-signed for another key or member and with the same expiry. A URL
-    /// that is not a link is unchanged.
+    /// Returns the same URL, signed again for another key or member, with the same expiry. A URL
+    /// that is not a link is returned unchanged.
     #[must_use]
     pub fn made_again(&self, url: &str, by: impl FnOnce(Timestamp) -> Link) -> String {
         let link = self.split(url).and_then(|(path, token)| {
@@ -107,7 +108,7 @@ impl SignedUrls {
         link.unwrap_or_else(|| url.to_owned())
     }
 
-    /// Returns the link of `token`, if it is valid for `path` now.
+    /// Returns the link in `token`, if it is currently valid for `path`.
     ///
     /// # Errors
     /// [`storage::Error`] when the link's key cannot be looked up.
@@ -120,14 +121,14 @@ impl SignedUrls {
         Ok(is_live.then_some(link))
     }
 
-    /// Returns the link of `token`, if it was valid for `path` until it expired.
+    /// Returns the link in `token`, if it was valid for `path` but has expired.
     #[must_use]
     pub fn lapsed(&self, path: &str, token: &str) -> Option<Link> {
         self.genuine(path, token).filter(|link| link.expires_at <= self.clock.now())
     }
 
-    /// If `url` is one of the service's own links and still valid, returns its path and
-    /// organization.
+    /// Returns the path and organization of `url`, if it is one of the service's own links and
+    /// still valid.
     ///
     /// # Errors
     /// As [`SignedUrls::check`].
@@ -139,9 +140,9 @@ impl SignedUrls {
         Ok(self.check(path, token).await?.map(|link| (path, link.organization)))
     }
 
-    /// Returns the JSON text of an output with the current base URL in every link to a file of this
-    /// organization: it is added to links that are a whole string, and replaces the previous base
-    /// URL in others. All other bytes stay unchanged.
+    /// Returns the JSON text of an output in which every link to this organization's files has the
+    /// current base URL. The base URL is added to links that are a complete JSON string, and
+    /// replaces the previous base URL in links that have one. All other bytes stay unchanged.
     #[must_use]
     pub fn render(&self, organization: OrganizationId, output: Box<RawValue>) -> Box<RawValue> {
         let text = output.get();
@@ -166,13 +167,14 @@ impl SignedUrls {
             return output;
         }
         rendered.push_str(text.get(done..).unwrap_or_default());
-        // A URL needs no escaping in JSON. If one ever does, the stored output is returned
+        // A URL needs no escaping in JSON. If it ever does, the stored output is returned
         // unchanged.
         RawValue::from_string(rendered).unwrap_or(output)
     }
 
     fn split<'a>(&self, url: &'a str) -> Option<(&'a str, &'a str)> {
-        // The token proves the organization; `public_url` may have changed since the link was made.
+        // The token proves the organization. The host is not checked, because `public_url` may have
+        // changed since the link was created.
         if let Some(found) = find_link(url, 0)
             && (found.start, found.end) == (0, url.len())
             && found.path_at > 0
@@ -183,8 +185,8 @@ impl SignedUrls {
         Some((path, query.strip_prefix(PARAMETER)?.strip_prefix('=')?))
     }
 
-    /// Returns the link of a token that this service created for `path`. Takes constant time for
-    /// wrong tokens of the right length.
+    /// Returns the link in a token that this service created for `path`. For wrong tokens of the
+    /// right length, the check takes constant time.
     fn genuine(&self, path: &str, token: &str) -> Option<Link> {
         let bytes = URL_SAFE_NO_PAD.decode(token).ok()?;
         let (head, mac) = bytes.split_first_chunk::<HEAD_BYTES>()?;
@@ -204,7 +206,7 @@ impl SignedUrls {
     }
 }
 
-/// A link to a file, found in a string.
+/// A link to a file that was found in a string.
 struct Found<'a> {
     /// The start of the URL: its scheme or, without one, its path.
     start: usize,
@@ -214,7 +216,7 @@ struct Found<'a> {
     token: Option<&'a str>,
 }
 
-/// Finds the first path of a file in `text`, starting at `from`.
+/// Finds the first path of a file in `text`, starting the search at `from`.
 fn find_link(text: &str, from: usize) -> Option<Found<'_>> {
     let mut search = from;
     loop {
@@ -241,7 +243,8 @@ fn find_link(text: &str, from: usize) -> Option<Found<'_>> {
     }
 }
 
-/// Returns the start of the URL whose path starts at `path`: its scheme or, without one, the path.
+/// Returns the start of the URL whose path starts at `path`: the position of its scheme or, without
+/// a scheme, of its path.
 fn start_of_url(text: &str, from: usize, path: usize) -> usize {
     let before = text.get(from..path).unwrap_or_default();
     let is_part = |c: char| !c.is_whitespace() && !matches!(c, '"' | '\\' | '<' | '>');
@@ -252,7 +255,7 @@ fn start_of_url(text: &str, from: usize, path: usize) -> usize {
     begins("https://").max(begins("http://")).unwrap_or(path)
 }
 
-/// Returns whether the range is the whole contents of a JSON string.
+/// Returns whether the range is the entire contents of a JSON string.
 fn is_whole_string(text: &str, start: usize, end: usize) -> bool {
     let before = text.get(..start).unwrap_or_default();
     let after = text.get(end..).unwrap_or_default();

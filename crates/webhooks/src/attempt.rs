@@ -1,8 +1,8 @@
-//! One attempt at one delivery: read it, sign it, send it, commit the outcome.
+//! One attempt at one delivery: reads and signs the delivery, sends it, and commits the outcome.
 //!
-//! An attempt counts only after its commit: an attempt whose outcome could not be written is
-//! repeated. Only the receiver's slot is freed earlier, as soon as the receiver has responded. This
-//! module never logs a secret, a body, or any part of a URL except its receiver.
+//! An attempt counts only after its commit: if its outcome cannot be written, the attempt is
+//! repeated. Only the receiver's slot is released earlier, as soon as the receiver has responded.
+//! This module never logs a secret, a body, or any part of a URL except its receiver.
 
 use std::collections::HashSet;
 use std::panic::AssertUnwindSafe;
@@ -30,12 +30,12 @@ use orrery_runtime::{self as runtime, Clock, turns};
 use orrery_storage::commit::Expect;
 use orrery_storage::{self as storage, Commit, Sealer, Store};
 
-/// Maximum size of the stored part of a response's body, in bytes of UTF-8.
+/// Maximum size of the part of a response's body that is stored, in bytes of UTF-8.
 const RESPONSE_BYTES_MAX: usize = 4096;
 /// Grace period after the time-out before the attempt is aborted, for a transport that does not
 /// enforce the time-out itself.
 const CUT_OFF_GRACE: Duration = Duration::from_secs(1);
-/// Maximum attempts to commit an outcome while its endpoint changes.
+/// Maximum number of attempts to commit an outcome while its endpoint keeps changing.
 const JUDGED_AGAIN_MAX: usize = 5;
 const AGENT: &str = concat!("orrery/", env!("CARGO_PKG_VERSION"));
 
@@ -51,7 +51,7 @@ pub(super) struct Context {
     pub(super) on_attempt: OnceLock<OnAttempt>,
     /// Deliveries that have an attempt in flight.
     pub(super) in_flight: Mutex<HashSet<(OrganizationId, ExecutionId)>>,
-    /// Held while a finished delivery is made due again.
+    /// Locked while a finished delivery is made due again.
     pub(super) taking_up: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -79,17 +79,18 @@ impl Drop for InFlightGuard<'_> {
     }
 }
 
-/// The result of an attempt whose outcome is on the disk.
+/// The result of an attempt whose outcome has been written to the disk.
 #[derive(Debug)]
 pub(super) enum Report {
     /// The attempt was made. `next` is the time at which the next attempt is due.
     Made { health: Health, next: Option<Timestamp> },
-    /// The row no longer exists: it was left over, or the delivery was redelivered or deleted in
-    /// the meantime. The outcome does not count.
+    /// The row no longer exists: it was left over from another delivery, or the delivery was
+    /// redelivered or deleted in the meantime. The outcome does not count.
     StaleRow,
 }
 
-/// The reason why an attempt does not count. Its row is unchanged, and the attempt is repeated.
+/// The reason why an attempt does not count. The delivery's row is unchanged, and the attempt is
+/// repeated.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AttemptError {
     #[error(transparent)]
@@ -116,7 +117,7 @@ struct Outcome {
 }
 
 enum Retry {
-    /// Retried by the schedule, but not before this delay has passed.
+    /// Retried according to the schedule, but not before this delay has passed.
     NotBefore(Duration),
     Never,
 }
@@ -178,10 +179,11 @@ pub(super) async fn make(
     Ok(Report::Made { health, next: delivery.progress.next_attempt_at })
 }
 
-/// Returns the delivery of `item`, unless the row was left over by a delivery that is deleted,
+/// Returns the delivery of `item`. Returns `None` if the row is left over: its delivery is deleted,
 /// finished, or due at another time.
 ///
-/// The row of a handed-over delivery is checked, too: a scan may have found and sent it first.
+/// The row is checked even if the delivery was handed over in memory, because a scan may have found
+/// and sent the delivery first.
 async fn find(
     context: &Context,
     item: &Item,
@@ -202,9 +204,9 @@ async fn find(
     Ok(delivery.filter(|delivery| delivery.progress.next_attempt_at == Some(item.due)))
 }
 
-/// Commits the outcome: the progress, the row with its next due time or its deletion, and the
-/// effect on the endpoint. If the endpoint changes concurrently, the effect is determined again.
-/// Returns `false` if the row no longer exists; nothing is written then.
+/// Commits the outcome: the delivery's progress, its row (with the next due time, or deleted), and
+/// the effect on the endpoint. If the endpoint changes concurrently, the effect is determined
+/// again. Returns `false` if the row no longer exists; nothing is written then.
 async fn commit_outcome(
     context: &Context,
     item: &Item,
@@ -213,7 +215,7 @@ async fn commit_outcome(
 ) -> Result<bool, Error> {
     for round in 0..=JUDGED_AGAIN_MAX {
         let mut commit = outcome_of(item, delivery)?;
-        // If the attempt did not reach the receiver, the endpoint is not judged by it.
+        // An attempt that did not reach the receiver has no effect on the endpoint.
         let patience = context.options.disable_endpoint_after;
         let is_judged = round < JUDGED_AGAIN_MAX
             && health != Health::Unknown
@@ -253,14 +255,14 @@ fn next_attempt(context: &Context, delivery: &Delivery, outcome: &Outcome) -> Op
     Some(context.clock.steady().plus(delay.max(wait)))
 }
 
-/// Returns a fraction between -[`JITTER`] and [`JITTER`]; 0 if the system has no randomness.
+/// Returns a fraction between -[`JITTER`] and [`JITTER`]; 0 if the system provides no randomness.
 fn jitter() -> f64 {
     let random = runtime::random_bytes::<4>().map_or(u32::MAX / 2, u32::from_ne_bytes);
     (f64::from(random) / f64::from(u32::MAX)).mul_add(2.0, -1.0) * JITTER
 }
 
-/// Sends a delivery once. `Err` contains the resource that this machine lacks; nothing was sent
-/// then.
+/// Sends a delivery once. `Err` contains the resource that this machine lacks; in that case,
+/// nothing was sent.
 async fn deliver(
     context: &Context,
     delivery: &Delivery,
@@ -281,7 +283,7 @@ async fn deliver(
         }
     };
     let limit = context.options.timeout.saturating_add(CUT_OFF_GRACE);
-    // A panic in the transport ends only this attempt.
+    // A panic in the transport fails only this attempt.
     let sending = AssertUnwindSafe(context.transport.send(request)).catch_unwind();
     let sending = turns::timeout(limit, sending);
     Ok(match turns::on_behalf_of(delivery.organization, sending).await {
@@ -312,8 +314,8 @@ pub(super) fn without_endpoint(context: &Context, delivery: &Delivery) -> Option
     }
 }
 
-/// Returns the request, signed at `now` if the delivery has a secret (`docs/spec/webhooks.md`,
-/// "Headers").
+/// Returns the request, with `now` as its signing time if the delivery has a secret
+/// (`docs/spec/webhooks.md`, "Headers").
 fn request(
     context: &Context,
     delivery: &Delivery,
@@ -371,14 +373,14 @@ fn request(
 /// compressed.
 fn set_header(headers: &mut HeaderMap, name: &'static str, value: &str) -> Result<(), String> {
     let mut value = HeaderValue::from_bytes(value.as_bytes())
-        .map_err(|_not_a_value| format!("the header {name} cannot carry its value"))?;
+        .map_err(|_not_a_value| format!("the header {name} has an invalid value"))?;
     value.set_sensitive(true);
     headers.insert(HeaderName::from_static(name), value);
     Ok(())
 }
 
-/// Makes one attempt at a delivery that is not stored. Returns the outcome, and the health of the
-/// receiver.
+/// Makes one attempt at a delivery that is not stored. Returns the outcome and the receiver's
+/// health.
 pub(super) async fn dry_run(
     context: &Context,
     delivery: &Delivery,
@@ -396,7 +398,7 @@ pub(super) async fn dry_run(
 }
 
 impl Outcome {
-    /// Converts the outcome to the stored form of an attempt.
+    /// Converts the outcome to the form in which an attempt is stored.
     fn noted(self, delivery: &Delivery, started: Timestamp, clock: Instant) -> Attempt {
         Attempt {
             number: delivery.progress.next_number(),
@@ -409,8 +411,8 @@ impl Outcome {
         }
     }
 
-    /// Creates the outcome of an attempt that got no response, for `reason`; it is retried by the
-    /// schedule.
+    /// Creates the outcome of an attempt that got no response, with the given reason; it is retried
+    /// according to the schedule.
     const fn unsent(reason: String) -> Self {
         Self {
             status: None,

@@ -1,5 +1,5 @@
-//! The outbox's work on the disk besides attempts: finds due deliveries, parks deliveries that wait
-//! for a receiver, reads parked deliveries back, and stores circuits.
+//! The outbox's disk operations other than attempts: finding due deliveries, parking deliveries
+//! that wait for a receiver, reading parked deliveries back, and storing circuits.
 //!
 //! One job runs at a time, so that each job sees the writes of the previous one. Every read is a
 //! page of bounded size.
@@ -21,22 +21,22 @@ use orrery_storage::{Commit, Key, Page, Row, Store, Table};
 
 /// Number of rows per page of the due index.
 const PAGE_ROWS: usize = 512;
-/// Number of receivers per sweep job.
+/// Number of receivers handled by one sweep job.
 const PARKED_ENDPOINTS_MAX: usize = 64;
 /// Maximum number of deliveries that one job fails as expired.
 const EXPIRED_ROWS_MAX: usize = 128;
-/// A delivery that has waited this long for its receiver's circuit fails: otherwise the deliveries
-/// of a dead receiver would stay pending forever.
+/// A delivery fails once its receiver's circuit has kept it waiting for this long: otherwise,
+/// deliveries to a dead receiver would stay pending forever.
 pub(super) const WAIT_MAX: Duration = Duration::from_secs(72 * 3600);
 
-/// A job on the disk.
+/// A disk job.
 #[derive(Debug)]
 pub(super) enum DiskJob {
     /// Read the circuits that were open when the process ended.
     ReadCircuits,
     /// Read the next page of the due index after this key.
     Scan { after: Option<Key> },
-    /// Move rows from the due index to the parked rows of their receivers.
+    /// Move rows from the due index to their receivers' parked rows.
     Park(Vec<Item>),
     /// Read a page of a receiver's parked rows.
     LoadParked(Refill),
@@ -111,7 +111,8 @@ pub(super) async fn run(
         DiskJob::LoadParked(refill) => load_parked(store, refill.clone()).await,
         DiskJob::KeepCircuits(changes) => keep_circuits(store, changes).await,
         DiskJob::FindParked { after } => {
-            // If the clock jumps ahead, deliveries that wait for their receivers must not fail.
+            // The believed time, so that deliveries waiting for their receivers do not fail when
+            // the clock jumps ahead.
             let believed = context.clock.believed();
             find_parked(store, after.clone(), believed).await.map(JobOutput::FoundParked)
         }
@@ -130,8 +131,8 @@ pub(super) async fn run(
 
 async fn read_circuits(store: &Store) -> Result<Vec<(EndpointName, Circuit)>, Error> {
     let prefix = Key::table(Table::Circuit);
-    // Restored circuits may take half of the receivers in memory; the other half is for working
-    // receivers.
+    // Restored circuits may take up half of the receivers in memory; the other half is for
+    // receivers that work.
     let page = Page::of(prefix, ENDPOINTS_MAX / 2);
     let mut circuits = Vec::new();
     for (key, bytes) in store.page(page).await? {
@@ -158,8 +159,8 @@ async fn scan(store: &Store, after: Option<Key>, now: Timestamp) -> Result<Scann
     Ok(scanned)
 }
 
-/// Returns the delivery of a row from either index. An unreadable row is deleted and logged,
-/// because no later start could use it.
+/// Returns the delivery of a row from either index. An unreadable row is logged and deleted,
+/// because it could not be used after a restart either.
 async fn item_of(store: &Store, row: Row, place: RowIndex) -> Result<Option<Item>, Error> {
     let (key, bytes) = row;
     let parts = rows::moment_and_ids(&key);
@@ -203,13 +204,13 @@ async fn load_parked(store: &Store, refill: Refill) -> Result<JobOutput, Error> 
     Ok(JobOutput::LoadedParked { receiver, items, complete })
 }
 
-/// Loads small deliveries along with their rows: a single read for all deliveries is cheaper than
-/// one read for each.
+/// Loads small deliveries along with their rows: a single read for all deliveries is cheaper than a
+/// read for each delivery.
 async fn carry(store: &Store, items: &mut [Item]) -> Result<(), Error> {
     let ids: Vec<_> = items.iter().map(|item| (item.organization, item.execution)).collect();
     for (item, delivery) in items.iter_mut().zip(rows::load_many(store, &ids).await?) {
         let delivery = delivery.filter(|delivery| {
-            // Other deliveries are checked when their turn comes.
+            // Any other delivery is read and checked when it is attempted.
             delivery.progress.next_attempt_at == Some(item.due)
                 && delivery.body.len() <= CARRIED_BYTES_MAX
         });
@@ -266,7 +267,8 @@ async fn find_parked(
 }
 
 impl Outbox {
-    /// Returns whether any delivery or open circuit on the disk waits for a point in time.
+    /// Returns whether the disk contains any delivery or open circuit that waits for a point in
+    /// time.
     ///
     /// # Errors
     /// [`Error::Store`] if the store cannot be read.
@@ -284,7 +286,8 @@ fn is_overdue(item: &Item, now: Timestamp) -> bool {
     now.since(item.due) > WAIT_MAX
 }
 
-/// Fails deliveries without sending them; their final attempt record contains the reason.
+/// Fails deliveries without sending them; the final attempt in each delivery's record contains the
+/// reason.
 async fn expire(context: &Context, items: &[Item], now: Timestamp) -> Result<(), Error> {
     let Context { store, endpoints, options, .. } = context;
     let mut commit = Commit::new();

@@ -1,16 +1,17 @@
-//! Decides which delivery is sent next: tracks deliveries in memory and slots by receiver.
+//! Decides which delivery is sent next: tracks deliveries in memory and each receiver's slots.
 //!
-//! Pure bookkeeping: no disk, no network, no clock; the loop in `send_loop` provides all three. The
-//! following rules keep one receiver from slowing down another:
+//! Pure bookkeeping without disk, network or clock, all of which the loop in `send_loop` provides.
+//! The following rules prevent one receiver from slowing down another:
 //! - A receiver starts with few slots, gains one with each response, up to its cap, and loses half
-//!   with each failure. A response frees the receiver's slot at once; the delivery still occupies
-//!   one of all slots until its outcome is on the disk.
-//! - Once three quarters of all slots are taken, no receiver takes more than its share: all slots
-//!   divided by the number of receivers that have work and responded to their last attempt.
+//!   with each failure. A response frees the receiver's slot immediately; the delivery still counts
+//!   toward the total number of slots until its outcome is on the disk.
+//! - Once three quarters of all slots are taken, no receiver takes more than its share: the number
+//!   of slots divided by that of receivers that have deliveries and responded to their last
+//!   attempt.
 //! - Half of all slots are reserved for receivers that responded to their last attempt. New and
 //!   failing receivers share the other half.
-//! - After enough consecutive failures the circuit opens: nothing is sent for a while, then one
-//!   probe at a time.
+//! - After enough consecutive failures, the receiver's circuit opens: nothing is sent for some
+//!   time, and then only one probe at a time.
 //!
 //! Memory is bounded by [`WINDOW`] and [`ENDPOINTS_MAX`], regardless of the backlog on the disk.
 
@@ -26,10 +27,10 @@ use orrery_domain::time::Timestamp;
 use orrery_storage::Key;
 
 /// Maximum number of deliveries in memory, including those in flight or about to be parked. Each
-/// takes about 200 bytes, unless it carries its contents.
+/// takes about 200 bytes, unless it includes its contents.
 pub(super) const WINDOW: usize = 4096;
-/// Maximum number of deliveries that carry their contents (4 KiB at most, see
-/// `outbox::CARRIED_BYTES_MAX`), so that a new delivery needs no read from the disk.
+/// Maximum number of deliveries in memory that include their contents (at most 4 KiB each, see
+/// `outbox::CARRIED_BYTES_MAX`), so that sending a new delivery needs no read from the disk.
 pub(super) const CARRIED_MAX: usize = 1024;
 /// Maximum number of receivers in memory.
 pub(super) const ENDPOINTS_MAX: usize = 10_000;
@@ -64,17 +65,17 @@ impl Item {
 /// The result of offering a delivery to the dispatcher.
 #[derive(Debug)]
 pub(super) enum Admission {
-    /// The delivery waits in memory, or was in memory already.
+    /// The delivery is in memory, or already was.
     Queued,
-    /// The receiver has no room, so the delivery must be parked. It counts as held until
+    /// The receiver has no room, so the delivery must be parked. It counts as being in memory until
     /// [`Dispatcher::parked`] or [`Dispatcher::forget`].
     Park(Item),
-    /// The delivery stays on the disk: memory has no room, or holds the delivery with an earlier
-    /// due time.
+    /// The delivery stays on the disk: memory is full, or already contains the delivery with an
+    /// earlier due time.
     Full,
 }
 
-/// The health of a receiver, as shown by an attempt.
+/// A receiver's health, as indicated by an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Health {
     /// The receiver responded.
@@ -95,7 +96,7 @@ pub(super) enum CircuitChange {
 /// An attempt in flight.
 #[derive(Debug, Clone, Copy)]
 struct InFlight {
-    /// Whether the attempt took a slot from the half for new and failing receivers.
+    /// Whether the attempt uses a slot from the half for new and failing receivers.
     unproven: bool,
     /// Whether the receiver has responded.
     answered: bool,
@@ -109,13 +110,13 @@ pub(super) struct Dispatcher {
     circuit_failures: u32,
     circuit_open: Duration,
     receivers: HashMap<EndpointName, Endpoint>,
-    /// Receivers with a delivery to send and a free slot, each in one of the two queues.
+    /// Receivers with a delivery to send and a free slot, each in one of these two queues.
     healthy: VecDeque<EndpointName>,
     unknown: VecDeque<EndpointName>,
     /// Whether the queue `unknown` is next, so that neither queue starves the other.
     unproven_next: bool,
     wants_refill: VecDeque<EndpointName>,
-    /// Open circuits, by the time at which a probe may be sent.
+    /// Open circuits, ordered by the time at which a probe may be sent.
     reopening: BTreeSet<(Timestamp, EndpointName)>,
     /// Every delivery in memory and its due time.
     held: HashMap<ExecutionId, Timestamp>,
@@ -123,7 +124,7 @@ pub(super) struct Dispatcher {
     /// Attempts whose outcome is not on the disk yet.
     in_flight: HashMap<ExecutionId, InFlight>,
     unproven_in_flight: usize,
-    /// Number of receivers with deliveries in memory: all, and proven ones.
+    /// Number of receivers with deliveries in memory: all of them, and only the proven ones.
     active: usize,
     proven_active: usize,
     open_circuits: usize,
@@ -131,7 +132,7 @@ pub(super) struct Dispatcher {
 }
 
 impl Dispatcher {
-    /// Creates a dispatcher without receivers and deliveries.
+    /// Creates a dispatcher without receivers or deliveries.
     pub(super) fn new(options: &super::Options) -> Self {
         Self {
             all_slots: options.in_flight.max(1),
@@ -155,10 +156,10 @@ impl Dispatcher {
         }
     }
 
-    /// Accepts a due delivery if memory and its receiver have room.
+    /// Accepts a due delivery if both memory and its receiver have room.
     pub(super) fn offer(&mut self, mut item: Item) -> Admission {
         if let Some(due) = self.held.get(&item.execution) {
-            // The delivery may be due again before the end of its last attempt is recorded here.
+            // A delivery may become due again before its last attempt is recorded as finished.
             let is_due_again = *due != item.due && item.place == RowIndex::Due;
             return if is_due_again { Admission::Full } else { Admission::Queued };
         }
@@ -196,7 +197,7 @@ impl Dispatcher {
         Admission::Queued
     }
 
-    /// Returns the next delivery to attempt, if a slot is free. The delivery is in flight until
+    /// Returns the next delivery to attempt, if a slot is free. The delivery stays in flight until
     /// [`Dispatcher::finish`].
     pub(super) fn next(&mut self) -> Option<Item> {
         while self.in_flight.len() < self.all_slots {
@@ -208,8 +209,8 @@ impl Dispatcher {
         None
     }
 
-    /// Records the receiver's response to an attempt and frees its slot. Returns deliveries to park
-    /// if the receiver's circuit has just opened.
+    /// Records the receiver's response to an attempt and frees the receiver's slot. Returns
+    /// deliveries to park if the receiver's circuit has just opened.
     pub(super) fn answered(&mut self, item: &Item, health: Health, now: Timestamp) -> Vec<Item> {
         match self.in_flight.get_mut(&item.execution) {
             Some(attempt) if !attempt.answered => attempt.answered = true,
@@ -227,7 +228,7 @@ impl Dispatcher {
         Vec::new()
     }
 
-    /// Ends an attempt. `health` is [`Health::Unknown`] if the row is unchanged; otherwise, the
+    /// Ends an attempt. If its row is unchanged, `health` is [`Health::Unknown`]; otherwise, its
     /// outcome is on the disk. Includes [`Dispatcher::answered`] and returns the same deliveries.
     pub(super) fn finish(&mut self, item: &Item, health: Health, now: Timestamp) -> Vec<Item> {
         let parked = self.answered(item, health, now);
@@ -245,11 +246,11 @@ impl Dispatcher {
         parked
     }
 
-    /// Records that rows were moved to the parked rows of their receivers.
+    /// Records that rows were moved to their receivers' parked rows.
     pub(super) fn parked(&mut self, items: &[Item]) {
         for item in items {
             self.held.remove(&item.execution);
-            // If memory has no room for the receiver, the sweep finds its rows later.
+            // If there is no room for the receiver in memory, the sweep finds its rows later.
             if self.track(&item.receiver) {
                 self.change(&item.receiver, |receiver| {
                     receiver.note_parked(item.due);
@@ -265,7 +266,7 @@ impl Dispatcher {
         }
     }
 
-    /// Returns a receiver whose parked rows should be read. The receiver is not returned again
+    /// Returns a receiver whose parked rows should be read. Does not return that receiver again
     /// until [`Dispatcher::refilled`].
     pub(super) fn next_to_refill(&mut self) -> Option<Refill> {
         if self.held.len() >= WINDOW {
@@ -277,7 +278,7 @@ impl Dispatcher {
             receiver.hungry = receiver.wants_rows(room);
             if receiver.hungry {
                 let after = receiver.read_up_to.clone().map(|(_, key)| key);
-                // A page from the beginning starts with the rows of deliveries that are in memory.
+                // The first page starts with the rows of deliveries that are already in memory.
                 let held = if after.is_some() { 0 } else { receiver.held_parked };
                 let limit = room.min(receiver.waiting_limit());
                 let limit = held + limit.saturating_sub(receiver.waiting.len());
@@ -295,7 +296,7 @@ impl Dispatcher {
             receiver.hungry = false;
         }
         for item in items {
-            // Rejected deliveries are recorded as parked.
+            // Deliveries that do not fit are recorded as parked.
             let _stays_on_disk = self.offer(item);
         }
         self.change(name, |_receiver| {});
@@ -306,8 +307,8 @@ impl Dispatcher {
         self.change(name, |receiver| receiver.hungry = false);
     }
 
-    /// Reserves a delivery, so that it is not sent until [`Dispatcher::forget`]. Returns `false` if
-    /// it is in memory already, or memory is full.
+    /// Reserves a delivery so that it is not sent until [`Dispatcher::forget`]. Returns `false` if
+    /// the delivery is already in memory, or if memory is full.
     pub(super) fn reserve(&mut self, item: &Item) -> bool {
         let free = self.held.len() < WINDOW && !self.held.contains_key(&item.execution);
         if free {
@@ -316,7 +317,7 @@ impl Dispatcher {
         free
     }
 
-    /// Records parked rows that may be missing in memory, for example after a start.
+    /// Records parked rows that may not be known in memory, for example after a start.
     pub(super) fn restore_endpoint(
         &mut self,
         name: &EndpointName,
@@ -360,7 +361,7 @@ impl Dispatcher {
         true
     }
 
-    /// Half-opens every circuit whose open period has ended, which permits a probe.
+    /// Half-opens every circuit whose open period has ended, so that a probe may be sent.
     pub(super) fn reopen(&mut self, now: Timestamp) {
         while let Some((until, _)) = self.reopening.first()
             && *until <= now
@@ -381,7 +382,7 @@ impl Dispatcher {
         std::mem::take(&mut self.changes)
     }
 
-    /// Returns whether the window has enough room for a page of rows.
+    /// Returns whether a page of rows fits into the window.
     pub(super) fn has_room(&self) -> bool {
         self.held.len() < WINDOW / 4 * 3
     }
@@ -401,8 +402,7 @@ impl Dispatcher {
         self.open_circuits
     }
 
-    /// Returns the due time of the oldest delivery that is in memory or known to be parked. Scans
-    /// all receivers.
+    /// Returns the due time of the oldest delivery that is in memory or known to be parked.
     pub(super) fn oldest_due(&self) -> Option<Timestamp> {
         let parked = self.receivers.values().filter_map(|receiver| receiver.parked);
         self.held.values().copied().chain(parked).min()
@@ -414,7 +414,7 @@ impl Dispatcher {
         self.receivers.len()
     }
 
-    /// Returns a receiver's share of all slots, and whether it may take more.
+    /// Returns each receiver's share of all slots, and whether a receiver may exceed it.
     fn fair_share(&self) -> (usize, bool) {
         let plenty = self.in_flight.len() < self.all_slots / 4 * 3;
         ((self.all_slots / self.proven_active.max(1)).max(1), plenty)
@@ -440,7 +440,7 @@ impl Dispatcher {
         }
     }
 
-    /// Starts the first waiting delivery of a receiver, unless it can no longer take one.
+    /// Starts a receiver's first waiting delivery, unless no delivery can be started any more.
     fn start(&mut self, name: &EndpointName) -> Option<Item> {
         let (share, plenty) = self.fair_share();
         let full = self.unproven_in_flight >= self.unproven_limit();
@@ -505,7 +505,7 @@ impl Dispatcher {
     }
 
     /// Empties the waiting list of a receiver whose circuit has opened. Returns the deliveries to
-    /// park; deliveries with a parked row stay parked.
+    /// park; deliveries that have a parked row already simply stay parked.
     fn drain(&mut self, name: &EndpointName) -> Vec<Item> {
         let mut to_park = Vec::new();
         let mut dropped = Vec::new();
@@ -537,7 +537,7 @@ impl Dispatcher {
         }
     }
 
-    /// Changes a receiver, and then moves it to the appropriate queue.
+    /// Changes a receiver, and then moves it to the queue where it belongs.
     fn change(&mut self, name: &EndpointName, change: impl FnOnce(&mut Endpoint)) {
         let ((share, plenty), room) = (self.fair_share(), self.waiting_room());
         let Some(receiver) = self.receivers.get_mut(name) else { return };
@@ -571,8 +571,8 @@ impl Dispatcher {
         true
     }
 
-    /// Removes receivers without deliveries. If too many are left, also removes some with an open
-    /// circuit; their circuits and rows stay on the disk, where the sweep finds them.
+    /// Removes receivers without deliveries. If too many are left, also removes some whose circuit
+    /// is open; their circuits and rows stay on the disk, where the sweep finds them.
     fn evict(&mut self) {
         let mut closed = Vec::new();
         self.receivers.retain(|name, receiver| {

@@ -1,5 +1,5 @@
-//! Tests of the dispatcher's rules with numbers, and with random histories on a disk made of two
-//! maps.
+//! Tests of the dispatcher's rules: with specific numbers, and with random histories on a disk
+//! simulated by two maps.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -70,7 +70,7 @@ fn dispatcher_answer_frees_slot_of_endpoint_while_outcome_is_recorded() {
         let Some(started) = dispatcher.next() else { break };
         assert!(dispatcher.next().is_none(), "one request at a time");
         dispatcher.answered(&started, Health::Healthy, NOW);
-        // The response is reported twice and counts once.
+        // The response is reported twice but counts only once.
         dispatcher.answered(&started, Health::Failing, NOW);
         recording.push(started);
     }
@@ -107,8 +107,8 @@ fn dispatcher_delivery_due_again_waits_for_the_end_of_its_attempt() {
     assert_eq!(dispatcher.next().map(|item| item.due), Some(again.due));
 }
 
-/// Returns the number of rounds that 30 working receivers need for `each` deliveries each, next to
-/// `dead` receivers that never respond (`hang`) or fail at once.
+/// Returns the number of rounds that 30 working receivers need for `each` deliveries each, while
+/// `dead` other receivers never respond (`hang`) or fail immediately.
 fn rounds_of_the_living(each: u64, dead: u64, hang: bool) -> u64 {
     let mut dispatcher = Dispatcher::new(&Options::default());
     let mut to_offer = [each; 30];
@@ -134,7 +134,7 @@ fn rounds_of_the_living(each: u64, dead: u64, hang: bool) -> u64 {
                 }
             }
         }
-        // All deliveries of a round are in flight together.
+        // All deliveries of a round are in flight at the same time.
         for item in started(&mut dispatcher) {
             if item.receiver.starts_with("living") {
                 dispatcher.finish(&item, Health::Healthy, NOW);
@@ -238,7 +238,7 @@ fn dispatcher_memory_is_bounded() {
         if let Admission::Park(item) = dispatcher.offer(offered) {
             dispatcher.parked(&[item]);
         }
-        // Some circuits open, so receivers without deliveries stay in memory.
+        // Some circuits open, so receivers may stay in memory without deliveries.
         most_held = most_held.max(dispatcher.queued());
         most_receivers = most_receivers.max(dispatcher.endpoints());
         if number > 10_000
@@ -278,7 +278,7 @@ fn dispatcher_reads_each_parked_row_once() {
     assert_eq!(play.rows_read, 1000);
 }
 
-/// The disk as the dispatcher's driver sees it, and the delivered items.
+/// The disk as the dispatcher's caller sees it, and the delivered items.
 #[derive(Debug, Default)]
 struct Disk {
     due: BTreeMap<ExecutionId, Item>,
@@ -292,7 +292,7 @@ struct Play {
     disk: Disk,
     to_park: Vec<Item>,
     in_flight: Vec<Item>,
-    /// Attempts that got a response, with their health; their outcome is not on the disk yet.
+    /// Attempts that got a response, with their health, and whose outcome is not on the disk yet.
     recording: Vec<(Item, Health)>,
     /// Number of parked rows that were read, deleted rows excluded.
     rows_read: usize,
@@ -374,7 +374,7 @@ impl Play {
         self.recording.push((item, health));
     }
 
-    /// Writes the oldest response to the disk, unless `is_recorded` is false.
+    /// Writes the outcome of the oldest response to the disk, unless `is_recorded` is false.
     fn end_recording(&mut self, is_recorded: bool) {
         if !self.recording.is_empty() {
             let (item, health) = self.recording.remove(0);
@@ -383,7 +383,7 @@ impl Play {
     }
 
     fn record(&mut self, item: Item, health: Health) {
-        // An attempt without a result leaves its row in place; any other attempt moves it.
+        // An attempt without a result does not change its row; any other attempt moves it.
         if health != Health::Unknown {
             self.disk.due.remove(&item.execution);
             self.disk.parked.remove(&(Arc::clone(&item.receiver), item.execution));

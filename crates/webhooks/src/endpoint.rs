@@ -1,6 +1,6 @@
 //! One receiver (scheme, host, port): its deliveries in memory, and its concurrency limit.
 //!
-//! Plain bookkeeping for `dispatcher`; no other module changes it.
+//! Plain bookkeeping for `dispatcher`, which alone changes it.
 
 use std::collections::VecDeque;
 
@@ -8,12 +8,13 @@ use super::dispatcher::{EndpointName, Item};
 use orrery_domain::time::Timestamp;
 use orrery_storage::Key;
 
-/// Initial number of slots of a receiver.
+/// Initial number of slots for a receiver.
 const INITIAL_CONCURRENCY: usize = 2;
 /// Maximum number of deliveries that wait in memory for each slot of their receiver.
 const WAITING_PER_CONCURRENCY: usize = 4;
-/// Maximum number of deliveries of one receiver that got a response and whose outcome is not on the
-/// disk yet. Beyond it, nothing is sent to the receiver. A crash sends these deliveries again.
+/// Maximum number of deliveries per receiver that got a response but whose outcome is not on the
+/// disk yet. At this limit, nothing more is sent to the receiver. After a crash, these deliveries
+/// are sent again.
 pub(super) const RECORDING_MAX: usize = 64;
 
 /// The state of a circuit.
@@ -40,9 +41,9 @@ pub(super) struct Endpoint {
     pub(super) waiting: VecDeque<Item>,
     /// Number of requests to which the receiver has not responded yet.
     pub(super) in_flight: usize,
-    /// Number of deliveries that got a response and whose outcome is not on the disk yet.
+    /// Number of deliveries that got a response but whose outcome is not on the disk yet.
     pub(super) recording: usize,
-    /// The receiver's current number of slots.
+    /// The receiver's current limit on requests in flight.
     pub(super) concurrency: usize,
     /// Whether the receiver responded to its last attempt.
     pub(super) proven: bool,
@@ -53,11 +54,11 @@ pub(super) struct Endpoint {
     /// no such row.
     pub(super) parked: Option<Timestamp>,
     /// The last parked row that was read; all rows up to it are in memory or deleted. The next page
-    /// starts after it: a page from the beginning would scan all deleted rows again.
+    /// starts after this row, because a page from the beginning would scan all deleted rows again.
     pub(super) read_up_to: Option<(Timestamp, Key)>,
     /// Number of deliveries in memory that have a parked row.
     pub(super) held_parked: usize,
-    /// Whether the receiver is in a queue of receivers that can take a delivery.
+    /// Whether the receiver is in a queue of receivers to which a delivery can be sent.
     pub(super) ready: bool,
     /// Whether the receiver's parked rows are being read, or the receiver is queued for reading
     /// them.
@@ -83,14 +84,14 @@ impl Endpoint {
         }
     }
 
-    /// Records a parked row that is not in memory.
+    /// Records that there is a parked row that is not in memory.
     pub(super) fn note_parked(&mut self, due: Timestamp) {
         self.parked = Some(self.parked.map_or(due, |parked| parked.min(due)));
         self.read_up_to.take_if(|(read, _)| due <= *read);
     }
 
-    /// Records that rows after [`Endpoint::read_up_to`] were read, oldest first. `complete` means
-    /// that there are no further rows.
+    /// Records that the rows after [`Endpoint::read_up_to`] were read, oldest first. `complete`
+    /// means that there are no further rows.
     pub(super) fn note_read(&mut self, items: &[Item], complete: bool) {
         let last = items.last().filter(|_| !complete);
         self.parked = last.map(|item| item.due);
@@ -102,13 +103,14 @@ impl Endpoint {
         self.in_flight + self.recording > 0 || !self.waiting.is_empty()
     }
 
-    /// Returns whether no delivery is known to wait for the receiver, in memory or on the disk.
+    /// Returns whether no delivery is known to wait for the receiver, either in memory or on the
+    /// disk.
     pub(super) fn is_idle(&self) -> bool {
         !self.is_active() && self.parked.is_none() && !self.ready && !self.hungry
     }
 
-    /// Returns whether a delivery can start. `share` is the receiver's fair share of all slots; it
-    /// may exceed this share while slots are `plenty`.
+    /// Returns whether a delivery can start. `share` is the receiver's fair share of all slots;
+    /// while slots are `plenty`, the receiver may exceed it.
     pub(super) fn can_send(&self, share: usize, plenty: bool) -> bool {
         let slots = match self.circuit {
             CircuitState::Closed if plenty => self.concurrency,

@@ -1,5 +1,5 @@
-//! Tests of deliveries to endpoints: signed with each valid secret, with the endpoint's state
-//! updated in the commits of attempts.
+//! Tests of deliveries to endpoints: each delivery is signed with every valid secret, and the
+//! commits of attempts update the endpoint's state.
 
 use super::endpoints::{Endpoints, Error};
 use super::simulation_tests::{Behaviour, Fixture};
@@ -55,7 +55,7 @@ async fn attempt(fixture: &Fixture, endpoint: &Endpoint) -> ExecutionId {
     row
 }
 
-/// Restarts on the same store, with the endpoints loaded before anything is sent.
+/// Restarts the outbox on the same store; the endpoints are loaded before anything is sent.
 async fn restart(fixture: &mut Fixture) {
     fixture.reopen();
     fixture.outbox.endpoints().load().await.unwrap();
@@ -127,7 +127,7 @@ async fn endpoint_failing_for_days_is_disabled_in_the_last_attempts_commit() {
     fixture.advance(4 * DAY);
     attempt(&fixture, &made).await;
     assert_eq!(stored(&endpoints, &made).await.disabled, None);
-    // After a success, the days until the endpoint is disabled are counted from the next failure.
+    // After a success, the time until the endpoint is disabled starts again at the next failure.
     fixture.script.set("hooks.example", Behaviour::Answers(204));
     attempt(&fixture, &made).await;
     assert_eq!(stored(&endpoints, &made).await.failing_since, None);
@@ -176,7 +176,7 @@ async fn endpoint_delivery_expired_behind_a_circuit_counts_as_failed() {
         fixture.send_delivery(delivery(&fixture, &made)).await;
     }
     fixture.until("parked", async || fixture.rows(Table::Parked).await >= 7).await;
-    // As if the service had been off for six days.
+    // Simulates that the service was off for six days.
     fixture.tasks.stop();
     fixture.clock.advance(6 * DAY);
     restart(&mut fixture).await;

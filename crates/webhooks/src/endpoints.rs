@@ -1,9 +1,10 @@
 //! Webhook endpoints: stored with encrypted secrets, and cached in memory, so that an execution
 //! finds the endpoints to notify without reading the disk.
 //!
-//! A change reaches the cache with its own commit, before the caller gets the result. The effect of
-//! an attempt on an endpoint (it starts to fail, works again, has failed for too long) is part of
-//! the commit of the attempt; attempts without such an effect do not write to the endpoint.
+//! Each commit that changes an endpoint also updates the cache, before the caller gets the result.
+//! An attempt's effect on its endpoint (the endpoint starts to fail, works again, or has failed for
+//! too long) is part of the attempt's commit; attempts without such an effect do not write to the
+//! endpoint.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -63,7 +64,7 @@ impl std::fmt::Debug for Endpoints {
 }
 
 impl Endpoints {
-    /// Opens the endpoints of a store; the cache is empty before [`Endpoints::load`].
+    /// Creates the endpoints of a store; the cache is empty until [`Endpoints::load`].
     #[must_use]
     pub fn new(store: Store, sealer: Sealer, clock: Clock) -> Self {
         let recorder = Recorder::new(clock.clone());
@@ -94,7 +95,7 @@ impl Endpoints {
         Ok(())
     }
 
-    /// Returns the endpoints to notify of this event of this execution. Reads only the cache.
+    /// Returns the endpoints to notify of this execution's event. Reads only the cache.
     #[must_use]
     pub fn wanting(&self, event: Option<Event>, execution: &Execution) -> Vec<Arc<Endpoint>> {
         let Some(event) = event else { return Vec::new() };
@@ -155,8 +156,8 @@ impl Endpoints {
         self.edit(organization, id, "webhook_endpoint.change", edit).await
     }
 
-    /// Gives an endpoint a new secret. Deliveries are also signed with the previous secret for
-    /// `grace`, and no longer with older ones.
+    /// Gives an endpoint a new secret. For `grace`, deliveries are also signed with the previous
+    /// secret; older secrets stop being valid immediately.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Secret`], [`Error::Storage`]. On error, nothing is changed.
@@ -206,7 +207,7 @@ impl Endpoints {
         self.store.update(&rows::endpoint(organization, id), edit).await
     }
 
-    /// Deletes an endpoint. Its deliveries stay in the history; unfinished ones fail.
+    /// Deletes an endpoint. Its deliveries stay in the history; unfinished deliveries fail.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Storage`].
@@ -222,7 +223,7 @@ impl Endpoints {
         self.store.commit_or(commit, Error::NotFound).await
     }
 
-    /// Returns an endpoint of an organization.
+    /// Returns one of an organization's endpoints.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Storage`].
@@ -243,7 +244,7 @@ impl Endpoints {
         Ok(self.store.records(page).await?)
     }
 
-    /// Makes `commit` conditional on the list of endpoints being unchanged, and returns the list.
+    /// Makes `commit` succeed only if the list of endpoints is unchanged, and returns the list.
     async fn claim_list(
         &self,
         commit: &mut Commit,
@@ -306,20 +307,20 @@ impl Endpoints {
         Ok(signed?.join(" "))
     }
 
-    /// Returns the secret itself, if the endpoint's deliveries carry it.
+    /// Returns the secret itself, if the endpoint's deliveries include it.
     ///
     /// # Errors
     /// A message if the secret cannot be decrypted.
     pub(super) fn plain_secret(&self, endpoint: &Endpoint) -> Result<Option<String>, String> {
-        // The private key of the other scheme is never sent.
+        // The private key of the public-key scheme is never sent.
         if !endpoint.send_plain_secret || endpoint.scheme != Scheme::V1 {
             return Ok(None);
         }
         self.sealer.unseal(&endpoint.secret).map(Some).map_err(|error| error.to_string())
     }
 
-    /// Adds the effect of an attempt on the delivery's endpoint to the commit. Returns whether
-    /// there was an effect; if so, the commit is conditional on the endpoint.
+    /// Adds an attempt's effect on its endpoint to the commit. Returns whether there was an effect;
+    /// if so, the commit succeeds only if the endpoint is unchanged.
     ///
     /// # Errors
     /// If the store cannot be read.
@@ -361,8 +362,8 @@ impl Endpoints {
     }
 }
 
-/// Returns the endpoint after an attempt, with the delivery in this status; `None` if nothing
-/// changes. Only a delivery that has finally failed disables the endpoint.
+/// Returns the endpoint as changed by an attempt that left the delivery in this status; `None` if
+/// nothing changes. Only a delivery that has finally failed disables the endpoint.
 fn judged(
     endpoint: &Endpoint,
     status: Status,
@@ -422,7 +423,7 @@ fn forget(known: &RwLock<Known>, organization: OrganizationId, id: EndpointId) {
 /// Re-encrypts the secrets of all endpoints when `seal.key` is rotated.
 ///
 /// # Errors
-/// If the store cannot be read or written, or `watch` fails. Earlier commits remain.
+/// If the store cannot be read or written, or `watch` fails. Commits made before the error remain.
 pub(super) async fn reseal(
     store: &Store,
     rotation: &mut storage::rotation::Rotation,

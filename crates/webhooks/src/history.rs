@@ -2,9 +2,9 @@
 //! request.
 //!
 //! Lists use an index by organization, status and creation time. If a list is filtered only by
-//! status, a counter has the total. With other filters, the index is scanned, which has a row of
-//! some eighty bytes for each delivery; deliveries that are not returned are not read. A body never
-//! changes: a redelivery sends the same bytes.
+//! status, the total comes from a counter. With other filters, the index is scanned, which has a
+//! row of about 80 bytes for each delivery; only deliveries that are returned are read. A body
+//! never changes, so a redelivery sends the same bytes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,13 +23,13 @@ use orrery_runtime::new_id;
 use orrery_storage::commit::Expect;
 use orrery_storage::{self as storage, Commit, Key, Page, Scan, Store};
 
-/// Maximum number of deliveries of one replay; a window with more deliveries must be replayed
+/// Maximum number of deliveries in one replay; if the window contains more, it must be replayed
 /// again.
 pub(crate) const REPLAYED_MAX: usize = 100_000;
-/// `Retry-After` of a refused test delivery.
+/// `Retry-After` for a refused test delivery.
 const TEST_RETRY_AFTER: Duration = Duration::from_secs(5);
-/// Maximum number of listed deliveries of one execution to endpoints: an execution cannot have more
-/// events and endpoints.
+/// Maximum number of deliveries to endpoints that are listed for one execution: no execution has
+/// more events and endpoints.
 const OF_EXECUTION_MAX: usize = ENDPOINTS_MAX * Event::ALL.len();
 /// Number of deliveries that a replay makes due per commit.
 const REPLAY_BATCH_MAX: usize = 128;
@@ -98,14 +98,15 @@ pub struct Filter {
 pub struct Recorded {
     pub delivery: Delivery,
     pub state: DeliveryState,
-    /// Whether a redelivery would be accepted now, as far as this can be determined without reading
+    /// Whether a redelivery would currently be accepted, as far as this is known without reading
     /// the body.
     pub redeliverable: bool,
     /// Whether no attempt is in flight or due.
     pub is_still: bool,
-    /// Remaining time before the next redelivery is accepted.
+    /// Time left until a redelivery is accepted.
     pub cooldown: Duration,
-    /// When the next attempt is made: not before the probe of a receiver whose circuit is open.
+    /// When the next attempt is made. If the receiver's circuit is open, this is not before its
+    /// probe.
     pub next_attempt_at: Option<Timestamp>,
 }
 
@@ -153,7 +154,7 @@ impl Filter {
         host.eq_ignore_ascii_case(authority) || host.eq_ignore_ascii_case(name)
     }
 
-    /// Returns whether only the status is filtered, so that counters have the total.
+    /// Returns whether the list is filtered only by status, so that counters have the total.
     const fn is_plain(&self) -> bool {
         self.execution.is_none() && self.host.is_none() && self.from.is_none() && self.to.is_none()
     }
@@ -168,8 +169,8 @@ struct Rows {
 impl Rows {
     fn of(store: &Store, organization: OrganizationId, status: Status, filter: &Filter) -> Self {
         let prefix = rows::status_rows(organization, status);
-        // The order is inverted: rows newer than the window precede it. `to` is exclusive, `from`
-        // is inclusive.
+        // The order is newest first, so rows newer than the window come before it. `to` is
+        // exclusive, `from` is inclusive.
         let behind = |time: Timestamp| prefix.clone().time_newest_first(time).raw(&[0xff; 17]);
         let (after, before) = (filter.to.map(behind), filter.from.map(behind));
         Self { scan: store.scan(Page { after, before, ..prefix.into() }), next: None }
@@ -189,7 +190,7 @@ impl Rows {
 
 impl Outbox {
     /// Returns a page of an organization's deliveries, newest first, and the total number of
-    /// matches.
+    /// matching deliveries.
     ///
     /// # Errors
     /// [`Error::Store`].
@@ -281,7 +282,7 @@ impl Outbox {
         own.map(|(_, execution)| *execution).collect()
     }
 
-    /// Returns the current state of one delivery.
+    /// Returns a delivery in its current state.
     ///
     /// # Errors
     /// [`Error::Store`].
@@ -310,7 +311,7 @@ impl Outbox {
         Ok(Some(Recorded { delivery, state, redeliverable, is_still, cooldown, next_attempt_at }))
     }
 
-    /// Returns the body of a delivery as it is sent.
+    /// Returns the body that a delivery sends.
     ///
     /// # Errors
     /// [`Refusal::Gone`] if the body is no longer stored, [`Refusal::Failed`].
@@ -328,8 +329,8 @@ impl Outbox {
         delivery.progress.cools_for(cooldown, now)
     }
 
-    /// Redelivers a delivery that has ended or waits for its next attempt: the same bytes with the
-    /// same id, and a new schedule. When this function returns, the redelivery is durable.
+    /// Sends a delivery again that has finished or is waiting for its next attempt: the same bytes
+    /// with the same id, on a new schedule. When this function returns, the redelivery is durable.
     ///
     /// # Errors
     /// [`Refusal`]. On error, nothing is changed.
@@ -355,14 +356,14 @@ impl Outbox {
         let mut commit = Commit::of_new_work();
         self.take_up(&mut commit, &mut delivery)?;
         self.wake_after(&mut commit, vec![delivery.clone()], one_at_a_time);
-        // On a conflict, the next attempt has started in the meantime.
+        // If the commit conflicts, the next attempt has started in the meantime.
         self.context.store.commit_or(commit, Refusal::InFlight).await?;
         Ok(delivery)
     }
 
-    /// Hands the deliveries over once the commit is durable, even if its caller has disconnected by
-    /// then. Until then `one_at_a_time` prevents other redeliveries, which would read the old
-    /// state.
+    /// Hands the deliveries over once the commit is durable, even if the caller has disconnected by
+    /// then. Until the hand-over, `one_at_a_time` blocks other redeliveries, which would read the
+    /// old state.
     fn wake_after(
         &self,
         commit: &mut Commit,
@@ -390,11 +391,12 @@ impl Outbox {
         Ok(())
     }
 
-    /// Redelivers every failed delivery that was created within the window, except deliveries that
-    /// were redelivered recently or whose body is deleted. Returns the number of redelivered ones.
+    /// Sends every failed delivery that was created within the window again, except deliveries that
+    /// were redelivered recently or whose body is deleted. Returns the number of deliveries sent
+    /// again.
     ///
     /// # Errors
-    /// [`Refusal::Failed`]. Deliveries that were made due before the error are sent.
+    /// [`Refusal::Failed`]. Deliveries that were made due before the error are still sent.
     pub async fn replay(
         &self,
         organization: OrganizationId,
@@ -474,7 +476,7 @@ impl Outbox {
     }
 }
 
-/// Returns whether a delivery of the filtered execution matches the other filters.
+/// Returns whether a delivery, listed for the execution in the filter, matches the other filters.
 fn is_within(one: &Recorded, filter: &Filter) -> bool {
     let created = one.delivery.created_at;
     filter.state.is_none_or(|standing| standing == one.state)
@@ -483,7 +485,7 @@ fn is_within(one: &Recorded, filter: &Filter) -> bool {
         && filter.to.is_none_or(|to| created < to)
 }
 
-/// Takes the newest row from all sources.
+/// Takes the newest row out of all sources.
 async fn newest(sources: &mut [Rows]) -> Result<Option<(ExecutionId, String)>, Error> {
     let mut newest: Option<(Timestamp, usize)> = None;
     for (index, source) in sources.iter_mut().enumerate() {

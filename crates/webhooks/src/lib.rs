@@ -1,20 +1,22 @@
-//! The durable outbox: sends every completion with a webhook, at least once, until the receiver
-//! acknowledges it or the schedule ends.
+//! The durable outbox: sends every completion that has a webhook, at least once, until the receiver
+//! acknowledges it or the retry schedule is exhausted.
 //!
 //! - [`enqueue`] adds a delivery to the commit of its completion, so that neither exists without
 //!   the other. After the commit, [`Outbox::wake`] hands the delivery over in memory; the disk is
-//!   read only for deliveries without room in memory.
-//! - The [`Outbox`] attempts due deliveries: a bounded number at once, in total and for each
-//!   receiver. The outcome is committed before it has any effect. A crash can therefore repeat an
-//!   attempt but never lose one, and a delivery is never repeated after its success.
-//! - A failing receiver gets few slots, then none (its circuit opens); its deliveries wait on the
-//!   disk under its name and block nothing else.
+//!   read only for deliveries that do not fit in memory.
+//! - The [`Outbox`] attempts due deliveries, with limits on the number of concurrent attempts in
+//!   total and for each receiver. The outcome is committed before it has any effect. A crash can
+//!   therefore repeat an attempt but never lose one, and a delivery is never repeated after its
+//!   success.
+//! - A failing receiver gets few slots, and then none (its circuit opens). Its deliveries wait on
+//!   the disk, indexed by receiver, and do not block other receivers.
 //!
-//! `rows` holds keys and records, `dispatcher` decides which receiver is next (pure), `attempt`
+//! `rows` defines keys and records, `dispatcher` decides which receiver is next (pure), `attempt`
 //! makes one attempt, `endpoints` stores and caches the organizations' endpoints, `disk_jobs` reads
-//! and moves rows, `send_loop` runs both, `outbox` is the interface for other crates, `transport`
-//! the interface to the network, `history` lists deliveries and redelivers them, `retention`
-//! deletes old ones, `test_delivery` sends test deliveries within the same limits.
+//! and moves rows, `send_loop` runs the dispatcher and the disk jobs, `outbox` is the interface for
+//! other crates, `transport` is the interface to the network, `history` lists deliveries and
+//! redelivers them, `retention` deletes old ones, `test_delivery` sends test deliveries within the
+//! same limits.
 //!
 //! This crate never follows a redirect and never logs a secret or a body, and its memory does not
 //! grow with the backlog.
@@ -58,7 +60,7 @@ pub struct Options {
     /// The delays before attempts 2, 3, …; the number of attempts is one more than the number of
     /// entries.
     pub schedule: Vec<Duration>,
-    /// Time limit of one attempt, from resolving the name to the last byte of the response.
+    /// Time limit for one attempt, from resolving the name to the last byte of the response.
     pub timeout: Duration,
     /// Maximum number of attempts in flight in total; at least 1.
     pub in_flight: usize,
@@ -66,12 +68,12 @@ pub struct Options {
     pub in_flight_per_receiver: usize,
     /// Minimum time between two redeliveries.
     pub redelivery_cooldown: Duration,
-    /// Whether `X-Webhook-Secret` carries the secret itself in addition to the signature, unless the
-    /// webhook says otherwise.
+    /// Whether `X-Webhook-Secret` contains the secret itself in addition to the signature, unless
+    /// the webhook overrides this.
     pub send_plain_secret: bool,
     /// Number of consecutive failures that open a receiver's circuit; at least 1.
     pub circuit_failures: u32,
-    /// Time that a circuit stays open before a probe is sent.
+    /// How long a circuit stays open before a probe is sent.
     pub circuit_open: Duration,
     /// Time without a successful attempt after which an endpoint is disabled.
     pub disable_endpoint_after: Duration,

@@ -18,8 +18,8 @@ use orrery_runtime::Tasks;
 
 const TIMEOUT: Duration = Duration::from_millis(300);
 
-/// Handles one connection: sends the whole `script`, and with `hold` sends nothing more until the
-/// client disconnects.
+/// Handles one connection: sends the entire `script`. With `hold`, it then sends nothing more until
+/// the client disconnects.
 async fn answer(mut stream: impl AsyncRead + AsyncWrite + Unpin, script: Script) {
     let mut request = vec![0; 16 * 1024];
     if stream.read(&mut request).await.is_err() {
@@ -34,7 +34,7 @@ async fn answer(mut stream: impl AsyncRead + AsyncWrite + Unpin, script: Script)
         Script::Drips => {
             let head = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n";
             drop(stream.write_all(head).await);
-            // Ends when the client has disconnected.
+            // The loop ends when the client has disconnected.
             while stream.write_all(b".").await.is_ok() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
@@ -72,7 +72,7 @@ async fn receiver(script: Script) -> u16 {
 async fn send(url: String, policy: Policy) -> Result<Response, SendError> {
     let network = Network::new(Client::guarded(policy), TIMEOUT);
     let request = Request::post(url).body(Bytes::from("{}")).unwrap();
-    // The transport has its own time limit; this limit only ends a hanging test.
+    // The transport has its own time limit; this one only ends a test that hangs.
     tokio::time::timeout(Duration::from_secs(60), network.send(request)).await.unwrap()
 }
 

@@ -1,7 +1,7 @@
-//! The interface of the outbox for other modules: hand over a delivery, rescan, read the metrics.
+//! The outbox's interface for other modules: hand over a delivery, rescan, read the metrics.
 //!
-//! These functions never wait: deliveries without room in memory are on the disk, where `send_loop`
-//! finds them.
+//! These functions never wait: deliveries that do not fit in memory are on the disk, where
+//! `send_loop` finds them.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -22,10 +22,10 @@ use orrery_http::places::Share;
 use orrery_runtime::{Clock, Tasks};
 use orrery_storage::{Sealer, Store};
 
-/// Maximum number of new deliveries queued for the loop, which finds further ones on the disk.
+/// Maximum number of new deliveries queued for the loop. The loop finds any others on the disk.
 const INBOX_MAX: usize = 1024;
-/// Maximum body size of a delivery that is carried in memory, so that the queue in memory stays
-/// small. A larger body is read from the disk when the delivery's turn comes.
+/// Maximum body size of a delivery whose contents are kept in memory, so that the queue in memory
+/// stays small. A larger body is read from the disk when its delivery is sent.
 pub(super) const CARRIED_BYTES_MAX: u64 = 4096;
 
 /// The outbox. Clones share it.
@@ -34,16 +34,16 @@ pub struct Outbox {
     pub(super) context: Arc<Context>,
     inbox: mpsc::Sender<Item>,
     pub(super) trials: mpsc::Sender<test_delivery::Job>,
-    /// Notifies the loop of due deliveries on the disk that were not handed over, or of a change of
-    /// the clock.
+    /// Notifies the loop that the disk contains due deliveries that were not handed over, or that
+    /// the clock was changed.
     look: Arc<Notify>,
     figures: watch::Receiver<Metrics>,
     send_loop: Arc<Mutex<Option<SendLoop>>>,
 }
 
 impl Outbox {
-    /// Creates an outbox that sends with `client`, which restricts the addresses of deliveries. The
-    /// outbox does nothing until [`Outbox::start`].
+    /// Creates an outbox that sends with `client`, which restricts the addresses that deliveries
+    /// can reach. The outbox does nothing until [`Outbox::start`].
     #[must_use]
     pub fn new(
         store: Store,
@@ -56,7 +56,7 @@ impl Outbox {
         Self::over(store, sealer, Arc::new(network), clock, options)
     }
 
-    /// Creates an outbox with any transport, such as a scripted one in tests.
+    /// Creates an outbox with a given transport, such as a scripted one in tests.
     #[must_use]
     pub fn over(
         store: Store,
@@ -87,7 +87,7 @@ impl Outbox {
         Self { context, inbox, trials, look, figures: watched, send_loop }
     }
 
-    /// Sets the callback after each attempt. Only the first call has an effect.
+    /// Sets the callback that runs after each attempt. Only the first call has an effect.
     pub fn set_on_attempt(&self, on_attempt: OnAttempt) {
         let _first = self.context.on_attempt.set(on_attempt);
     }
@@ -125,19 +125,19 @@ impl Outbox {
         &self.context.endpoints
     }
 
-    /// Makes the loop check the disk and the clock now.
+    /// Makes the loop check the disk and the clock immediately.
     pub fn rescan(&self) {
         self.look.notify_one();
     }
 
-    /// Returns whether the deliveries of a webhook also carry its secret.
+    /// Returns whether a webhook's deliveries also include its secret.
     #[must_use]
     pub fn sends_plain_secret(&self, webhook: &Webhook) -> bool {
         webhook.secret.is_some()
             && webhook.send_plain_secret.unwrap_or(self.context.options.send_plain_secret)
     }
 
-    /// Returns the outbox's metrics; changes can be awaited.
+    /// Returns the outbox's metrics, as a receiver that can wait for changes.
     #[must_use]
     pub fn metrics(&self) -> watch::Receiver<Metrics> {
         self.figures.clone()

@@ -1,5 +1,5 @@
-//! The receivers of an organization's deliveries, with their circuits: read from the index of
-//! deliveries and the circuits on the disk, up to a limit. This module does not use the send loop.
+//! The receivers of an organization's deliveries, with their circuits. They are read from the index
+//! of deliveries and the circuits on the disk, up to a limit; the send loop is not involved.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ pub struct Receiver {
     pub circuit: Option<OpenCircuit>,
 }
 
-/// An open circuit: the receiver has failed too many consecutive times.
+/// An open circuit: the receiver has failed too many times in a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpenCircuit {
     /// Number of consecutive failures.

@@ -1,6 +1,7 @@
-//! Retention: deletes old finished deliveries with their payloads, in small batches.
+//! Retention: deletes old finished deliveries and their payloads, in small batches.
 //!
-//! An unfinished delivery is never deleted, regardless of its age, unless its organization is.
+//! An unfinished delivery is never deleted, regardless of its age, unless its organization is
+//! deleted.
 
 use std::time::Duration;
 
@@ -29,7 +30,7 @@ impl Outbox {
         self.purge_of(organization, &[Status::Delivered, Status::Failed], cutoff).await
     }
 
-    /// Deletes all deliveries of a deleted organization, also pending ones.
+    /// Deletes all deliveries of a deleted organization, including pending ones.
     ///
     /// # Errors
     /// As [`Outbox::purge_before`].
@@ -51,8 +52,8 @@ impl Outbox {
             let prefix = rows::status_rows(organization, status);
             let older = prefix.clone().time_newest_first(cutoff).raw(&[u8::MAX; 17]);
             loop {
-                // The lock is held for one batch: a redelivery finds either the whole delivery or
-                // nothing.
+                // The lock is held for one batch: a redelivery finds either the complete delivery
+                // or nothing.
                 let one_at_a_time = self.context.taking_up.lock().await;
                 let after = Some(older.clone());
                 let page = Page { after, ..Page::of(prefix.clone(), BATCH_MAX) };
@@ -84,7 +85,7 @@ impl Outbox {
         }
         let ids = standing.iter().filter_map(Key::last_id_inverted::<ExecutionId>);
         let ids: Vec<_> = ids.map(|id| (organization, id)).collect();
-        // Damaged deliveries are deleted too; a sweep finds their payloads.
+        // Damaged deliveries are deleted as well; a sweep finds their payloads.
         let found = rows::load_many(store, &ids).await?;
         let mut bodies = Vec::new();
         for delivery in found.iter().flatten() {

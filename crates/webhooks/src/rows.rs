@@ -12,12 +12,12 @@
 //! | `WebhookEndpoint` | organization, 0 | a counter of changes to the list |
 //! | `EndpointDelivery` | organization, execution, delivery | empty |
 //!
-//! The key of a delivery to an endpoint contains the delivery's own id instead of the execution:
+//! The key of a delivery to an endpoint contains the delivery's own id in place of the execution's:
 //! [`Delivery::row`].
 //!
-//! An unfinished delivery has exactly one row in `Due` or `Parked`; a finished delivery has none. A
-//! start therefore reads only these two tables, and the rows that change with each attempt are
-//! small, regardless of the body's size.
+//! An unfinished delivery has exactly one row in `Due` or `Parked`; a finished delivery has none.
+//! At startup, only these two tables therefore have to be read. The rows that change with each
+//! attempt are small, regardless of the body's size.
 
 use std::sync::Arc;
 
@@ -63,8 +63,8 @@ impl Record for Contents {
 /// A row of the due index or of the parked rows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Due {
-    /// The receiver's scheme, host and port; stored here so that a failing receiver is recognized
-    /// without reading the delivery.
+    /// The receiver's scheme, host and port; stored here so that a failing receiver can be
+    /// recognized without reading the delivery.
     pub(super) receiver: String,
 }
 
@@ -72,12 +72,12 @@ impl Record for Due {
     const NAME: &'static str = "due delivery";
 }
 
-/// An open circuit, stored so that failing receivers are known after a restart.
+/// An open circuit, stored so that failing receivers are still known after a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Circuit {
     /// Number of consecutive failures.
     pub(super) failures: u32,
-    /// The time from which the next probe may be sent.
+    /// The earliest time at which the next probe may be sent.
     pub(super) open_until: Timestamp,
 }
 
@@ -104,14 +104,14 @@ pub fn progress(organization: OrganizationId, execution: ExecutionId) -> Key {
     Key::table(Table::DeliveryProgress).id(organization).id_newest_first(execution)
 }
 
-/// Returns the prefix of an organization's deliveries with this status, newest first; the values
-/// are the receivers.
+/// Returns the prefix of the rows for an organization's deliveries with this status, newest first;
+/// the values are the receivers.
 #[must_use]
 pub(super) fn status_rows(organization: OrganizationId, status: Status) -> Key {
     of_status(organization, status).raw(&[1])
 }
 
-/// Returns the key of the counter of these rows.
+/// Returns the key of the counter for these rows.
 #[must_use]
 pub(super) fn status_count(organization: OrganizationId, status: Status) -> Key {
     of_status(organization, status).raw(&[0])
@@ -133,7 +133,7 @@ pub(super) fn created_and_execution(key: &Key) -> Option<(Timestamp, ExecutionId
     Some((Timestamp::from_sortable(time.map(|byte| !byte)), key.last_id_inverted()?))
 }
 
-/// Moves a delivery's row to its current status; `before` is `None` for a new delivery.
+/// Moves a delivery's row to the delivery's current status; `before` is `None` for a new delivery.
 pub(super) fn move_status_row(commit: &mut Commit, delivery: &Delivery, before: Option<Status>) {
     let organization = delivery.organization;
     let now = delivery.progress.status;
@@ -178,7 +178,7 @@ pub(super) fn parked(
 }
 
 /// Returns a key after all rows that are parked for `receiver` and before the rows of the next
-/// receiver: the zero byte that ends a receiver's name is incremented.
+/// receiver: the name ends with a zero byte, which is incremented.
 #[must_use]
 pub(super) fn after_parked_at(receiver: &str) -> Key {
     Key::table(Table::Parked).raw(receiver.as_bytes()).raw(&[1])
@@ -211,7 +211,7 @@ pub(super) fn moment_and_ids(key: &Key) -> Option<(Timestamp, OrganizationId, Ex
 
 /// Adds a delivery to the commit of its completion: the contents, and a row in the due index.
 ///
-/// The caller must claim a body in a payload file (`Store::claim`) in the same commit.
+/// If the body is in a payload file, the caller must claim it (`Store::claim`) in the same commit.
 ///
 /// # Errors
 /// [`storage::Error`] if a record cannot be serialized.
@@ -279,7 +279,7 @@ pub async fn load(
     Ok(assemble(organization, execution, contents.as_deref(), progress.as_deref())?)
 }
 
-/// Like [`load`] for many deliveries, in order. Unreadable deliveries are also `None`.
+/// Like [`load`] for many deliveries, in order. An unreadable delivery is also returned as `None`.
 ///
 /// # Errors
 /// [`Error::Store`] if the disk cannot be read.
@@ -296,7 +296,7 @@ pub(super) async fn load_many(
     Ok(assembled.collect())
 }
 
-/// Returns the keys of a delivery: its contents and its progress.
+/// Returns a delivery's keys: of its contents and of its progress.
 fn keys(organization: OrganizationId, execution: ExecutionId) -> [Key; 2] {
     [delivery(organization, execution), progress(organization, execution)]
 }
@@ -328,8 +328,8 @@ fn assemble(
     }))
 }
 
-/// Returns the prefix of the deliveries to endpoints for events of an execution; their keys end
-/// with the deliveries' ids.
+/// Returns the prefix of the rows for an execution's deliveries to endpoints; their keys end with
+/// the deliveries' ids.
 #[must_use]
 pub(super) fn of_execution(organization: OrganizationId, execution: ExecutionId) -> Key {
     Key::table(Table::EndpointDelivery).id(organization).id(execution)
@@ -345,7 +345,7 @@ pub(super) fn endpoints(organization: OrganizationId) -> Key {
     all_endpoints().id(organization).raw(&[1])
 }
 
-/// Returns the counter of changes to the list or the names of an organization's endpoints.
+/// Returns the counter of changes to the list of an organization's endpoints or to their names.
 pub(super) fn endpoint_changes(organization: OrganizationId) -> Key {
     all_endpoints().id(organization).raw(&[0])
 }

@@ -1,9 +1,9 @@
-//! The loop of the outbox: receives new deliveries in memory, finds due ones on the disk, starts
+//! The outbox's loop: receives new deliveries in memory, finds due ones on the disk, starts
 //! attempts as the dispatcher allows, and runs one disk job at a time.
 //!
-//! The loop never blocks on the disk or on a receiver: attempts run in their own tasks, which may
-//! outlive the loop at a shutdown, within the grace period, and a job is polled concurrently.
-//! Deliveries without room in memory stay on the disk, where later scans find them.
+//! The loop never blocks on the disk or on a receiver: attempts run in their own tasks, and a disk
+//! job is polled concurrently. During a shutdown, attempts may outlive the loop, within the grace
+//! period. Deliveries that do not fit in memory stay on the disk, where later scans find them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,18 +26,18 @@ use orrery_domain::time::Timestamp;
 use orrery_runtime::{self as runtime, Tasks};
 use orrery_storage::Key;
 
-/// Maximum number of deliveries about to be parked; further ones stay in the due index for now.
+/// Maximum number of deliveries waiting to be parked; any others stay in the due index for now.
 const PARKING_MAX: usize = 1024;
-/// Maximum time between two checks of the clock, because clocks are set and machines sleep.
+/// Maximum time between checks of the clock, because clocks can be set and machines can sleep.
 const RESCAN_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval of the sweep for parked rows that are missing in memory.
 const PARKED_INTERVAL: Duration = Duration::from_secs(60);
-/// Minimum time between two passes over the due index: each pass also reads the rows that are in
-/// memory already.
+/// Minimum time between two passes over the due index: each pass also reads the rows that are
+/// already in memory.
 const PASS_INTERVAL: Duration = Duration::from_millis(50);
 /// Maximum number of deliveries that one job fails as expired.
 const EXPIRED_MAX: usize = 128;
-/// Pause after an error of the store.
+/// Pause after a store error.
 const FAILURE_BACKOFF: Duration = Duration::from_secs(1);
 
 type Ended = (Item, Result<Result<Report, AttemptError>, JoinError>);
@@ -58,14 +58,14 @@ pub(super) struct SendLoop {
     context: Arc<Context>,
     fresh: mpsc::Receiver<Item>,
     asked: mpsc::Receiver<test_delivery::Job>,
-    /// Test deliveries that wait in the dispatcher.
+    /// Test deliveries that are queued in the dispatcher.
     tests: HashMap<ExecutionId, test_delivery::Job>,
     look: Arc<Notify>,
     figures: watch::Sender<Metrics>,
     dispatcher: Dispatcher,
     attempts: FuturesUnordered<BoxFuture<'static, Ended>>,
-    /// The responses of receivers. Each attempt sends one, and the dispatcher limits the number of
-    /// attempts.
+    /// The receivers' responses. Each attempt sends one response, and the dispatcher limits the
+    /// number of attempts.
     answers: mpsc::Receiver<(Item, Health)>,
     answer: mpsc::Sender<(Item, Health)>,
     disk_job: Option<BoxFuture<'static, Result<JobOutput, Failed>>>,
@@ -74,10 +74,11 @@ pub(super) struct SendLoop {
     circuits: Vec<CircuitChange>,
     circuits_read: bool,
     pass: Pass,
-    /// The time at which the first row that was not due at the last scan becomes due.
+    /// The earliest due time among the rows that were not yet due at the last scan.
     next_due: Option<Timestamp>,
     sweep: Sweep,
-    /// Selects which of scan, feed and sweep goes first, so that none starves the others.
+    /// Selects whether the scan, the refill or the sweep goes first, so that none of them starves
+    /// the others.
     turn: u8,
     /// No job starts before this time.
     pause: Option<Instant>,
@@ -93,8 +94,8 @@ enum Pass {
     None,
     /// A pass is needed: there may be due rows.
     Wanted,
-    /// A pass is in progress, after this key. `again`: rows were added in the meantime, perhaps
-    /// before this key. `stuck`: memory had no room at the last page.
+    /// A pass is in progress and continues after this key. `again`: rows were added in the
+    /// meantime, perhaps before this key. `stuck`: the last page did not fit in memory.
     Under { after: Option<Key>, again: bool, stuck: bool },
 }
 
@@ -195,8 +196,8 @@ impl SendLoop {
             let trial = self.tests.remove(&item.execution);
             let attempt = tasks.spawn(async move {
                 let answered = |health| {
-                    // If the channel is full or closed, the response is reported at the end of the
-                    // attempt.
+                    // If the channel is full or closed, the response is reported when the attempt
+                    // ends.
                     let _said_later = answer.try_send((attempted.clone(), health));
                 };
                 match trial {
@@ -216,8 +217,8 @@ impl SendLoop {
     }
 
     fn ended(&mut self, (item, result): Ended) {
-        // The attempt's response was sent earlier and must not be taken for the response to a later
-        // attempt.
+        // The attempt's response was sent earlier, and must not be mistaken for the response to a
+        // later attempt.
         while let Ok((answered, health)) = self.answers.try_recv() {
             self.answered(&answered, health);
         }
@@ -266,15 +267,14 @@ impl SendLoop {
         }
     }
 
-    /// Pauses briefly after an error of the store or a bug, then scans the disk.
+    /// Pauses briefly after a store error or a bug, then scans the disk.
     fn back_off(&mut self) -> Health {
         self.pause = Some(runtime::monotonic_now() + FAILURE_BACKOFF);
         self.want_pass();
         Health::Unknown
     }
 
-    /// Queues a test delivery for its receiver, or refuses it in cases in which another delivery
-    /// would be parked.
+    /// Queues a test delivery for its receiver. Refuses it where a normal delivery would be parked.
     fn start_test(&mut self, job: test_delivery::Job) {
         match self.dispatcher.offer(job.item()) {
             Admission::Queued => drop(self.tests.insert(job.delivery.row(), job)),
@@ -283,8 +283,8 @@ impl SendLoop {
         }
     }
 
-    /// Takes a delivery into memory or schedules it to be parked; returns `false` if there is room
-    /// for neither.
+    /// Accepts a delivery into memory or schedules it to be parked; returns `false` if neither is
+    /// possible.
     fn admit(&mut self, item: Item) -> bool {
         match self.dispatcher.offer(item) {
             Admission::Queued => true,
@@ -429,7 +429,7 @@ impl SendLoop {
         };
         for ParkedEndpoint { receiver, oldest, circuit, overdue } in swept.found {
             if !self.dispatcher.restore_endpoint(&receiver, oldest, circuit, now) {
-                // Memory has no room for more receivers at the moment.
+                // There is currently no room in memory for more receivers.
                 self.sweep = Sweep::At(runtime::monotonic_now() + PARKED_INTERVAL);
             }
             for item in overdue {
@@ -458,9 +458,9 @@ impl SendLoop {
         }
     }
 
-    /// Returns the time at which the loop must wake up without a notification.
+    /// Returns the time at which the loop must wake up even without a notification.
     fn next_wakeup(&self, now: Timestamp, instant: Instant) -> Instant {
-        // A running job wakes the loop when it ends, and no other job can start before that.
+        // A running job wakes the loop when it ends; no other job can start before then.
         if self.disk_job.is_some() {
             return self.tick;
         }

@@ -1,5 +1,5 @@
-//! Tests of the outbox with a real store, scripted receivers, and a clock that only the test moves:
-//! deliveries, stored state, and restarts.
+//! Tests of the outbox with a real store, scripted receivers, and a clock that only the test
+//! advances: deliveries, stored state, and restarts.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -21,7 +21,7 @@ use orrery_runtime::{Clock, Tasks, new_id};
 use orrery_storage::{Commit, Key, Page, Sealer, Store, Table};
 
 const BODY: &str = r#"{"status":"completed",  "output":1.50}"#;
-/// Time limit of every wait in a test.
+/// Time limit for every wait in a test.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The behaviour of a scripted receiver.
@@ -44,7 +44,7 @@ pub(super) enum Behaviour {
 pub(super) struct Script {
     behaviour: Mutex<HashMap<String, Behaviour>>,
     seen: Mutex<Vec<Seen>>,
-    /// The current and the maximum number of requests to slow receivers in flight.
+    /// The current and the maximum number of requests in flight to slow receivers.
     slow: Mutex<(usize, usize)>,
 }
 
@@ -139,8 +139,8 @@ impl Fixture {
         fixture
     }
 
-    /// Stops the outbox with all attempts in flight, as in a crash, and starts another one on the
-    /// same store.
+    /// Stops the outbox with all its attempts in flight, as in a crash, and starts another outbox
+    /// on the same store.
     pub(super) fn restart(&mut self) {
         self.reopen();
         self.outbox.start(&self.tasks);
@@ -182,7 +182,7 @@ impl Fixture {
         load(&self.store, self.organization, execution).await.unwrap().unwrap()
     }
 
-    /// Waits until `holds` returns true, checking it whenever the outbox has changed.
+    /// Waits until `holds` returns true; checks it whenever the outbox has changed.
     pub(super) async fn until(&self, what: &str, mut holds: impl AsyncFnMut() -> bool) {
         let mut figures = self.outbox.metrics();
         let waiting = async {
@@ -191,7 +191,7 @@ impl Fixture {
                 if holds().await {
                     return;
                 }
-                // A hanging attempt changes no metric after its start.
+                // A hanging attempt changes no metric, so the condition is also polled.
                 let pause = Duration::from_millis(20);
                 let _either = tokio::time::timeout(pause, figures.changed()).await;
             }
@@ -216,8 +216,8 @@ impl Fixture {
         .await;
     }
 
-    /// Waits until the index and its counters match the deliveries; meanwhile, an attempt may start
-    /// or end.
+    /// Waits until the index and its counters match the deliveries; an attempt may start or end in
+    /// the meantime.
     pub(super) async fn check_standings(&self) {
         self.until("standings agree", async || self.standings_agree().await).await;
     }
@@ -234,7 +234,7 @@ impl Fixture {
         let mut agree = true;
         for standing in DeliveryState::ALL {
             let count = counted.get(standing.as_str()).copied().unwrap_or(0);
-            // The total is read once from the counter, and once by scanning the index.
+            // The total is obtained twice: from the counter, and by scanning the index.
             let far = "2100-01-01T00:00:00Z".parse().unwrap();
             for to in [None, Some(far)] {
                 let filter = Filter { state: Some(standing), to, ..Filter::default() };
@@ -259,7 +259,7 @@ impl Fixture {
         self.outbox.rescan();
     }
 
-    /// Moves the clock to the due time of the next attempt.
+    /// Moves the clock to the time at which the next attempt is due.
     fn advance_to(&self, due: Timestamp) {
         self.advance(due.since(self.clock.now()));
     }
@@ -515,7 +515,7 @@ async fn delivery_behind_open_circuit_expires() {
         executions.push(fixture.send("http://a.example/").await);
     }
     fixture.until("parked", async || fixture.rows(Table::Parked).await >= 7).await;
-    // As if the service had been off for three days.
+    // Simulates that the service was off for three days.
     fixture.tasks.stop();
     let parked = fixture.rows(Table::Parked).await;
     fixture.clock.advance(Duration::from_secs(73 * 3600));
@@ -531,12 +531,12 @@ async fn delivery_behind_open_circuit_expires() {
         }
         count
     };
-    // All deliveries expire except the one that is sent as a probe.
+    // All deliveries expire except the one sent as a probe.
     fixture.until("given up", async || given_up().await >= parked - 1).await;
     fixture.check_standings().await;
 }
 
-/// Commits deliveries without handing them over, as the outbox finds them at a start.
+/// Commits deliveries without handing them over: the outbox finds them when it starts.
 async fn backlog(fixture: &Fixture, count: usize, host: impl Fn(usize) -> String) {
     for beginning in (0..count).step_by(1000) {
         let mut commit = Commit::new();
@@ -611,7 +611,7 @@ async fn delivery_retention_removes_only_old_finished_deliveries() {
 #[tokio::test]
 async fn delivery_with_stale_row_or_lost_payload_is_cleaned_up() {
     let fixture = Fixture::new(Options::default());
-    // The payload folder exists, but the file does not. Without the folder, no payload is lost.
+    // The payload counts as lost because its folder exists but its file does not.
     std::fs::create_dir_all(fixture.folder.path().join("payloads/00")).unwrap();
     let lost: Payload = serde_json::from_str(
         r#"{"file":{"id":"0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e","bytes":9,"crc32":1}}"#,
@@ -619,7 +619,7 @@ async fn delivery_with_stale_row_or_lost_payload_is_cleaned_up() {
     .unwrap();
     let mut delivery = fixture.delivery("http://a.example/", None);
     delivery.body = lost;
-    // A row whose delivery is deleted, and a malformed row.
+    // A leftover row, whose delivery is deleted, and a malformed row.
     let mut commit = Commit::new();
     enqueue(&mut commit, &fixture.delivery("http://a.example/", None)).unwrap();
     let gone = fixture.delivery("http://a.example/", None);

@@ -1,5 +1,6 @@
-//! Test deliveries: sent once on request and never stored. A test delivery waits for a slot of its
-//! receiver like every other delivery, so that it cannot exceed the receiver's connection limit.
+//! Test deliveries: sent once on request and never stored. A test delivery waits for one of its
+//! receiver's slots like every other delivery, so it cannot exceed the receiver's limit on requests
+//! in flight.
 
 use std::sync::Arc;
 
@@ -11,10 +12,10 @@ use super::dispatcher::Item;
 use super::rows::RowIndex;
 use orrery_domain::delivery::{self, Attempt, Delivery};
 
-/// Maximum number of test deliveries queued for the loop; further ones are refused.
+/// Maximum number of test deliveries queued for the loop; any others are refused.
 pub(super) const INBOX_MAX: usize = 64;
 
-/// A requested test delivery. If it is dropped, the request is refused.
+/// A requested test delivery. Dropping it refuses the request.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) delivery: Delivery,

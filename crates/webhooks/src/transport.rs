@@ -1,5 +1,5 @@
-//! The outbox's interface to the network: a trait, so that tests can script receivers that refuse,
-//! hang or send any response.
+//! The outbox's interface to the network. It is a trait, so that tests can script receivers that
+//! refuse, hang or send any response.
 //!
 //! A transport never retries and never follows a redirect: only the outbox retries.
 
@@ -24,15 +24,15 @@ pub struct Response {
     pub body: Bytes,
 }
 
-/// The reason for a missing response, as a message for the owner of the webhook. It does not reveal
+/// The reason why there is no response, as a message for the webhook's owner. It does not reveal
 /// why a connection failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
     /// The receiver sent no complete response.
     #[error("{0}")]
     Receiver(String),
-    /// This machine lacks a resource for sending. The error does not depend on the receiver, and
-    /// the attempt does not count.
+    /// This machine lacks a resource needed for sending. The error does not depend on the receiver,
+    /// and the attempt does not count.
     #[error("{0}")]
     Local(String),
 }
@@ -41,7 +41,7 @@ pub enum SendError {
 pub trait Transport: Send + Sync + 'static {
     /// Sends `request` once. If the attempt times out, the future is dropped.
     ///
-    /// Errors: [`SendError`] if there is no complete response.
+    /// Returns [`SendError`] if there is no complete response.
     fn send(&self, request: Request<Bytes>) -> BoxFuture<'_, Result<Response, SendError>>;
 }
 

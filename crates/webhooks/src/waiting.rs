@@ -1,5 +1,5 @@
-//! Counts the waiting deliveries by reason, from the indexes on the disk, up to a limit. The cost
-//! is therefore the same for a backlog of a million deliveries as for a few thousand.
+//! Counts the waiting deliveries by reason, from the indexes on the disk, up to a limit. A backlog
+//! of a million deliveries therefore costs no more to count than a few thousand.
 
 use super::outbox::Outbox;
 use super::{Error, rows};
@@ -10,7 +10,7 @@ use orrery_storage::{Key, Page, Table};
 /// Maximum number of rows counted for each reason.
 const COUNTED_MAX: usize = 1000;
 
-/// Numbers of unfinished deliveries.
+/// The numbers of unfinished deliveries.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Waiting {
     /// Due deliveries: in flight, or waiting for a free slot of their receiver.
@@ -19,7 +19,7 @@ pub struct Waiting {
     pub retrying: usize,
     /// Deliveries that are parked because their receiver fails or has no free slot.
     pub parked: usize,
-    /// Whether the limit was reached for one of the reasons, so that there may be more deliveries.
+    /// Whether the limit was reached for any reason, so that there may be more deliveries.
     pub is_capped: bool,
 }
 

@@ -10,11 +10,11 @@ BASE, WORKFLOWS, FLOWS, AGENT = (os.environ[f"ORRERY_TEST_{host}"] for host in (
 SECURE, AUTHORITY = os.environ["ORRERY_TEST_SECURE"], os.environ["ORRERY_TEST_AUTHORITY"]
 KEY, SECURE_KEY = os.environ["ORRERY_TEST_KEY"], os.environ["ORRERY_TEST_SECURE_KEY"]
 WRONG_KEY = "smk_wrong"
-# A model of the upstream, one on a server with a manifest, a local one, and one for embeddings.
+# A model of the upstream, a model on a server with a manifest, a local model, and one for embeddings.
 FAR, NEAR, TINY, VECTORS = "vendor/far", "near", "tiny", "vectors"
 # The fake upstream's tool arguments and structured answers: see `value` in `upstream.py`.
 TEXT, NUMBER = "Rome", 3
-# Options for the random model, which without a seed may reach `max_tokens` before a call or an object is complete.
+# Options for the random model. Without a seed, it might reach `max_tokens` before a call or an object is complete.
 SEED = 2
 
 _cases = []

@@ -84,7 +84,7 @@ def curl_and_jq():
 
 @case
 def event_of_curls_type():
-    # Without `-H`, curl declares a body as a form: an approval in JSON is still treated as JSON.
+    # Without `-H`, curl declares a body to be a form. An approval in JSON is treated as JSON nevertheless.
     wait = {"step_id": "ask", "type": "wait", "event": {"name": "approval", "timeout_seconds": 60}}
     body = {"name": "Asked", "description": "x", "definition": {"steps": [wait]}}
     key = ("-H", f"X-API-Key: {KEY}")

@@ -99,7 +99,7 @@ def urllib3_pool():
 
 @case
 def urllib_default_type():
-    # It sends `application/x-www-form-urlencoded` by default.
+    # urllib sends `application/x-www-form-urlencoded` by default.
     request = urllib.request.Request(f"{BASE}/v1/prediction/run", json.dumps(BODY).encode(), HEADERS)
     equal(json.load(urllib.request.urlopen(request))["status"], "success")
     try:

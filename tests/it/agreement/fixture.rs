@@ -106,10 +106,10 @@ impl Fixture {
 
     async fn path(&self, operation: &Operation<'_>) -> String {
         let changed = ["update_workflow", "put_version"].contains(&operation.id);
-        // The version of the example; all others are those of the stored workflow.
+        // The version in the example; all other requests use the stored workflow's versions.
         let version = if operation.id == "put_version" { "v2" } else { "v1" };
         let workflow = if changed { workflow(&self.service).await } else { self.workflow.clone() };
-        // Limits of the other organization would refuse later probes.
+        // Limits on the other organization would cause later probes to be refused.
         let organization = if operation.id.contains("limits") || operation.id == "put_organization"
         {
             "spare"
@@ -133,7 +133,7 @@ async fn workflow(service: &Service) -> String {
     service.workflow(steps()).await
 }
 
-/// Returns steps of which one waits for an event.
+/// Returns steps, one of which waits for an event.
 fn steps() -> Value {
     json!([{"step_id": "ask", "type": "wait", "event": {"name": "a-name"}}])
 }

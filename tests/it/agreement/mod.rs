@@ -1,10 +1,10 @@
 //! Requests and their published schemas agree: for each operation with a JSON body, values around
 //! every limit of the schema are sent to the service, which accepts exactly the valid ones.
 //!
-//! [`probes`] derives the values from the OpenAPI document. The document's own schema says whether a
-//! body is valid, so a limit that only the service checks is found as well as one that only the
-//! schema has. A response other than 400, 413 and 422 counts as accepted: 404 and 409 are about
-//! what the body refers to.
+//! [`probes`] derives the values from the OpenAPI document. The document's own schema determines
+//! whether a body is valid, so the test finds limits that only the service checks as well as limits
+//! that only the schema contains. Any response other than 400, 413 and 422 counts as accepted: 404
+//! and 409 concern the resources that the body refers to.
 
 mod fixture;
 mod probes;
@@ -17,10 +17,11 @@ use serde_json::{Value, json};
 use self::fixture::Fixture;
 use self::probes::Probes;
 
-/// Operations whose body has the credentials, which may be wrong.
+/// Operations whose credentials are in the body, so that wrong credentials are not an invalid body.
 const BY_BODY: [&str; 2] = ["log_in", "trigger_public_version"];
 
-/// Errors about valid bodies: a part of the message, and why no schema can say it.
+/// Errors for valid bodies: a part of the message, and the reason why a schema cannot express the
+/// rule.
 const EXCEPTIONS: [(&str, &str); 31] = [
     ("messages must have at most 101 items", "a session may be named in a header"),
     ("invalid input", "the input of a model or workflow has a schema of its own"),

@@ -1,16 +1,17 @@
-//! Values around the limits of a schema, valid and invalid ones.
+//! Valid and invalid values around the limits of a schema.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-/// Length of the probe of a string, and of an array, without a maximum.
+/// Length of the probes for a string and for an array without a maximum length.
 const LONG_TEXT: usize = 40_000;
 const LONG_LIST: usize = 12_000;
 /// Levels of objects and arrays to probe.
 const LEVELS: usize = 5;
 
-/// Valid values of fields whose meaning the schema does not tell, by the field's name.
+/// Valid values for fields, by name, where the schema does not describe which values are
+/// meaningful.
 const SAMPLES: [(&str, &str); 12] = [
     ("cron", "\"@yearly\""),
     ("current", "\"correct horse battery\""),
@@ -36,7 +37,7 @@ impl<'d> Probes<'d> {
         Self { document }
     }
 
-    /// Returns bodies for a schema, each with the place and the value that it probes.
+    /// Returns bodies for a schema, each with the location and the value that it probes.
     pub(super) fn of(&self, schema: &'d Value) -> Vec<(String, Value)> {
         let mut seen = BTreeSet::new();
         let mut all = vec![("the sample".to_owned(), self.sample(schema, ""))];
@@ -45,7 +46,7 @@ impl<'d> Probes<'d> {
         all
     }
 
-    /// Follows references.
+    /// Resolves references.
     fn resolved(&self, schema: &'d Value) -> &'d Value {
         match schema["$ref"].as_str() {
             Some(place) => self.resolved(self.document.pointer(&place[1..]).unwrap()),
@@ -207,8 +208,8 @@ impl<'d> Probes<'d> {
     }
 }
 
-/// Whether the compiler of definitions checks the value. Tests of the wire types compare its schema
-/// with the compiler.
+/// Returns whether the compiler of definitions checks the value. Tests of the wire types compare
+/// that schema with the compiler.
 fn is_checked_elsewhere(schema: &Value) -> bool {
     schema["x-checked-by"] == "definition"
 }

@@ -18,13 +18,13 @@ use super::shown::Shown;
 use super::{Service, signal, until, within};
 use orrery_api::Role;
 
-/// The console's lines about a service that does not answer.
+/// Console messages that appear when the service does not respond.
 pub(crate) const CONNECTION_LOST: [&str; 4] =
     ["ERR_CONNECTION_REFUSED", "ERR_EMPTY_RESPONSE", "ERR_INCOMPLETE", "ERR_CONNECTION_RESET"];
 const NEEDED: &str = "Debian's packages chromium and chromium-driver are installed: tests/run";
 
-/// Maximum number of attempts to start chromedriver: it picks a port for IPv4 that may be taken for
-/// IPv6.
+/// Maximum number of attempts to start chromedriver: it picks a port that is free for IPv4, but the
+/// port may be in use for IPv6.
 const DRIVER_STARTS: usize = 5;
 /// Maximum number of polls of the page for a text, and the interval between them.
 const LOOKS_MAX: usize = 600;
@@ -207,7 +207,7 @@ impl Chromium {
         self.client.issue_cmd(size).await.unwrap();
     }
 
-    /// Emulates this medium (under an empty name) or these media features.
+    /// Emulates a medium (under an empty name) or media features.
     pub(crate) async fn media(&self, features: &[(&str, &str)]) {
         let medium =
             features.iter().find(|(name, _)| name.is_empty()).map_or("", |(_, value)| value);

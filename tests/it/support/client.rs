@@ -24,7 +24,7 @@ pub(crate) struct Ask {
     role: Role,
     method: Method,
     host: String,
-    /// The path below which the host is served; usually empty.
+    /// The path prefix below which the host is served; usually empty.
     place: String,
     path: String,
     headers: Vec<(String, Vec<u8>)>,
@@ -55,7 +55,7 @@ impl Ask {
         }
     }
 
-    /// Asks the host below its name, as on the one port of all hosts.
+    /// Sends the request to the host below its name, as on the port shared by all hosts.
     pub(super) fn below_name(self) -> Self {
         let name = self.role.as_str();
         let place = if self.role == Role::Base { String::new() } else { format!("/{name}") };

@@ -13,7 +13,7 @@ use super::signal;
 /// The port of a server.
 const PORT: u16 = 5000;
 
-/// A Cog server, which ends when dropped.
+/// A Cog server, which is stopped when dropped.
 #[derive(Debug)]
 pub(crate) struct Cog {
     child: Child,

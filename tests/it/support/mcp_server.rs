@@ -94,7 +94,7 @@ impl McpServer {
         self.state.refused_listings.store(1, Ordering::SeqCst);
     }
 
-    /// Starts a new session; the server no longer knows older ones.
+    /// Starts a new session; the server no longer accepts older ones.
     pub(crate) fn begins_a_session(&self) {
         self.state.session.fetch_add(1, Ordering::SeqCst);
     }

@@ -16,7 +16,7 @@ use super::signal;
 /// The port for HTTP; gRPC and metrics use the next ones.
 const PORT: u16 = 8080;
 
-/// An MLServer process, which ends when dropped.
+/// An MLServer process, which is stopped when dropped.
 #[derive(Debug)]
 pub(crate) struct MlServer {
     child: Child,

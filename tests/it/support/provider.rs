@@ -1,5 +1,6 @@
-//! A model server controlled by the request path: it echoes the input, fails, charges, or holds its
-//! answer until the test releases it, and detects whether the client has disconnected by then.
+//! A model server controlled by the request path: it echoes the input, fails, charges, or delays
+//! its answer until the test releases it. It also detects clients that disconnect before their
+//! answer.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -106,8 +107,7 @@ impl Provider {
 }
 
 impl State {
-    /// Executes the order in the request path: fails, holds its answer until released, or returns
-    /// `answer`.
+    /// Executes the command in the request path: fails, waits until released, or returns `answer`.
     async fn obey(&self, order: &str, answer: Value) -> Response {
         match order {
             "fail" => return respond(500, "as requested"),
@@ -218,7 +218,7 @@ impl State {
     }
 }
 
-/// A request without an answer so far; counts as a hang-up if dropped in that state.
+/// A request that has not been answered yet. If dropped in that state, it counts as a hang-up.
 struct Waiting {
     hung_up: watch::Sender<usize>,
     answered: bool,

@@ -15,9 +15,9 @@ use super::until;
 
 /// The port of a proxy.
 const PORT: u16 = 8443;
-/// The name of the service's own port, without a proxy.
+/// The name of the port that the service itself shares between all hosts, without a proxy.
 const NONE: &str = "one-port";
-/// The addresses in the examples: of the service, and of the proxy.
+/// The addresses used in the examples: the service's and the proxy's.
 const SERVICE: &str = "127.0.0.1:8080";
 const PROXY: &str = "ai.example.com";
 
@@ -30,10 +30,10 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// Starts the proxy of this name in front of a service's one port, if it has one; `None` for
-    /// the port itself.
+    /// Starts the proxy of this name in front of the service's shared port, if it has one; returns
+    /// `None` for the port itself.
     ///
-    /// The program is searched in `target/proxies`, where `tests/one-port` puts it.
+    /// The program must be in `target/proxies`, where `tests/one-port` puts it.
     pub(crate) async fn in_front(name: Option<&str>, running: &Running) -> Option<Self> {
         let name = name.filter(|name| *name != NONE)?;
         let service = running.one_port?;
@@ -82,7 +82,7 @@ impl Proxy {
         let child =
             command.spawn().unwrap_or_else(|error| panic!("{}: {error}", program.display()));
         let proxy = Self { name: name.to_owned(), child, address, _folder: folder };
-        // Traefik listens before it has the route.
+        // Traefik listens before its route is ready.
         until("the proxy forwards", async || forwards(address).await).await;
         Some(proxy)
     }
@@ -96,7 +96,7 @@ impl Proxy {
     }
 }
 
-/// Returns something if the service answers through the proxy.
+/// Returns `Some` if the service responds through the proxy.
 async fn forwards(address: SocketAddr) -> Option<()> {
     let mut stream = TcpStream::connect(address).await.ok()?;
     let request = format!("GET /ready HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
@@ -123,7 +123,7 @@ fn traefik_route(top: &Path, service: SocketAddr) -> String {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        // SIGTERM, on which nginx ends its workers as well.
+        // On SIGTERM, nginx also stops its workers.
         let stopped = crate::support::signal(self.child.id(), rustix::process::Signal::TERM);
         if !stopped {
             let _killed = self.child.kill();

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-/// Held by the test that installs: other tests wait for it, and then find the programs installed.
+/// Locked by the test that installs; the other tests wait, and then find the programs installed.
 static INSTALLING: Mutex<()> = Mutex::new(());
 
 /// Returns the folder of the programs listed in `tests/<name>/requirements.txt` and, if present,

@@ -41,8 +41,8 @@ metrics.listen = "127.0.0.1:0"
 egress.allow = ["127.0.0.0/8"]
 "#;
 
-/// With this variable, every test sends its requests through one port that serves all hosts, or
-/// through this proxy in front of it; `tests/one-port` sets it.
+/// If this variable is set, every test sends its requests through one port that serves all hosts,
+/// or through this proxy in front of that port. `tests/one-port` sets it.
 const THROUGH: &str = "ORRERY_TEST_THROUGH";
 const ONE_PORT: &str = "hosts.one_port = '127.0.0.2:0'\n";
 
@@ -96,8 +96,8 @@ impl Deref for Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // A hook may have dropped the last handle of the store, whose writer may then still hold
-        // the lock.
+        // A hook may have dropped the last handle to the store; the store's writer may then still
+        // hold the lock.
         drop(storage::make_and_lock(&self.0.path().join("data")));
     }
 }
@@ -111,7 +111,7 @@ pub(crate) struct Service {
     pub other_key: String,
     pub organization: Organization,
     connections: Connections,
-    /// The proxy in front of the one port of all hosts.
+    /// The proxy in front of the port shared by all hosts.
     proxy: Option<Proxy>,
     runtime: Own,
     /// The last field, so that it is dropped after everything that writes to the folder.
@@ -155,8 +155,8 @@ impl Service {
         Self { folder, config, running, key, other_key, organization, connections, proxy, runtime }
     }
 
-    /// Stops the service and restarts it on the same folder. Work that still runs after the grace
-    /// period ends, as it would with the process.
+    /// Stops the service and restarts it on the same folder. Work that is still running after the
+    /// grace period ends, as it would when a process exits.
     pub(crate) async fn restart(self) -> Self {
         self.restart_after(async |_config: &Config| {}).await
     }
@@ -317,7 +317,7 @@ impl Service {
         let mut stream = TcpStream::connect(self.address(role)).await.unwrap();
         stream.write_all(bytes).await.unwrap();
         let mut answer = Vec::new();
-        // A connection reset also counts as an end.
+        // A connection reset also counts as the end of the connection.
         let _ended = within("end of the connection", stream.read_to_end(&mut answer)).await;
         String::from_utf8_lossy(&answer).into_owned()
     }

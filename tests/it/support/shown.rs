@@ -1,5 +1,5 @@
-//! A visible element of a page, located again at each use: a rerendered page replaces its elements,
-//! even between locating and using one.
+//! A visible element of a page. It is located again at each use, because rendering may replace
+//! elements, even between locating and using one.
 
 use fantoccini::elements::Element;
 use fantoccini::error::{CmdError, ErrorStatus};
@@ -16,7 +16,7 @@ pub(crate) struct Shown<'a> {
     xpath: String,
 }
 
-/// Returns whether the error is transient: the element was replaced, or cannot be used yet.
+/// Returns whether the error is temporary: the element was replaced, or cannot be used yet.
 fn passes(error: &CmdError) -> bool {
     let CmdError::Standard(error) = error else { return false };
     matches!(

@@ -225,7 +225,7 @@ impl State {
     }
 }
 
-/// An unfinished answer; counts as a hang-up if dropped in that state.
+/// An unfinished answer. If dropped in that state, it counts as a hang-up.
 struct Open {
     state: Arc<State>,
     is_over: bool,

@@ -70,7 +70,7 @@ def act(job, act, target):
         with tempfile.NamedTemporaryFile() as file:
             return os.path.dirname(file.name)
     if act == "swap":
-        # Replace the folder of the run by a link to a forbidden folder.
+        # Replace the run's folder with a link to a forbidden folder.
         os.rename(job["folder"], job["folder"] + "-away")
         os.symlink(target, job["folder"])
         return {"path": "seal.key"}
@@ -113,7 +113,7 @@ def act(job, act, target):
     if act == "named queue":
         return checked(libc.mq_open(b"/orrery-trespasser", os.O_CREAT | os.O_RDWR, 0o600, None))
     if act == "attached memory":
-        # Memory of another process of the same user.
+        # Attach to the memory of another process of the same user.
         return 0 if libc.shmat(target, None, 0o10000) != -1 else checked(-1)
     if act == "mode":
         return os.chmod(target, 0o777)

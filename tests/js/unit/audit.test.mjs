@@ -1,4 +1,4 @@
-// Words of the audit log, from static/screens/audit.js.
+// Tests of the words used in the audit log, from static/screens/audit.js.
 
 import assert from "node:assert/strict";
 import { readFileSync, readdirSync } from "node:fs";
@@ -6,7 +6,7 @@ import { test } from "node:test";
 
 import { subjectOf, wordsOf } from "../../../static/screens/audit.js";
 
-// The code of crates or of one file, without tests.
+// Returns the code of crates or of one file, without tests.
 const read = (...paths) =>
   paths
     .map((path) => new URL(`../../../crates/${path}`, import.meta.url))
@@ -19,13 +19,13 @@ const files = (folder) =>
     .filter((file) => file.endsWith(".rs"))
     .map((file) => `${folder}/${file}`);
 
-// Actions on the machine belong to no organization, whose log does not show them.
+// Actions on the machine belong to no organization, so an organization's log does not show them.
 const OF_THE_MACHINE = /^(backup|certificate|configuration|models|restore|seal|service)\./;
 const RECORDED = [
   // `recorder.add(&mut commit, "key.create", …)` and `audit.entry(&actor, "webhook.redeliver", …)`
   /\b(?:add|note)\(\s*(?:&mut )?\w+,\s*"([a-z_]+\.[a-z_-]+)"/g,
   /\.entry\(\s*&[\w:.()]+,\s*"([a-z_]+\.[a-z_-]+)"/g,
-  // Actions of a function that records what it changes.
+  // Actions passed to a function that records what it changes.
   /\b(?:change|edit)\([^"]*,\s*"([a-z_]+\.[a-z_-]+)",/g,
   /let action =\s*(?:if \w+ \{ )?"([a-z_]+\.[a-z_-]+)"/g,
   /let action = if \w+ \{ "[^"]+" \} else \{ "([a-z_]+\.[a-z_-]+)" \}/g,

@@ -1,4 +1,4 @@
-// Formats, errors, requests and lists of static/core.js.
+// Tests of the formats, errors, requests and lists of static/core.js.
 
 import assert from "node:assert/strict";
 import { afterEach, test } from "node:test";

@@ -1,4 +1,4 @@
-// Places, references, order and differences of definitions, from static/workflows/flow.js.
+// Tests of static/workflows/flow.js: locations, references, order, and differences between definitions.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -195,10 +195,10 @@ test("references to an item follow its name within its map, unless an inner map 
   assert.equal(each.steps[1].items, "{{photo.parts}}");
   assert.equal(each.steps[1].steps[0].result, "{{picture}}");
   assert.equal(after.result, "{{picture}}");
-  // Without a name, an item is called item.
+  // Without a name, an item is called `item`.
   const { whole } = withStep(MAP, ["steps", 1], { ...MAP.steps[1], item_name: undefined });
   assert.equal(whole.steps[1].output, "{{item}} {{read.output}}");
-  // The name of a step is not taken over.
+  // References do not follow while the typed name is that of a step.
   assert.equal(typing(MAP, ["steps", 1], "item_name", "read").steps[1].output, "{{rea}} {{read.output}}");
 });
 

@@ -1,4 +1,4 @@
-// How static/live.js waits, gives up and reloads.
+// Tests of how static/live.js waits, gives up and reloads.
 
 import assert from "node:assert/strict";
 import { mock, test } from "node:test";
@@ -27,7 +27,7 @@ async function waitsOf(looks, holds = false) {
       onLost: (error) => lost.push(error?.status ?? null),
       turns: (turn) => turn(holds),
     }).finally(() => (isOver = true));
-    // An error is the caller's; it is looked at below.
+    // The error is returned to the caller and checked below.
     end.catch(() => null);
     for (let round = 0; round < 10_000; round += 1) {
       for (let turn = 0; turn < 20; turn += 1) await null;

@@ -1,4 +1,4 @@
-// Parsers: JSON errors, imports, server-sent events, and texts of the editor's fields.
+// Tests of parsers: JSON errors, imports, server-sent events, and texts of the editor's fields.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";

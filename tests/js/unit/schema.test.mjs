@@ -1,4 +1,4 @@
-// What static/schema.js makes of a JSON Schema.
+// Tests of how static/schema.js interprets a JSON Schema.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";

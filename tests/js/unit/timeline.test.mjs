@@ -1,4 +1,4 @@
-// The time axis and the rows of static/timeline.js.
+// Tests of the time axis and the rows of static/timeline.js.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";

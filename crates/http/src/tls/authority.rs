@@ -1,12 +1,11 @@
 //! The box's own certificate authority, and the listeners' certificate that it issues.
 //!
-//! Clients install the authority once, so it is never replaced while its key exists. A certificate
-//! of the authority that is lost or about to expire is reissued with the same name and key. So is a
-//! certificate without name constraints, as former releases created them, and a certificate that
-//! does not permit a name in the configuration. The machine's host name does not cause a reissue,
-//! because it may change with every start of a container; it is left out of the listeners'
-//! certificate instead. Clients do not install the listeners' certificate, so it is recreated
-//! whenever it does not fit.
+//! Clients install the authority once, so it is never replaced while its key exists. The
+//! authority's certificate is reissued with the same name and key if it is lost or about to expire,
+//! if it has no name constraints (as in former releases), or if it does not permit a configured
+//! name. The machine's host name does not cause a reissue, because it may change whenever a
+//! container starts; it is left out of the listeners' certificate instead. Clients do not install
+//! the listeners' certificate, so it is recreated whenever it does not fit.
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -32,16 +31,16 @@ use orrery_domain::time::Timestamp;
 use orrery_runtime as runtime;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-/// Validity of the authority.
+/// Lifetime of the authority's certificate.
 const AUTHORITY_LIFE: Duration = DAY.saturating_mul(20 * 365);
-/// Remaining validity at which the authority's certificate is reissued: longer than the life of a
-/// listeners' certificate, so that the authority's certificate outlives each of them, and long
+/// Remaining lifetime at which the authority's certificate is reissued: longer than the lifetime of
+/// a listeners' certificate, so that the authority's certificate outlives each of them, and long
 /// enough to distribute the new certificate to clients while the old one is valid.
 const AUTHORITY_OVERLAP: Duration = DAY.saturating_mul(2 * 365);
-/// Validity of a listeners' certificate: Apple's systems reject more than 825 days, and more than
-/// 398 days if they regard the authority as public.
+/// Lifetime of a listeners' certificate: Apple's systems reject certificates valid for more than
+/// 825 days, or for more than 398 days if they regard the authority as public.
 const LIFE: Duration = DAY.saturating_mul(397);
-/// Remaining validity at which a listeners' certificate is renewed.
+/// Remaining lifetime at which a listeners' certificate is renewed.
 const RENEW_BEFORE: Duration = DAY.saturating_mul(30);
 /// Tolerance for clients' clocks that are slow.
 const CLOCK_SKEW: Duration = DAY;
@@ -49,8 +48,8 @@ const CLOCK_SKEW: Duration = DAY;
 /// battery start in 1970). The authority is valid from this date, so that it stays valid even if
 /// the clock was ahead when the authority was created.
 const EARLIEST: Timestamp = Timestamp::from_micros(1_735_689_600_000_000);
-/// Maximum number of names in one certificate, which is sent in each full handshake: the limit of
-/// the configuration plus room for the box's own names.
+/// Maximum number of names in one certificate, which is sent in each full handshake: the
+/// configuration's limit plus room for the box's own names.
 const NAMES_MAX: usize = 300;
 
 const FOLDER_MODE: u32 = 0o700;
@@ -84,10 +83,10 @@ impl Folder {
 /// The names of the certificate, in canonical form.
 #[derive(Debug)]
 pub(super) struct Names {
-    /// The names that every box has, and the configured ones.
+    /// The names that every box has, and the configured names.
     asked: BTreeSet<String>,
-    /// The machine's host name; included only if the authority permits it already or is reissued
-    /// anyway.
+    /// The machine's host name; included only if the authority already permits it or is being
+    /// reissued anyway.
     machine: Option<String>,
 }
 
@@ -116,7 +115,7 @@ pub(super) fn all_names(more: &[String]) -> Result<Names, Error> {
     if names.len() > NAMES_MAX {
         return Err(Error::Names { count: names.len(), most: NAMES_MAX });
     }
-    // Clients do not connect to a host name that is invalid in certificates.
+    // A host name that is invalid in certificates is left out: clients do not connect to it.
     Ok(Names { asked: names, machine: canonical(&machine_name()) })
 }
 
@@ -179,7 +178,7 @@ fn misfit(
     Ok((!is_issued).then_some("the authority changed"))
 }
 
-/// Returns the authority's certificate. Creates it if it is missing, about to expire, without
+/// Returns the authority's certificate. Creates it if it is missing, about to expire, has no
 /// constraints, or does not permit a name.
 fn authority(
     folder: &Folder,
@@ -216,8 +215,8 @@ fn outdated(
     if now.plus(AUTHORITY_OVERLAP).unix_seconds() >= authority.validity().not_after.timestamp() {
         return Ok(Some("it expires soon: give clients the new file in time".to_owned()));
     }
-    // A foreign authority, or an authority whose key is missing, is left as it is. If an authority
-    // without a key does not permit a name, issuing the certificate fails.
+    // An authority that this box did not create, or whose key is missing, is left unchanged. If an
+    // authority without a key does not permit a name, issuing the certificate fails.
     let key = match authority_key(folder) {
         Err(Error::Read { error, .. }) if error.kind() == io::ErrorKind::NotFound => {
             return Ok(None);
@@ -323,8 +322,8 @@ fn authority_key(folder: &Folder) -> Result<KeyPair, Error> {
         .map_err(|error| Error::Key { path: path.clone(), reason: error.to_string() })
 }
 
-/// Returns a name derived from the key: two boxes have different names, and a box keeps its name
-/// when its host name changes.
+/// Returns a name derived from the key: different boxes have different names, and the name stays
+/// the same when the box's host name changes.
 pub(super) fn authority_name(key: &KeyPair) -> DistinguishedName {
     let mut name = DistinguishedName::new();
     name.push(DnType::OrganizationName, "Orrery");
@@ -337,8 +336,8 @@ fn mark(key: &KeyPair) -> String {
     format!("Orrery authority {}", hex(digest.iter().take(4)))
 }
 
-/// Returns a random number, because clients may reject two certificates of one authority with the
-/// same number.
+/// Returns a random serial number, because clients may reject two certificates from one authority
+/// that have the same number.
 fn serial_number() -> Result<SerialNumber, Error> {
     Ok(SerialNumber::from_slice(&runtime::random_bytes::<16>()?))
 }
@@ -353,7 +352,7 @@ fn asn1(moment: Timestamp) -> Result<ASN1Time, Error> {
         .map_err(|_out_of_range| Error::Make(rcgen::Error::Time))
 }
 
-/// Returns the canonical form of a name; `None` for an invalid one.
+/// Returns the canonical form of a name; `None` if the name is invalid.
 fn canonical(name: &str) -> Option<String> {
     // A name may be the host of a URL, in which IPv6 addresses are written in brackets.
     let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);

@@ -1,7 +1,7 @@
-//! Name constraints (RFC 5280, section 4.2.1.10) of the box's own authority. A client that trusts
-//! the authority trusts it only for this box's names, even if the authority's key is stolen.
+//! Name constraints (RFC 5280, section 4.2.1.10) of the box's own authority. Clients that trust the
+//! authority trust it only for this box's names, even if the authority's key is stolen.
 //!
-//! Host names and IP addresses are restricted to the box's own. A constraint on a host name also
+//! Host names and IP addresses are restricted to those of the box. A constraint on a host name also
 //! permits its subdomains.
 
 use std::collections::BTreeSet;

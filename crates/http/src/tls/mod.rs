@@ -1,9 +1,10 @@
-//! TLS of the listeners: the box's own certificate, the operator's files, or a certificate by ACME,
-//! reloaded while connections are served.
+//! TLS for the listeners: the box's own certificate, the operator's files, or a certificate from
+//! ACME, reloaded while connections are served.
 //!
 //! A certificate that cannot be served never replaces a working one: a broken file is logged, and
-//! the previous certificate stays in use. An expired certificate is served and logged, because only
-//! the clients can decide whether to accept it. Other modules decide which listeners are encrypted.
+//! the previous certificate stays in use. An expired certificate is still served, with a log line,
+//! because only the clients can decide whether to accept it. Other modules decide which listeners
+//! are encrypted.
 
 pub mod acme;
 mod authority;
@@ -40,8 +41,8 @@ const POLL_EVERY: Duration = Duration::from_secs(1);
 /// Protocols for ALPN (RFC 7301), the preferred one first.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
-/// A certificate that cannot be served. Messages name the file, and never show the contents of a
-/// key file.
+/// The reason why a certificate cannot be served. Messages name the file, but never show the
+/// contents of a key file.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("cannot read {}: {error}{}", path.display(), hint(error))]
@@ -50,19 +51,19 @@ pub enum Error {
     Write { path: PathBuf, error: io::Error },
     #[error("{} is not a file, or is larger than {most} bytes", path.display())]
     NotAFile { path: PathBuf, most: u64 },
-    #[error("{} is not well-formed PEM: copy it again, whole", path.display())]
+    #[error("{} is not well-formed PEM: copy the complete file again", path.display())]
     Pem { path: PathBuf },
     #[error(
         "{} holds no certificate: expected PEM with -----BEGIN CERTIFICATE-----, the server's own \
-         certificate first and those of the authorities behind it",
+         certificate first, followed by those of its authorities",
         path.display()
     )]
     NoCertificate { path: PathBuf },
     #[error("{} holds no private key: expected PEM with -----BEGIN PRIVATE KEY-----", path.display())]
     NoKey { path: PathBuf },
     #[error(
-        "the private key in {path} is encrypted, and the service cannot ask for its passphrase at \
-         a start: decrypt it with openssl pkey -in {path} -out NEW_FILE",
+        "the private key in {path} is encrypted, and the service cannot ask for its passphrase \
+         at startup: decrypt it with openssl pkey -in {path} -out NEW_FILE",
         path = path.display()
     )]
     EncryptedKey { path: PathBuf },
@@ -75,8 +76,8 @@ pub enum Error {
     )]
     Key { path: PathBuf, reason: String },
     #[error(
-        "the private key in {} is not that of the first certificate in {}: take both from one \
-         issue, and put the server's own certificate first",
+        "the private key in {} is not that of the first certificate in {}: use a key and a \
+         certificate that were issued together, and put the server's own certificate first",
         key.display(), certificate.display()
     )]
     Mismatch { certificate: PathBuf, key: PathBuf },
@@ -106,7 +107,7 @@ impl From<rcgen::Error> for Error {
     }
 }
 
-/// Returns a known remedy for a file that cannot be read.
+/// Returns a hint for a file that cannot be read, if the remedy is known.
 fn hint(error: &io::Error) -> &'static str {
     if error.kind() == io::ErrorKind::PermissionDenied {
         return "; the service's user must be able to read it and to enter its folder";
@@ -131,7 +132,8 @@ struct Shared {
     source: Source,
     current: Arc<Current>,
     acceptor: TlsAcceptor,
-    /// Locked while files are read and written, so that reloads do not overlap.
+    /// The result of the last check. Locked while files are read and written, so that reloads do
+    /// not overlap.
     looked: Mutex<Looked>,
 }
 
@@ -147,7 +149,7 @@ enum Source {
 #[derive(Debug)]
 struct Current {
     certified: ArcSwap<CertifiedKey>,
-    /// The answers to an authority that validates names.
+    /// The answers to ACME challenges.
     challenges: Challenges,
 }
 
@@ -166,7 +168,7 @@ struct Looked {
     stamps: [Option<Stamp>; 2],
     /// The served pair.
     pair: Pair,
-    /// The logged reason why the current contents of the files are not served.
+    /// The logged reason why the files' current contents are not served.
     failure: Option<String>,
     /// Concerns already logged about the served certificate.
     concerns: Vec<Concern>,
@@ -217,7 +219,7 @@ impl Certificates {
     /// created if missing. It is valid for `localhost`, 127.0.0.1, ::1, this machine's host name,
     /// and `names` (host names, including wildcards such as `*.box.lan`, and IP addresses). The
     /// authority's name constraints permit these names and no others: until the authority expires,
-    /// clients need a new one only when a name is added to `names`.
+    /// clients need a new authority certificate only when a name is added to `names`.
     ///
     /// Reads and writes files; only one process at a time may use a `dir`.
     ///
@@ -241,9 +243,9 @@ impl Certificates {
         Self::serving(Source::Files { certificate, key }, pair)
     }
 
-    /// Returns the stored certificate of `options`, or until there is one, the self-signed
-    /// certificate for `names` as [`Certificates::self_signed`] does. [`Certificates::watch`] orders
-    /// and renews it.
+    /// Returns the stored ACME certificate for `options`. Until there is one, returns the
+    /// self-signed certificate for `names`, as [`Certificates::self_signed`] does.
+    /// [`Certificates::watch`] orders and renews certificates.
     ///
     /// # Errors
     /// [`Error`] if a name is invalid, or a folder cannot be read or written.
@@ -269,8 +271,8 @@ impl Certificates {
         let certified = ArcSwap::new(Arc::clone(&pair.certified));
         let current = Arc::new(Current { certified, challenges });
         let acceptor = TlsAcceptor::from(Arc::new(server_config(&current, &protocols)?));
-        // Without stamps, the first check reads the files again, so that it misses no earlier
-        // change.
+        // Without stamps, the first check reads the files again, so it cannot miss a change made
+        // before the check.
         let looked = Looked { stamps: [None, None], pair, failure: None, concerns: Vec::new() };
         let shared = Shared { source, current, acceptor, looked: Mutex::new(looked) };
         Ok(Self { shared: Arc::new(shared) })
@@ -293,8 +295,9 @@ impl Certificates {
         }
     }
 
-    /// Reloads the files, renews a self-signed certificate that is due, and repeats a failed order
-    /// by ACME. Reads and writes files: call it on a blocking thread. Returns a description of the certificate if it has changed.
+    /// Reloads the files, renews a self-signed certificate that is due, and retries a failed ACME
+    /// order. Reads and writes files, so it must be called on a blocking thread. Returns a
+    /// description of the certificate if it has changed.
     ///
     /// # Errors
     /// [`Error`] if the files cannot be served. The error is already logged, and the previous
@@ -306,9 +309,9 @@ impl Certificates {
         self.refresh(&mut self.looked(), now)
     }
 
-    /// Until the service stops, reloads when a file has changed, when a self-signed certificate is
-    /// due, and after a failed reload; logs concerns about the certificate. Calls `changed` with
-    /// each new certificate. Orders certificates by ACME when they are due.
+    /// Until the service stops: reloads when a file has changed, when a self-signed certificate is
+    /// due, and after a failed reload; logs concerns about the certificate; orders ACME
+    /// certificates when they are due. Calls `changed` with each new certificate.
     pub fn watch(
         &self,
         tasks: &Tasks,
@@ -373,8 +376,8 @@ impl Certificates {
 
     fn refresh(&self, looked: &mut Looked, now: Timestamp) -> Result<Option<String>, Error> {
         let source = &self.shared.source;
-        // The stamps are taken before the files are read, so that the next check sees any change
-        // made in the meantime.
+        // The stamps are taken before the files are read, so the next check detects any change made
+        // while they are read.
         looked.stamps = source.stamps();
         let certificate = source.certificate().display();
         match source.load(now) {
@@ -403,7 +406,7 @@ impl Certificates {
     }
 
     fn looked(&self) -> MutexGuard<'_, Looked> {
-        // The next check repairs any state that a panic may leave.
+        // The next check repairs any state that a panic may have left.
         self.shared.looked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -458,7 +461,8 @@ fn server_config(current: &Arc<Current>, protocols: &[&[u8]]) -> Result<ServerCo
         .with_no_client_auth()
         .with_cert_resolver(Arc::<Current>::clone(current));
     config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
-    // A returning client presents its session ticket, so the server stores no state per client.
+    // A returning client presents its session ticket, so the server does not store state for each
+    // client.
     config.ticketer = crypto::ring::Ticketer::new().map_err(Error::Setup)?;
     Ok(config)
 }

@@ -25,8 +25,8 @@ use orrery_runtime::regular_file;
 
 /// The largest certificate or key file, in bytes.
 const BYTES_MAX: u64 = 1024 * 1024;
-/// A certificate is about to expire when 1/`LAST_PART` of its life, or less, is left. Automated
-/// renewal happens earlier, regardless of the lifetime.
+/// A certificate is about to expire when at most 1/`LAST_PART` of its lifetime is left. Automated
+/// renewal happens earlier, whatever the lifetime.
 const LAST_PART: i64 = 10;
 /// Permission bits that expose a secret file: any access by others, and write access by the group.
 const OPEN_MODE: u32 = 0o027;
@@ -51,11 +51,11 @@ pub enum Concern {
     Ended {
         not_after: Timestamp,
     },
-    /// A tenth of the certificate's life, or less, is left.
+    /// At most a tenth of the certificate's lifetime is left.
     EndsSoon {
         not_after: Timestamp,
     },
-    /// The certificate has at most a common name, which clients no longer read (RFC 9525).
+    /// The certificate contains at most a common name, which clients no longer read (RFC 9525).
     NoNames,
     /// Users other than the owner can access the private key.
     OpenKey {
@@ -64,7 +64,7 @@ pub enum Concern {
 }
 
 impl Concern {
-    /// Returns whether clients reject the certificate because of this concern; if not, the
+    /// Returns whether clients reject the certificate because of this concern; if they do not, the
     /// certificate still works.
     #[must_use]
     pub const fn is_refused(self) -> bool {
@@ -98,7 +98,7 @@ impl fmt::Display for Concern {
     }
 }
 
-/// A certificate that can be served.
+/// A certificate and private key that can be served.
 #[derive(Debug)]
 pub(super) struct Pair {
     pub(super) certified: Arc<CertifiedKey>,
@@ -148,8 +148,8 @@ pub(super) fn read(certificate: &Path, key: &Path) -> Result<Pair, Error> {
         .map_err(|error| Error::Key { path: key.to_path_buf(), reason: error.to_string() })?;
     let certified = CertifiedKey::new(chain, signer);
     match certified.keys_match() {
-        // `Unknown` means that ring cannot compute the key's public half, which does not happen for
-        // any of its key types.
+        // `Unknown` means that ring cannot compute the key's public half, which cannot happen for
+        // the key types that it supports.
         Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => {}
         Err(rustls::Error::InconsistentKeys(_)) => {
             let certificate = certificate.to_path_buf();
@@ -211,8 +211,8 @@ fn secret(path: &Path) -> Result<PrivateKeyDer<'static>, Error> {
     let bytes = bytes_of(path)?;
     PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| {
         let path = path.to_path_buf();
-        // Both forms of encrypted keys contain the word: PKCS #8 in the section's name, the older
-        // form in a header, which is not base64.
+        // Both formats of encrypted keys contain this word outside the base64 data: PKCS #8 in the
+        // section's name, the older format in a header.
         let is_encrypted = bytes.windows(9).any(|window| window == b"ENCRYPTED");
         if is_encrypted {
             Error::EncryptedKey { path }

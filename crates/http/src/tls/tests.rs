@@ -25,7 +25,7 @@ fn days(count: u32) -> Timestamp {
     NOW.plus(DAY * count)
 }
 
-/// A client's clock, which stands still.
+/// A client's clock that always shows the same time.
 #[derive(Debug)]
 struct At(Timestamp);
 
@@ -76,7 +76,7 @@ impl Client {
         self
     }
 
-    /// Performs a handshake over a pipe, and sends a word in each direction.
+    /// Performs a handshake over a pipe, and sends one word in each direction.
     async fn connect(&self, server: &Certificates, name: &str) -> Result<Agreed, String> {
         let (near, far) = tokio::io::duplex(64 * 1024);
         let name = ServerName::try_from(name.to_owned()).unwrap();
@@ -247,8 +247,8 @@ fn tls_folder_and_keys_are_private_to_owner() {
     {
         assert_eq!(mode(&tls.join(name)), expected, "{name}");
     }
-    // A folder with open permissions is made private again, and a half-written key that others
-    // could read is replaced by a private one.
+    // An open folder becomes private again, and a half-written key that others could read is
+    // replaced.
     fs::set_permissions(&tls, fs::Permissions::from_mode(0o755)).unwrap();
     fs::write(tls.join("server.key.half"), "left by a kill").unwrap();
     fs::set_permissions(tls.join("server.key.half"), fs::Permissions::from_mode(0o666)).unwrap();
@@ -272,7 +272,7 @@ async fn certificate_is_kept_while_valid_and_reissued_otherwise() {
         (vec!["box.lan"], days(366), false),
         (vec!["box.lan"], days(366 + 366), true),
         (vec!["box.lan"], days(366 + 368), false),
-        // The clock was ahead and has been corrected.
+        // The clock was ahead when the certificate was issued, and has since been corrected.
         (vec!["box.lan"], NOW, false),
     ] {
         let before = read(&dir, "server.pem");
@@ -337,7 +337,7 @@ async fn certificate_of_other_ca_is_reissued() {
     let own_key = || KeyPair::from_pem(&fs::read_to_string(&key).unwrap()).unwrap();
     let own_name = authority::authority_name(&own_key());
     let other_name = rcgen::DistinguishedName::new();
-    // The same name with another key, and the same key with another name.
+    // An authority with the same name but another key, and one with the same key but another name.
     for (name, signer) in [(own_name, KeyPair::generate().unwrap()), (other_name, own_key())] {
         let before = (fs::read(authority).unwrap(), fs::read(&key).unwrap(), served(&server));
         let mut params = CertificateParams::default();
@@ -406,7 +406,7 @@ async fn certificate_is_reissued_after_crash_or_foreign_files() {
             panic!("damage {number}: {error}");
         }
     }
-    // A damaged authority is not replaced: clients would be locked out.
+    // A damaged authority is not replaced: clients would reject a new one.
     fs::write(dir.path().join("tls/ca.pem"), "no certificate").unwrap();
     assert!(matches!(made(&dir, &[], NOW), Err(Error::NoCertificate { .. })));
 }
@@ -501,7 +501,7 @@ async fn tls_watch_renews_due_certificate_or_keeps_serving_old() {
     two_looks().await;
     assert_eq!(served(&server), first);
 
-    // The key is missing: the served certificate is valid for another month.
+    // The key is missing, but the certificate being served is valid for another month.
     let key = dir.path().join("tls/ca.key");
     let away = dir.path().join("away");
     fs::rename(&key, &away).unwrap();
@@ -602,7 +602,7 @@ fn tls_unwritable_folder_is_named_in_error() {
     assert!(error.contains(&dir.path().join("tls").display().to_string()), "{error}");
 }
 
-/// Writes an authority with the folder's key, with these constraints or none.
+/// Writes an authority that uses the folder's key, with these constraints or none.
 fn write_authority(dir: &TempDir, permitted: Option<&[&str]>) {
     let key = dir.path().join("tls/ca.key");
     let key = KeyPair::from_pem(&fs::read_to_string(key).unwrap()).unwrap();
@@ -668,7 +668,7 @@ async fn ca_without_constraints_is_upgraded_for_existing_clients() {
     let written = read(&dir, "ca.pem");
     made(&dir, &["box.lan"], NOW).unwrap();
     assert_eq!(read(&dir, "ca.pem"), written, "it is written once");
-    // A foreign authority, and one whose key is kept elsewhere, are left as they are.
+    // A foreign authority, or one whose key is stored elsewhere, is left unchanged.
     write_authority(&dir, None);
     let bare = read(&dir, "ca.pem");
     fs::rename(dir.path().join("tls/ca.key"), dir.path().join("away")).unwrap();
@@ -689,8 +689,8 @@ async fn certificate_omits_machine_name_not_permitted_by_ca() {
         inspect(&dir.path().join("tls/server.pem"), &dir.path().join("tls/server.key"), NOW);
     assert_eq!(names.unwrap().names, permitted);
     Client::trusting(server.ca_path().unwrap(), NOW).connect(&server, "box.lan").await.unwrap();
-    // A requested name justifies a reissued authority: clients with the previous one reject the
-    // box.
+    // A configured name justifies reissuing the authority, although clients with the previous one
+    // then reject the box.
     let given = dir.path().join("given-to-a-client.pem");
     fs::copy(server.ca_path().unwrap(), &given).unwrap();
     let server = made(&dir, &["box.lan", "shed.lan"], NOW).unwrap();

@@ -1,8 +1,8 @@
 //! Admin keys, which administer the box over HTTP and belong to no organization.
 //!
-//! They are created, hashed, listed and deleted like API keys, and share their index, with an owner
-//! ID that no organization can have. They have a different prefix, so that a key of one kind is
-//! never looked up as the other kind; the owner of the record is checked as well.
+//! They are created, hashed, listed and deleted like API keys, and stored in the same index, with
+//! an owner ID that no organization can have. A different prefix ensures that a key of one kind is
+//! never looked up as the other kind; the record's owner is checked as well.
 
 use std::time::Duration;
 
@@ -54,8 +54,7 @@ impl Accounts {
         Ok(found.filter(|caller| caller.organization == box_owner()).map(|caller| caller.key))
     }
 
-    /// Returns the reason why `presented`, which was refused, is not a valid key with this
-    /// `prefix`.
+    /// Returns the reason why the refused key `presented` is not a valid key with this `prefix`.
     ///
     /// # Errors
     /// [`Error::Storage`] when the store cannot be read.
@@ -71,7 +70,7 @@ impl Accounts {
         Ok(if key.is_some() { KeyFault::Expired } else { KeyFault::Unknown })
     }
 
-    /// Creates a key that expires at the given time, or never.
+    /// Creates a key that expires at the given time; without a time, the key never expires.
     ///
     /// # Errors
     /// As [`Accounts::create_key`].
@@ -85,8 +84,8 @@ impl Accounts {
         self.make_key(KEY_PREFIX, organization, name, created_by, expires_at).await
     }
 
-    /// Changes the expiry of a key. After this function has returned, no request succeeds with an
-    /// expired key.
+    /// Changes the expiry of a key. Once this function has returned, requests with an expired key
+    /// are refused.
     ///
     /// # Errors
     /// [`Error::NoKey`], [`Error::Storage`].

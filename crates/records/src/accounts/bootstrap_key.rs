@@ -1,8 +1,8 @@
-//! The bootstrap key: an API key whose text the operator chooses, so that automation knows it before
-//! the first start.
+//! The bootstrap key: an API key whose text the operator chooses, so that automation can use it
+//! before the first start.
 //!
-//! A store gets at most one. A row marks that it was made, so that a start never makes it again
-//! after it was deleted.
+//! A store gets at most one such key. A row records that the key was created, so that it is not
+//! created again at startup after it was deleted.
 
 use super::{Accounts, Error, KEY_PREFIX, has_the_form_of_a_key, hash, hash_key};
 use orrery_domain::account::ApiKey;
@@ -10,11 +10,12 @@ use orrery_domain::ids::{Id as _, OrganizationId};
 use orrery_storage::commit::Expect;
 use orrery_storage::{Commit, Key, Table};
 
-/// Minimum number of characters after the prefix: as many as in a generated key.
+/// Minimum number of characters after the prefix: the same number as in a generated key.
 const CHARS_MIN: usize = 32;
-/// Maximum length of the whole key.
+/// Maximum length of the key, including its prefix.
 const LENGTH_MAX: usize = 256;
-/// Minimum number of different characters after the prefix, so that no placeholder is a key.
+/// Minimum number of different characters after the prefix, so that a placeholder is not accepted
+/// as a key.
 const DIFFERENT_MIN: usize = 8;
 const NAME: &str = "bootstrap key";
 
@@ -29,10 +30,10 @@ impl std::fmt::Debug for BootstrapKey {
 }
 
 impl BootstrapKey {
-    /// Checks the text of a key.
+    /// Creates a bootstrap key from its text, after checking the text.
     ///
     /// # Errors
-    /// A sentence without the key.
+    /// Returns a sentence that does not contain the key.
     pub fn new(text: String) -> Result<Self, String> {
         let mut letters: Vec<u8> = text.bytes().skip(KEY_PREFIX.len()).collect();
         letters.sort_unstable();
@@ -54,8 +55,8 @@ impl BootstrapKey {
     }
 }
 
-/// Returns whether a string has the format of a key or of a bootstrap key. Other strings are
-/// rejected before any hashing or reading.
+/// Returns whether a string has the format of a generated key or of a bootstrap key. Other strings
+/// are rejected before anything is hashed or read.
 pub(super) fn may_be_a_key(prefix: &str, text: &str) -> bool {
     has_the_form_of_a_key(prefix, text) || (prefix == KEY_PREFIX && has_its_form(text))
 }
@@ -69,8 +70,8 @@ fn has_its_form(text: &str) -> bool {
 }
 
 impl Accounts {
-    /// Creates the bootstrap key, unless this store has had one before. Returns `None` in that
-    /// case, even if the key has been deleted.
+    /// Creates the bootstrap key. Returns `None` if this store has already had one, even if that
+    /// key has been deleted.
     ///
     /// # Errors
     /// [`Error::NoOrganization`], [`Error::Storage`].
@@ -94,7 +95,7 @@ impl Accounts {
     }
 }
 
-/// The row that marks that the store has had a bootstrap key.
+/// Returns the row that records that the store has had a bootstrap key.
 fn mark() -> Key {
     Key::table(Table::Meta).text("bootstrap key")
 }

@@ -1,8 +1,8 @@
 //! Renaming and deleting organizations.
 //!
-//! A deletion is durable before any data goes: its commit marks the record and frees the name, so
-//! that no request finds the organization any more. The service then erases the data, and
-//! continues after a restart; the record goes last.
+//! A deletion is durable before any data is erased: its commit marks the record and frees the name,
+//! so that no request finds the organization any more. The service then erases the data, continuing
+//! after a restart if necessary; the record is erased last.
 
 use super::{Accounts, Error, LISTED, is_organization_name, name_key, organization_key};
 use orrery_domain::account::{DEFAULT_ORGANIZATION, Limits, Organization};
@@ -11,7 +11,7 @@ use orrery_storage::commit::Expect;
 use orrery_storage::{self as storage, Commit, Key, Page, Table};
 
 impl Accounts {
-    /// Renames an organization. If it has this name already, does nothing.
+    /// Renames an organization. Does nothing if it already has this name.
     ///
     /// # Errors
     /// [`Error::InvalidName`], [`Error::Exists`], [`Error::NoOrganization`],
@@ -44,14 +44,14 @@ impl Accounts {
         Ok(organization)
     }
 
-    /// Deletes an organization: from then on, no name, key or member leads to it. Its data is
-    /// erased later, see [`Accounts::deleted_organizations`].
+    /// Deletes an organization: from then on, it cannot be reached by name, key or member. Its data
+    /// is erased later, see [`Accounts::deleted_organizations`].
     ///
     /// # Errors
     /// [`Error::NoOrganization`], [`Error::Storage`].
     pub async fn delete_organization(&self, id: OrganizationId) -> Result<Organization, Error> {
         let accounts = self.clone();
-        // If the client disconnects, the deletion continues until no key works.
+        // If the client disconnects, the deletion continues until all keys are deleted.
         let deleting = self.tasks.complete(async move { accounts.mark_deleted(id).await });
         deleting.await.unwrap_or_else(|error| {
             Err(storage::Error::Unavailable { reason: error.to_string() }.into())
@@ -91,7 +91,7 @@ impl Accounts {
         }
     }
 
-    /// Lists the deleted organizations whose data is not completely erased yet.
+    /// Lists the deleted organizations whose data is not yet completely erased.
     ///
     /// # Errors
     /// [`Error::Storage`].

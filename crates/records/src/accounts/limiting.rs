@@ -22,8 +22,8 @@ impl Accounts {
         Ok(())
     }
 
-    /// Changes the limits of an organization for all later requests. Work that is already accepted
-    /// is not affected. If the limits are unchanged, does nothing.
+    /// Changes the limits of an organization for all later requests. Work that was already accepted
+    /// is not affected. Does nothing if the limits are unchanged.
     ///
     /// # Errors
     /// [`Error::NoOrganization`], [`Error::Storage`].
@@ -33,7 +33,7 @@ impl Accounts {
         change: impl FnOnce(Limits) -> Limits + Send + 'static,
     ) -> Result<Organization, Error> {
         let accounts = self.clone();
-        // If the client disconnects, the cache must not keep the old limits.
+        // Completes even if the client disconnects: otherwise, the cache could keep the old limits.
         let changing = self.tasks.complete(async move { accounts.write_limits(id, change).await });
         changing.await.unwrap_or_else(|error| {
             Err(storage::Error::Unavailable { reason: error.to_string() }.into())

@@ -1,9 +1,9 @@
 //! Accounts: organizations and their API keys.
 //!
-//! A full key exists only in the response that creates it. The store has only its SHA-256, which is
-//! also the row's key, so that a lookup costs the same regardless of the number of keys. (A key has
-//! 160 random bits, so a slow hash would add no protection.) Keys in use are cached, so that most
-//! requests need no disk access.
+//! A full key is contained only in the response to the request that creates it. The store has only
+//! its SHA-256, which is also the row's key, so that a lookup costs the same regardless of the
+//! number of keys. (A key has 160 random bits, so a slow hash would add no protection.) Keys in use
+//! are cached, so that most requests need no disk access.
 
 mod admin_keys;
 mod bootstrap_key;
@@ -44,7 +44,7 @@ use self::rows::{hash_key, id_key, name_key, organization_key};
 pub const KEY_PREFIX: &str = "smk_";
 /// Random bytes in a key: 160 bits.
 const KEY_BYTES: usize = 20;
-/// The alphabet of a key: 32 digits, five bits each, without look-alikes.
+/// The alphabet of a key: 32 digits of five bits each, without characters that look alike.
 const DIGITS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
 /// The length of a key: the prefix and 32 digits.
 const KEY_LENGTH: usize = KEY_PREFIX.len() + KEY_BYTES * 8 / 5;
@@ -52,7 +52,7 @@ const KEY_LENGTH: usize = KEY_PREFIX.len() + KEY_BYTES * 8 / 5;
 const SHOWN: usize = KEY_PREFIX.len() + 4;
 /// Maximum number of cached keys. When it is reached, the cache is cleared.
 const CACHED_KEYS: usize = 10_000;
-/// How often a stream that was opened with a key checks whether the key still exists.
+/// How often a stream that was opened with a key checks that the key still exists.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 /// Maximum length of the name of an organization or a key.
 const NAME_MAX: usize = 64;
@@ -87,12 +87,12 @@ pub enum Error {
     Storage(#[from] storage::Error),
 }
 
-/// The first characters of a key (`smk_abcd`), enough to identify a key but not to use it.
+/// The first characters of a key (`smk_abcd`): enough to identify the key but not to use it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Prefix([u8; SHOWN]);
 
 impl Prefix {
-    /// The prefix shown for the dashboard, which uses no key.
+    /// The prefix displayed for the dashboard, which uses no key.
     pub const DASHBOARD: Self = Self(*b"--------");
 
     /// Returns the prefix of a full key or of a prefix. A shorter string is padded with `_`.
@@ -128,7 +128,7 @@ pub struct Caller {
 
 type Hash = [u8; 32];
 
-/// The part of a key's record that requests need.
+/// The part of a key's record that is needed to handle requests.
 #[derive(Debug, Clone)]
 struct Known {
     caller: Caller,
@@ -136,7 +136,7 @@ struct Known {
     noted: usage::Minute,
 }
 
-/// A key that existed when it was looked up.
+/// The part of a key's record that links need; the key existed when it was looked up.
 #[derive(Debug, Clone, Copy)]
 struct Live {
     organization: OrganizationId,
@@ -146,7 +146,7 @@ struct Live {
 #[derive(Debug, Default)]
 struct Cache {
     keys: HashMap<Hash, Known>,
-    /// Live keys by ID, for links: each with its organization and expiry.
+    /// The organization and expiry of live keys by ID, for checking links.
     live: HashMap<KeyId, Live>,
     /// Counts deletions, so that a key read before its deletion is not cached after it.
     deletions: u64,
@@ -160,15 +160,15 @@ pub struct Accounts {
     cache: Arc<RwLock<Cache>>,
     /// Notified after every deletion, so that streams check their keys again.
     deleted: Arc<watch::Sender<()>>,
-    /// Running deletions. A shutdown does not wait for them: the store writes every commit that it
-    /// has received, and the cache ends with the process.
+    /// Deletions in progress. A shutdown does not wait for them: the store writes every commit that
+    /// it has received, and the cache is lost with the process anyway.
     tasks: Tasks,
     recorder: Recorder,
-    /// Last uses of keys that have not been written yet.
+    /// The last uses of keys, as far as they have not been written yet.
     uses: Arc<usage::Pending>,
-    /// The limits of organizations, for enforcement.
+    /// The organizations' limits, for enforcement.
     limits: limits::Handle,
-    /// Held while the record of an organization changes.
+    /// Locked while an organization's record changes.
     limiting: Arc<tokio::sync::Mutex<()>>,
     /// Notified after an organization has been deleted.
     erasing: Arc<tokio::sync::Notify>,
@@ -256,8 +256,8 @@ impl Accounts {
         }
     }
 
-    /// Returns the organization with this name. Without a name, or for `default`, returns the
-    /// default organization, and creates it if necessary.
+    /// Returns the organization with this name. For `default` or without a name, returns the
+    /// default organization, creating it if necessary.
     ///
     /// # Errors
     /// [`Error::NoOrganization`], [`Error::Storage`].
@@ -305,7 +305,7 @@ impl Accounts {
         self.make_key(KEY_PREFIX, organization, name, created_by, expires_at).await
     }
 
-    /// Returns the expiry of a key that is created now.
+    /// Returns the expiry for a key that is created now.
     fn expiry(&self, expires_in: Option<Duration>) -> Result<Option<Timestamp>, Error> {
         let Some(span) = expires_in else { return Ok(None) };
         self.clock.now().checked_plus(span).map(Some).ok_or(Error::InvalidExpiry)
@@ -332,7 +332,7 @@ impl Accounts {
         Ok((key, full))
     }
 
-    /// Returns the record of a new key, which never expires.
+    /// Returns the record of a new key that never expires.
     fn new_key(&self, full: &str, owner: OrganizationId, name: &str, created_by: &str) -> ApiKey {
         ApiKey {
             id: new_id(),
@@ -370,7 +370,7 @@ impl Accounts {
         found.iter().flatten().map(|bytes| Ok(decode(bytes)?)).collect()
     }
 
-    /// Returns a key of an organization by ID; `None` if it has been deleted.
+    /// Returns one of an organization's keys by ID; `None` if it has been deleted.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -390,7 +390,8 @@ impl Accounts {
     /// [`Error::NoKey`], [`Error::Storage`].
     pub async fn delete_key(&self, organization: OrganizationId, id: KeyId) -> Result<(), Error> {
         let accounts = self.clone();
-        // If the client disconnects, the cache must not keep the deleted key.
+        // Completes even if the client disconnects: otherwise, the cache could keep the deleted
+        // key.
         let deleting = self.tasks.complete(async move { accounts.delete(organization, id).await });
         deleting.await.unwrap_or_else(|error| {
             Err(storage::Error::Unavailable { reason: error.to_string() }.into())
@@ -424,8 +425,8 @@ impl Accounts {
         self.deleted.send_replace(());
     }
 
-    /// Returns a key that exists and has not expired. The dashboard's own key always exists. A link
-    /// may contain a member's ID instead of a key's.
+    /// Returns a key that exists and has not expired. The dashboard's own key always exists. In
+    /// place of a key's ID, a link may contain a member's ID.
     async fn live(&self, organization: OrganizationId, id: KeyId) -> Result<Option<Live>, Error> {
         if id == dashboard_key(organization) {
             return Ok(Some(Live { organization, expires_at: None }));
@@ -440,7 +441,7 @@ impl Accounts {
                 let key = self.key(organization, id).await?;
                 let live = key.map(|key| Live { organization, expires_at: key.expires_at });
                 if live.is_none() && self.has_member(organization, id).await? {
-                    // Not cached, because removing a member does not clear the cache.
+                    // Not cached, because the cache is not cleared when a member is removed.
                     return Ok(Some(Live { organization, expires_at: None }));
                 }
                 let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
@@ -460,7 +461,7 @@ impl Accounts {
         Ok(live.filter(|live| live.organization == organization && !has_expired(live)))
     }
 
-    /// Makes streams that were opened by a link check again that their key or member exists.
+    /// Makes streams that were opened with a link check again whether its key or member exists.
     pub fn recheck_links(&self) {
         self.deleted.send_replace(());
     }
@@ -508,8 +509,8 @@ impl Accounts {
         let (known, deletions) = {
             let cache = self.cache.read().unwrap_or_else(PoisonError::into_inner);
             let held = cache.keys.get_key_value(&hash);
-            // The map has already compared the hashes; this comparison is the authoritative one,
-            // and takes constant time.
+            // The map has already compared the hashes, but not in constant time. This comparison,
+            // which takes constant time, is the authoritative one.
             let held = held.filter(|(held, _)| bool::from(held.ct_eq(&hash)));
             (held.map(|(_, known)| known.clone()), cache.deletions)
         };

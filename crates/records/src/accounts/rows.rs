@@ -1,4 +1,4 @@
-//! The keys of the rows of organizations and API keys.
+//! The row keys of organizations and API keys.
 
 use super::Hash;
 use orrery_domain::ids::{KeyId, OrganizationId};

@@ -1,4 +1,4 @@
-//! Keys: creation, lookup, expiry and deletion, also during concurrent requests.
+//! Tests of keys: creation, lookup, expiry and deletion, also during concurrent requests.
 
 use super::*;
 use orrery_storage::Options;

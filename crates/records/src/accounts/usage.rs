@@ -1,9 +1,9 @@
-//! The time of each key's last use: recorded in memory once a minute, and written to the store in
-//! batches.
+//! The time of each key's last use: recorded in memory at most once a minute, and written to the
+//! store in batches.
 //!
 //! A request takes a lock only for the first use of a key in a minute, and never waits for the
-//! disk. A crash loses the uses of up to one interval: the reported time may then be too old, but
-//! never too new.
+//! disk. A crash loses the uses since the last write: the reported time may then be too early, but
+//! never too late.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -16,8 +16,8 @@ use orrery_storage::commit::Expect;
 use orrery_storage::{self as storage, Commit, Key, Table};
 
 const MINUTE: i64 = 60_000_000;
-/// Maximum number of keys with unwritten uses. Uses of further keys are not recorded until the next
-/// write.
+/// Maximum number of keys with unwritten uses. Beyond that, uses of other keys are not recorded
+/// until the next write.
 const PENDING_MAX: usize = 100_000;
 /// Maximum number of rows in one commit.
 const BATCH_MAX: usize = 256;
@@ -30,8 +30,8 @@ impl Minute {
     /// Advances to the minute of `now`. Returns true once per minute.
     fn advance(&self, now: Timestamp) -> bool {
         let minute = now.micros() / MINUTE;
-        // Two threads may both see a new minute; the swap lets only one of them record it. A clock
-        // that is set back also counts as a new minute.
+        // Two threads may both see a new minute; the swap lets only one of them record it. If the
+        // clock is set back, that also counts as a new minute.
         self.0.load(Ordering::Relaxed) != minute && self.0.swap(minute, Ordering::Relaxed) != minute
     }
 }
@@ -51,7 +51,7 @@ impl Pending {
         }
     }
 
-    /// Restores uses that could not be written, unless there is a later use.
+    /// Restores uses that could not be written, except where a later use was recorded.
     fn put_back<'u>(&self, taken: impl Iterator<Item = &'u (Of, Timestamp)>) {
         let mut uses = self.lock();
         for (of, at) in taken {
@@ -74,7 +74,7 @@ pub(super) fn key_use(organization: OrganizationId, id: KeyId) -> Key {
 }
 
 impl Accounts {
-    /// Records a use of a key for the next [`Accounts::write_uses`].
+    /// Records a use of a key, to be written by the next [`Accounts::write_uses`].
     pub(super) fn used(&self, organization: OrganizationId, key: KeyId, minute: &Minute) {
         let now = self.clock.now();
         if minute.advance(now) {
@@ -99,7 +99,7 @@ impl Accounts {
 
     async fn write_some_uses(&self, uses: &[(Of, Timestamp)]) -> Result<(), storage::Error> {
         if !self.commit_uses(uses).await? {
-            // One of the keys was deleted: write each use in its own commit.
+            // A key was deleted, so the batch failed: write each use in its own commit.
             for one in uses.chunks(1) {
                 self.commit_uses(one).await?;
             }
@@ -162,13 +162,13 @@ mod tests {
             assert!(accounts.authenticate(&gone).await.unwrap().is_some());
         }
         assert_eq!(shown(&accounts).await, [None, None, None], "a request wrote");
-        // A key that is deleted meanwhile does not affect the others, and leaves no row.
+        // A key that is deleted in the meantime does not affect the others, and leaves no row.
         accounts.delete_key(organization.id, deleted.id).await.unwrap();
         accounts.write_uses().await.unwrap();
         let first = Some("2026-11-20T09:30:10.000Z".to_owned());
         assert_eq!(shown(&accounts).await, [first, None, None]);
 
-        // Within the same minute nothing is recorded, so nothing is written.
+        // Within the same minute, nothing is recorded, so nothing is written.
         clock.advance(Duration::from_secs(20));
         accounts.authenticate(&full).await.unwrap();
         assert!(accounts.uses.take().is_empty());

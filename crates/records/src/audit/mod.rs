@@ -2,9 +2,9 @@
 //! append-only: no code changes or deletes an entry.
 //!
 //! For an action that changes the store, the entry is in the same commit, so that neither exists
-//! without the other. Refused actions get an entry of their own. Failed authentications are counted
-//! in memory and written as one entry per minute at most, so that a flood of failures cannot fill
-//! the disk. No entry contains a key, a password or a request body.
+//! without the other. Refused actions get a separate entry. Failed authentications are counted in
+//! memory and written as one entry per minute at most, so that a flood of failures cannot fill the
+//! disk. No entry contains a key, a password or a request body.
 
 mod ship;
 
@@ -24,16 +24,16 @@ use orrery_storage::record::{decode, encode};
 use orrery_storage::{self as storage, Commit, Key, Record, Store, Table};
 use orrery_wire::operator::Act;
 
-/// Maximum number of addresses in an entry about failed authentications. Further addresses are only
+/// Maximum number of addresses in an entry about failed authentications. Other addresses are only
 /// counted.
 const ADDRESSES_MAX: usize = 16;
 /// Maximum length of a subject or a result, in characters.
 const TEXT_MAX: usize = 300;
-/// Maximum number of entries that one search reads, newest first.
+/// Maximum number of entries that one search reads, starting with the newest.
 const SEARCHED_MAX: u64 = 100_000;
 /// Number of entries read at a time.
 const PAGE: usize = 1000;
-/// The action of a restore. Its entry is the first one of the history after the restore.
+/// The action of a restore. Its entry starts the new history after the restore.
 pub const RESTORE: &str = "restore";
 
 /// The actor of an action, and the actor's origin.
@@ -57,7 +57,7 @@ impl Actor {
         Self { who: "service".to_owned(), from: event.to_owned() }
     }
 
-    /// Returns a member of an organization, using the dashboard from this address, as the actor.
+    /// Returns a member of an organization as the actor, using the dashboard from this address.
     #[must_use]
     pub fn member(email: &str, from: Option<IpAddr>) -> Self {
         let from = from.map_or_else(|| "local".to_owned(), |address| address.to_string());
@@ -70,28 +70,28 @@ impl Actor {
         &self.who
     }
 
-    /// Returns the agent, in this session, as the actor.
+    /// Returns the agent as the actor, in this session.
     #[must_use]
     pub fn agent(session: &str) -> Self {
         Self { who: "agent".to_owned(), from: format!("session {session}") }
     }
 
-    /// Returns the holder of an API key, at this address, as the actor.
+    /// Returns the holder of an API key as the actor, at this address.
     #[must_use]
     pub fn key(key: KeyId, from: Option<IpAddr>) -> Self {
         let from = from.map_or_else(|| "local".to_owned(), |address| address.to_string());
         Self { who: format!("key {key}"), from }
     }
 
-    /// Returns the holder of an admin key, at this address, as the actor.
+    /// Returns the holder of an admin key as the actor, at this address.
     #[must_use]
     pub fn admin_key(key: KeyId, from: Option<IpAddr>) -> Self {
         let Self { who, from } = Self::key(key, from);
         Self { who: format!("admin {who}"), from }
     }
 
-    /// Returns the owner of the data folder as the actor: over the control socket, or with the
-    /// command line on a stopped store.
+    /// Returns the owner of the data folder as the actor, acting over the control socket or with
+    /// the command line on a stopped store.
     #[must_use]
     pub fn operator(from: &str) -> Self {
         Self { who: "operator".to_owned(), from: from.to_owned() }
@@ -261,7 +261,7 @@ pub struct Audit {
     store: Store,
     clock: Clock,
     denied: Arc<Mutex<Denied>>,
-    /// Actions in progress that will be recorded.
+    /// Actions in progress whose outcome will be recorded.
     tasks: Tasks,
 }
 
@@ -282,9 +282,9 @@ impl Audit {
         self.store.commit(commit).await
     }
 
-    /// Performs an action that has no commit for its entry, and writes the entry if it succeeds.
-    /// Both run in a task, so that neither is lost if the caller disconnects. The caller's code
-    /// records refusals.
+    /// Performs an action that makes no commit to which the entry could be added, and writes the
+    /// entry if the action succeeds. Both run in a task, so that they complete even if the caller
+    /// disconnects. Refusals must be recorded by the calling code.
     ///
     /// # Errors
     /// The action's error.
@@ -310,8 +310,8 @@ impl Audit {
         })
     }
 
-    /// Starts an action that outlives its response, and records its outcome: `entry` as given, or
-    /// refused with the error.
+    /// Starts an action that continues after its response, and records its outcome: `entry` as
+    /// given or, if the action fails, marked as refused with the error.
     pub fn follow<T, E>(
         &self,
         entry: Entry,
@@ -444,7 +444,8 @@ impl Audit {
             let page = behind.min(PAGE as u64);
             let limit = usize::try_from(page).unwrap_or(PAGE);
             let found = self.store.list(&table(), behind.saturating_sub(page), limit).await?;
-            // Offsets count from the newest entry, so a new entry has shifted them.
+            // Offsets are counted from the newest entry, so an entry added in the meantime would
+            // have shifted them.
             if found.total == total {
                 return found.rows.iter().rev().map(|row| decode(row)).collect();
             }

@@ -1,8 +1,8 @@
 //! Artefacts: model outputs of the types image, audio, video and file. Their bytes are stored as
 //! files, and the output contains the files' URLs.
 //!
-//! Bytes arrive as `data:` URIs, or as `{"path": …}` in the run's own folder. Other values, such as
-//! external URLs, stay unchanged.
+//! The bytes are given as `data:` URIs, or as `{"path": …}` with the path of a file in the run's
+//! own folder. Other values, such as external URLs, stay unchanged.
 
 use std::io;
 use std::path::{Component, Path};
@@ -23,15 +23,15 @@ pub(super) const ARTEFACTS_MAX: usize = 100;
 #[derive(Debug, Clone, Copy)]
 pub struct Origin<'a> {
     pub organization: OrganizationId,
-    /// The key that started the execution. It signs the links to the execution's files, which
-    /// become invalid with the key.
+    /// The key that started the execution. It signs the links to the execution's files, so the
+    /// links become invalid when the key does.
     pub key: KeyId,
     pub execution: ExecutionId,
-    /// A stable name of the attempt. If the attempt runs again, its files are replaced.
+    /// A stable name for the attempt. If the attempt runs again, the files are replaced.
     pub attempt_key: &'a str,
 }
 
-/// An artefact that contains bytes.
+/// An artefact given as bytes.
 struct Artefact {
     source: Source,
     content_type: String,
@@ -39,9 +39,9 @@ struct Artefact {
 }
 
 impl Files {
-    /// Replaces each artefact that contains bytes with a link to a file. When this function
-    /// returns, the files are durable. The links have no host: [`SignedUrls::render`] adds it when
-    /// the output is read, so that it follows the configuration's `public_url`.
+    /// Replaces each artefact that was given as bytes with a link to a file. When this function
+    /// returns, the files are durable. The links contain no host: [`SignedUrls::render`] adds the
+    /// host when the output is read, so that links always use the configured `public_url`.
     ///
     /// [`SignedUrls::render`]: crate::signed_urls::SignedUrls::render
     ///
@@ -115,7 +115,7 @@ async fn in_folder(item: &Value, folder: &Path) -> Result<Artefact, Error> {
     let shown: String = name.chars().take(200).collect();
     let refused = |what: &str| Error::Invalid(format!("its path '{shown}' {what}"));
     let path = Path::new(&name);
-    // An absolute path inside the folder is accepted, too.
+    // An absolute path is also accepted if it is inside the folder.
     let path = path.strip_prefix(folder).unwrap_or(path);
     if !path.components().all(|part| matches!(part, Component::Normal(_))) {
         return Err(refused("leads outside the folder of the run"));
@@ -124,8 +124,8 @@ async fn in_folder(item: &Value, folder: &Path) -> Result<Artefact, Error> {
     let folder = folder.to_path_buf();
     let path = path.to_path_buf();
     let file = blocking(move || {
-        // The program may still be running and change its files, so the kernel itself must confine
-        // the path, including symlinks, to the folder that is opened here.
+        // The program may still be running and changing its files, so the kernel itself must
+        // confine the path, including symbolic links, to the folder that is opened here.
         let whole = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::PATH | OFlags::CLOEXEC;
         let folder = rustix::fs::open(folder, whole, Mode::empty()).map_err(io::Error::from)?;
         // Opening a pipe must not block.

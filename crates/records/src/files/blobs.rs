@@ -1,7 +1,8 @@
 //! Blobs: bytes on disk, named by their SHA-256, so that identical contents are stored only once.
 //!
-//! A blob is written to a temporary file, synced, and renamed: a file named by a digest is always
-//! complete. The module `files` tracks whether a blob is still referenced. All functions block.
+//! A blob is written to a temporary file, synced, and renamed: a file whose name is a digest is
+//! always complete. The module `files` tracks whether a blob is still referenced. All functions
+//! block.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
@@ -72,7 +73,7 @@ impl IncomingBlob {
         Ok(self.file.write_all(bytes)?)
     }
 
-    /// Returns the size and the digest so far.
+    /// Returns the size and the digest of the bytes written so far.
     pub(super) fn written(&self) -> Written {
         let mut sum = [0; 32];
         let hash = self.hash.clone().finish();
@@ -82,11 +83,11 @@ impl IncomingBlob {
 
     /// Moves the blob to its final path. The blob is durable when this function returns.
     ///
-    /// A blob with the same digest is replaced, even if it is intact. An upload therefore takes the
-    /// same time whether or not another organization already has these bytes.
+    /// A blob with the same digest is replaced, even if it is intact. The time that an upload takes
+    /// therefore does not reveal whether another organization already has these bytes.
     ///
     /// # Errors
-    /// When the disk fails; then nothing is left behind.
+    /// When the disk fails; the partial blob is then deleted.
     pub(super) fn finalize(mut self) -> io::Result<Written> {
         let written = self.written();
         let path = self.blobs.path(written.digest);
@@ -104,7 +105,7 @@ impl IncomingBlob {
 impl Drop for IncomingBlob {
     fn drop(&mut self) {
         if !self.is_final {
-            // The sweep at the next start removes a file that is left behind.
+            // If the removal fails, the sweep at the next start removes the file.
             let _swept_later = fs::remove_file(&self.path);
         }
     }
@@ -130,7 +131,7 @@ impl BlobStore {
         self.folder().join(name.get(..2).unwrap_or_default()).join(name)
     }
 
-    /// Starts a blob of up to `limit` bytes.
+    /// Starts writing a blob of up to `limit` bytes.
     ///
     /// # Errors
     /// When the disk fails.
@@ -153,8 +154,8 @@ impl BlobStore {
         })
     }
 
-    /// Writes all bytes from `source` to a blob, up to `limit` bytes. On errors, nothing is left
-    /// behind.
+    /// Writes all bytes from `source` to a blob, up to `limit` bytes. On error, the partial blob is
+    /// deleted.
     ///
     /// # Errors
     /// [`Error`].
@@ -186,7 +187,7 @@ impl BlobStore {
         self.root.path()
     }
 
-    /// Returns whether the blob with this digest is missing although the folder is in place.
+    /// Returns whether the blob with this digest is missing although the folder itself is present.
     #[must_use]
     pub(super) fn lacks(&self, digest: Digest) -> bool {
         self.root.lacks(&self.path(digest))
@@ -195,19 +196,20 @@ impl BlobStore {
     /// Checks that a missing blob is really lost; see [`RootFolder::check_lost`].
     ///
     /// # Errors
-    /// When the folder is not in place, so that the state of its blobs is unknown.
+    /// When the folder is missing, so that the state of its blobs is unknown.
     pub(super) fn check_lost(&self, digest: Digest) -> io::Result<()> {
         self.root.check_lost(&self.path(digest))
     }
 
-    /// Returns whether the folder is in place, as opposed to the empty mount point of a missing
+    /// Returns whether the folder is present, as opposed to the empty mount point of a missing
     /// volume.
     #[must_use]
     pub(super) fn is_there(&self) -> bool {
         self.root.has_shards()
     }
 
-    /// Accepts the folder in its current state; see [`RootFolder::accept_loss`].
+    /// Accepts the folder in its current state, with its missing blobs; see
+    /// [`RootFolder::accept_loss`].
     ///
     /// # Errors
     /// When the disk fails.

@@ -1,7 +1,7 @@
-//! Deletion of files on request and after their retention, and of orphaned blobs.
+//! Deletion of files (on request and after their retention period) and of orphaned blobs.
 //!
-//! A deleted file leaves a tombstone for a while, so that a repeated deletion succeeds. Its blob is
-//! deleted with the last file that references it.
+//! A deleted file leaves a tombstone for some time, so that a repeated deletion succeeds. Its blob
+//! is deleted together with the last file that references it.
 
 use std::io;
 use std::path::PathBuf;
@@ -18,17 +18,16 @@ use orrery_storage::{
     self as storage, Commit, DeferredDeletions, Page, SweepOptions, Swept, trash,
 };
 
-/// Retention of a tombstone.
+/// How long a tombstone is kept.
 const TOMBSTONE_RETENTION: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Number of files deleted in one commit.
 const DELETION_BATCH: usize = 128;
 /// Pause between two such commits, so that other writers are not delayed.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Maximum number of blobs moved by one sweep. The sweep at the next start moves the remaining
-/// ones.
+/// Maximum number of blobs moved by one sweep. The sweep at the next start moves the rest.
 const SWEPT_MAX: usize = 100_000;
 
-/// A digest that no blob has. A folder that is in place always lacks this blob.
+/// A digest that no blob has. Even a folder that is present always lacks this blob.
 const NO_BLOB: Digest = Digest([0; 32]);
 
 /// RAII guard: while it exists, no blob is deleted.
@@ -63,8 +62,8 @@ impl Files {
         BlobPin { files: self.clone() }
     }
 
-    /// Releases a pin, and deletes orphaned blobs if it was the last one. If a pin is dropped
-    /// instead, the sweep at the next start deletes them.
+    /// Releases a pin. If it was the last one, deletes the orphaned blobs whose deletion was
+    /// deferred. If a pin is dropped without this call, the sweep at the next start deletes them.
     ///
     /// # Errors
     /// [`Error::Disk`], [`Error::Storage`].
@@ -73,7 +72,7 @@ impl Files {
         self.remove_unpinned().await
     }
 
-    /// Deletes orphaned blobs whose deferred deletion is due.
+    /// Deletes orphaned blobs whose deferred deletion has become possible.
     ///
     /// # Errors
     /// [`Error::Disk`], [`Error::Storage`].
@@ -104,7 +103,7 @@ impl Files {
         self.shared.blobs.path(digest)
     }
 
-    /// Checks that a missing blob is really lost: the folder of blobs is in place and not empty.
+    /// Checks that a missing blob is really lost: the folder of blobs is present and not empty.
     ///
     /// # Errors
     /// When the folder is not in place, so that the state of its blobs is unknown.
@@ -112,15 +111,15 @@ impl Files {
         self.shared.blobs.check_lost(digest)
     }
 
-    /// Checks that the folder of blobs is in place, and not empty.
+    /// Checks that the folder of blobs is present and not empty.
     ///
     /// # Errors
-    /// When the folder is not in place.
+    /// When the folder is missing or empty.
     pub fn check_in_place(&self) -> io::Result<()> {
         self.check_lost(NO_BLOB)
     }
 
-    /// Accepts the folder of blobs in its current state: missing blobs are lost.
+    /// Accepts the folder of blobs in its current state: missing blobs count as lost.
     ///
     /// # Errors
     /// When the disk fails.
@@ -149,8 +148,8 @@ impl Files {
         }
     }
 
-    /// Rejects a missing folder of blobs if files reference it, for example because a volume is not
-    /// mounted.
+    /// Fails if the folder of blobs is missing although files reference it, for example because a
+    /// volume is not mounted.
     ///
     /// # Errors
     /// [`storage::Error::Folder`] with a suggested fix; [`Error::Storage`].
@@ -179,15 +178,15 @@ impl Files {
                 return Ok(store.get(&rows::tombstone(organization, id)).await?.is_some());
             }
             match self.commit_deletion(deletion).await {
-                // A concurrent change: the upload became a file, or it was deleted.
+                // There was a concurrent change: the upload became a file, or it was deleted.
                 Err(Error::Storage(storage::Error::Conflict { .. })) => {}
                 deleted => return deleted.map(|()| true),
             }
         }
     }
 
-    /// Deletes expired files in batches, with expired uploads and tombstones. Returns the number of
-    /// deleted files.
+    /// Deletes expired files in batches, as well as expired uploads and tombstones. Returns the
+    /// number of deleted files.
     ///
     /// # Errors
     /// [`Error::Disk`], [`Error::Storage`]; earlier batches stay deleted.
@@ -207,7 +206,8 @@ impl Files {
             }
             let files = deletion.files;
             let is_last = match self.commit_deletion(deletion).await {
-                // One of the files was deleted concurrently: read the remaining ones again.
+                // A file was deleted concurrently, so the batch failed: read the remaining files
+                // again.
                 Err(Error::Storage(storage::Error::Conflict { .. })) => false,
                 deleted => {
                     deleted?;
@@ -250,7 +250,7 @@ impl Files {
     }
 
     fn delete_file(&self, deletion: &mut Deletion, file: &File) {
-        // Concurrent deletions must release the storage usage only once.
+        // If the file is deleted twice concurrently, its storage usage must be released only once.
         let row = rows::file(file.organization, file.id);
         deletion.commit.expect(Expect::Present(row));
         rows::remove(&mut deletion.commit, file);
@@ -281,8 +281,8 @@ impl Files {
         Ok(())
     }
 
-    /// Moves orphaned blobs into `lost`. Run once after a start: partial uploads from before
-    /// `started` were interrupted, and are deleted.
+    /// Moves orphaned blobs to the trash folder `lost`. Called once after a start: partial uploads
+    /// started before `started` were interrupted, and are deleted.
     ///
     /// # Errors
     /// [`Error::Disk`], [`Error::Storage`].
@@ -326,7 +326,7 @@ impl Files {
         Ok(swept)
     }
 
-    /// Deletes blobs that a sweep moved to the trash a week ago.
+    /// Deletes blobs that a sweep moved to the trash at least a week ago.
     ///
     /// # Errors
     /// [`Error::Disk`].

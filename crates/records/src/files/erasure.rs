@@ -5,18 +5,19 @@ use orrery_domain::ids::OrganizationId;
 use orrery_storage::Commit;
 
 impl Files {
-    /// Deletes an organization's files, pending uploads and tombstones. Bytes that a file of
-    /// another organization has as well stay.
+    /// Deletes an organization's files, pending uploads and tombstones. Bytes that also belong to
+    /// another organization's file stay.
     ///
     /// # Errors
-    /// [`Error::Disk`], [`Error::Storage`]: some may be left.
+    /// [`Error::Disk`], [`Error::Storage`]; some of the data may then be left.
     pub async fn erase(&self, organization: OrganizationId) -> Result<(), Error> {
         let store = &self.shared.store;
         let of_organization = |key: &_| {
             let ids = rows::of_expiry(key);
             ids.filter(|(owner, _)| *owner == organization).map(|(_, id)| id)
         };
-        // Every file, upload and tombstone expires, and the index of expiries has its id.
+        // Every file, upload and tombstone has an expiry, and the keys of the expiry index contain
+        // the organization's ID.
         let mut scan = store.scan(rows::expiries());
         while let Some((key, _)) = scan.next().await? {
             if let Some(id) = of_organization(&key) {

@@ -19,7 +19,7 @@ const SCANNED_MAX: usize = 10_000;
 #[derive(Debug)]
 pub struct Listed {
     pub files: Vec<File>,
-    /// The last file of this page, if more follow.
+    /// The last file of this page, if more files follow.
     pub more_after: Option<FileId>,
 }
 
@@ -86,7 +86,7 @@ impl Files {
     }
 
     /// Returns the number and the total size of an organization's files. Identical files count
-    /// separately; expired files do not count, as in the list.
+    /// separately; expired files do not count, just as they are not listed.
     ///
     /// # Errors
     /// [`Error::Storage`].

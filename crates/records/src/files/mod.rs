@@ -1,8 +1,8 @@
-//! Files: bytes that belong to an organization, each with a URL.
+//! Files: bytes that belong to an organization, each file with a URL.
 //!
-//! The bytes are durable under their digest before the row that references them is committed.
-//! Orphaned bytes were never acknowledged, and the sweep after a start removes them. A file never
-//! changes. This module is independent of HTTP and of models.
+//! The bytes are durable under their digest before the row that references them is committed. Bytes
+//! without such a row were never acknowledged to a client; the sweep after a start removes them. A
+//! file never changes. This module is independent of HTTP and of models.
 
 mod artefacts;
 mod blobs;
@@ -51,7 +51,7 @@ pub struct Options {
     /// Maximum total size of an organization's files, in bytes. An upload that would exceed it is
     /// rejected.
     pub quota_bytes: Option<u64>,
-    /// Default retention of a file.
+    /// Default for how long a file is kept.
     pub retention: Duration,
 }
 
@@ -85,7 +85,7 @@ impl From<blobs::Error> for Error {
 /// A file to store.
 #[derive(Debug)]
 struct NewFile {
-    /// An existing file with this ID is replaced.
+    /// The file's ID. An existing file with this ID is replaced.
     id: FileId,
     organization: OrganizationId,
     execution: Option<ExecutionId>,
@@ -118,10 +118,10 @@ struct Shared {
     blobs: BlobStore,
     options: Options,
     limits: limits::Handle,
-    /// Read-locked while a blob is finalized and referenced, write-locked while a blob is checked
-    /// and deleted.
+    /// Read-locked while a blob is finalized and referenced; write-locked while a blob is checked
+    /// for references and deleted.
     gate: Arc<RwLock<()>>,
-    /// Held while an upload is checked against the quota.
+    /// Locked while an upload is checked against the quota.
     counting: Mutex<()>,
     /// Blobs to delete once no backup needs them.
     deferred: std::sync::Mutex<DeferredDeletions<Digest>>,
@@ -140,7 +140,7 @@ impl fmt::Debug for Files {
 }
 
 impl Files {
-    /// Creates the files with their bytes in `folder` and their rows in `store`.
+    /// Creates the access to files whose bytes are in `folder` and whose rows are in `store`.
     #[must_use]
     pub fn new(
         folder: PathBuf,
@@ -165,7 +165,7 @@ impl Files {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Creates files for a test, in the folder of its store.
+    /// Creates files for a test, in the folder of the test's store.
     #[cfg(any(test, feature = "test-support"))]
     #[expect(clippy::unwrap_used, reason = "a helper of tests: a panic is the test's failure")]
     pub fn scratch(folder: &std::path::Path, store: Store) -> Self {
@@ -236,8 +236,8 @@ impl Files {
             purpose: new.purpose,
             execution: new.execution,
             created_at: shared.clock.now(),
-            // If the clock is behind, an expiry based on it could have passed once the clock is
-            // corrected.
+            // The clock may be behind: an expiry based on its current time could already be past
+            // once the clock is corrected.
             expires_at: shared.clock.steady().plus(keep),
         };
         let key = rows::file(file.organization, file.id);
@@ -245,8 +245,8 @@ impl Files {
             rows::remove(&mut beside, &before);
         }
         rows::add(&mut beside, &file)?;
-        // The commit continues if the client disconnects and this future is dropped, so the gate
-        // must be held until the commit is durable.
+        // The commit continues even if the client disconnects and this future is dropped, so the
+        // gate must stay locked until the commit is durable.
         beside.after_durable(move || drop(referred_to_before_a_sweep_looks));
         shared.store.commit(beside).await?;
         Ok(file)
@@ -293,8 +293,8 @@ impl Files {
         self.shared.signed_urls.render(organization, output)
     }
 
-    /// Reads the file behind one of the service's own URLs, up to `limit` bytes; `None` if it is
-    /// not such a URL.
+    /// Reads the file behind one of the service's own URLs, up to `limit` bytes; `None` if the URL
+    /// is not one of these.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the file has been deleted, [`Error::TooLarge`], [`Error::Damaged`],
@@ -319,8 +319,8 @@ impl Files {
                 Ok(std::fs::read(path)?)
             });
             match (read.await, pauses.next()) {
-                // A run should not fail because of a temporary lack of file descriptors or a
-                // missing volume.
+                // A run should not fail because file descriptors ran out for a moment or a volume
+                // was missing for a moment.
                 (Err(Error::Disk(_)), Some(pause)) => tokio::time::sleep(pause).await,
                 (read, _) => return read.map(Some),
             }

@@ -58,8 +58,7 @@ pub(super) fn add_upload(commit: &mut Commit, upload: &Upload) -> Result<(), sto
     Ok(())
 }
 
-/// Removes a pending upload. Only the first of several concurrent removals succeeds; the other
-/// commits fail.
+/// Removes a pending upload. If several commits remove it concurrently, only the first succeeds.
 pub(super) fn remove_upload(commit: &mut Commit, upload: &Upload) {
     let Upload { organization, id, expires_at, .. } = *upload;
     commit.expect(Expect::Present(self::upload(organization, id)));

@@ -140,7 +140,7 @@ async fn file_expiry_removes_blob_with_its_last_reference() {
     let late = fixture.files.keep_artefacts(origin, json!("data:,one"), None).await.unwrap();
     assert_eq!(fixture.files.remove_expired().await.unwrap(), 0);
     fixture.clock.advance(DAY / 2 + Duration::from_secs(1));
-    // The totals do not depend on the sweep.
+    // The totals do not count expired files, even before the sweep has deleted them.
     let usage = async || {
         let usage = fixture.files.usage(fixture.organization).await.unwrap();
         (usage.files, usage.bytes)
@@ -190,7 +190,7 @@ async fn blob_stays_when_client_disconnects_during_commit() {
     let kept = {
         let keeping = fixture.keep(json!("data:,abc"));
         tokio::pin!(keeping);
-        // Poll until the commit: the bytes are in place, but no row references them yet.
+        // Poll until the commit waits: the bytes are stored, but no row references them yet.
         while fixture.blobs().is_empty() || store.stats().waiting == 0 {
             let _pending = futures_util::poll!(keeping.as_mut());
             tokio::task::yield_now().await;

@@ -1,7 +1,7 @@
 //! Uploads: bytes from clients, streamed to disk in blocks.
 //!
-//! An upload may be presigned first; then its bytes must match the declared size and hash. An
-//! upload that is interrupted, too large or does not match leaves nothing behind.
+//! An upload may be presigned first; its bytes must then match the declared size and hash. If an
+//! upload is interrupted, is too large or does not match, nothing of it is kept.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use orrery_domain::ids::{FileId, OrganizationId};
 use orrery_runtime::new_id;
 use orrery_storage::{self as storage, Commit};
 
-/// How long after presigning an upload can be started.
+/// How long after presigning an upload may be started.
 const ANNOUNCED_FOR: Duration = Duration::from_secs(15 * 60);
 /// Maximum number of pending uploads of one organization.
 const ANNOUNCED_MAX: i64 = 10_000;
@@ -36,7 +36,7 @@ pub struct Announced {
     pub keep: Option<Duration>,
 }
 
-/// The reason for refusing an upload.
+/// The reason why an upload was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
     /// The organization's files would exceed `files.quota_bytes`.
@@ -135,10 +135,10 @@ impl Files {
         }
     }
 
-    /// Starts to receive an upload; `size` is its number of bytes, if known.
+    /// Starts to receive an upload of `size` bytes, if the size is known.
     ///
     /// # Errors
-    /// [`Error::Storage`] when the disk has no room, [`Error::Disk`].
+    /// [`Error::Storage`] when the disk has too little free space, [`Error::Disk`].
     pub async fn receive(&self, size: Option<u64>) -> Result<Receiving, Error> {
         self.shared.store.admit()?;
         if size.is_some_and(|size| size > self.shared.store.disk_space().spare()) {
@@ -185,7 +185,7 @@ impl Receiving {
         if self.block.len() < BLOCK {
             return Ok(());
         }
-        // An upload of unknown size may exceed the free space, so check again.
+        // An upload of unknown size may use up the free space, so the space is checked again.
         self.files.shared.store.admit()?;
         let block = std::mem::replace(&mut self.block, Vec::with_capacity(BLOCK));
         let incoming = written(&mut self.writing).await?;
@@ -199,7 +199,7 @@ impl Receiving {
     /// # Errors
     /// [`Refusal::OverQuota`], [`Refusal::OverLimit`]; [`Refusal::Done`] if a concurrent upload
     /// finished first; [`Refusal::Failed`] with [`Error::Invalid`] if the bytes do not match the
-    /// declared size or hash. Then nothing is left behind.
+    /// declared size or hash. On error, nothing of the upload is kept.
     pub async fn finish(
         mut self,
         organization: OrganizationId,

@@ -1,4 +1,4 @@
-//! Erasure of everything about the members of a deleted organization.
+//! Erasure of all data about the members of a deleted organization.
 
 use super::{Error, Members, rows};
 use orrery_domain::ids::OrganizationId;
@@ -10,10 +10,10 @@ use orrery_storage::{Commit, Page};
 const BATCH_MAX: usize = 64;
 
 impl Members {
-    /// Deletes an organization's members, the Owner included, with their sessions and all links.
+    /// Deletes an organization's members, including the Owner, with their sessions and all links.
     ///
     /// # Errors
-    /// [`Error::Storage`]: some may be left.
+    /// [`Error::Storage`]; some of the data may then be left.
     pub async fn erase(&self, organization: OrganizationId) -> Result<(), Error> {
         loop {
             let page = Page::of(rows::members(organization), BATCH_MAX);
@@ -35,7 +35,8 @@ impl Members {
             }
             self.store.commit(commit).await?;
         }
-        // No row leads from the organization to links that were used or revoked.
+        // Links that were used or revoked are not indexed by organization, so all links are
+        // scanned.
         let mut scan = self.store.scan(rows::links());
         while let Some((key, bytes)) = scan.next().await? {
             let link: Link = decode(&bytes)?;

@@ -1,4 +1,5 @@
-//! Open event streams, limited per member so that no member uses up the organization's streams.
+//! Open event streams. Their number is limited for each member, so that no member uses up the
+//! organization's streams.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,10 +10,10 @@ use super::{Members, Visit};
 use orrery_domain::ids::{MemberId, OrganizationId};
 use orrery_domain::member::Member;
 
-/// Maximum number of streams of one member. All windows of a browser share one stream, so a member
-/// can use at most this many browsers.
+/// Maximum number of streams per member. All windows of a browser share one stream, so this is also
+/// the maximum number of browsers that a member can use at the same time.
 pub(super) const STREAMS_MAX: usize = 8;
-/// Maximum number of streams of all members of an organization.
+/// Maximum number of streams for all members of an organization together.
 pub(super) const STREAMS_OF_ORGANIZATION_MAX: usize = 256;
 
 /// The open streams, by organization and member, oldest first.
@@ -37,9 +38,9 @@ impl Followers {
 }
 
 impl Members {
-    /// Opens one more stream for the member; returns `None` if the organization has too many. Above
-    /// [`STREAMS_MAX`], it replaces the member's oldest stream, because people use the window that
-    /// they opened last.
+    /// Opens another stream for the member; returns `None` if the organization has too many. If the
+    /// member already has [`STREAMS_MAX`] streams, the new stream replaces the oldest one, because
+    /// people use the window that they opened last.
     #[must_use]
     pub fn follow(&self, visit: &Visit) -> Option<StreamPlace> {
         let Member { organization, id: member, .. } = visit.member;
@@ -64,7 +65,7 @@ impl Members {
 }
 
 impl StreamPlace {
-    /// Resolves when a newer stream of the member has replaced this one.
+    /// Resolves when one of the member's newer streams has replaced this one.
     pub async fn replaced(&self) {
         self.replaced.notified().await;
     }

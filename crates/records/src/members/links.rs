@@ -1,9 +1,11 @@
-//! Single-use links: to set up an organization's dashboard, to join it, and to set a new password.
+//! Single-use links: for setting up an organization's dashboard, for joining an organization, and
+//! for setting a new password.
 //!
 //! The token is in the link's fragment, which browsers do not send: it reaches the service in the
-//! body of the request that uses it, and appears in no log. The store has only its hash. A link is
-//! valid once, for a day; a newer link for the same purpose revokes it. Used links are kept until a
-//! day after their expiry, so that a person who opens one again sees why it is invalid.
+//! body of the request that uses it, and appears in no log. The store has only the token's hash. A
+//! link is valid for a day and can be used once; a newer link for the same purpose revokes it. The
+//! records of used links are kept until a day after their expiry, so that a person who opens such a
+//! link again sees why it is invalid.
 
 use std::time::Duration;
 
@@ -16,11 +18,11 @@ use orrery_storage::commit::Expect;
 use orrery_storage::record::decode;
 use orrery_storage::{self as storage, Commit, Key, Page, Table};
 
-/// Validity of a link.
+/// How long a link is valid.
 const VALID: Duration = Duration::from_secs(24 * 3600);
 /// How long a link's record is kept after its expiry.
 const KEPT: Duration = Duration::from_secs(24 * 3600);
-/// Maximum number of open invitations of an organization.
+/// Maximum number of open invitations per organization.
 pub(super) const INVITATIONS_MAX: usize = 100;
 
 /// A new link. The token is stored only here and in the link's URL.
@@ -31,14 +33,15 @@ pub struct Issued {
 }
 
 impl Issued {
-    /// Returns the link's URL on the dashboard at `base`.
+    /// Returns the link's URL, which opens the dashboard at `base`.
     #[must_use]
     pub fn url(&self, base: &str) -> String {
         format!("{base}/{}#{}", self.link.kind.page(), self.token)
     }
 }
 
-/// A valid link with the bytes of its row, which the commit that uses the link expects.
+/// A valid link together with its row's bytes, which must be unchanged in the commit that uses the
+/// link.
 pub(super) struct Opened {
     pub(super) link: Link,
     key: Key,
@@ -46,7 +49,8 @@ pub(super) struct Opened {
 }
 
 impl Opened {
-    /// Marks the link as used in `commit`, which succeeds only once.
+    /// Marks the link as used in `commit`. If several commits use the link, only the first
+    /// succeeds.
     pub(super) fn used_up(self, commit: &mut Commit) -> Result<(), Error> {
         commit.expect(Expect::Equal(self.key.clone(), self.bytes));
         commit.delete(rows::link_of(&self.link));
@@ -56,8 +60,8 @@ impl Opened {
 }
 
 impl Members {
-    /// Creates the link for the organization's Owner: to set up the dashboard or, if there is an
-    /// Owner already, to set a new password. It revokes the previous link.
+    /// Creates the link for the organization's Owner: to set up the dashboard or, if there already
+    /// is an Owner, to set a new password. It revokes the previous link.
     ///
     /// # Errors
     /// [`Error::Storage`], [`Error::Randomness`].
@@ -203,7 +207,7 @@ impl Members {
         Ok(self.opened(token, None).await?.link)
     }
 
-    /// Returns a valid link with its row; if `kind` is given, only a link of that kind.
+    /// Returns a valid link with its row. If `kind` is given, the link must be of that kind.
     pub(super) async fn opened(
         &self,
         token: &str,
@@ -247,7 +251,7 @@ impl Members {
         Ok(swept)
     }
 
-    /// Revokes all links for this member's password in `commit`.
+    /// Revokes, in `commit`, all links for setting this member's password.
     pub(super) async fn withdraw_resets(
         &self,
         commit: &mut Commit,

@@ -3,7 +3,7 @@
 //!
 //! Each member belongs to one organization, and each organization has exactly one Owner. The
 //! permission 'Can manage API keys' only allows creating and deleting API keys; the Owner always
-//! has it. This module is independent of HTTP and never deletes a key, since keys belong to the
+//! has it. This module is independent of HTTP. It never deletes a key, because keys belong to the
 //! organization.
 
 mod erasure;
@@ -91,7 +91,7 @@ pub struct Options {
     pub session_max: Duration,
 }
 
-/// The details that a new member enters.
+/// The data that a new member enters.
 #[derive(Debug, Clone, Copy)]
 pub struct Newcomer<'a> {
     pub name: &'a str,
@@ -115,7 +115,7 @@ pub struct Members {
 }
 
 impl Members {
-    /// Opens the members of a store.
+    /// Opens the members in a store.
     #[must_use]
     pub fn new(store: Store, clock: Clock, options: Options) -> Self {
         let recorder = Recorder::new(clock.clone());
@@ -156,7 +156,7 @@ impl Members {
         Ok(self.store.read(&rows::member(organization, id.into())).await?)
     }
 
-    /// Creates the organization's Owner with a set-up link, and opens a session; the returned
+    /// Creates the organization's Owner with a set-up link, and opens a session. The returned
     /// string is the session's token.
     ///
     /// # Errors
@@ -165,7 +165,7 @@ impl Members {
         self.join(token, LinkKind::Setup, new).await
     }
 
-    /// Creates a member with an invitation, and opens a session; the returned string is the
+    /// Creates a member with an invitation, and opens a session. The returned string is the
     /// session's token.
     ///
     /// # Errors
@@ -191,7 +191,8 @@ impl Members {
             return Err(Error::EmailTaken);
         }
         let password = self.passwords.hash(new.password).await?;
-        // Check the link again: hashing takes a while, and the link must be valid when it is used.
+        // The link is checked again, because it must still be valid after hashing, which takes a
+        // while.
         let opened = self.opened(token, Some(kind)).await?;
         let role = if kind == LinkKind::Setup { MemberRole::Owner } else { MemberRole::Member };
         let member = Member {
@@ -220,7 +221,7 @@ impl Members {
         let recorder = self.recorder.by(Actor::member(&member.email, None));
         recorder.add(&mut commit, "member.create", &member.email, organization)?;
         if !self.store.try_commit(commit).await? {
-            // The link or the email address was used concurrently.
+            // The link or the email address has been used in the meantime.
             self.opened(token, Some(kind)).await?;
             return Err(Error::EmailTaken);
         }
@@ -228,9 +229,9 @@ impl Members {
         Ok((member, token))
     }
 
-    /// Sets a member's password with a link. All sessions of the member end, and a new one is
-    /// opened; the returned string is its token. A member can therefore log in with a link even
-    /// while an attack causes the account's logins to be throttled.
+    /// Sets a member's password with a link. All of the member's sessions end, and a new session is
+    /// opened. The returned string is the new session's token. A member can therefore log in with a
+    /// link even while an attack causes the account's logins to be throttled.
     ///
     /// # Errors
     /// [`Error::PasswordLength`], or an error about the link or from the store.
@@ -240,7 +241,7 @@ impl Members {
         let key = rows::member(organization, member.ok_or(Error::LinkUnknown)?);
         let password = &self.passwords.hash(password).await?;
         let reset = |member: Option<Member>| async move {
-            // Hashing takes a while, and the link must be valid when it is used.
+            // The link must still be valid after hashing, which takes a while.
             let opened = self.opened(token, Some(LinkKind::Reset)).await?;
             let member = member.ok_or(Error::LinkWithdrawn)?;
             let epoch = member.epoch.saturating_add(1);
@@ -257,8 +258,8 @@ impl Members {
         Ok((member, session))
     }
 
-    /// Changes the password of a member who knows the current one. All sessions end, and a new one
-    /// is opened; the returned string is its token.
+    /// Changes a member's password, given the current one. All of the member's sessions end, and a
+    /// new session is opened. The returned string is the new session's token.
     ///
     /// # Errors
     /// [`Error::WrongPassword`], [`Error::TooManyAttempts`], [`Error::PasswordLength`],
@@ -299,7 +300,7 @@ impl Members {
         Ok(self.list(organization).await?.len())
     }
 
-    /// Returns a member of an organization.
+    /// Returns one of an organization's members.
     ///
     /// # Errors
     /// [`Error::NoMember`], [`Error::Storage`].
@@ -371,7 +372,7 @@ impl Members {
                 return Err(Error::OwnerStays);
             }
             let mut commit = Commit::new();
-            // The sessions are no longer valid without the member; a sweep removes their rows.
+            // Without the member, the sessions are no longer valid; a sweep removes their rows.
             commit.delete(rows::email(&member.email));
             self.withdraw_resets(&mut commit, &member).await?;
             self.recorder.add(&mut commit, "member.delete", &member.email, organization)?;

@@ -1,6 +1,6 @@
-//! Passwords: argon2id hashes, computed on blocking threads, a few at a time.
+//! Passwords: argon2id hashes, which are computed on blocking threads, only a few at a time.
 //!
-//! A hash takes 19 MiB and some tens of milliseconds. The number of running and queued hashes is
+//! A hash takes 19 MiB and tens of milliseconds. The number of running and queued hashes is
 //! limited, so that a flood of attempts cannot exhaust memory or CPU. Each network has at most one
 //! check in the queue, so that a network with many attempts does not delay other networks.
 //! Passwords are never stored or logged.
@@ -20,8 +20,8 @@ use orrery_domain::hex::hex;
 pub(super) use orrery_domain::member::{PASSWORD_MAX, PASSWORD_MIN};
 use orrery_runtime::random_bytes;
 
-/// The memory of a hash in KiB; the constants below are the number of passes and lanes. All three
-/// as recommended by OWASP.
+/// The memory for a hash in KiB; the constants below are the number of passes and lanes. OWASP
+/// recommends these three values.
 const MEMORY_KIB: u32 = 19 * 1024;
 const PASSES: u32 = 2;
 const LANES: u32 = 1;
@@ -29,7 +29,7 @@ const LANES: u32 = 1;
 const RUNNING_MAX: usize = 2;
 /// Maximum number of queued hashes. Further requests are rejected.
 const WAITING_MAX: usize = 1024;
-/// Maximum time in the queue.
+/// Maximum time that a hash may wait in the queue.
 const WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// Computes hashes. Clones share the limits.
@@ -37,9 +37,10 @@ const WAIT_MAX: Duration = Duration::from_secs(30);
 pub(super) struct Passwords {
     places: Arc<Semaphore>,
     present: Arc<AtomicUsize>,
-    /// One permit per network, for its only check that is queued or running.
+    /// One permit per network, for the only check that may be queued or running.
     turns: Arc<Mutex<HashMap<Network, Weak<Semaphore>>>>,
-    /// The hash of a random password, which is verified if the member does not exist.
+    /// The hash of a random password. It is verified if the member does not exist, so that the
+    /// response takes the same time.
     dummy: Arc<OnceCell<String>>,
 }
 
@@ -121,7 +122,7 @@ impl Passwords {
         };
         let place = tokio::time::timeout(WAIT_MAX, place).await.map_err(|_late| Error::Busy)?;
         let place = place.map_err(|_closed: AcquireError| Error::Busy)?;
-        // The permit is held until the work is done, even if the caller has disconnected.
+        // The permit is held until the hash is computed, even if the caller has disconnected.
         let done = tokio::task::spawn_blocking(move || {
             let _held = (present, place);
             work()
@@ -134,7 +135,7 @@ impl Passwords {
         if let Some(turn) = turns.get(&network).and_then(Weak::upgrade) {
             return turn;
         }
-        // Removes unused entries, so that the map has at most one per waiting caller.
+        // Removes unused entries, so that the map has at most one entry per waiting caller.
         turns.retain(|_, turn| turn.strong_count() > 0);
         let turn = Arc::new(Semaphore::new(1));
         turns.insert(network, Arc::downgrade(&turn));

@@ -1,4 +1,4 @@
-//! Sessions: a member in one browser, identified by a token that only the browser has.
+//! Sessions: a session identifies a member in one browser by a token that only the browser has.
 //!
 //! Every request reads the session and its member from the store. A logout, a new password, a
 //! revoked permission or a removed member therefore takes effect at the next request. The module
@@ -16,7 +16,8 @@ use orrery_storage::{Change, Commit, Key, Page, Table};
 
 /// Maximum number of sessions of one member. When it is exceeded, the oldest sessions end.
 const SESSIONS_MAX: usize = 32;
-/// Minimum interval between records of a session's use; shorter if sessions are short.
+/// Minimum interval between records of a session's use; shorter if the configured sessions are
+/// short.
 const NOTE_EVERY: Duration = Duration::from_secs(300);
 /// How often a stream checks that its session is still valid.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
@@ -32,16 +33,16 @@ pub struct Visit {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum By {
     Person,
-    /// The page itself, which does not count as a use of the session.
+    /// The page itself. Its requests do not count as uses of the session.
     Page,
 }
 
 impl Members {
     /// Logs a member in with an email address and a password. The returned string is the session's
-    /// token, which only the browser stores.
+    /// token, which is stored only in the browser.
     ///
     /// # Errors
-    /// [`Error::WrongPassword`], which for an unknown member takes the same time;
+    /// [`Error::WrongPassword`], which takes the same time for an unknown member;
     /// [`Error::TooManyAttempts`]; [`Error::Busy`]; [`Error::Storage`].
     pub async fn log_in(
         &self,
@@ -58,8 +59,8 @@ impl Members {
         Ok((member, token))
     }
 
-    /// Returns whether the password of an account is correct. The [`Throttle`](super::throttle)
-    /// limits the attempts from this address.
+    /// Returns whether an account's password is correct. The [`Throttle`](super::throttle) limits
+    /// attempts from this address.
     pub(super) async fn check_password(
         &self,
         account: [u8; 32],
@@ -157,8 +158,8 @@ impl Members {
             commit.expect(Expect::Equal(place.clone(), member_bytes));
             commit.put(row, &Session { seen_at: now, ..session })?;
             commit.put(place, &Member { last_seen_at: Some(now), ..member.clone() })?;
-            // If the session or the member was changed concurrently, a later request records the
-            // use.
+            // If the session or the member was changed concurrently, the use is recorded by a later
+            // request.
             if let Err(error) = self.store.try_commit(commit).await {
                 tracing::warn!(%error, "failed to record session use");
             }
@@ -196,7 +197,8 @@ impl Members {
         }
     }
 
-    /// Removes sessions that have ended, and the records of old links. Returns their number.
+    /// Removes the records of sessions that have ended and of old links. Returns the number of
+    /// removed records.
     ///
     /// # Errors
     /// [`Error::Storage`]; the next call removes the remaining ones.

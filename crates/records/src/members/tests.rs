@@ -45,7 +45,7 @@ async fn session_ends_when_idle_and_at_its_maximum() {
     assert_eq!(owner.name, "Ada");
     let stored = fixture.members.member(fixture.organization, owner.id).await.unwrap();
     assert_eq!(stored.last_seen_at, Some(fixture.clock.now()), "a new session is a use");
-    // A session that is used every 11 hours lasts a week and no longer.
+    // A session that is used every 11 hours lasts for a week, but no longer.
     for _ in 0..15 {
         fixture.clock.advance(11 * HOUR);
         assert!(fixture.members.authenticate(&session, By::Person).await.unwrap().is_some());
@@ -53,7 +53,7 @@ async fn session_ends_when_idle_and_at_its_maximum() {
     fixture.clock.advance(4 * HOUR);
     assert_eq!(fixture.members.authenticate(&session, By::Person).await.unwrap(), None);
     let (_, session) = fixture.members.log_in("ADA@example.com", PASSWORD, None).await.unwrap();
-    // Neither requests of the page itself nor a stream keep a session alive.
+    // Neither the page's own requests nor a stream keep a session alive.
     let visit = fixture.members.authenticate(&session, By::Person).await.unwrap().unwrap();
     assert!(visit.member.last_seen_at.is_some());
     for _ in 0..11 {

@@ -2,9 +2,10 @@
 //! kept in memory, so a restart clears them.
 //!
 //! An address waits only because of its own failures, for a minute at most. Attempts on the same
-//! account from other addresses never lock an address out: if an account has many attempts, each
-//! address only has one free attempt on it. An attempt counts from its start, so concurrent
-//! attempts cannot bypass the limit. A success takes back only its own attempt.
+//! account from other addresses never lock an address out: if there are many attempts on an
+//! account, each address has only one free attempt on that account. An attempt counts from its
+//! start, so concurrent attempts cannot bypass the limit. A successful attempt is no longer
+//! counted, but failed attempts stay counted.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -16,12 +17,12 @@ use tokio::time::Instant;
 
 use orrery_runtime::monotonic_now;
 
-/// Attempts from one address before it has to wait.
+/// Number of attempts from one address before it has to wait.
 const FREE_OF_ADDRESS: u32 = 5;
-/// Attempts on one account, over all addresses, before the number of free attempts per address is
-/// reduced.
+/// Number of attempts on one account, from all addresses, before each address has fewer free
+/// attempts.
 const FREE_OF_ACCOUNT: u32 = 50;
-/// Free attempts of one address on an account that is under attack.
+/// Number of free attempts per address on an account that is under attack.
 const FREE_UNDER_ATTACK: u32 = 1;
 /// Maximum wait between two attempts.
 const WAIT_MAX: Duration = Duration::from_secs(60);
@@ -30,7 +31,7 @@ const FORGET_AFTER: Duration = Duration::from_secs(3600);
 /// Maximum number of tracked addresses, and of tracked accounts.
 const COUNTED_MAX: usize = 50_000;
 
-/// The network of one person: a whole IPv4 address, or the first 64 bits of an IPv6 address.
+/// The network of one person: an IPv4 address, or the first 64 bits of an IPv6 address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Network(u128);
 
@@ -63,7 +64,7 @@ impl Count {
 struct Counts<K>(HashMap<K, Count>);
 
 impl<K: Hash + Eq> Counts<K> {
-    /// Returns the count of recent attempts.
+    /// Returns the count for a key, if its last attempt is recent.
     fn of(&self, key: &K, now: Instant) -> Option<&Count> {
         self.0.get(key).filter(|count| now.duration_since(count.last) < FORGET_AFTER)
     }
@@ -85,7 +86,7 @@ impl<K: Hash + Eq> Counts<K> {
         before.map(|count| count.last)
     }
 
-    /// Takes back the attempt made at `at`. Waits caused by other attempts remain.
+    /// Removes the attempt made at `at` from the count. Waits caused by other attempts remain.
     fn withdraw(&mut self, key: &K, at: Instant, before: Option<Instant>) {
         let Some(count) = self.0.get_mut(key) else { return };
         count.attempts = count.attempts.saturating_sub(1);
@@ -103,7 +104,7 @@ pub(super) struct Attempt {
     account: [u8; 32],
     network: Network,
     at: Instant,
-    /// The time of the previous attempt, from the same network and on the same account.
+    /// The times of the previous attempts: from the same network, and on the same account.
     before: (Option<Instant>, Option<Instant>),
 }
 
@@ -119,7 +120,7 @@ impl Throttle {
     /// Counts an attempt at its start.
     ///
     /// # Errors
-    /// The time to wait, if the attempt is not allowed yet. The attempt is then not counted.
+    /// Returns the time to wait if the attempt is not allowed yet. Such an attempt is not counted.
     pub(super) fn begin(
         &self,
         account: [u8; 32],
@@ -139,7 +140,7 @@ impl Throttle {
         Ok(Attempt { account, network, at: now, before })
     }
 
-    /// Takes back an attempt that was correct or was not checked.
+    /// Removes an attempt from the counts because its password was correct or was not checked.
     pub(super) fn withdraw(&self, attempt: &Attempt) {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         counts.0.withdraw(&attempt.network, attempt.at, attempt.before.0);
@@ -208,8 +209,8 @@ mod tests {
         tokio::time::advance(Duration::from_secs(1)).await;
         let sixth = throttle.begin(OWNER, a).unwrap();
         assert_eq!(throttle.begin(OWNER, a).unwrap_err(), Duration::from_secs(2));
-        // An older attempt was not checked, so five attempts are left; the last one was made a
-        // moment ago.
+        // One of the first five attempts was not checked and is withdrawn, so five attempts count;
+        // the last of them was just made.
         throttle.withdraw(&attempts.pop().unwrap());
         assert_eq!(throttle.begin(OWNER, a).unwrap_err(), Duration::from_secs(1));
         throttle.withdraw(&sixth);
@@ -229,7 +230,8 @@ mod tests {
             let right = throttle.begin(OWNER, owner).unwrap();
             throttle.withdraw(&right);
         }
-        // A typing error costs the owner a second, regardless of attempts from other addresses.
+        // After a typing error, the owner has to wait a second, regardless of attempts from other
+        // addresses.
         assert!(!is_refused(&throttle, OWNER, owner));
         assert_eq!(throttle.begin(OWNER, owner).unwrap_err(), Duration::from_secs(1));
         tokio::time::advance(Duration::from_secs(1)).await;

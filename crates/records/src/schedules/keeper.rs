@@ -1,7 +1,8 @@
 //! The keeper: processes each schedule when its timer is due, and starts its work.
 //!
-//! Firings follow the machine's clock. If the clock jumps forward, a firing is late. If it jumps
-//! back, no schedule fires twice, and decisions that are more than a day ahead are discarded.
+//! Firings follow the machine's clock. If the clock jumps forward, the firings that it skipped
+//! happen late. If it jumps back, no schedule fires twice, and decisions made for more than a day
+//! ahead are discarded.
 
 use std::time::Duration;
 
@@ -16,11 +17,11 @@ use orrery_storage::commit::Expect;
 use orrery_storage::record::decode;
 use orrery_storage::{self as storage, Commit};
 
-/// Maximum sleep, so that a changed clock is noticed in time.
+/// Maximum sleep, so that a change to the clock is noticed in time.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// Retry delay after a failed read of the timers.
 const REREAD_DELAY: Duration = Duration::from_secs(1);
-/// Smallest backward jump of the clock that is noticed.
+/// Minimum backward jump of the clock that is noticed.
 const SET_BACK_MIN: Duration = Duration::from_secs(60);
 
 impl Schedules {
@@ -37,8 +38,9 @@ impl Schedules {
         }
     }
 
-    /// Fires all due schedules, and returns the time until the next pass. `clock_at` is the wall and
-    /// the monotonic time of the previous pass, so that a clock that was set back is noticed.
+    /// Fires all due schedules, and returns the time until the next pass. `clock_at` contains the
+    /// wall-clock time and the monotonic time of the previous pass; comparing them shows whether
+    /// the clock was set back.
     pub(super) async fn look(&self, clock_at: &mut Option<(Timestamp, Duration)>) -> Duration {
         let (now, ran) = (self.clock.now(), self.clock.monotonic());
         let is_set_back = clock_at.is_none_or(|(before, at)| {
@@ -49,7 +51,7 @@ impl Schedules {
                 if let Some((reached, _)) = *clock_at {
                     tracing::warn!(
                         %now, until = %reached,
-                        "clock set back: schedules resume at the time it had reached"
+                        "clock set back: schedules resume once it reaches the previous time"
                     );
                 }
                 self.realign().await?;
@@ -86,7 +88,8 @@ impl Schedules {
                 tracing::error!(schedule = %id, %error, "failed to process a schedule");
                 pause = REREAD_DELAY;
             } else {
-                // The schedule's next timer may already be due, before or after the scan.
+                // The schedule's next timer may already be due, whether or not the scan has passed
+                // it.
                 pause = pause.min(self.pause_of(organization, id).await?);
             }
         }
@@ -120,7 +123,7 @@ impl Schedules {
         Err(storage::Error::Conflict { key: rows::schedule(organization, id) }.into())
     }
 
-    /// Returns false if the schedule was changed concurrently.
+    /// Decides a schedule's firing. Returns false if the schedule was changed concurrently.
     async fn decide(
         &self,
         timer: Timestamp,
@@ -133,7 +136,7 @@ impl Schedules {
         let (Some(before), Some(mut schedule)) =
             (before, stored.filter(|stored| stored.due == Some(timer)))
         else {
-            // The schedule was changed or deleted after the timer was read.
+            // The schedule was changed or deleted after its timer was read.
             let mut commit = Commit::new();
             commit.delete(rows::timer(timer, id));
             self.store.commit(commit).await?;
@@ -142,7 +145,7 @@ impl Schedules {
         let calendar = match Calendar::load(&schedule.cron, &schedule.timezone) {
             Ok(calendar) => calendar,
             Err(error) => {
-                // The time zone was valid in an earlier release and no longer exists.
+                // The schedule's time zone was valid in an earlier release but no longer exists.
                 tracing::error!(schedule = %id, %error, "schedule can no longer fire");
                 schedule.note(timer, self.clock.now(), RunResult::Refused(error.to_string()));
                 (schedule.paused, schedule.next, schedule.due) = (true, None, None);
@@ -171,7 +174,7 @@ impl Schedules {
             Err(Fault::Storage(storage::Error::Conflict { key: held })) if held == key => Ok(false),
             Err(Fault::Storage(error)) => Err(error.into()),
             Err(Fault::Busy(pause)) => {
-                // The firing is still undecided: it counts as late until it is missed.
+                // The firing is postponed: it becomes late, and eventually counts as missed.
                 let mut waiting = untouched;
                 waiting.due = Some(now.plus(pause));
                 self.write(before, timer, &waiting).await
@@ -201,8 +204,8 @@ impl Schedules {
         Ok(self.store.try_commit(commit).await?)
     }
 
-    /// Returns a commit that writes the schedule and its timer, on the condition that the record
-    /// has not changed.
+    /// Returns a commit that writes the schedule and its timer, and fails if the record has
+    /// changed.
     fn commit_of(before: Vec<u8>, timer: Timestamp, schedule: &Schedule) -> Result<Commit, Error> {
         let mut commit = Commit::of_new_work();
         let key = rows::schedule(schedule.organization, schedule.id);
@@ -219,7 +222,7 @@ impl Schedules {
             let mut schedule: Schedule = match decode(&before) {
                 Ok(schedule) => schedule,
                 Err(error) => {
-                    // Other schedules must still fire.
+                    // An unreadable schedule must not stop the others.
                     tracing::error!(?key, %error, "failed to read a schedule");
                     continue;
                 }
@@ -236,7 +239,7 @@ impl Schedules {
             commit.expect(Expect::Equal(key.clone(), before));
             commit.put(key, &schedule)?;
             rows::set_timer(&mut commit, due, &schedule);
-            // On a conflict, the concurrent change has already used the current clock.
+            // If the commit conflicts, the concurrent change has already used the current clock.
             self.store.try_commit(commit).await?;
         }
         Ok(())

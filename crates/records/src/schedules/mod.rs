@@ -5,9 +5,9 @@
 //! rows  the rows in the store           work     interface of the started work
 //! ```
 //!
-//! The record alone determines a firing (`domain::schedule`). The decision, the next timer and the
-//! started execution are one commit, on the condition that the record has not changed. After a
-//! crash, either all of them exist or none, so no firing is lost or doubled.
+//! Whether a schedule fires depends only on its record (`domain::schedule`). The decision, the next
+//! timer and the started execution are one commit, which fails if the record has changed. After a
+//! crash, either all of them exist or none, so no firing is lost or happens twice.
 
 mod keeper;
 mod rows;
@@ -38,7 +38,7 @@ pub enum Error {
     NeverFires,
     #[error("cron never fires: no date has that day and month")]
     NoDate,
-    /// The work cannot be started, for the contained reason.
+    /// The work cannot be started, for the given reason.
     #[error("{0}")]
     Refused(String),
     #[error("its input could not be checked now; try again")]
@@ -69,7 +69,7 @@ impl std::fmt::Debug for Schedules {
 }
 
 impl Schedules {
-    /// Opens the schedules of a store. Nothing fires before [`Schedules::run`].
+    /// Opens the schedules of a store. Nothing fires until [`Schedules::run`].
     #[must_use]
     pub fn new(store: Store, clock: Clock, work: Arc<dyn Work>) -> Self {
         let recorder = Recorder::new(clock.clone());
@@ -91,7 +91,7 @@ impl Schedules {
         self.create_beside(schedule, Commit::new()).await
     }
 
-    /// Like [`Schedules::create`]; `beside` is part of the same commit.
+    /// Like [`Schedules::create`]; `beside` becomes part of the same commit.
     ///
     /// # Errors
     /// As [`Schedules::create`].
@@ -169,7 +169,7 @@ impl Schedules {
         self.store.update(&rows::schedule(organization, id), delete).await.map(drop)
     }
 
-    /// Returns a schedule of an organization.
+    /// Returns one of an organization's schedules.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Storage`].

@@ -26,7 +26,7 @@ pub(super) fn timers() -> Key {
     Key::table(Table::ScheduleDue)
 }
 
-/// Returns the row of a schedule's timer. Its value is the organization.
+/// Returns the row of a schedule's timer. Its value is the organization's ID.
 pub(super) fn timer(due: Timestamp, id: ScheduleId) -> Key {
     timers().time(due).id(id)
 }
@@ -51,10 +51,11 @@ pub(super) fn set_timer(commit: &mut Commit, before: Option<Timestamp>, schedule
     }
 }
 
-/// Reseals the webhook secrets of all schedules when `seal.key` is rotated.
+/// Encrypts the webhook secrets of all schedules again when `seal.key` is rotated.
 ///
 /// # Errors
-/// When the store cannot be read or written, or when `watch` fails. Earlier commits remain.
+/// When the store cannot be read or written, or when `watch` fails. Commits made before the error
+/// remain.
 pub async fn reseal(
     store: &Store,
     rotation: &mut Rotation,

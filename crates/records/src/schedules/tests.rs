@@ -1,5 +1,5 @@
 //! Tests of schedules on a real store, with work that leaves rows: each firing starts its work
-//! once, even if the process dies after any commit.
+//! exactly once, even if the process dies after any commit.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -17,10 +17,10 @@ use orrery_storage::{Key, Options, Table};
 
 const ORGANIZATION: [u8; 16] = [1; 16];
 
-/// Work that never ends by itself. Each start leaves a row with the firing in the facts table.
+/// Work that never ends by itself. Each start writes a row about the firing to the facts table.
 struct Rows {
     store: Store,
-    /// The errors of the next starts, after which starts succeed.
+    /// The errors that the next starts return; later starts succeed.
     faults: Mutex<Vec<Fault>>,
 }
 
@@ -68,7 +68,7 @@ fn opened(folder: &Path, clock: &Clock, faults: Vec<Fault>) -> Schedules {
     Schedules::new(store, clock.clone(), Arc::new(work))
 }
 
-/// Starts the next process on the same folder.
+/// Opens the schedules in the same folder again, as the next process does.
 async fn reopened(schedules: Schedules, folder: &Path, clock: &Clock) -> Schedules {
     let store = schedules.store.clone();
     drop(schedules);
@@ -145,7 +145,7 @@ async fn schedule_fires_once_whenever_the_process_dies() {
                 done = schedules.fire_due() => { done.unwrap(); false }
             };
             if is_dead {
-                // The next process reads the store from disk.
+                // The next process reads the store from the disk.
                 deaths += 1;
                 schedules = reopened(schedules, folder.path(), &clock).await;
                 schedules.fire_due().await.unwrap();
@@ -274,7 +274,7 @@ async fn log_after_clock_was_set_back(to: &str) -> String {
 
 #[tokio::test]
 async fn clock_that_is_set_back_is_logged_once() {
-    const RESUME: &str = "clock set back: schedules resume at the time it had reached";
+    const RESUME: &str = "clock set back: schedules resume once it reaches the previous time";
     const FROM_NOW: &str = "clock set back: schedule fires from now on";
     for (to, is_noticed, is_realigned) in [
         ("2026-06-01T12:29:50Z", false, false),

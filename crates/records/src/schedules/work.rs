@@ -1,5 +1,5 @@
-//! The interface to the work of schedules: checking whether the work is running, cancelling it, and
-//! starting it together with a commit.
+//! The interface to the work that schedules start: check whether the work is running, cancel it, or
+//! start it together with a commit.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use orrery_storage::{self as storage, Commit};
 /// A future that returns whether the work is running.
 pub type RunningFuture<'a> =
     Pin<Box<dyn Future<Output = Result<bool, storage::Error>> + Send + 'a>>;
-/// A future that resolves when the action is done.
+/// A future that resolves when the action has been performed.
 pub type DoneFuture<'a> = Pin<Box<dyn Future<Output = Result<(), storage::Error>> + Send + 'a>>;
 /// A future that resolves when the work has started, or failed to start.
 pub type StartFuture<'a> = Pin<Box<dyn Future<Output = Result<(), Fault>> + Send + 'a>>;
@@ -19,7 +19,7 @@ pub type StartFuture<'a> = Pin<Box<dyn Future<Output = Result<(), Fault>> + Send
 /// The reason why work was not started. Nothing was committed.
 #[derive(Debug)]
 pub enum Fault {
-    /// The work can never start, for the contained reason, which the schedule shows.
+    /// The work can never start, for the given reason, which is shown with the schedule.
     Refused(String),
     /// The workflow or model no longer exists, so the schedule is paused.
     Gone(String),
@@ -31,7 +31,7 @@ pub enum Fault {
 
 /// The executions that schedules start.
 pub trait Work: Send + Sync {
-    /// Checks whether the work of a schedule could be started now, apart from capacity.
+    /// Checks whether a schedule's work could be started now, regardless of capacity.
     fn check<'a>(&'a self, schedule: &'a Schedule) -> StartFuture<'a>;
 
     /// Returns whether the execution exists and has not ended.
@@ -40,7 +40,7 @@ pub trait Work: Send + Sync {
     /// Cancels the execution, unless it has ended.
     fn cancel(&self, organization: OrganizationId, id: ExecutionId) -> DoneFuture<'_>;
 
-    /// Accepts the work of a schedule under this ID. `beside` is part of the same commit.
+    /// Starts a schedule's work under this ID. `beside` becomes part of the same commit.
     fn start<'a>(
         &'a self,
         schedule: &'a Schedule,

@@ -1,5 +1,6 @@
-//! The connection to the authority: requests of the ACME library, sent by the service's own client
-//! with its limits of time and size. Only `https` URLs are called, whatever the authority names.
+//! The connection to the authority: the service's own client, with its time and size limits, sends
+//! the requests of the ACME library. Only `https` URLs are called, even if the authority returns
+//! others.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,18 +17,18 @@ use super::{Error, Options};
 use crate::client::{self, Builder, Client, Limits, Overflow};
 use crate::places::Share;
 
-/// Limits of one exchange. The largest response is a certificate chain.
+/// Limits for one exchange. The largest response is a certificate chain.
 const LIMITS: Limits =
     Limits { total: Duration::from_secs(30), answer_bytes: 256 * 1024, overflow: Overflow::Fail };
 
-/// Sends requests to the authority; clones share what they learn.
+/// Sends requests to the authority; clones share its last `Retry-After`.
 #[derive(Debug, Clone)]
 pub(super) struct AuthorityClient {
     client: Client,
     retry_after: Arc<Mutex<Option<Duration>>>,
 }
 
-/// An authority that did not answer.
+/// The authority did not answer.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Unreachable(String);
@@ -42,7 +43,7 @@ impl AuthorityClient {
         Ok(Self { client, retry_after: Arc::default() })
     }
 
-    /// Returns the time after which the authority permits another attempt, if it named one.
+    /// Returns how long the authority asked to wait before the next attempt, if it did.
     pub(super) fn retry_after(&self) -> Option<Duration> {
         *self.retry_after.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,5 +1,6 @@
-//! The files of the account, the certificate and the last failure, in a folder for each directory:
-//! a changed directory finds neither the account nor the certificate of another authority.
+//! The files for the account, the certificate and the last failure, in a folder for each directory
+//! URL. If the directory changes, the account and certificate of the previous authority are
+//! therefore not used.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,14 +17,14 @@ use super::super::authority::{self, KEY_MODE};
 use super::super::pair::{self, Pair};
 use super::{Challenges, Error, Options};
 
-/// The paths, and the challenges of the order that will fill them.
+/// The paths of the files, and the challenges of the current order.
 #[derive(Debug, Clone)]
 pub(in crate::tls) struct Cache {
     root: PathBuf,
     folder: PathBuf,
-    /// Certificate chain and private key in one file, so that they are replaced together.
+    /// The file with the certificate chain and the private key, so that both are replaced together.
     pub(in crate::tls) certificate: PathBuf,
-    /// A certificate that is not checked yet.
+    /// The file for a certificate that has not been checked yet.
     new: PathBuf,
     account: PathBuf,
     failure: PathBuf,
@@ -33,16 +34,16 @@ pub(in crate::tls) struct Cache {
 /// A failed order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// The reason, with that of the authority.
+    /// The reason, including the authority's own explanation.
     pub reason: String,
     pub at: Timestamp,
     /// The time of the next attempt.
     pub next: Timestamp,
-    /// Number of failures in a row.
+    /// Number of consecutive failures.
     pub attempts: u32,
-    /// Whether the authority answered; otherwise it could not be reached.
+    /// Whether the authority answered; if not, it could not be reached.
     pub is_refusal: bool,
-    /// The names of the order.
+    /// The order's DNS names.
     pub domains: Vec<String>,
 }
 
@@ -70,7 +71,7 @@ impl Cache {
         let host = Url::parse(directory).ok();
         let host = host.as_ref().and_then(Url::host_str).unwrap_or("directory");
         let digest = Sha256::digest(directory);
-        // Brackets and colons of IPv6 addresses would have to be quoted in shells.
+        // Brackets and colons, as in IPv6 addresses, would have to be quoted in shells.
         let host = host.replace(['[', ']', ':'], "-");
         let folder = cache.join(format!("{host}-{}", hex(digest.iter().take(4))));
         Self {
@@ -95,14 +96,15 @@ impl Cache {
         pair::read(&self.certificate, &self.certificate)
     }
 
-    /// Writes an issued certificate next to the served one, and checks whether it can be served.
+    /// Writes an issued certificate next to the one being served, and checks whether it can be
+    /// served.
     pub(super) fn try_certificate(&self, pem: &str) -> Result<Pair, Error> {
         self.make()?;
         authority::write(&self.new, pem.as_bytes(), KEY_MODE)?;
         pair::read(&self.new, &self.new)
     }
 
-    /// Replaces the certificate with the checked one, and forgets the last failure.
+    /// Replaces the certificate with the checked one, and removes the last failure.
     pub(super) fn accept_certificate(&self) -> Result<(), Error> {
         let replaced = fs::rename(&self.new, &self.certificate);
         let replaced = replaced.and_then(|()| authority::sync(&self.folder));
@@ -115,8 +117,8 @@ impl Cache {
         }
     }
 
-    /// Reads the account; `None` if there is none. An unreadable account is logged, and replaced by
-    /// a new one.
+    /// Reads the account; `None` if there is none. If the account is unreadable, this is logged,
+    /// and the next order creates a new account.
     pub(super) fn account(&self) -> Option<StoredAccount> {
         let stored: StoredAccount = read(&self.account)?;
         if stored.credentials().is_none() {
@@ -131,7 +133,7 @@ impl Cache {
         write(&self.account, account)
     }
 
-    /// Removes an account that the authority does not know.
+    /// Removes an account that is unknown to the authority.
     pub(super) fn remove_account(&self) {
         if let Err(error) = fs::remove_file(&self.account) {
             tracing::warn!(%error, path = %self.account.display(), "cannot remove the account");
@@ -148,7 +150,8 @@ impl Cache {
     }
 }
 
-/// Reads a file of this module. An unreadable one is logged, and counts as missing.
+/// Reads one of this module's files. If the file is unreadable, this is logged, and the file counts
+/// as missing.
 fn read<T: for<'de> Deserialize<'de>>(path: &Path) -> Option<T> {
     let bytes = match pair::bytes_of(path) {
         Ok(bytes) => bytes,
@@ -160,7 +163,7 @@ fn read<T: for<'de> Deserialize<'de>>(path: &Path) -> Option<T> {
             return None;
         }
     };
-    // The error may quote the file, which may contain a key.
+    // The error message may quote the file, which may contain a key.
     let read = serde_json::from_slice(&bytes);
     read.map_err(|_may_quote_the_file| log_unreadable(path, "not valid JSON")).ok()
 }

@@ -1,4 +1,4 @@
-//! The certificates that answer challenges, while an order is under way.
+//! The certificates that answer challenges while an order is in progress.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,7 +23,8 @@ impl fmt::Debug for Challenges {
 }
 
 impl Challenges {
-    /// Answers challenges for `domain` with the digest of a key authorization.
+    /// Adds the certificate that answers challenges for `domain`, with the digest of a key
+    /// authorization.
     pub(super) fn insert(&self, domain: &str, digest: &[u8]) -> Result<(), Error> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::new(vec![domain.to_owned()])?;
@@ -40,7 +41,7 @@ impl Challenges {
         Ok(())
     }
 
-    /// Returns the certificate for a challenge; `None` if no order for the name is under way.
+    /// Returns the certificate for a challenge; `None` if no order for the name is in progress.
     pub(in crate::tls) fn answer(&self, hello: &ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let name = hello.server_name()?.to_ascii_lowercase();
         self.lock().get(&name).cloned()
@@ -55,7 +56,7 @@ impl Challenges {
     }
 }
 
-/// Returns whether the connection is a challenge: the client offers this protocol only.
+/// Returns whether the connection is a challenge: the client offers only the challenge protocol.
 pub(in crate::tls) fn is_challenge(hello: &ClientHello<'_>) -> bool {
     hello.alpn().is_some_and(|mut offered| {
         offered.next() == Some(CHALLENGE_PROTOCOL) && offered.next().is_none()

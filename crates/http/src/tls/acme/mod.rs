@@ -1,10 +1,11 @@
-//! Certificates by ACME (RFC 8555) with the challenge TLS-ALPN-01 (RFC 8737): ordered from the
-//! configured authority, renewed after two thirds of their life, and stored in the cache folder.
+//! Certificates from ACME (RFC 8555) with the TLS-ALPN-01 challenge (RFC 8737): ordered from the
+//! configured authority, renewed after two thirds of their lifetime, and stored in the cache
+//! folder.
 //!
-//! This module writes files only: the check of the parent module serves a new certificate as it
-//! serves any changed file. A stored failure outlives a restart, so that a service that restarts in
-//! a loop sends the authority no more orders than one that runs. Every exchange is limited in time
-//! and size, and text of the authority is shortened and stripped of control characters.
+//! This module only writes files: the parent module's check serves a new certificate like any
+//! changed file. A stored failure survives a restart, so a service that restarts in a loop sends
+//! the authority no more orders than a service that keeps running. Every exchange is limited in
+//! time and size, and text from the authority is shortened and stripped of control characters.
 
 mod authority_client;
 mod cache;
@@ -26,25 +27,25 @@ use cache::Cache;
 pub use cache::Failure;
 pub(super) use challenges::{Challenges, is_challenge};
 
-/// The protocol of challenges for ALPN. A connection that negotiates it carries no data.
+/// The ALPN protocol of challenges. A connection that negotiates it carries no data.
 pub const CHALLENGE_PROTOCOL: &[u8] = b"acme-tls/1";
 
-/// Interval of the checks whether an order is due.
+/// How often to check whether an order is due.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
-/// Time limit for an order with all its exchanges.
+/// Time limit for an order, including all its exchanges.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(5 * 60);
-/// First delay after an order that the authority has refused; each further failure doubles it. The
-/// first hour has four attempts: Let's Encrypt permits five failed validations.
+/// Delay after the first order that the authority refuses; each further failure doubles it. This
+/// makes four attempts in the first hour: Let's Encrypt permits five failed validations.
 const REFUSED_DELAY: Duration = Duration::from_secs(5 * 60);
-/// First delay after an authority that could not be reached.
+/// Delay after the first order for which the authority could not be reached.
 const UNREACHABLE_DELAY: Duration = Duration::from_secs(10);
 const DELAY_MAX: Duration = Duration::from_secs(6 * 60 * 60);
-/// Longest `Retry-After` of an authority that is respected.
+/// Maximum `Retry-After` from an authority that is honored.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(24 * 60 * 60);
-/// Shortest time from a refused order to the next one that a reload causes.
+/// Minimum time between a refused order and the next one caused by a reload.
 const RELOAD_PAUSE: Duration = Duration::from_secs(60);
-/// Shortest time until the renewal of an accepted certificate. Without it, an authority that issues expired
-/// certificates, or a wrong clock, would cause one order after another.
+/// Minimum time until an accepted certificate is renewed. Without it, an authority that issues
+/// expired certificates, or a wrong clock, would cause one order after another.
 const LIFE_MIN: Duration = Duration::from_secs(10);
 
 /// The authority, the names, and the folder for the account and certificates.
@@ -52,16 +53,16 @@ const LIFE_MIN: Duration = Duration::from_secs(10);
 pub struct Options {
     /// The URL of the authority's directory.
     pub directory: String,
-    /// Certificates that the directory's own certificate may come from, besides the usual ones.
+    /// A file of additional certificates to trust for the directory's own TLS certificate.
     pub directory_ca: Option<PathBuf>,
-    /// Mail addresses of the account.
+    /// The account's email addresses.
     pub contact: Vec<String>,
     /// DNS names of the certificate, in lower case.
     pub domains: Vec<String>,
     pub cache: PathBuf,
 }
 
-/// The stored state, for checks.
+/// The stored state, as shown by checks.
 #[derive(Debug, Clone)]
 pub struct Status {
     /// The file with the certificate and its key, which may not exist yet.
@@ -78,12 +79,13 @@ pub fn status(options: &Options) -> Status {
     Status { certificate: cache.certificate, failure }
 }
 
-/// The source of a certificate by ACME.
+/// A certificate source that uses ACME.
 #[derive(Debug)]
 pub(super) struct Acme {
     options: Options,
     pub(super) cache: Cache,
-    /// The self-signed certificate that is served until the first one arrives.
+    /// The folder and names of the self-signed certificate, which is served until the first
+    /// certificate arrives.
     pub(super) fallback: (Folder, Names),
     wake: Notify,
 }
@@ -98,7 +100,7 @@ impl Acme {
         Ok(Self { options, cache, fallback, wake: Notify::new() })
     }
 
-    /// Returns the last certificate, or the self-signed one if there is none.
+    /// Returns the last certificate received, or the self-signed one if there is none.
     pub(super) fn load(&self, now: Timestamp) -> Result<Pair, Error> {
         let (folder, names) = &self.fallback;
         match self.cache.pair() {
@@ -109,8 +111,8 @@ impl Acme {
         }
     }
 
-    /// Like [`Acme::load`], for a start: a file that cannot be served is logged, and replaced by
-    /// the next order.
+    /// Like [`Acme::load`], for startup: if a file cannot be served, this is logged, and the next
+    /// order replaces the file.
     pub(super) fn load_first(&self, now: Timestamp) -> Result<Pair, Error> {
         let (folder, names) = &self.fallback;
         self.load(now).or_else(|error| {
@@ -127,7 +129,7 @@ impl Acme {
         !self.cache.certificate.exists() && authority::is_due(pair, now)
     }
 
-    /// Tries again at once, if the last order failed.
+    /// Tries again immediately if the last order failed.
     pub(super) fn wake(&self) {
         self.wake.notify_one();
     }
@@ -147,11 +149,11 @@ impl Acme {
             (true, true) => failure.at.plus(RELOAD_PAUSE).min(failure.next),
             (true, false) => now,
         };
-        // A failure from the future is from a clock that was ahead.
+        // A failure dated in the future was stored while the clock was ahead.
         if failure.at > now { due } else { due.max(next) }
     }
 
-    /// Orders certificates when they are due, until the service stops.
+    /// Orders certificates whenever they are due, until the service stops.
     pub(super) async fn run(&self, tasks: &Tasks, clock: &Clock) {
         let mut next = self.next_order(clock.now(), false);
         let mut seen = Stamp::of(&self.cache.certificate);
@@ -179,7 +181,7 @@ impl Acme {
         }
     }
 
-    /// Orders a certificate once, and stores it or the reason of the failure.
+    /// Orders a certificate once, and stores it or the reason for the failure.
     async fn attempt(&self, clock: &Clock) {
         let Options { directory, domains, .. } = &self.options;
         let names = domains.join(", ");
@@ -205,7 +207,7 @@ impl Acme {
         }
     }
 
-    /// Stores an issued certificate if it fits, and returns its expiry.
+    /// Stores an issued certificate if it can be used, and returns its expiry.
     async fn store(&self, pem: String, now: Timestamp) -> Result<Timestamp, order::Error> {
         let cache = self.cache.clone();
         let domains = self.options.domains.clone();
@@ -246,8 +248,8 @@ impl Acme {
     }
 }
 
-/// Returns the delay after the given number of failures in a row, longer by a random part, so that
-/// boxes that failed together do not return together.
+/// Returns the delay after the given number of consecutive failures. A random part is added, so
+/// that boxes that failed together do not retry together.
 fn delay(attempts: u32, is_refusal: bool) -> Duration {
     let first = if is_refusal { REFUSED_DELAY } else { UNREACHABLE_DELAY };
     let doubled = first.saturating_mul(1_u32.checked_shl(attempts - 1).unwrap_or(u32::MAX));
@@ -261,7 +263,7 @@ fn covers(pair: &Pair, domains: &[String]) -> bool {
     domains.iter().all(|domain| pair.names.iter().any(|name| name.eq_ignore_ascii_case(domain)))
 }
 
-/// Returns the time at which two thirds of the certificate's life have passed.
+/// Returns the time at which two thirds of the certificate's lifetime have passed.
 fn renewal(pair: &Pair) -> Timestamp {
     let life = pair.not_after.since(pair.not_before);
     pair.not_before.plus(life * 2 / 3)

@@ -17,15 +17,15 @@ const POLLS: RetryPolicy = RetryPolicy::new()
     .initial_delay(Duration::from_millis(500))
     .backoff(1.5)
     .timeout(Duration::from_secs(2 * 60));
-/// Longest reason that is shown and stored, in characters.
+/// Maximum length of a reason that is shown and stored, in characters.
 const REASON_MAX: usize = 1000;
-/// The problem of a request that must be sent again (RFC 8555, section 6.5). The client's library
-/// gives up after three in a row.
+/// The problem type for a request that must be sent again (RFC 8555, section 6.5). The ACME library
+/// gives up after three such responses in a row.
 const BAD_NONCE: &str = "urn:ietf:params:acme:error:badNonce";
-/// The problem of an account that the authority does not know (RFC 8555, section 6.7).
+/// The problem type for an account that is unknown to the authority (RFC 8555, section 6.7).
 const NO_ACCOUNT: &str = "urn:ietf:params:acme:error:accountDoesNotExist";
 
-/// An order that led to no certificate.
+/// The reason why an order did not produce a certificate.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
     #[error("{step}: {}", reason(.error))]
@@ -45,8 +45,8 @@ pub(super) enum Error {
 }
 
 impl Error {
-    /// Returns whether the authority gave no answer, or asks for the same request again: the next
-    /// order does not wait as long as after a refusal.
+    /// Returns whether the authority gave no answer, or asked for the same request again. The delay
+    /// before the next order is then shorter than after a refusal.
     pub(super) fn is_temporary(&self) -> bool {
         let Self::Authority { error, .. } = self else { return false };
         if let instant_acme::Error::Api(problem) = error {
@@ -69,8 +69,8 @@ impl From<rcgen::Error> for Error {
     }
 }
 
-/// Orders a certificate, and returns it with its private key as PEM. Answers the challenges with
-/// `challenges`, which the caller clears.
+/// Orders a certificate, and returns it with its private key as PEM. Adds the answers to challenges
+/// to `challenges`, which the caller clears.
 pub(super) async fn certificate(
     options: &Options,
     cache: &Cache,
@@ -98,7 +98,7 @@ pub(super) async fn certificate(
     Ok(format!("{}{chain}", key.serialize_pem()))
 }
 
-/// Returns the stored account, with its contact as configured, or a new one.
+/// Returns the stored account, with its contacts set to the configured ones, or a new account.
 async fn account(
     options: &Options,
     cache: &Cache,
@@ -136,7 +136,7 @@ async fn new_order(account: &Account, domains: &[String]) -> Result<Order, Error
     account.new_order(&NewOrder::new(&names)).await.map_err(of("the order"))
 }
 
-/// Prepares the answer to each challenge, then asks the authority to send it.
+/// Prepares the answer to each challenge, then asks the authority to start the challenge.
 async fn answer(
     order: &mut Order,
     options: &Options,
@@ -171,7 +171,7 @@ async fn validated(order: &mut Order) -> Result<(), Error> {
             return status.map(drop).map_err(of("the validation"));
         }
     }
-    // The order has at most a summary: the challenges have the reasons.
+    // The order contains at most a summary; the reasons are in the challenges.
     let mut reasons = Vec::new();
     let mut authorizations = order.authorizations();
     while let Some(authorization) = authorizations.next().await {
@@ -214,7 +214,7 @@ fn words(problem: &Problem) -> String {
     text
 }
 
-/// Returns text of the authority without control characters, and not longer than `REASON_MAX`.
+/// Returns text from the authority without control characters, truncated to `REASON_MAX`.
 pub(super) fn printable(text: &str) -> String {
     let plain = text.chars().map(|char| if char.is_control() { ' ' } else { char });
     plain.take(REASON_MAX).collect()

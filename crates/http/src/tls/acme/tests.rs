@@ -36,7 +36,7 @@ fn acme(certificates: &Certificates) -> &Acme {
     acme
 }
 
-/// Returns a certificate for `name` with its key, as the authority issues it.
+/// Returns a certificate for `name` with its key, in the form in which the authority issues it.
 fn issued(name: &str, from: Timestamp, until: Timestamp) -> String {
     let key = rcgen::KeyPair::generate().unwrap();
     let mut params = rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap();
@@ -67,12 +67,12 @@ async fn order_is_due_after_two_thirds_of_the_life() {
     assert_eq!(mode & 0o777, 0o600);
     let mode = fs::metadata(folder.path().join("acme")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o700);
-    // Another start, with another name: the stored certificate does not have it.
+    // Another start, with another name that the stored certificate does not have.
     let mut other = options(&folder);
     other.domains.push("other.example".to_owned());
     let other = Certificates::acme(other, folder.path(), &[], NOW).unwrap();
     assert_eq!(self::acme(&other).next_order(NOW, false), NOW);
-    // The certificate of another directory is not used.
+    // The certificate from another directory is not used.
     let mut other = options(&folder);
     other.directory = "https://other.example/directory".to_owned();
     let other = Certificates::acme(other, folder.path(), &[], NOW).unwrap();
@@ -149,7 +149,7 @@ fn failure_has_reason_and_time_of_the_next_attempt() {
     assert_eq!(mode.unwrap().permissions().mode() & 0o777, 0o600);
 }
 
-/// Accepts every certificate and returns it, as an authority does that validates a name.
+/// Accepts and records every certificate, like an authority that validates a name.
 #[derive(Debug)]
 struct AnyCertificate;
 
@@ -188,7 +188,7 @@ impl ServerCertVerifier for AnyCertificate {
     }
 }
 
-/// Connects with these protocols, and returns the certificate that the server presents.
+/// Connects and offers these protocols; returns the certificate that the server presents.
 async fn presented(
     certificates: &Certificates,
     name: &str,
