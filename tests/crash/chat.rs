@@ -16,7 +16,7 @@ const CHARGED: i64 = 2000;
 
 /// Starts a model server that sends only the first event of a stream, and answers other requests
 /// immediately.
-fn start_server() -> String {
+pub(crate) fn start_server() -> String {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {

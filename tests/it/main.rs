@@ -17,6 +17,7 @@ mod answers;
 mod audit;
 mod backups;
 mod bad_input;
+mod batches;
 mod billing;
 mod browser;
 mod budget_screens;

@@ -23,6 +23,7 @@ mod worker;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{Mutex, Notify};
 
@@ -91,8 +92,24 @@ pub struct Listed {
     pub has_more: bool,
 }
 
+/// The delays of batches.
+#[derive(Debug, Clone, Copy)]
+pub struct Delays {
+    /// Before the second attempt at a line; multiplied by four for each later one.
+    pub first_backoff: Duration,
+    /// Before a blocked batch continues.
+    pub blocked: Duration,
+}
+
+impl Default for Delays {
+    fn default() -> Self {
+        Self { first_backoff: Duration::from_secs(1), blocked: Duration::from_secs(5) }
+    }
+}
+
 #[derive(Debug)]
 struct Shared {
+    delays: Delays,
     store: Store,
     clock: Clock,
     files: Files,
@@ -111,9 +128,9 @@ pub struct Batches {
 impl Batches {
     /// Creates the batches with their rows in `store`.
     #[must_use]
-    pub fn new(store: Store, clock: Clock, files: Files) -> Self {
+    pub fn new(store: Store, clock: Clock, files: Files, delays: Delays) -> Self {
         let (changed, creating) = (Notify::new(), Mutex::default());
-        Self { shared: Arc::new(Shared { store, clock, files, changed, creating }) }
+        Self { shared: Arc::new(Shared { delays, store, clock, files, changed, creating }) }
     }
 
     /// Creates a batch, which begins at once. `beside` is written in the same commit.

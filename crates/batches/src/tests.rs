@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::lines::{Answered, Answering, Answers, Request};
-use super::{Batches, Error, New, OPEN_MAX, Progress, input};
+use super::{Batches, Delays, Error, New, OPEN_MAX, Progress, input};
 use orrery_domain::batch::{Endpoint, LINE_MAX, LINES_MAX, LineAnswer, Status, WINDOW};
 use orrery_domain::execution::Source;
 use orrery_domain::ids::{FileId, OrganizationId};
@@ -70,7 +70,9 @@ fn open(folder: &TempDir, organization: OrganizationId, clock: Clock) -> Fixture
     let options = Options { folder: folder.path().join("data"), inline_bytes: 1024 };
     let store = Store::open(&options).unwrap();
     let files = Files::scratch(&options.folder, store.clone());
-    let batches = Batches::new(store.clone(), clock.clone(), files.clone());
+    let short = Duration::from_millis(5);
+    let delays = Delays { first_backoff: short, blocked: short };
+    let batches = Batches::new(store.clone(), clock.clone(), files.clone(), delays);
     let answers = std::sync::Arc::new(Echo::default());
     *answers.store.lock().unwrap() = Some(store.clone());
     let folder = tempfile::tempdir_in(folder.path()).unwrap();

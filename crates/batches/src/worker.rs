@@ -29,11 +29,6 @@ const LINES_OF_A_TURN: usize = 64;
 const CACHED_MAX: usize = 16;
 /// The number of calls for a line whose failures are transient.
 const ATTEMPTS_MAX: u32 = 4;
-/// Delay before the second attempt at a line; it is multiplied by four for each later one.
-const FIRST_BACKOFF: Duration = Duration::from_secs(1);
-/// Delay before a blocked batch continues.
-const BLOCKED_DELAY: Duration = Duration::from_secs(5);
-
 /// A batch that is being answered.
 #[derive(Debug)]
 struct State {
@@ -97,7 +92,7 @@ impl Queue {
         Some((batched, self.states.remove(&batched.1)))
     }
 
-    fn end_turn(&mut self, batched: Batched, turn: Turn) {
+    fn end_turn(&mut self, batched: Batched, turn: Turn, blocked_for: Duration) {
         self.running.retain(|one| *one != batched);
         let state = match turn {
             Turn::Ended => {
@@ -109,7 +104,7 @@ impl Queue {
                 state
             }
             Turn::Later(state) => {
-                self.blocked.push((monotonic_now() + BLOCKED_DELAY, batched));
+                self.blocked.push((monotonic_now() + blocked_for, batched));
                 state
             }
         };
@@ -165,10 +160,11 @@ impl Batches {
             tokio::select! {
                 () = tasks.stopping() => return,
                 () = self.shared.changed.notified() => {}
-                () = tokio::time::sleep(BLOCKED_DELAY) => {}
+                () = tokio::time::sleep(self.shared.delays.blocked) => {}
                 Some((batched, turn)) = turns.next() => {
                     // A panic is logged by the runtime; the batch continues in its next turn.
-                    queue.end_turn(batched, turn.unwrap_or(Turn::Later(None)));
+                    let turn = turn.unwrap_or(Turn::Later(None));
+                    queue.end_turn(batched, turn, self.shared.delays.blocked);
                 }
             }
         }
@@ -372,7 +368,7 @@ impl Batches {
         let text = text.map_err(files::Error::Disk)?;
         let parsed = input::parse(&text).map_err(io::Error::other).map_err(files::Error::Disk)?;
         let body = text.slice_ref(parsed.body.get().as_bytes());
-        let mut backoff = FIRST_BACKOFF;
+        let mut backoff = self.shared.delays.first_backoff;
         for attempt in 1..=ATTEMPTS_MAX {
             let store = self.shared.store.clone();
             let is_last = attempt == ATTEMPTS_MAX;

@@ -180,7 +180,7 @@ impl Reader<'_> {
             return Some(match (is_section, outer) {
                 (true, _) => format!("`{name}` is a table of its own: write `[{path}]`"),
                 (false, "") => {
-                    format!("`{name}` belongs to the top of the file, above `[{table}]`")
+                    format!("`{name}` belongs at the top of the file, above `[{table}]`")
                 }
                 (false, outer) => format!("`{name}` belongs below `[{outer}]`, above `[{table}]`"),
             });

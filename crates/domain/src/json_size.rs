@@ -41,8 +41,8 @@ impl Size {
         Self { text, memory: budget.memory }
     }
 
-    /// Returns an upper bound for the size of a value that has `text` bytes of JSON text and
-    /// consists of `values` values and field names.
+    /// Estimates the size of a value that has `text` bytes of JSON text and consists of `values`
+    /// values and field names.
     #[must_use]
     pub const fn bound(text: usize, values: usize) -> Self {
         Self { text, memory: text.saturating_add(values.saturating_mul(COUNTED_BYTES)) }

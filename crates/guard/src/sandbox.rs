@@ -11,7 +11,10 @@
 //! This is one of the four modules with `unsafe`: there is no safe API to close inherited
 //! descriptors or to change mounts.
 
-#![expect(unsafe_code, reason = "a C function without a safe form is called: see the head")]
+#![expect(
+    unsafe_code,
+    reason = "a C function without a safe wrapper is called: see the module comment"
+)]
 
 use std::ffi::CString;
 use std::fs::File;

@@ -164,7 +164,7 @@ fn describe_counters() {
         ("orrery_executions_total", "Finished executions, by kind and status"),
         (
             "orrery_endpoint_requests_total",
-            "Requests to endpoints of models with several, by outcome: answered or missed",
+            "Requests to the endpoints of models that have several, by outcome: answered or missed",
         ),
         ("orrery_commits_total", "Commits made durable"),
         ("orrery_flushes_total", "Groups of commits flushed to disk together"),

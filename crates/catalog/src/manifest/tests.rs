@@ -259,7 +259,7 @@ fn manifest_error_names_the_right_table_of_a_misplaced_key() {
     for key in ["concurrency = 2", "timeout = '5s'", "output_type = 'string'"] {
         let message =
             errors(&format!("slug = 'a'\n[runner]\ntype = 'cog'\nurl = 'http://h'\n{key}\n"));
-        assert!(message.contains("belongs to the top of the file, above `[runner]`"), "{message}");
+        assert!(message.contains("belongs at the top of the file, above `[runner]`"), "{message}");
     }
     let message = errors("slug = 'a'\n[runner]\ntype = 'http'\nretry.max_attempts = 3\n");
     assert!(message.contains("`retry` is a table of its own: write `[retry]`"), "{message}");
@@ -271,7 +271,7 @@ fn manifest_schema_refuses_misplaced_and_misspelled_keys() {
     let with = |key: &str| GOOD.replace("required = [\"image\"]", key);
     let top = |key: &str| {
         format!(
-            "9:1 unknown key `request_schema.{key}`; `{key}` belongs to the top of the file, \
+            "9:1 unknown key `request_schema.{key}`; `{key}` belongs at the top of the file, \
              above `[request_schema]`"
         )
     };
