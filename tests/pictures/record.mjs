@@ -97,7 +97,7 @@ function svg(rows) {
   const height = BAR + rows.length * LINE + MARGIN;
   const texts = rows.map((text, row) => `<text x="${MARGIN}" y="${BAR + (row + 1) * LINE - 5}">${marked(text)}</text>`);
   return `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" role="img">
-<title>A terminal: kill -9 ends the service during a workflow; after a new start, the workflow completes.</title>
+<title>A terminal: kill -9 kills the service during a workflow; after a restart, the workflow completes.</title>
 <style>
 svg { --back: #f6f8fa; --edge: #d1d9e0; --text: #59636e; --command: #1f2328; --prompt: #7a5901; --good: #1a7f37; --bad: #c0262d; }
 @media (prefers-color-scheme: dark) {
