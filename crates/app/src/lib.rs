@@ -47,7 +47,7 @@ use orrery_api::{
     self as api, BatchAnswers, Documents, HostAddress, Readiness, Role, Services, Settings,
 };
 use orrery_backup::Source;
-use orrery_batches::{self as batches, Batches};
+use orrery_batches::{Batches, Delays};
 use orrery_catalog::Catalog;
 use orrery_config::secret::Secret;
 use orrery_config::{Config, TlsMode};
@@ -160,12 +160,7 @@ fn open(
         agent: Agent::new(dependencies, router::agent_options(config)),
         decisions: router::decisions(config, tasks, &clock, &chat),
         chat,
-        batches: Batches::new(
-            store.clone(),
-            clock.clone(),
-            files.clone(),
-            batches::Delays::default(),
-        ),
+        batches: batches(&store, &clock, &files),
         settings: Settings { control_token, ..settings(config, hosts) },
         started_at: clock.now(),
         readiness: Readiness::default(),
@@ -198,6 +193,10 @@ fn open(
         workflows,
         outbox,
     }))
+}
+
+fn batches(store: &Store, clock: &Clock, files: &Files) -> Batches {
+    Batches::new(store.clone(), clock.clone(), files.clone(), Delays::default())
 }
 
 /// The catalog's models, as workflow definitions see them.

@@ -7,15 +7,15 @@
 //! The path of a commit, with the module responsible for each step:
 //!
 //! 1. [`writer`]: one thread groups commits ([`pace`] decides when the writer waits for more
-//!   commits), checks preconditions, and resolves counters and lists.
+//!    commits), checks preconditions, and resolves counters and lists.
 //! 2. [`log`]: the group becomes one checksummed, numbered record, with one `pwrite` and one
 //!    `fdatasync`.
 //! 3. [`memtable`]: all rows of the group become visible at once. No row is visible before it is
-//!   durable.
+//!    durable.
 //! 4. The commits' hooks run, in order; then the results of the commits are returned.
 //! 5. [`checkpoint`]: a background thread moves rows from the memtable into the [`tree`] (sled), in
-//!   key order and in compressed [`blocks`], and then removes the log segments that contain these
-//!   rows. Rows that are overwritten before a checkpoint never reach the tree.
+//!    key order and in compressed [`blocks`], and then removes the log segments that contain these
+//!    rows. Rows that are overwritten before a checkpoint never reach the tree.
 //!
 //! [`view`] merges the memtable and the tree into one ordered, consistent map. [`opening`] reads
 //! the tree, the log and the [`marker`], and refuses parts that do not belong together. A failed
