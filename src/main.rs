@@ -22,7 +22,7 @@
 //! chat        backup
 //! catalog     workflows
 //! engine
-//! runners     webhooks    alerts
+//! runners     webhooks    alerts      batches
 //! records     guard       telemetry
 //! storage     http        config      dialects
 //! wire        runtime
@@ -50,6 +50,7 @@
 //! | `catalog` | loads models from manifests, and reloads them at run time |
 //! | `chat` | the chat router: OpenAI-compatible chat and embeddings, by local models or the upstream; typed decisions |
 //! | `agent` | an agent that uses models and workflows for a client, with memory |
+//! | `batches` | files of requests that are answered in the background, each line once |
 //! | `backup` | online backups in one file; only complete backups can be restored |
 //! | `api` | the HTTP APIs: the route table on one screen, one file per resource; the embedded dashboard |
 //! | `app` | the composition root: starts everything in order and stops it in reverse |

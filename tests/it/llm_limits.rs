@@ -144,7 +144,7 @@ async fn embedding_errors_mention_texts_and_tokens() {
             "input has the token 15339, which is not in this model's vocabulary of 3",
         ),
         (json!([5, 15339]), "input has the token 15339"),
-        (json!("x".repeat(500)), "and this model's context 64"),
+        (json!("x".repeat(500)), "but this model's context has 64"),
     ] {
         let refused = service.post("/v1/embeddings", &json!({"model": "small", "input": input}));
         let error = refused.send().await.expect(400)["error"].clone();

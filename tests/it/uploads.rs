@@ -93,6 +93,8 @@ async fn upload_to_presigned_url_becomes_a_file() {
             "size",
             "sha256",
             "source",
+            "object",
+            "bytes",
             "created_at",
             "expires_at",
             "url",
@@ -169,7 +171,7 @@ async fn upload_by_form_creates_a_file() {
         (&[][..], "file is required"),
         (
             &[("name=\"other\"", "x")],
-            "the form may have only the fields file and expires_in_seconds",
+            "the form may have only the fields file, purpose and expires_in_seconds",
         ),
         (&[("name=\"file\"", "a"), ("name=\"file\"", "b")], "only one file can be sent at a time"),
         (

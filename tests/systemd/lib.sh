@@ -32,7 +32,7 @@ boot() {
     nspawn=$!
     for _ in $(seq 200); do
         leader=$(pgrep -P "$nspawn" -x systemd || true)
-        if [ -n "$leader" ] && within systemctl is-system-running 2>/dev/null | grep -Eq 'running|degraded'; then
+        if [ -n "$leader" ] && within systemctl is-system-running 2>/dev/null | grep -E 'running|degraded' >/dev/null; then
             return
         fi
         sleep 0.3

@@ -68,7 +68,7 @@ pub(crate) async fn create(mut context: Context) -> Result<Response, crate::Erro
         source: context.source(),
         endpoint: request.endpoint,
         input_file,
-        metadata: request.metadata.unwrap_or_default(),
+        metadata: request.metadata.unwrap_or_default().0,
     };
     let beside = claim.commit(StoredResponse::created(id))?;
     let batch = services.batches.create(new, beside).await?;

@@ -23,6 +23,10 @@ pub const CUSTOM_ID_MAX: usize = 512;
 pub const ERRORS_MAX: usize = 100;
 /// Maximum number of metadata entries.
 pub const METADATA_MAX: usize = 16;
+/// Maximum length of the name of a metadata entry, in characters.
+pub const METADATA_NAME_MAX: usize = 64;
+/// Maximum length of the value of a metadata entry, in characters.
+pub const METADATA_VALUE_MAX: usize = 512;
 /// The time in which a batch is answered; the lines that are left then expire.
 pub const WINDOW: Duration = Duration::from_secs(24 * 60 * 60);
 

@@ -2,16 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::pattern;
-use orrery_domain::batch::{self, Batch, Endpoint, METADATA_MAX, Status};
+use orrery_domain::batch::{
+    self, Batch, Endpoint, METADATA_MAX, METADATA_NAME_MAX, METADATA_VALUE_MAX, Status,
+};
 use orrery_domain::ids::FileId;
-
-/// Maximum length of a metadata value, in characters.
-pub const METADATA_VALUE_MAX: usize = 512;
 
 /// A batch to create.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -30,8 +29,19 @@ pub struct Request {
     /// The time in which the lines are answered.
     pub completion_window: Window,
     /// Key-value pairs that are returned with the batch.
-    #[schemars(extend("maxProperties" = METADATA_MAX))]
-    pub metadata: Option<BTreeMap<String, String>>,
+    pub metadata: Option<Metadata>,
+}
+
+/// Key-value pairs that a client stores with a batch.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "BatchMetadata", transform = bounded)]
+pub struct Metadata(pub BTreeMap<String, String>);
+
+fn bounded(schema: &mut Schema) {
+    schema.insert("maxProperties".to_owned(), json!(METADATA_MAX));
+    schema.insert("propertyNames".to_owned(), json!({"maxLength": METADATA_NAME_MAX}));
+    let value = json!({"type": "string", "maxLength": METADATA_VALUE_MAX});
+    schema.insert("additionalProperties".to_owned(), value);
 }
 
 /// The time in which the lines of a batch are answered.
@@ -85,7 +95,7 @@ pub struct View {
     /// The number of lines.
     pub request_counts: Counts,
     /// The key-value pairs of the request. Null if there are none.
-    pub metadata: Option<BTreeMap<String, String>>,
+    pub metadata: Option<Metadata>,
 }
 
 /// Numbers of lines.
@@ -167,7 +177,7 @@ impl View {
             cancelling_at: batch.cancelling_at.map(|time| time.unix_seconds()),
             cancelled_at: ended_as(Status::Cancelled),
             request_counts: Counts { total: batch.total, completed, failed },
-            metadata: (!batch.metadata.is_empty()).then(|| batch.metadata.clone()),
+            metadata: (!batch.metadata.is_empty()).then(|| Metadata(batch.metadata.clone())),
         }
     }
 }

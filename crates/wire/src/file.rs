@@ -43,18 +43,17 @@ pub struct File {
     pub expires_at: Time,
     /// A URL for the content that needs no API key.
     pub url: String,
-    /// Whether the content has been uploaded: `pending` or `ready`. A file with a purpose is
-    /// `processed` instead of `ready`.
+    /// Whether the content has been uploaded.
     pub status: FileStatus,
 }
 
-/// Whether the content has been uploaded.
+/// Whether the content has been uploaded. A file with a purpose is `processed` instead of `ready`,
+/// as in OpenAI's API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FileStatus {
     Ready,
     Pending,
-    /// The status of a file with a purpose, as in OpenAI's API.
     Processed,
 }
 

@@ -22,7 +22,8 @@ const BY_BODY: [&str; 2] = ["log_in", "trigger_public_version"];
 
 /// Errors for valid bodies: a part of the message, and the reason why a schema cannot express the
 /// rule.
-const EXCEPTIONS: [(&str, &str); 31] = [
+const EXCEPTIONS: [(&str, &str); 32] = [
+    ("there is no file ", "files are stored"),
     ("messages must have at most 101 items", "a session may be named in a header"),
     ("invalid input", "the input of a model or workflow has a schema of its own"),
     ("the step at /steps", "definitions are compiled"),
