@@ -194,8 +194,8 @@ async fn bad_input_small_requests_for_endless_work_are_rejected() {
     let deep = (0..60).fold(json!({}), |inner, _| json!({"a": inner}));
     let trigger = service.flows(Method::POST, &format!("/{id}/trigger"));
     let refusal = trigger.json(&json!({"inputs": deep})).send().await.expect(400);
-    let expect = "invalid input: checking it takes more than 33554432 steps: make it smaller, or \
-                  simplify its schema";
+    let expect = "invalid input: checking the value takes more than 33554432 steps: make the value \
+                  smaller, or simplify its schema";
     assert_eq!(refusal["error"], expect);
     goes_on(&service).await;
 }

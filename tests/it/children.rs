@@ -75,7 +75,7 @@ async fn child_workflow_failure_names_its_execution_and_detached_parent_continue
     let id = failed["step_outputs"]["c"]["metadata"]["execution_id"].as_str().unwrap();
     let cause = failed["error_cause"].as_str().unwrap();
     assert!(
-        cause.starts_with(&format!("step 'c': its execution {id} failed: step 'p'")),
+        cause.starts_with(&format!("step 'c': the child execution {id} failed: step 'p'")),
         "{cause}"
     );
     let apart = with(child(&bad, json!({})), "wait", json!(false));

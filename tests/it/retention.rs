@@ -168,7 +168,11 @@ async fn retention_deletes_payloads_before_records() {
     let child = service.get(&format!("/v1/prediction/{child}")).await.expect(200);
     assert_eq!((&child["input"], &child["output"]), (&Value::Null, &Value::Null));
     let redrive = service.flows(Method::POST, &format!("/executions/{failed}/redrive"));
-    redrive.json(&json!({})).send().await.expect_error(410, "its inputs are no longer stored");
+    redrive
+        .json(&json!({}))
+        .send()
+        .await
+        .expect_error(410, "the execution's inputs are no longer stored");
     assert_eq!(engine.purge_payloads_before(organization, cutoff).await.unwrap(), 0);
     service.cancel(&held).await.expect(200);
     // Afterwards, retention deletes everything as if the payloads still existed.

@@ -4065,7 +4065,7 @@ export interface components {
         WorkflowStep: components["schemas"]["WorkflowStepModel"] | components["schemas"]["WorkflowStepHttp"] | components["schemas"]["WorkflowStepParallel"] | components["schemas"]["WorkflowStepChoice"] | components["schemas"]["WorkflowStepMap"] | components["schemas"]["WorkflowStepWait"] | components["schemas"]["WorkflowStepPass"] | components["schemas"]["WorkflowStepWorkflow"];
         /** @description The model that runs if that of the step fails. */
         WorkflowModelFallback: {
-            /** @description False: the fallback is not used. */
+            /** @description If false, the fallback is not used. */
             enabled?: boolean | null;
             /** @description The slug of the model. */
             model?: string | null;
@@ -4091,7 +4091,7 @@ export interface components {
             query_params?: components["schemas"]["WorkflowQueryParams"] | null;
             /** @description JSON, or a string that is sent unchanged. */
             body?: unknown;
-            /** @description False: the fallback is not used. */
+            /** @description If false, the fallback is not used. */
             enabled?: boolean | null;
         };
         /** @description Header fields. */
@@ -5698,7 +5698,7 @@ export interface components {
             name?: string | null;
             /** @description Steps that must end before this one starts, besides those it refers to. */
             depends_on?: string[] | null;
-            /** @description True: the workflow continues if the step fails. */
+            /** @description If true, the workflow continues if the step fails. */
             continue_on_error?: boolean | null;
             /** @description The time limit. */
             timeout_seconds?: number | null;
@@ -5733,7 +5733,7 @@ export interface components {
             name?: string | null;
             /** @description Steps that must end before this one starts, besides those it refers to. */
             depends_on?: string[] | null;
-            /** @description True: the workflow continues if the step fails. */
+            /** @description If true, the workflow continues if the step fails. */
             continue_on_error?: boolean | null;
             /** @description The time limit. */
             timeout_seconds?: number | null;
@@ -5781,7 +5781,7 @@ export interface components {
             name?: string | null;
             /** @description Steps that must end before this one starts, besides those it refers to. */
             depends_on?: string[] | null;
-            /** @description True: the workflow continues if the step fails. */
+            /** @description If true, the workflow continues if the step fails. */
             continue_on_error?: boolean | null;
             /** @description The time limit. */
             timeout_seconds?: number | null;
@@ -5808,7 +5808,7 @@ export interface components {
             name?: string | null;
             /** @description Steps that must end before this one starts, besides those it refers to. */
             depends_on?: string[] | null;
-            /** @description True: the workflow continues if the step fails. */
+            /** @description If true, the workflow continues if the step fails. */
             continue_on_error?: boolean | null;
             /** @description The time limit. */
             timeout_seconds?: number | null;
@@ -5834,11 +5834,11 @@ export interface components {
             name?: string | null;
             /** @description Steps that must end before this one starts, besides those it refers to. */
             depends_on?: string[] | null;
-            /** @description True: the workflow continues if the step fails. */
+            /** @description If true, the workflow continues if the step fails. */
             continue_on_error?: boolean | null;
             /** @description The time limit. */
             timeout_seconds?: number | null;
-            /** @description An array, or a reference to one. */
+            /** @description An array, or a reference to an array. */
             items: unknown[] | string;
             /** @description The name of the item in references; by default `item`. */
             item_name?: string | null;
@@ -5864,13 +5864,13 @@ export interface components {
             name?: string | null;
             /** @description Steps that must end before this one starts, besides those it refers to. */
             depends_on?: string[] | null;
-            /** @description True: the workflow continues if the step fails. */
+            /** @description If true, the workflow continues if the step fails. */
             continue_on_error?: boolean | null;
             /** @description The time limit. */
             timeout_seconds?: number | null;
-            /** @description The time to wait, or a reference to it. */
+            /** @description The time to wait, or a reference to the time. */
             seconds?: number | string | null;
-            /** @description An RFC 3339 time, or a reference to one. */
+            /** @description An RFC 3339 time, or a reference to such a time. */
             until?: string | null;
             /** @description The event to wait for. */
             event?: components["schemas"]["WorkflowEvent"] | null;
@@ -5890,7 +5890,7 @@ export interface components {
             name?: string | null;
             /** @description Steps that must end before this one starts, besides those it refers to. */
             depends_on?: string[] | null;
-            /** @description True: the workflow continues if the step fails. */
+            /** @description If true, the workflow continues if the step fails. */
             continue_on_error?: boolean | null;
             /** @description The time limit. */
             timeout_seconds?: number | null;
@@ -5912,7 +5912,7 @@ export interface components {
             name?: string | null;
             /** @description Steps that must end before this one starts, besides those it refers to. */
             depends_on?: string[] | null;
-            /** @description True: the workflow continues if the step fails. */
+            /** @description If true, the workflow continues if the step fails. */
             continue_on_error?: boolean | null;
             /** @description The time limit. */
             timeout_seconds?: number | null;
@@ -5929,7 +5929,7 @@ export interface components {
             version_id?: string | null;
             /** @description The inputs of the workflow. */
             inputs?: components["schemas"]["JsonObject"] | null;
-            /** @description False: the step ends when the workflow has started. */
+            /** @description If false, the step ends when the workflow has started. */
             wait?: boolean | null;
         };
         /** @description Basic authentication. */

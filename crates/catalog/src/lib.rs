@@ -53,7 +53,7 @@ pub struct Model {
     pub description: String,
     pub output_type: OutputType,
     pub schema: Arc<Schema>,
-    /// `None` if the cost is unknown.
+    /// The price; `None` if the cost is unknown.
     pub pricing: Option<Pricing>,
     pub concurrency: usize,
     pub queue_limit: usize,
@@ -65,7 +65,7 @@ pub struct Model {
     pub runner_type: &'static str,
     /// The interface that the model had reported by the time this struct was built.
     interface: Option<Arc<ModelInterface>>,
-    /// See [`detail_json`].
+    /// The rendered detail; see [`detail_json`].
     detail: OnceLock<Bytes>,
 }
 

@@ -120,8 +120,8 @@ fn output(output_type: OutputType) -> Value {
     }
 }
 
-/// Returns the component name for a definition. It contains only characters that OpenAPI allows,
-/// and differs from the names that the document itself defines.
+/// Returns the component name for a definition. The name contains only characters that OpenAPI
+/// allows, and differs from the names that the document itself defines.
 fn component(name: &str) -> String {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let name: String = name.chars().map(|c| if allowed(c) { c } else { '_' }).collect();

@@ -2,8 +2,8 @@
 //!
 //! A watch follows the directory that it was set on, not the path. The task therefore also checks
 //! whether the path now leads to a different directory, and if so, watches that directory. This
-//! covers a directory that is created after startup or replaced by a mount, a rename or a symbolic
-//! link.
+//! check covers a directory that is created after startup or replaced by a mount, a rename or a
+//! symbolic link.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -29,7 +29,7 @@ type Identity = (u64, u64);
 /// A watch on the directory that the path led to at the last check.
 struct Watch {
     changed: Arc<Notify>,
-    /// `None` if there is no directory.
+    /// The directory's identity; `None` if there is no directory.
     identity: Option<Identity>,
     /// Dropping the watcher ends the watch.
     watcher: Option<RecommendedWatcher>,

@@ -9,8 +9,8 @@ use super::ids::{EntryId, ExecutionId, Id as _, KeyId, OrganizationId};
 use super::money::Usd;
 use super::time::Timestamp;
 
-/// The organization that the first start creates. It is the default when a request names no
-/// organization.
+/// The organization that the first start creates. This organization is the default when a request
+/// names no organization.
 pub const DEFAULT_ORGANIZATION: &str = "default";
 
 /// Maximum length of a key's name, in bytes.
@@ -24,7 +24,7 @@ pub const TOP_UP_DOLLARS_MAX: i64 = 1_000_000_000;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Organization {
     pub id: OrganizationId,
-    /// Unique in the installation; 1 to 64 characters of `a-z0-9-`.
+    /// The name, which is unique in the installation: 1 to 64 characters of `a-z0-9-`.
     pub name: String,
     pub created_at: Timestamp,
     #[serde(default, skip_serializing_if = "Limits::are_none")]
@@ -59,9 +59,9 @@ impl Limits {
     }
 }
 
-/// Returns the id that is recorded in place of an API key's id for actions in the dashboard. It
-/// equals the organization's id, because resources that members create belong to the organization
-/// and outlive their membership.
+/// Returns the id that is recorded in place of an API key's id for actions in the dashboard. The
+/// recorded id equals the organization's id, because resources that members create belong to the
+/// organization and outlive their membership.
 #[must_use]
 pub fn dashboard_key(organization: OrganizationId) -> KeyId {
     KeyId::from(organization.bytes())
@@ -100,7 +100,7 @@ pub enum EntryKind {
 }
 
 impl EntryKind {
-    /// Returns the name in storage and in output.
+    /// Returns the name that is used in storage and in output.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -116,7 +116,7 @@ impl EntryKind {
 pub struct LedgerEntry {
     pub id: EntryId,
     pub kind: EntryKind,
-    /// Signed: a charge is negative.
+    /// The signed amount; a charge is negative.
     pub amount: Usd,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub execution: Option<ExecutionId>,

@@ -48,7 +48,7 @@ pub enum Behavior {
 }
 
 impl Mode {
-    /// Returns the name in requests.
+    /// Returns the name that is used in requests.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -59,7 +59,7 @@ impl Mode {
 }
 
 impl Behavior {
-    /// Returns the name in requests.
+    /// Returns the name that is used in requests.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -147,8 +147,8 @@ pub enum Task {
     Summary,
 }
 
-/// A tool run. The ids of the resources that it creates are chosen before the run, so repeating the
-/// run does not create duplicates.
+/// A tool run. The ids of the resources that the tool creates are chosen before the run, so
+/// repeating the run does not create duplicates.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolTask {
     pub call: ToolCall,
@@ -197,7 +197,7 @@ pub struct Answer {
 /// The result of a tool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolResult {
-    /// The text for the model. It is treated as data, never as instructions.
+    /// The text for the model. The text is treated as data, never as instructions.
     pub content: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<ToolEnd>,

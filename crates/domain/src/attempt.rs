@@ -16,7 +16,8 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Returns the value in a prediction's `attempts` (`docs/spec/predictions.md`, "Record").
+    /// Returns the value that is used in a prediction's `attempts` (`docs/spec/predictions.md`,
+    /// "Record").
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -73,8 +74,8 @@ impl Attempt {
         Self { number, model, outcome, failure: None, started_at: now, completed_at: None }
     }
 
-    /// Records the end of the attempt. Returns false for a stale report, whose `number` is not that
-    /// of the running attempt.
+    /// Records the end of the attempt. Returns false for a stale report, whose `number` is not the
+    /// number of the running attempt.
     pub fn close(
         &mut self,
         number: u32,

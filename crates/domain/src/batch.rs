@@ -27,7 +27,7 @@ pub const METADATA_MAX: usize = 16;
 pub const METADATA_NAME_MAX: usize = 64;
 /// Maximum length of the value of a metadata entry, in characters.
 pub const METADATA_VALUE_MAX: usize = 512;
-/// The time in which a batch is answered; the lines that are left then expire.
+/// The time within which the lines of a batch are answered; unanswered lines then expire.
 pub const WINDOW: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The route that answers the lines.
@@ -43,7 +43,7 @@ impl Endpoint {
     /// All endpoints.
     pub const ALL: [Self; 2] = [Self::ChatCompletions, Self::Embeddings];
 
-    /// The path of the route.
+    /// Returns the path of the route.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -68,7 +68,7 @@ pub enum Status {
     Completed,
     /// Some lines were not answered in time.
     Expired,
-    /// No more lines are started; those in flight are answered.
+    /// No more lines are started; lines in flight are still answered.
     Cancelling,
     Cancelled,
 }
@@ -86,7 +86,7 @@ impl Status {
         Self::Cancelled,
     ];
 
-    /// The name in responses.
+    /// Returns the name that is used in responses.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -148,7 +148,7 @@ pub struct Batch {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_file: Option<FileId>,
     pub created_at: Timestamp,
-    /// When the lines that are not answered expire.
+    /// The time at which unanswered lines expire.
     pub expires_at: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_progress_at: Option<Timestamp>,
@@ -186,7 +186,8 @@ impl Output {
         }
     }
 
-    /// The file's id. It is always the same, so that a repetition after a crash replaces the file.
+    /// The file's id, which is always the same, so that writing the file again after a crash
+    /// replaces it.
     #[must_use]
     pub fn file(self, batch: BatchId) -> FileId {
         FileId::of_output(ExecutionId::from(batch.bytes()), "batch", self as usize)

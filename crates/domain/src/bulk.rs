@@ -27,7 +27,7 @@ impl Action {
     pub const ALL: [Self; 5] =
         [Self::Cancel, Self::Redrive, Self::Pause, Self::Resume, Self::Delete];
 
-    /// Returns the name in requests and responses.
+    /// Returns the name that is used in requests and responses.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -53,7 +53,7 @@ impl Status {
     /// All statuses.
     pub const ALL: [Self; 3] = [Self::Running, Self::Completed, Self::Cancelled];
 
-    /// Returns the name in responses.
+    /// Returns the name that is used in responses.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -104,7 +104,7 @@ pub struct Job {
     pub total: Option<u64>,
     pub done: u64,
     pub failed: u64,
-    /// The execution that the job acted on last; it continues with older ones.
+    /// The execution that the job acted on last; the job continues with older executions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<ExecutionId>,
     pub started_at: Timestamp,

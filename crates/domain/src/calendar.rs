@@ -2,10 +2,10 @@
 //!
 //! A pattern has 5 fields (minute, hour, day of month, month, day of week), or 6 with a leading
 //! seconds field, or is a nickname such as `@daily`. A pattern with a single time of day is fixed;
-//! a pattern with a list, range, step or wildcard in its second, minute or hour is not. When clocks
-//! go forward, a fixed pattern fires once after the gap, and any other pattern skips the gap. When
-//! clocks go back, a fixed pattern fires in the first of the two hours, and any other pattern in
-//! both.
+//! a pattern with a list, range, step or wildcard in its second, minute or hour is not fixed. When
+//! clocks go forward, a fixed pattern fires once after the gap, and any other pattern skips the
+//! gap. When clocks go back, a fixed pattern fires in the first of the two hours, and any other
+//! pattern fires in both hours.
 //!
 //! Pure: reads no clock, and the time zones are compiled in.
 
@@ -84,7 +84,7 @@ impl Calendar {
     /// Parses a stored pattern, without the checks that were added in later releases.
     ///
     /// # Errors
-    /// As [`Calendar::parse`], but with less detail.
+    /// The same errors as [`Calendar::parse`], but with less detail.
     pub fn load(cron: &str, zone: &str) -> Result<Self, Error> {
         let cron = read(cron).map_err(|error| Error::Form(error.to_string()))?;
         let known = Some(zone).filter(|zone| zone.len() <= ZONE_BYTES_MAX);

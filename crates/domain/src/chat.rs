@@ -37,7 +37,7 @@ impl Operation {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
     pub operation: Operation,
-    /// The model that answered, or the last one tried.
+    /// The model that answered, or the last model that was tried.
     pub model: String,
     /// The model id of the request.
     pub requested_model: String,
@@ -93,8 +93,8 @@ pub const fn estimate(bytes: u64) -> u64 {
     bytes.div_ceil(BYTES_PER_TOKEN)
 }
 
-/// Returns the maximum number of tokens of a text with this estimate, because every token is at
-/// least one byte.
+/// Returns the maximum number of tokens in a text with this estimate: one token per byte, because
+/// every token has at least one byte.
 #[must_use]
 pub const fn most_of(estimated: u64) -> u64 {
     estimated.saturating_mul(BYTES_PER_TOKEN)

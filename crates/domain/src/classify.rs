@@ -43,7 +43,7 @@ impl ErrorClass {
         Self::Unknown,
     ];
 
-    /// Returns the name in the API.
+    /// Returns the name that is used in the API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -108,7 +108,7 @@ impl Condition {
         }
     }
 
-    /// Returns the number of compiled patterns. Each takes up to 256 KiB.
+    /// Returns the number of compiled patterns. Each pattern takes up to 256 KiB.
     #[must_use]
     pub fn patterns(&self) -> usize {
         match self {

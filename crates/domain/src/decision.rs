@@ -1,7 +1,7 @@
 //! A stored decision request: the model, the number of questions, the method and the token usage.
 //!
-//! A decision request is written once, after it has ended, in the commit that charges for it. It
-//! never waits in a lane, and its questions and state are not stored.
+//! A decision request is written once, after it has ended, in the commit that charges for it. The
+//! request never waits in a lane, and its questions and state are not stored.
 
 use serde::{Deserialize, Serialize};
 
@@ -41,7 +41,7 @@ pub enum Method {
 }
 
 impl Method {
-    /// Returns the name in the API.
+    /// Returns the name that is used in the API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -22,7 +22,7 @@ pub const URL_BYTES_MAX: usize = 8192;
 /// The webhook of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Webhook {
-    /// An absolute http(s) URL.
+    /// The URL, an absolute http(s) URL.
     pub url: String,
     /// The signing secret, sealed by `storage::Sealer`; never plaintext.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -83,7 +83,7 @@ pub struct Delivery {
     pub id: DeliveryId,
     pub organization: OrganizationId,
     pub execution: ExecutionId,
-    /// `None` if the delivery is for the execution's own webhook.
+    /// The endpoint and its event; `None` if the delivery is for the execution's own webhook.
     pub endpoint: Option<Target>,
     pub webhook: Webhook,
     /// The body, stored as text so that each attempt sends the same bytes.
@@ -98,9 +98,10 @@ pub struct Delivery {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeliveryProgress {
     pub status: Status,
-    /// Oldest first; only the newest [`ATTEMPTS_KEPT`] are kept.
+    /// The attempts, oldest first; only the newest [`ATTEMPTS_KEPT`] attempts are kept.
     pub attempts: Vec<Attempt>,
-    /// Attempts of the current round. Each redelivery resets this to 0 and restarts the schedule.
+    /// Attempts of the current round. Each redelivery resets the number to 0 and restarts the
+    /// schedule.
     pub round: u32,
     /// Whether the current round is a redelivery.
     #[serde(default)]
@@ -114,8 +115,9 @@ pub struct DeliveryProgress {
     pub redelivered_at: Option<Timestamp>,
 }
 
-/// Maximum number of attempts retained per delivery; older ones are dropped. This is more than the
-/// attempts of a schedule plus a few redeliveries, but still fits in one record.
+/// Maximum number of attempts retained per delivery; older ones are dropped. This number is more
+/// than the attempts of a schedule plus a few redeliveries, but that many attempts still fit in one
+/// record.
 pub const ATTEMPTS_KEPT: usize = 40;
 
 /// Maximum delay that a receiver can request with `Retry-After`.
@@ -277,8 +279,9 @@ pub const fn tells_of_trouble(status: u16) -> bool {
     matches!(status, 429 | 500..=599)
 }
 
-/// Returns the delay between the `attempt`th attempt of a round (from 1) and the next, varied by
-/// `jitter` (a fraction of the delay, clamped to ±[`JITTER`]); `None` at the end of the schedule.
+/// Returns the delay between the `attempt`th attempt of a round (from 1) and the next attempt,
+/// varied by `jitter` (a fraction of the delay, clamped to ±[`JITTER`]); `None` at the end of the
+/// schedule.
 #[must_use]
 pub fn next_delay(schedule: &[Duration], attempt: u32, jitter: f64) -> Option<Duration> {
     let index = usize::try_from(attempt).unwrap_or(usize::MAX).checked_sub(1)?;

@@ -1,8 +1,8 @@
 //! A stored execution: one accepted piece of work, from its creation to its end.
 //!
 //! Predictions, workflow runs, chat calls, decision requests and agent exchanges are all executions
-//! and share one history. Only the state machine in `machine` changes them; this module makes no
-//! decisions.
+//! and share one history. Only the state machine in `machine` changes executions; this module makes
+//! no decisions.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -28,8 +28,8 @@ use super::trace::{self, Trace};
 /// Maximum number of executions that one request can trigger.
 pub const TOGETHER_MAX: usize = 100;
 
-/// The status of an execution. It only advances in the order of this list; the last three are
-/// final.
+/// The status of an execution. The status only advances in the order of this list; the last three
+/// are final.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
@@ -101,7 +101,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// Returns the name in the API.
+    /// Returns the name that is used in the API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -172,11 +172,11 @@ pub struct Execution {
 pub enum Work {
     Prediction(Prediction),
     Workflow(WorkflowRun),
-    /// Stored only after the call has ended.
+    /// A chat router call, which is stored only after it has ended.
     Chat(chat::Call),
-    /// Stored only after the request has ended.
+    /// A decision request, which is stored only after it has ended.
     Decision(decision::Decision),
-    /// The steps are stored in separate rows, see `domain::agent`.
+    /// An agent exchange, whose steps are stored in separate rows, see `domain::agent`.
     Agent(agent::Exchange),
 }
 
@@ -199,7 +199,7 @@ impl Kind {
     pub const ALL: [Self; 5] =
         [Self::Prediction, Self::Workflow, Self::Chat, Self::Decision, Self::Agent];
 
-    /// Returns the name in the history and in metrics.
+    /// Returns the name that is used in the history and in metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -276,7 +276,7 @@ pub struct Pause {
 /// Maximum nesting depth of workflow runs.
 pub const DEPTH_MAX: u32 = 16;
 
-/// A workflow run. Its steps are stored in separate rows, see `domain::step`.
+/// A workflow run. The run's steps are stored in separate rows, see `domain::step`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkflowRun {
     pub workflow: WorkflowId,
@@ -554,15 +554,16 @@ impl Execution {
         Trace::new(self.id, self.origin.clone())
     }
 
-    /// Returns the id of a prediction's attempt. It is stable across restarts, so that a receiver
-    /// recognizes a repeated attempt.
+    /// Returns the id of a prediction's attempt. The id is stable across restarts, so that a
+    /// receiver recognizes a repeated attempt.
     #[must_use]
     pub fn attempt_key(&self, attempt: u32) -> String {
         format!("{}:prediction:{attempt}", self.id)
     }
 
-    /// Returns the timestamp of a change at wall-clock time `now`. It is never earlier than the
-    /// execution's other timestamps, so that they stay in order if the clock is set back.
+    /// Returns the timestamp of a change at wall-clock time `now`. The timestamp is never earlier
+    /// than the execution's other timestamps, so that the timestamps stay in order if the clock is
+    /// set back.
     #[must_use]
     pub fn stamp(&self, now: Timestamp) -> Timestamp {
         let last = self.prediction().and_then(|prediction| prediction.attempts.last());

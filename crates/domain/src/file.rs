@@ -28,7 +28,7 @@ pub enum FileSource {
 }
 
 impl FileSource {
-    /// Returns the name in the API.
+    /// Returns the name that is used in the API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Number of buckets of a [`Meter`], four per power of two. They cover a microsecond to 19 hours,
-/// and no bucket is wider than a quarter of its lower bound.
+/// Number of buckets of a [`Meter`], four per power of two. The buckets cover a microsecond to 19
+/// hours, and no bucket is wider than a quarter of its lower bound.
 const BUCKETS: usize = 140;
 
 /// The number of durations of at least `from` and less than `to` seconds. In a bucket without an

@@ -1,5 +1,5 @@
 //! Typed identifiers: one type for each kind of id, so that the compiler rejects, for example, a
-//! key's id in place of an execution's.
+//! key's id in place of an execution's id.
 //!
 //! All ids are UUIDs. Ids created by this service are of version 7 (see `runtime::new_id`), so that
 //! they sort by time. This file creates no ids.
@@ -54,8 +54,8 @@ macro_rules! ids {
         }
         impl FromStr for $name {
             type Err = Invalid;
-            /// Accepts only the 36-character form. If it also accepted the braced, simple and URN
-            /// forms, one resource would be available under several paths.
+            /// Accepts only the 36-character form. If this function also accepted the braced,
+            /// simple and URN forms, one resource would be available under several paths.
             fn from_str(text: &str) -> Result<Self, Invalid> {
                 if text.len() != 36 {
                     return Err(Invalid);
@@ -81,10 +81,10 @@ ids! {
     OrganizationId,
     /// A member of an organization: a person who uses the dashboard.
     MemberId,
-    /// A link with which a person sets up, joins or regains access to the dashboard. Not the link's
-    /// token.
+    /// A link with which a person sets up, joins or regains access to the dashboard. This id is not
+    /// the link's token.
     LinkId,
-    /// An API key's public id. Not the key itself.
+    /// An API key's public id, as opposed to the key itself.
     KeyId,
     /// An execution: predictions, workflow executions and other work share one history and one kind
     /// of id.

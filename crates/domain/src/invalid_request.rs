@@ -21,7 +21,7 @@ impl InvalidRequest {
         Self { message: message.into(), param: None, code: "invalid_value" }
     }
 
-    /// Reports an invalid field. The message names it.
+    /// Reports an invalid field. The message names the field.
     pub fn field(param: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
         Self { param: Some(param.into()), ..Self::whole(message) }
     }

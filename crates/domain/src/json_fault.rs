@@ -99,8 +99,8 @@ fn foreign(text: &[u8], error: &serde_json::Error) -> Option<String> {
     Some(format!("{word} is not a JSON value; {hint}"))
 }
 
-/// Returns a hint if the first line looks like another notation. If it is a comment, the first line
-/// after the comments decides.
+/// Returns a hint if the first line looks like another notation. If the first line is a comment,
+/// the first line after the comments decides.
 fn notation(text: &[u8], error: &serde_json::Error) -> Option<&'static str> {
     if error.line() > 1 {
         return None;

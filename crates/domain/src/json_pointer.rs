@@ -35,8 +35,8 @@ impl<'a> JsonPointer<'a> {
 }
 
 impl fmt::Display for JsonPointer<'_> {
-    /// Prints the exact pointer. If that is longer than [`POINTER_BYTES_MAX`], prints the pointer
-    /// to the innermost enclosing object or array that fits.
+    /// Prints the exact pointer. If the exact pointer is longer than [`POINTER_BYTES_MAX`], prints
+    /// the pointer to the innermost enclosing object or array that fits.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut pointer = String::new();
         self.write(&mut pointer);

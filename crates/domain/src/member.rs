@@ -1,7 +1,7 @@
 //! Stored members of an organization, and their sessions and links.
 //!
 //! No type in this file contains a token or a password. A token's record is stored under the
-//! token's hash; of a password, only the argon2id hash is stored.
+//! token's hash; for a password, only the argon2id hash is stored.
 
 use serde::{Deserialize, Serialize};
 
@@ -43,7 +43,7 @@ pub struct Member {
     pub id: MemberId,
     pub organization: OrganizationId,
     pub name: String,
-    /// As entered; unique in the installation, ignoring case.
+    /// The email address as entered, which is unique in the installation, ignoring case.
     pub email: String,
     pub role: MemberRole,
     /// The permission 'Can manage API keys' (`docs/spec/hosts.md`, "Authentication").
@@ -58,7 +58,7 @@ pub struct Member {
 }
 
 impl MemberRole {
-    /// Returns the name in storage and in output.
+    /// Returns the name that is used in storage and in output.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -107,7 +107,7 @@ pub enum LinkKind {
 }
 
 impl LinkKind {
-    /// Returns the name in storage and in output.
+    /// Returns the name that is used in storage and in output.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

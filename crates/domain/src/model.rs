@@ -93,7 +93,7 @@ impl OutputType {
         matches!(self, Self::Image | Self::Audio | Self::Video | Self::File)
     }
 
-    /// Returns the name in the manifest and the API.
+    /// Returns the name that is used in the manifest and the API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

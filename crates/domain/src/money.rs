@@ -1,7 +1,7 @@
 //! Money, in whole millionths of a US dollar, so that addition never rounds.
 //!
-//! Floating-point amounts are never added here. They appear only at the boundary, because JSON and
-//! TOML use dollars.
+//! Floating-point amounts are never added here. Floating-point amounts appear only at the boundary,
+//! because JSON and TOML use dollars.
 
 use std::fmt;
 use std::iter::Sum;

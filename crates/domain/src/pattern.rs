@@ -157,7 +157,7 @@ fn compile(pattern: &str) -> Result<Regex, String> {
 /// Describes the problem of a pattern.
 fn reason(fault: &regex::Error) -> String {
     if let regex::Error::CompiledTooBig(_) = fault {
-        return format!("it takes more than {PATTERN_MEMORY_MAX} bytes of memory");
+        return format!("the pattern takes more than {PATTERN_MEMORY_MAX} bytes of memory");
     }
     let text = fault.to_string();
     // All lines but the last show the pattern.
@@ -219,7 +219,7 @@ mod tests {
             ("a|+", "repeats nothing"),
             ("(", "unclosed group"),
             ("(?=a)", "look-around, including look-ahead and look-behind, is not supported"),
-            ("(a{99}){99}", "it takes more than 262144 bytes of memory"),
+            ("(a{99}){99}", "the pattern takes more than 262144 bytes of memory"),
         ] {
             let error = Pattern::parse(pattern, Syntax::Regex).unwrap_err();
             assert!(error.contains(expect), "{error}");

@@ -1,5 +1,5 @@
-//! A JSON object with unparsed values. With it, a proxy can change known fields and pass on all
-//! others byte for byte, including numbers of any precision.
+//! A JSON object with unparsed values. A proxy uses such objects to change known fields and pass on
+//! all others byte for byte, including numbers of any precision.
 //!
 //! Values are never parsed. Of duplicate fields, only the last value is kept, so that all readers
 //! of the object see the same value.

@@ -22,7 +22,7 @@ use super::template::DEPTH_MAX;
 /// Maximum length of a reference between its braces, in bytes.
 pub const REFERENCE_BYTES_MAX: usize = 512;
 
-/// A reference. Its `Display` output can be parsed again.
+/// A reference. The `Display` output of a reference can be parsed again.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Reference {
     root: Root,
@@ -268,7 +268,7 @@ impl Field {
         Self::ResumeUrl,
     ];
 
-    /// Returns the name in references.
+    /// Returns the name that is used in references.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

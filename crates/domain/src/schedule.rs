@@ -21,7 +21,7 @@ pub const ON_TIME: Duration = Duration::from_secs(10);
 pub const POLL: Duration = Duration::from_secs(2);
 /// Maximum number of waiting firings per schedule. Further firings are skipped.
 pub const WAITING_MAX: usize = 100;
-/// Decisions further in the future than this are considered the result of a wrong clock.
+/// Decisions further in the future than this duration are considered the result of a wrong clock.
 pub const CLOCK_ERROR: Duration = Duration::from_secs(24 * 3600);
 /// Default of `catch_up_seconds`: how late a firing may start.
 pub const CATCH_UP_DEFAULT: u64 = 3600;
@@ -86,7 +86,7 @@ pub struct Schedule {
 pub enum Target {
     Workflow {
         workflow: WorkflowId,
-        /// `None` means the version that is latest when the schedule fires.
+        /// The version's id; `None` means the version that is latest when the schedule fires.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         version: Option<String>,
     },
@@ -116,7 +116,7 @@ impl Overlap {
     /// All rules.
     pub const ALL: [Self; 4] = [Self::Skip, Self::Queue, Self::CancelOther, Self::Allow];
 
-    /// Returns the name in the API.
+    /// Returns the name that is used in the API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -264,8 +264,8 @@ impl Schedule {
         Some(next).filter(|next| self.ends_at.is_none_or(|end| *next <= end))
     }
 
-    /// Returns the delay of a firing. It is the same at each check, but differs between schedules
-    /// and firings.
+    /// Returns the delay of a firing. The delay is the same at each check, but differs between
+    /// schedules and firings.
     fn jitter(&self, firing: Timestamp) -> Duration {
         let [_, _, _, _, _, _, _, _, seed @ ..] = self.id.bytes();
         let mixed = mix(u64::from_be_bytes(seed) ^ firing.micros().cast_unsigned());

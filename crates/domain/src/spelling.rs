@@ -13,7 +13,8 @@ const BEGINNING_MIN: usize = 4;
 const NAME_MAX: usize = 512;
 /// Maximum number of characters of a path that a message shows.
 const SHOWN_CHARS_MAX: usize = 60;
-/// Maximum number of known names compared. It is limited because a client may send a long list.
+/// Maximum number of known names compared. The number is limited because a client may send a long
+/// list.
 pub const COMPARED_MAX: usize = 2000;
 
 /// Returns the known name nearest to `unknown`, ignoring case, if it is near enough.
@@ -56,8 +57,8 @@ pub fn hint(unknown: &str, known: &[&str]) -> String {
     nearest(unknown, known).map(|near| format!(": did you mean {near}?")).unwrap_or_default()
 }
 
-/// Returns a sentence that reports an unknown name and suggests a similar one. It is safe as a
-/// header value. `path` is the path to the name, and ends with the name.
+/// Returns a sentence that reports an unknown name and suggests a similar one. The sentence is safe
+/// as a header value. `path` is the path to the name, and ends with the name.
 #[must_use]
 pub fn unknown(what: &str, path: &str, name: &str, known: &[&str]) -> String {
     let is_plain = |letter: char| letter.is_ascii_graphic() && !matches!(letter, '"' | '\\');

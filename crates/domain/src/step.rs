@@ -45,7 +45,7 @@ pub enum Status {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HttpResponse {
     pub status_code: u16,
-    /// Names in lower case.
+    /// The headers, with names in lower case.
     pub headers: Map<String, Value>,
 }
 
@@ -65,7 +65,7 @@ impl EventSource {
     /// All sources.
     pub const ALL: [Self; 3] = [Self::Api, Self::Link, Self::Default];
 
-    /// Returns the name in responses and references.
+    /// Returns the name that is used in responses and references.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -126,7 +126,7 @@ impl Status {
         !matches!(self, Self::Queued | Self::Running)
     }
 
-    /// Returns the name in responses and references.
+    /// Returns the name that is used in responses and references.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -162,7 +162,7 @@ impl Instance {
         key
     }
 
-    /// Returns the id of an attempt of a step. It is stable across restarts, so that a receiver
+    /// Returns the id of an attempt of a step. The id is stable across restarts, so that a receiver
     /// recognizes a repeated attempt.
     #[must_use]
     pub fn attempt_key(&self, execution: ExecutionId, step_id: &str, attempt: u32) -> String {

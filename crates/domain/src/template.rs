@@ -193,7 +193,7 @@ impl Template {
     /// references to missing values.
     ///
     /// # Errors
-    /// As [`Template::resolve`].
+    /// The same errors as [`Template::resolve`].
     pub fn evaluate(
         &self,
         scope: &dyn Scope,

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 pub struct Timestamp(i64);
 
 /// Maximum duration that a client or an operator may enter: 1,000 years of 365.25 days. The sum of
-/// this and any time up to the year 8999 is still representable in RFC 3339.
+/// this duration and any time up to the year 8999 is still representable in RFC 3339.
 pub const SPAN_MAX: Duration = Duration::from_secs(365_250 * 24 * 3600);
 
 /// Why a string is not a valid time.

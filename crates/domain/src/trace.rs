@@ -21,7 +21,8 @@ const STATE_ENTRIES_MAX: usize = 32;
 /// Maximum number of characters in a propagated `tracestate`: the minimum required by the
 /// specification.
 const STATE_CHARS_MAX: usize = 512;
-/// Entries longer than this are dropped first when there are too many characters.
+/// Entries longer than this number of characters are dropped first when there are too many
+/// characters.
 const STATE_ENTRY_LONG: usize = 128;
 /// Maximum number of characters in an entry's key, and in its value.
 const STATE_PART_MAX: usize = 256;
@@ -313,8 +314,8 @@ impl Trace {
         Call { trace: self.clone(), span: SpanId::of(name) }
     }
 
-    /// Returns the origin of a redrive of this execution. It has the same trace, unless the new
-    /// request has its own.
+    /// Returns the origin of a redrive of this execution. The redrive has the same trace, unless
+    /// the new request has its own trace.
     #[must_use]
     pub fn of_successor(&self, asked: Option<&Origin>) -> Arc<Origin> {
         let inherited = self.below(self.root());

@@ -71,7 +71,7 @@ fn tracestate_is_checked_and_bounded() {
     let more: Vec<String> = (0..20).map(|n| format!("k{n:02}={}", "v".repeat(60))).collect();
     let kept = state(&more.join(",")).unwrap();
     assert!(kept.len() <= STATE_CHARS_MAX && kept.starts_with("k00="), "{kept}");
-    // Ignored without a valid parent.
+    // A `tracestate` is ignored without a valid `traceparent`.
     assert_eq!(Origin::read(Some("nonsense"), Some("a=1"), None), None);
 }
 

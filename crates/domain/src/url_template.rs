@@ -125,7 +125,7 @@ impl<'t> UrlTemplate<'t> {
     /// Resolves the URL for display, with secrets masked.
     ///
     /// # Errors
-    /// As [`UrlTemplate::resolve`].
+    /// The same errors as [`UrlTemplate::resolve`].
     pub fn masked(&self, scope: &dyn Scope) -> Result<String, Error> {
         self.write(&mut |reference| {
             if reference.secret().is_some() {
@@ -221,7 +221,7 @@ struct Pieces<'t> {
 
 impl<'t> Pieces<'t> {
     /// Parses the literal that begins with the scheme. Like URL parsers, accepts any number of
-    /// slashes after it.
+    /// slashes after the scheme.
     fn start(&mut self, literal: &str) -> Result<(), Error> {
         let literal = without_breaks(literal);
         let (scheme, rest) = literal.split_once("://").ok_or(Error::Url)?;

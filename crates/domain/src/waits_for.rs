@@ -1,5 +1,5 @@
-//! The external action that a workflow run waits for. Lists and metrics use it to distinguish such
-//! runs from running ones and from runs that wait for a point in time.
+//! The external action that a workflow run waits for. Lists and metrics use this action to
+//! distinguish such runs from running ones and from runs that wait for a point in time.
 
 use super::execution::Execution;
 
@@ -13,7 +13,7 @@ pub enum WaitsFor {
 }
 
 impl WaitsFor {
-    /// Returns the name in the detail's `waiting_for`.
+    /// Returns the name that is used in the detail's `waiting_for`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -48,7 +48,7 @@ impl Event {
         Self::WorkflowFailed,
     ];
 
-    /// Returns the name in the API.
+    /// Returns the name that is used in the API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -106,7 +106,7 @@ pub enum Scheme {
 impl Scheme {
     pub const ALL: [Self; 2] = [Self::V1, Self::V1a];
 
-    /// Returns the name in the API.
+    /// Returns the name that is used in the API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -129,7 +129,7 @@ pub enum Reason {
 impl Reason {
     pub const ALL: [Self; 2] = [Self::Request, Self::Failures];
 
-    /// Returns the name in the API.
+    /// Returns the name that is used in the API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -159,17 +159,18 @@ pub struct Disabled {
 pub struct Endpoint {
     pub id: EndpointId,
     pub organization: OrganizationId,
-    /// If set, unique within the organization.
+    /// The name; if set, it is unique within the organization.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     pub url: String,
-    /// Empty means all events.
+    /// An empty list means all events.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<Event>,
-    /// The models whose predictions the endpoint is notified of; empty means all.
+    /// The models whose predictions the endpoint is notified of; an empty list means all models.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub models: Vec<String>,
-    /// The workflows whose executions the endpoint is notified of; empty means all.
+    /// The workflows whose executions the endpoint is notified of; an empty list means all
+    /// workflows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub workflows: Vec<WorkflowId>,
     #[serde(default)]

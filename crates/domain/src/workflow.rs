@@ -42,7 +42,7 @@ pub enum Status {
 pub struct Workflow {
     pub id: WorkflowId,
     pub organization: OrganizationId,
-    /// Unique within the organization until the workflow is deleted.
+    /// The slug, which is unique within the organization until the workflow is deleted.
     pub slug: String,
     pub name: String,
     pub description: String,
@@ -68,7 +68,8 @@ pub struct Version {
     pub revision: RevisionId,
     pub locked: bool,
     pub production: bool,
-    /// Whether other organizations may run the version. It is then unlisted, but not private.
+    /// Whether other organizations may run the version. The version is then unlisted, but not
+    /// private.
     pub allowed_to_share: bool,
     pub status: Status,
     pub created_at: Timestamp,
@@ -79,7 +80,7 @@ impl Status {
     /// All statuses.
     pub const ALL: [Self; 3] = [Self::Active, Self::Archived, Self::Deleted];
 
-    /// Returns the name in the API.
+    /// Returns the name that is used in the API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -20,7 +20,8 @@ use orrery_domain::ids::{ExecutionId, OrganizationId};
 use orrery_domain::machine::workflow::StepProgress;
 use orrery_runtime as runtime;
 
-/// How long a reader waits for changes in progress. A change may itself have to wait for memory.
+/// How long a reader waits for changes in progress. The wait is limited because a change may itself
+/// be waiting for memory.
 const CHANGE_WAIT_MAX: Duration = Duration::from_millis(500);
 
 /// The in-memory state of an unfinished execution.
@@ -46,7 +47,7 @@ pub(crate) struct ActiveExecution {
     /// this state can be ahead of the disk: it includes transitions that recovery would derive from
     /// the committed steps.
     pub state: tokio::sync::Mutex<Option<LoadedExecution>>,
-    /// Cancelled to stop the run.
+    /// A token that is cancelled to stop the run.
     pub stop: CancellationToken,
     waiting_cancellations: Mutex<WaitingCancellations>,
     /// Notified when an event is sent to the execution or one of its children ends.
@@ -189,7 +190,7 @@ impl ActiveExecutions {
 }
 
 /// Reads current states. Waits for changes in progress, but only for a short time in total,
-/// regardless of how many executions it reads.
+/// regardless of how many executions are read.
 #[derive(Debug)]
 pub(crate) struct Reader<'a> {
     registry: &'a ActiveExecutions,

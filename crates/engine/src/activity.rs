@@ -13,8 +13,8 @@ use orrery_domain::agent;
 use orrery_domain::execution::{Execution, Status};
 use orrery_domain::histogram::{Histogram, Meter};
 
-/// Maximum number of lanes with counters, about 1200 bytes each. Beyond that, the counters of the
-/// lane whose last completion is oldest are dropped.
+/// Maximum number of lanes with counters; one lane's counters take about 1200 bytes. Beyond this
+/// number, the counters of the lane whose last completion is oldest are dropped.
 const COUNTED_MAX: usize = 512;
 
 /// The activity of one lane.
@@ -96,7 +96,7 @@ impl Inner {
 
 impl Engine {
     /// Returns up to `most` lanes and the total number of lanes. Lanes with the most running and
-    /// queued work come first, then those with the most completions.
+    /// queued work come first, followed by the lanes with the most completions.
     #[must_use]
     pub fn activity(&self, most: usize) -> (Vec<LaneActivity>, usize) {
         let loads = self.inner.lanes().loads();

@@ -82,7 +82,7 @@ impl Engine {
         }
     }
 
-    /// Records an ended call. Its history row, its charge and `beside` are one commit, which
+    /// Records an ended call. The call's history row, the charge and `beside` are one commit, which
     /// completes even if the caller is dropped.
     ///
     /// # Errors

@@ -73,7 +73,7 @@ struct Walk {
 }
 
 impl Walk {
-    /// Creates a walk over up to `most` executions. Its repairs are added to `found`.
+    /// Creates a walk over up to `most` executions. The walk's repairs are added to `found`.
     const fn of(most: usize, found: Repairs) -> Self {
         Self { left: most, sum: Usd::ZERO, met: 0, found }
     }

@@ -48,7 +48,7 @@ pub enum Error {
     #[error("only a failed or cancelled execution can be redriven")]
     NotRedrivable,
     /// Retention has deleted the execution's inputs.
-    #[error("its inputs are no longer stored")]
+    #[error("the execution's inputs are no longer stored")]
     Forgotten,
     #[error(transparent)]
     Storage(#[from] storage::Error),

@@ -20,7 +20,7 @@ pub(crate) const ROWS_MAX: usize = EVENTS_MAX + STEPS_MAX;
 
 impl Engine {
     /// Accepts an event whose payload the caller has validated. The first event with a given name
-    /// wins. The event is durable when this returns.
+    /// wins. The event is durable when this function returns.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::AlreadyEnded`], [`Error::AlreadyAnswered`],
@@ -35,8 +35,8 @@ impl Engine {
     ) -> Result<(), Error> {
         let inner = Arc::clone(&self.inner);
         let event = SentEvent { payload, source, at: inner.clock.now() };
-        // If the client disconnects, this must still complete. Otherwise the event could be stored
-        // without a notification of its step.
+        // The send must complete even if the client disconnects. Otherwise, the event could be
+        // stored without its step being notified.
         let sending = self
             .inner
             .tasks

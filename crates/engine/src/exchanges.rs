@@ -30,7 +30,7 @@ use orrery_storage::Commit;
 /// The outcome of an exchange.
 #[derive(Debug)]
 pub struct Ending {
-    /// `None` on success.
+    /// The error; `None` on success.
     pub fault: Option<Fault>,
     pub tokens: Tokens,
     /// Whether the exchange ended with a question to the client.
@@ -76,7 +76,8 @@ impl fmt::Debug for ExchangeRun {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct StepCost {
     pub total: Usd,
-    /// Less than the total cost if a tool was charged separately.
+    /// The part that is charged when the step ends; less than the total cost if a tool was charged
+    /// separately.
     pub charged: Usd,
 }
 
@@ -101,8 +102,8 @@ impl Drop for YieldedPlace {
 }
 
 impl Engine {
-    /// Sets the implementation that executes the steps of exchanges. Called once, before
-    /// [`Engine::recover`].
+    /// Sets the implementation that executes the steps of exchanges. This function is called once,
+    /// before [`Engine::recover`].
     pub fn set_exchanges(&self, exchanges: Weak<dyn Exchanges>) {
         *self.inner.exchanges.lock().unwrap_or_else(PoisonError::into_inner) = Some(exchanges);
     }
@@ -179,10 +180,10 @@ impl ExchangeRun {
         Ok(())
     }
 
-    /// Commits an update of the current step, replacing its input with `input`.
+    /// Commits an update to the current step that replaces the step's input with `input`.
     ///
     /// # Errors
-    /// As [`ExchangeRun::begin_step`].
+    /// The same errors as [`ExchangeRun::begin_step`].
     pub async fn renew_step(&mut self, input: Box<RawValue>) -> Result<(), Error> {
         let begun = self.steps.last().filter(|step| !step.status.is_final());
         let Some(mut step) = begun.cloned() else { return Ok(()) };
@@ -203,7 +204,7 @@ impl ExchangeRun {
     /// begins and ends in this commit.
     ///
     /// # Errors
-    /// As [`ExchangeRun::begin_step`].
+    /// The same errors as [`ExchangeRun::begin_step`].
     pub async fn end_step(
         &mut self,
         input: Option<Box<RawValue>>,

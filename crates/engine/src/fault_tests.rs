@@ -123,7 +123,7 @@ fn engine_enqueues_work_after_submitter_is_dropped() {
         process.engine.recover().await.unwrap();
         let one = prediction(0, &["works"], false);
         let id = one.id;
-        // This is the inner future, which no task continues when it is dropped.
+        // Use the inner future, because no task continues this future after it is dropped.
         let submitting = process.engine.inner.submit(vec![one], Commit::new());
         drop(process.store.faults().hold_at_sync(submitting).await);
         until(|| !process.script.calls.lock().unwrap().is_empty()).await;
@@ -133,8 +133,8 @@ fn engine_enqueues_work_after_submitter_is_dropped() {
     });
 }
 
-/// The payload directory is unwritable for a while: executions that fail because of it are
-/// suspended, report the reason, and complete once the directory is writable again.
+/// While the payload directory is unwritable, executions that cannot store a payload are suspended
+/// and report the reason. They complete once the directory is writable again.
 #[test]
 fn engine_finishes_executions_after_transient_disk_error() {
     let folder = tempfile::tempdir().unwrap();

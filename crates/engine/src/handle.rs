@@ -135,7 +135,8 @@ pub(super) struct Inner {
     pub(super) views: Views,
     pub(super) news: News,
     pub(super) waiters: Waiters,
-    /// Woken when a step of an exchange begins or ends, and when the exchange ends.
+    /// Waiters that are woken when a step of an exchange begins or ends, and when the exchange
+    /// ends.
     pub(super) step_waiters: Waiters,
     /// Executes the steps of exchanges.
     pub(super) exchanges: Mutex<Option<Weak<dyn Exchanges>>>,

@@ -15,7 +15,7 @@ use orrery_domain::secret::Values;
 use orrery_runners::Runner;
 use orrery_storage::{self as storage, Commit};
 
-/// The engine's view of a model. It is a snapshot: when the catalog is reloaded, only later lookups
+/// The engine's view of a model, as a snapshot: when the catalog is reloaded, only later lookups
 /// see the change.
 #[derive(Debug, Clone)]
 pub struct ModelSpec {
@@ -27,9 +27,9 @@ pub struct ModelSpec {
     /// Maximum number of queued calls.
     pub queue_limit: usize,
     pub output_type: OutputType,
-    /// `None` if the model is free.
+    /// The price; `None` if the model is free.
     pub pricing: Option<Pricing>,
-    /// Retry policy of predictions. Workflow steps have their own.
+    /// Retry policy of predictions. Workflow steps have their own retry policies.
     pub retry: Policy,
 }
 
@@ -63,7 +63,7 @@ pub type SecretsFuture<'a> =
 pub struct Call {
     /// The id or slug of the workflow.
     pub workflow: String,
-    /// `None` means the latest version.
+    /// The version's id; `None` means the latest version.
     pub version: Option<String>,
     pub inputs: Value,
 }
@@ -80,7 +80,7 @@ pub struct Callee {
     pub beside: Commit,
 }
 
-/// A future that resolves to a callee, or to the error that prevents it from running.
+/// A future that resolves to a callee, or to the error that prevents the callee from running.
 pub type CalleeFuture<'a> =
     Pin<Box<dyn Future<Output = Result<Result<Callee, Failure>, storage::Error>> + Send + 'a>>;
 

@@ -29,7 +29,7 @@ impl Engine {
     /// Resumes a paused execution. An execution that is not paused is left unchanged.
     ///
     /// # Errors
-    /// As [`Engine::pause_execution`].
+    /// The same errors as [`Engine::pause_execution`].
     pub async fn resume_execution(
         &self,
         organization: OrganizationId,
@@ -45,8 +45,8 @@ impl Engine {
         by: Option<String>,
     ) -> Result<Execution, Error> {
         let inner = Arc::clone(&self.inner);
-        // If the client disconnects, this must still complete. Otherwise rows could remain that are
-        // unknown to their lanes.
+        // The change must complete even if the client disconnects. Otherwise, the store could
+        // contain queue rows that are missing from their lanes in memory.
         let changing = self
             .inner
             .tasks

@@ -2,8 +2,8 @@
 //! confirms that the original machine is off. Reads and new work are not affected.
 //!
 //! Rows that would trigger work are moved to a separate table, see `storage::held_back`. Resuming
-//! moves the rows back in batches. If it is interrupted, a second request continues where the first
-//! request stopped.
+//! moves the rows back in batches. If resuming is interrupted, a second request continues where the
+//! first request stopped.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -56,21 +56,21 @@ struct HeldRow {
 }
 
 impl Engine {
-    /// Returns the time of the restore if its work is still held back.
+    /// Returns the time of the restore while restored work is held back.
     #[must_use]
     pub fn paused_since(&self) -> Option<Timestamp> {
         self.inner.held_back.since()
     }
 
-    /// Resumes everything that a restore held back. When this returns, the deliveries are durable;
-    /// the outbox picks them up at its next poll.
+    /// Resumes everything that a restore held back. When this function returns, the deliveries are
+    /// durable; the outbox picks them up at its next poll.
     ///
     /// # Errors
     /// [`Error::Storage`]; batches moved before the error stay resumed.
     pub async fn resume(&self) -> Result<Resumed, Error> {
         let inner = Arc::clone(&self.inner);
-        // If the client disconnects, this must still complete. Otherwise rows could remain that are
-        // unknown to their lanes.
+        // Resuming must complete even if the client disconnects. Otherwise, the store could contain
+        // queue rows that are missing from their lanes in memory.
         let resuming = self.inner.tasks.complete(async move { inner.resume().await });
         resuming.await.unwrap_or(Err(Error::Stopping))
     }

@@ -1,5 +1,6 @@
 //! Retention: deletes the payloads of executions that ended long ago, and later the executions
-//! themselves. It works in small batches so that the writer can serve other work in between.
+//! themselves. Retention deletes in small batches so that the writer can serve other work in
+//! between.
 //!
 //! Unfinished executions are never deleted, regardless of age. A prediction that ran as a workflow
 //! step is deleted together with its workflow execution, because they share payloads.
@@ -325,7 +326,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Sweeps the steps of an execution with many steps in several commits, before the execution
+    /// If an execution has many steps, sweeps these steps in several commits, before the execution
     /// itself.
     async fn sweep_all_steps(&self, execution: &Execution, going: PurgeScope) -> Result<(), Error> {
         let pace = SweepPace::begin();

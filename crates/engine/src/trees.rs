@@ -47,7 +47,7 @@ pub(crate) enum TreeExceeded {
          bytes (engine.tree_bytes)"
     )]
     Bytes { root: ExecutionId, limit: u64 },
-    #[error("the execution {root}, the root of this one, was cancelled")]
+    #[error("the execution {root}, the root of this execution's tree, was cancelled")]
     Cancelled { root: ExecutionId },
 }
 
@@ -58,7 +58,7 @@ pub struct TreeLimits {
     pub bytes: u64,
 }
 
-/// The budget of one tree. The budget is in memory while any execution of the tree is.
+/// The budget of one tree. The budget is in memory while any execution of the tree is in memory.
 #[derive(Debug)]
 pub(crate) struct Tree {
     root: ExecutionId,

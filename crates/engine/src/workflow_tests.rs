@@ -295,7 +295,7 @@ pub(crate) async fn all_end(process: &Process) {
         if all.len() == known {
             return;
         }
-        // The executions that ended since may have started other executions.
+        // The executions that have ended since the last check may have started other executions.
         known = all.len();
         for execution in all {
             let ended = process.engine.wait(execution.organization, execution.id, PATIENCE).await;
@@ -528,8 +528,8 @@ fn workflow_exceeding_its_timeout_fails() {
     });
 }
 
-/// The timer may still be set for the state before the last commit. If it fires too early, the time
-/// limit must not start again.
+/// The timer may still be set for the state before the last commit. If the timer fires too early,
+/// the time limit must not start again.
 #[test]
 fn workflow_timeout_is_not_extended_when_a_step_ends() {
     let hangs =

@@ -1,11 +1,12 @@
 //! The sandbox for a model's program (`orrery fence …`): the guard starts this process, which drops
 //! its privileges and then becomes the program.
 //!
-//! Landlock lets the program read and execute all files that its user may, except hidden paths (the
-//! data folder, configuration, secrets). The program may write only to its own folder, to the
-//! folders in its manifest and to devices. It cannot trace or signal processes outside the sandbox,
-//! or connect to their abstract sockets. The network and devices remain accessible. On a kernel
-//! without Landlock, only `no_new_privs`, dropping capabilities and the limits take effect.
+//! Landlock lets the program read and execute all files to which its user has access, except hidden
+//! paths (the data folder, configuration, secrets). The program may write only to its own folder,
+//! to the folders in its manifest and to devices. The program cannot trace or signal processes
+//! outside the sandbox, or connect to their abstract sockets. The network and devices remain
+//! accessible. On a kernel without Landlock, only `no_new_privs`, dropping capabilities and the
+//! limits take effect.
 //!
 //! Landlock rules can only grant access. To hide a folder, this module grants access to all
 //! siblings of the folder and of each of its parents. Files created later next to a hidden path
@@ -60,22 +61,22 @@ const DROPPED: [CapabilitySet; 16] = [
 /// The access rights of a program.
 #[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args)]
 pub struct Walls {
-    /// File or folder, with its content, that it may not open
+    /// File or folder that the program may not open, including its contents
     #[arg(long, value_name = "PATH")]
     pub hide: Vec<PathBuf>,
-    /// Folder whose manifests it may not open
+    /// Folder whose manifests the program may not open
     #[arg(long, value_name = "FOLDER")]
     pub hide_manifests: Option<PathBuf>,
-    /// Folder below a hidden path that it may read
+    /// Folder below a hidden path that the program may read
     #[arg(long, value_name = "FOLDER")]
     pub read: Vec<PathBuf>,
-    /// Folder that it may write to, except for hidden paths in it
+    /// Folder that the program may write to, except for hidden paths in the folder
     #[arg(long, value_name = "FOLDER")]
     pub write: Vec<PathBuf>,
-    /// Its own folder, which may be below a hidden path
+    /// The program's own folder, which may be below a hidden path
     #[arg(long, value_name = "FOLDER")]
     pub home: Option<PathBuf>,
-    /// Address space limit of each of its processes
+    /// Address space limit of each of the program's processes
     #[arg(long, value_name = "BYTES")]
     pub memory_bytes: Option<u64>,
 }
@@ -223,7 +224,7 @@ pub fn namespace_concern() -> Option<&'static str> {
     )
 }
 
-/// Asks the kernel how much of the sandbox it can enforce. Restricts nothing.
+/// Asks the kernel how much of the sandbox it can enforce. This function restricts nothing.
 #[must_use]
 pub fn strength() -> Strength {
     let asked = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
@@ -259,8 +260,8 @@ fn looking() -> BitFlags<AccessFs> {
     AccessFs::ReadFile | AccessFs::ReadDir | AccessFs::Execute | AccessFs::ResolveUnix
 }
 
-/// Returns all access rights except creating devices: a device node for the disk would bypass the
-/// sandbox.
+/// Returns all access rights except the right to create devices: a device node for the disk would
+/// bypass the sandbox.
 fn writing() -> BitFlags<AccessFs> {
     AccessFs::from_all(NEWEST) & !(AccessFs::MakeBlock | AccessFs::MakeChar | AccessFs::IoctlDev)
 }
@@ -300,7 +301,7 @@ struct Allowed {
 }
 
 impl Allowed {
-    /// Allows everything in `root` except hidden paths. Inside a hidden folder, it allows nothing
+    /// Allows everything in `root` except hidden paths. Inside a hidden folder, allows nothing
     /// unless `also_within` is set.
     fn all_below(
         &mut self,

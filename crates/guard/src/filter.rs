@@ -16,7 +16,7 @@ use seccompiler::{
     SeccompRule, TargetArch, apply_filter, sock_filter,
 };
 
-/// A system call that is not yet in the C library's list. Its number is the same on every
+/// A system call that is not yet in the C library's list. The call's number is the same on every
 /// architecture.
 const PROCESS_MRELEASE: i64 = 448;
 const FCHMODAT2: i64 = 452;
@@ -176,7 +176,7 @@ pub(super) fn apply_to_program() -> io::Result<()> {
 /// Filters the calls of a process that starts no programs and opens no sockets.
 ///
 /// # Errors
-/// As [`apply_to_program`].
+/// The same errors as [`apply_to_program`].
 pub(super) fn apply_to_worker() -> io::Result<()> {
     let mut rules = program_rules()?;
     for call in DENIED_TO_WORKERS.iter().chain(DENIED_TO_WORKERS_HERE) {

@@ -1,5 +1,5 @@
 //! Control groups for models' programs, available if systemd delegates the service's group to the
-//! service (`Delegate=`). A group limits the memory and processes of a guard with all its
+//! service (`Delegate=`). A group limits the memory and processes of a guard and all of its
 //! descendants. A single write kills all of these processes, including those that escaped from the
 //! guard.
 
@@ -13,7 +13,7 @@ const PREFIX: &str = "orrery-";
 /// The child group for the service's own process, because a group with child groups may not contain
 /// processes.
 const SERVICE: &str = "orrery-service";
-/// Maximum number of processes and threads of one guard with all its descendants.
+/// Maximum number of processes and threads of one guard and all of its descendants.
 const PIDS_MAX: u64 = 4096;
 
 /// The service's own group, in which it creates child groups.
@@ -54,7 +54,7 @@ impl Groups {
         self.has_limits
     }
 
-    /// Creates a group for one guard with all its descendants.
+    /// Creates a group for one guard and all of its descendants.
     ///
     /// # Errors
     /// If the kernel refuses the group.
@@ -92,7 +92,7 @@ impl Groups {
     }
 }
 
-/// The group of one guard. On drop, the group is removed if it is empty.
+/// The group of one guard. Dropping this value removes the group if the group is empty.
 #[derive(Debug)]
 pub struct Group {
     folder: PathBuf,
@@ -112,7 +112,7 @@ impl Group {
         }
     }
 
-    /// Removes the group. Returns whether it was removed.
+    /// Removes the group. Returns whether the group was removed.
     #[must_use]
     pub fn remove(&self) -> bool {
         match fs::remove_dir(&self.folder) {
@@ -137,7 +137,7 @@ pub fn enter(folder: &Path) -> io::Result<()> {
 }
 
 fn write(folder: &Path, file: &str, value: &str) -> io::Result<()> {
-    // The file must not be created: only a folder that is not a control group lacks it.
+    // Do not create the file: a folder without this file is not a control group.
     let mut file = fs::OpenOptions::new().write(true).open(folder.join(file))?;
     io::Write::write_all(&mut file, value.as_bytes())
 }

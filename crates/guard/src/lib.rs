@@ -65,8 +65,8 @@ pub struct GuardArgs {
 /// # Errors
 /// If the limits cannot be set or the worker cannot be started.
 pub fn run(args: &GuardArgs) -> io::Result<u8> {
-    // Set before any process is started: otherwise, a process would remain if the service died in
-    // the meantime.
+    // Set the signal before any process is started: otherwise, a process would remain if the
+    // service died in the meantime.
     set_parent_process_death_signal(Some(Signal::TERM))?;
     if getppid().map(Pid::as_raw_nonzero).is_none_or(|parent| parent.get() != args.parent) {
         return Ok(NOT_STARTED);

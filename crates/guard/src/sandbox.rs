@@ -121,8 +121,8 @@ impl Sandbox {
         let data = self.memory.data()?.saturating_add(memory).min(most.unwrap_or(u64::MAX));
         setrlimit(Resource::Data, Rlimit { current: Some(data), maximum: most })?;
         let used = clock_gettime(ClockId::ProcessCPUTime).tv_sec;
-        // Rounded up to whole seconds: otherwise, the current partial second would count against
-        // the limit.
+        // The time is rounded up to whole seconds: otherwise, the current partial second would
+        // count against the limit.
         let until = u64::try_from(used).unwrap_or(0).saturating_add(cpu_seconds).saturating_add(1);
         let most = getrlimit(Resource::Cpu).maximum;
         setrlimit(Resource::Cpu, Rlimit { current: Some(until), maximum: most })?;
@@ -190,7 +190,7 @@ fn drop_capabilities() -> io::Result<()> {
     let none = CapabilitySet::empty();
     let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
     let Err(error) = set_capabilities(None, sets) else { return Ok(()) };
-    // A system call filter may deny this even if there is nothing to drop.
+    // A system call filter may deny this call even if there is nothing to drop.
     match capabilities(None) {
         Ok(held) if held.permitted.is_empty() => Ok(()),
         Ok(_) | Err(_) => Err(error.into()),
@@ -218,8 +218,9 @@ fn deny_access(readable: &[&Path]) -> io::Result<()> {
 /// marked as writable. A later entry may be inside an earlier one. On a read-only mount, the modes,
 /// owners, times and attributes of files cannot be changed; Landlock does not prevent such changes.
 ///
-/// This requires a mount namespace, and also a user namespace if the process is unprivileged. If
-/// they are unavailable, the function changes nothing and returns `false`.
+/// This function requires a mount namespace, and also a user namespace if the process is
+/// unprivileged. If these namespaces are unavailable, the function changes nothing and returns
+/// `false`.
 ///
 /// # Errors
 /// If a step fails after the first change.
@@ -259,7 +260,7 @@ pub(super) fn seal_mounts(places: &[(PathBuf, bool)]) -> io::Result<bool> {
 fn set_writable(path: &Path) -> io::Result<()> {
     let clear = |flags| set_attribute(path, 0, libc::MOUNT_ATTR_RDONLY, flags);
     match clear(libc::AT_RECURSIVE).or_else(|_locked| clear(0)) {
-        // The machine mounted it read-only, and it stays read-only.
+        // The machine mounted this path read-only, and the mount stays read-only.
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => Ok(()),
         done => done,
     }

@@ -1,8 +1,8 @@
 //! The runner `http`: any inference server that returns one result per request.
 //!
-//! It repeats a request only if the request certainly had no effect (`endpoints`), because retries
-//! and fallbacks belong to the engine. A shortened form of the provider's error text is passed on
-//! to the caller; headers are not, because they may contain secrets.
+//! The runner repeats a request only if the request certainly had no effect (`endpoints`), because
+//! retries and fallbacks belong to the engine. A shortened form of the provider's error text is
+//! passed on to the caller; headers are not, because they may contain secrets.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -55,8 +55,8 @@ pub struct Job {
     pub attempt_key: String,
     pub input: Arc<Value>,
     pub progress: Arc<dyn Progress>,
-    /// Whether a fallback model runs if this one fails, so that the run should fail at once instead
-    /// of waiting for a model that cannot start.
+    /// Whether a fallback model runs if this model fails, so that the run should fail at once
+    /// instead of waiting for a model that cannot start.
     pub may_fall_back: bool,
     /// The trace context and request id to pass on in calls.
     pub trace: trace::Call,
@@ -79,13 +79,13 @@ pub trait Progress: Send + Sync + std::fmt::Debug {
 pub struct Success {
     pub output: Value,
     pub usage: Usage,
-    /// The directory of the files that the output refers to as `{"path": …}`. It is removed when
-    /// dropped.
+    /// The directory of the files that the output refers to as `{"path": …}`. Dropping this value
+    /// removes the directory.
     pub folder: Option<Folder>,
 }
 
-/// The directory of one run, inside the directory of the run's process. Dropping it removes the
-/// directory; the process's directory is removed with its last owner.
+/// The directory of one run, inside the directory of the run's process. Dropping this value removes
+/// the directory; the process's directory is removed with its last owner.
 #[derive(Debug)]
 pub struct Folder {
     run: TempDir,

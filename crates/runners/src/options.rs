@@ -63,7 +63,7 @@ pub trait Options: Debug + Send + Sync + Comparable {
         Vec::new()
     }
 
-    /// Returns a missing local dependency. Only `orrery check` uses this: a program may be
+    /// Returns a missing local dependency. Only `orrery check` uses this result: a program may be
     /// installed later, and a model that fails reports the reason itself.
     fn missing(&self) -> Option<String> {
         None

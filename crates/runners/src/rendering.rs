@@ -10,7 +10,7 @@ use serde::Serialize;
 /// A rendering error.
 #[derive(Debug)]
 pub enum Error {
-    /// The text is longer than this, in bytes.
+    /// The text is longer than this number of bytes.
     TooLong(usize),
     Template(minijinja::Error),
 }

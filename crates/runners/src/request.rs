@@ -79,7 +79,7 @@ impl From<serde_json::Error> for Error {
     }
 }
 
-/// A request with all references resolved. Its Debug output contains no secrets.
+/// A request with all references resolved. The Debug output of this type contains no secrets.
 #[derive(Clone)]
 pub struct Prepared {
     method: Method,
@@ -105,7 +105,7 @@ pub struct Response {
     pub status: u16,
     /// Header names in lower case; the values of repeated headers are joined with commas.
     pub headers: Map<String, Value>,
-    /// Parsed if it is JSON, otherwise text.
+    /// The body, parsed if it is JSON, otherwise as text.
     pub body: Value,
     /// Holds memory for the response; keep it until the response is stored.
     pub room: Room,

@@ -8,10 +8,10 @@
 //!   happens after at most one second, even if the clock is set in the meantime. The steady time
 //!   follows forward jumps: after a machine was suspended, its clock shows a forward jump, and work
 //!   that came due in the meantime is overdue.
-//! - [`Clock::believed`] is for deleting by age. It does not follow a forward jump of more than
-//!   [`JUMP_MAX`] at once, but catches up at [`CATCH_UP`] times the speed of real time. So a
-//!   machine that was off for a weekend resumes cleanup within hours, and an operator whose
-//!   machine's clock is a year ahead has a week to correct it.
+//! - [`Clock::believed`] is for deleting by age. The believed time does not follow a forward jump
+//!   of more than [`JUMP_MAX`] at once, but catches up at [`CATCH_UP`] times the speed of real
+//!   time. So a machine that was off for a weekend resumes cleanup within hours, and an operator
+//!   whose machine's clock is a year ahead has a week to correct it.
 //!
 //! [`Clock::jumped`] reports a jump in either direction, so that the caller can store the steady
 //! time together with the machine's time ([`Clock::reading`]). Work that an earlier process

@@ -21,7 +21,7 @@ pub struct Panicked;
 #[derive(Debug)]
 #[must_use = "the work begins when it is awaited"]
 pub struct Completing<F: Future<Output: Send> + Send + 'static> {
-    /// `None` after the work has finished.
+    /// The work; `None` after the work has finished.
     work: Option<Pin<Box<F>>>,
     tracker: TaskTracker,
     /// Makes a shutdown wait for the work, even while the caller drives it.

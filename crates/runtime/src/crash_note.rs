@@ -5,8 +5,8 @@
 //! itself, such as SIGSEGV or the SIGABRT of a failed allocation, from a signal sent by another
 //! process, such as the SIGABRT of systemd's watchdog.
 //!
-//! One of the four places that use `unsafe`: it installs a signal handler that calls only functions
-//! listed in signal-safety(7), and calls _exit(2), which has no preconditions.
+//! This module is one of the four places that use `unsafe`: it installs a signal handler that calls
+//! only functions listed in signal-safety(7), and calls _exit(2), which has no preconditions.
 
 #![expect(unsafe_code, reason = "a signal handler is installed, and _exit called: see above")]
 

@@ -79,7 +79,7 @@ fn id_at(micros: u64) -> Uuid {
 }
 
 /// The current monotonic time, for measurements and deadlines in this process. In a test with a
-/// paused clock, it does not advance, like tokio's timers.
+/// paused clock, this time does not advance, and neither do tokio's timers.
 #[must_use]
 #[expect(clippy::disallowed_methods, reason = "the only access to the monotonic clock")]
 pub fn monotonic_now() -> Instant {

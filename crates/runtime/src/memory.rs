@@ -5,7 +5,8 @@
 //! therefore keep hundreds of megabytes, and after many such documents more than a gigabyte;
 //! [`keep_small`] returns this memory.
 //!
-//! One of the four places that use `unsafe`: it calls two C functions that have no safe wrapper.
+//! This module is one of the four places that use `unsafe`: it calls two C functions that have no
+//! safe wrapper.
 
 #![expect(unsafe_code, reason = "C functions without a safe wrapper are called: see above")]
 
@@ -14,8 +15,8 @@ use std::time::Duration;
 
 use super::Tasks;
 
-/// How long a worker keeps a free page, in milliseconds. It is short because free pages count
-/// toward the worker's memory limit.
+/// How long a worker keeps a free page, in milliseconds. This time is short because free pages
+/// count toward the worker's memory limit.
 const WORKER_KEEPS_MS: isize = 1000;
 /// The jemalloc settings of the first arena, and of arenas created later.
 const KEPT: [&std::ffi::CStr; 2] = [c"arena.0.dirty_decay_ms", c"arenas.dirty_decay_ms"];
@@ -33,7 +34,7 @@ const LOOKS: u32 = 10;
 const WORTH: usize = 64 * MIB;
 /// How far resident memory must exceed its value at startup for a trim at every check.
 const PRESSING: usize = 128 * MIB;
-/// A trim that returns less than this is considered useless.
+/// A trim that returns less than this number of bytes is considered useless.
 const OF_USE: usize = 8 * MIB;
 /// The maximum factor by which useless trims lengthen the interval until the next trim, which is
 /// then a minute.
@@ -47,8 +48,8 @@ pub fn trim() {
     unsafe {
         libc::malloc_trim(0);
     }
-    // SAFETY: the name ends in a zero byte, and `purge` neither reads nor writes a value. It may be
-    // called from any thread at any time.
+    // SAFETY: the name ends in a zero byte, and `purge` neither reads nor writes a value. The
+    // function may be called from any thread at any time.
     let failed = unsafe {
         tikv_jemalloc_sys::mallctl(
             PURGE_ALL.as_ptr(),
@@ -71,8 +72,8 @@ pub fn keep_less() -> io::Result<()> {
     for name in KEPT {
         let mut kept = WORKER_KEEPS_MS;
         // SAFETY: the name ends in a zero byte. The value has the type and length that these names
-        // take, and is copied before the call returns. It may be called from any thread at any
-        // time.
+        // take, and is copied before the call returns. The function may be called from any thread
+        // at any time.
         let failed = unsafe {
             tikv_jemalloc_sys::mallctl(
                 name.as_ptr(),

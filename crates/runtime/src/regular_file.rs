@@ -7,11 +7,11 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-/// Paths of descriptors inherited from the caller, such as a shell's `<(command)`. They are already
-/// open, so opening them never blocks.
+/// Paths of descriptors inherited from the caller, such as a shell's `<(command)`. These
+/// descriptors are already open, so opening the paths never blocks.
 const INHERITED: [&str; 3] = ["/dev/fd/", "/dev/stdin", "/proc/self/fd/"];
 
-/// Opens a regular file for reading. Never blocks.
+/// Opens a regular file for reading. This function never blocks.
 ///
 /// # Errors
 /// If the file cannot be opened, or is a folder, a named pipe, a socket or a device.
@@ -19,10 +19,10 @@ pub fn open(path: &Path) -> io::Result<File> {
     open_with(path, OpenOptions::new().read(true))
 }
 
-/// Opens a regular file with `options`. Never blocks.
+/// Opens a regular file with `options`. This function never blocks.
 ///
 /// # Errors
-/// As [`open`].
+/// The same errors as [`open`].
 pub fn open_with(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     if path.to_str().is_some_and(|path| INHERITED.iter().any(|start| path.starts_with(start))) {
         return options.open(path);
@@ -43,7 +43,7 @@ pub fn open_with(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
 /// Reads a regular file as text.
 ///
 /// # Errors
-/// As [`open`], or if the file cannot be read or is not valid UTF-8.
+/// The same errors as [`open`], or if the file cannot be read or is not valid UTF-8.
 pub fn read_to_string(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     open(path)?.read_to_string(&mut text)?;

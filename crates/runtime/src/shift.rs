@@ -15,7 +15,7 @@ const VARIABLE: &str = "ORRERY_TEST_CLOCK";
 const HOLDS: Duration = Duration::from_millis(5);
 
 struct Shift {
-    /// Kept open, so that it can be read even if no descriptors are free.
+    /// The file, which is kept open so that it can be read even if no descriptors are free.
     file: File,
     last: Mutex<(Instant, i64)>,
 }

@@ -1,6 +1,6 @@
 //! Transient resource shortages of this machine: no free descriptors, memory, processes or disk
-//! space. They do not mean that the operation itself is invalid, so it should be retried after a
-//! pause.
+//! space. A shortage does not mean that the operation itself is invalid, so the operation should be
+//! retried after a pause.
 
 use std::io;
 use std::time::Duration;

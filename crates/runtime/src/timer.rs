@@ -9,7 +9,7 @@ use std::pin::Pin;
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// A timer whose deadline can be moved. Before a deadline is set, it never fires.
+/// A timer whose deadline can be moved. Before a deadline is set, the timer never fires.
 #[derive(Debug, Default)]
 pub struct Timer {
     sleep: Option<Pin<Box<Sleep>>>,

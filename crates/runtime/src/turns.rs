@@ -2,15 +2,15 @@
 //!
 //! Work waits for its permit instead of failing. Organizations take turns, each in FIFO order.
 //!
-//! With a reserve, for permits that are held for a long time: an organization that holds permits
-//! may hold at most as much as is still free. So one organization alone reaches half of the limit,
-//! two reach a third each, and a part of the limit remains free for the next organization. An
-//! organization that holds nothing may take everything that is free in one request. A request above
-//! the limit is granted once nothing else is in use.
+//! A limit with a reserve is for permits that are held for a long time: an organization that holds
+//! permits may hold at most as much as is still free. So one organization alone reaches half of the
+//! limit, two reach a third each, and a part of the limit remains free for the next organization.
+//! An organization that holds nothing may take everything that is free in one request. A request
+//! above the limit is granted once nothing else is in use.
 //!
-//! Without a reserve, for permits that are released soon: one organization may hold everything.
-//! When another organization's turn comes, all other requests wait until that organization's
-//! request has been granted.
+//! A limit without a reserve is for permits that are released soon: one organization may hold
+//! everything. When another organization's turn comes, all other requests wait until that
+//! organization's request has been granted.
 //!
 //! [`on_behalf_of`] sets the organization for which a task works; [`timeout`] is a time limit that
 //! excludes waits for permits.
@@ -155,7 +155,7 @@ struct Waiter {
     grant: oneshot::Sender<Turn>,
 }
 
-/// A permit for a part of the limit. It is released when dropped.
+/// A permit for a part of the limit. Dropping this value releases the permit.
 #[derive(Debug)]
 #[must_use]
 pub struct Turn {
@@ -316,7 +316,7 @@ impl State {
     }
 }
 
-/// A position in a queue. Dropping it lets the waiters behind it proceed.
+/// A position in a queue. Dropping this value lets the waiters behind the position proceed.
 struct Place<'a> {
     turns: &'a Arc<Turns>,
     granted: oneshot::Receiver<Turn>,
@@ -336,7 +336,7 @@ impl Drop for Place<'_> {
 
 impl Turn {
     /// Takes `more` even if there is no room, for data that is already in memory. Other callers
-    /// wait until it is released.
+    /// wait until this amount is released.
     pub fn force(&mut self, more: usize) {
         let mut state = self.turns.lock();
         state.used = state.used.saturating_add(more);

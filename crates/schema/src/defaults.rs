@@ -20,8 +20,9 @@ pub(super) enum Stopped {
 
 /// Fills the defaults of the schema with these nodes into `value`. Idempotent.
 ///
+/// # Errors
+///
 /// [`Stopped`]; `value` then contains only some of the defaults.
-/// [`Stopped`]; `value` then has only some of the defaults.
 pub(super) fn fill(nodes: &[Node], value: &mut Value, steps: u64) -> Result<(), Stopped> {
     if nodes.iter().all(|node| node.defaults.is_empty()) {
         return Ok(());
@@ -82,8 +83,8 @@ impl<'n> Filler<'n> {
         fields: &mut Map<String, Value>,
         level: usize,
     ) -> Result<(), Stopped> {
-        // The number of the subschema that added each property; it is not applied to its own
-        // default.
+        // The number of the subschema that added each property. This subschema is not applied to
+        // its own default.
         let mut put_in: HashMap<&str, usize> = HashMap::new();
         for (number, node) in nodes.iter().enumerate() {
             for (name, default) in &node.defaults {

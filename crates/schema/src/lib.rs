@@ -211,8 +211,9 @@ impl Schema {
             Err(defaults::Stopped::Steps) => return Attempt::Over(value),
             Err(defaults::Stopped::Bytes) => {
                 let most = FILLED_BYTES_MAX;
-                let message =
-                    format!("its defaults would make it larger by more than {most} bytes");
+                let message = format!(
+                    "the schema's defaults would make the value larger by more than {most} bytes"
+                );
                 return Attempt::Violations(vec![whole(message)]);
             }
         }
@@ -233,7 +234,7 @@ impl Schema {
         };
         if violations.is_empty() {
             violations.push(whole(
-                "it does not match its schema, and is too large to locate the violation",
+                "the value does not match its schema, and is too large to locate the violation",
             ));
         }
         Attempt::Violations(violations)
@@ -248,7 +249,8 @@ fn whole(message: impl Into<String>) -> Violation {
 /// Creates the violation of a value that takes too many steps.
 fn too_much() -> Violation {
     whole(format!(
-        "checking it takes more than {STEPS_MAX} steps: make it smaller, or simplify its schema"
+        "checking the value takes more than {STEPS_MAX} steps: make the value smaller, or simplify \
+         its schema"
     ))
 }
 

@@ -36,7 +36,7 @@ pub enum Unavailable {
 /// The reason that an input is rejected. `Display` prints the first violation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ValidationError {
-    /// The violations of its schema, at least one.
+    /// The violations of the schema, at least one.
     #[error("{}", .0.first().map_or("", |violation| violation.message.as_str()))]
     Violations(Vec<Violation>),
     #[error(transparent)]
@@ -102,8 +102,8 @@ fn is_small(value: &Value, left: &mut usize) -> bool {
 }
 
 impl Schema {
-    /// Runs [`Schema::check`] on a blocking thread, unless it takes only microseconds. Longer
-    /// checks wait for a permit.
+    /// Runs [`Schema::check`] on a blocking thread, unless the check takes only microseconds.
+    /// Longer checks wait for a permit.
     ///
     /// # Errors
     /// [`ValidationError`].

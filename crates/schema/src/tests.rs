@@ -201,7 +201,7 @@ fn schema_check_rejects_input_that_takes_too_many_steps() {
     assert_eq!(value["a"]["a"]["a"]["b"], 1);
     let wide = json!({"items": {"enum": (0..1000).collect::<Vec<_>>()}});
     let said = check(&wide, json!(vec![0; 100_000]));
-    assert!(said.contains("checking it takes more than 33554432 steps"), "{said}");
+    assert!(said.contains("checking the value takes more than 33554432 steps"), "{said}");
     let pattern = json!({"pattern": "(a|b|c|d|e){200}x{200}"});
     assert!(check(&pattern, json!("a".repeat(4_000_000))).contains("steps"));
 }
@@ -210,7 +210,10 @@ fn schema_check_rejects_input_that_takes_too_many_steps() {
 fn schema_defaults_are_bounded_in_total_bytes() {
     let schema = json!({"items": {"properties": {"a": {"default": "x".repeat(100_000)}}}});
     let said = check(&schema, json!(vec![json!({}); 1000]));
-    assert_eq!(said, ": its defaults would make it larger by more than 8388608 bytes");
+    assert_eq!(
+        said,
+        ": the schema's defaults would make the value larger by more than 8388608 bytes"
+    );
 }
 
 /// The test uses the default stack size of threads, in an unoptimized build.

@@ -2,7 +2,7 @@
 //! known before a validator runs, because a validating thread cannot be stopped.
 //!
 //! Counting follows the paths of the validator, without its early exits and without evaluating
-//! patterns or numbers, and stops at a limit. It detects recursive schemas with repeated
+//! patterns or numbers, and stops at a limit. Counting also detects recursive schemas with repeated
 //! alternatives, whose cost grows exponentially with the depth of the value.
 
 use std::collections::HashMap;

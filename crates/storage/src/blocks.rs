@@ -269,7 +269,8 @@ fn bytes_of((key, value): &Row) -> usize {
 /// Iterates over the rows, beginning at a key.
 pub(crate) struct Iter<E> {
     entries: E,
-    /// Rows before this position are ignored: the start of the iteration, then the previous bound.
+    /// Rows before this position are ignored. The position is first the start of the iteration, and
+    /// later the previous bound.
     from: Bound<Vec<u8>>,
     /// The bound of the current entry.
     bound: Option<Vec<u8>>,

@@ -334,8 +334,8 @@ fn damaged_blocks_are_reported() {
     }
 }
 
-/// A crash leaves rows in the entry from which they were moved. They must stay ignored when the
-/// entry to which they were moved is removed.
+/// A crash leaves rows in the entry from which they were moved. These rows must stay ignored when
+/// the entry to which they were moved is removed.
 #[test]
 fn rows_left_behind_by_crash_stay_deleted() {
     let map = Map::default();

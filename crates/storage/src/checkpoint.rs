@@ -5,8 +5,8 @@
 //! record to the tree, flushes the tree, verifies the flush, updates the marker, and only then
 //! removes log segments. Rows are written in key order. A crash at any point leaves a log that
 //! contains at least the rows that the tree lacks. When the store is idle, the same thread requests
-//! a seal from the writer, and later a checkpoint of the remaining rows. It never retries a failed
-//! operation, except that it waits while no file descriptor is free.
+//! a seal from the writer, and later a checkpoint of the remaining rows. The thread never retries a
+//! failed operation, except that it waits while no file descriptor is free.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -34,7 +34,7 @@ use orrery_runtime as runtime;
 /// can take half of this memory. Beyond that, its commits wait for a checkpoint; otherwise the
 /// writer, and with it all other organizations, would have to wait.
 const MEMORY_IN_LOGS: u64 = 3;
-/// The minimum of that memory limit, in bytes.
+/// The minimum of the memory limit that [`MEMORY_IN_LOGS`] determines, in bytes.
 const MEMORY_MIN: u64 = 8 * 1024 * 1024;
 
 /// When to seal and checkpoint.

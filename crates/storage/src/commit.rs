@@ -117,7 +117,7 @@ impl Commit {
     /// Puts a record, on the condition that the key has no row.
     ///
     /// # Errors
-    /// As [`Commit::put`].
+    /// The same errors as [`Commit::put`].
     pub fn create<T: Record>(&mut self, key: Key, record: &T) -> Result<&mut Self, Error> {
         self.expect(Expect::Absent(key.clone())).put(key, record)
     }
@@ -163,8 +163,9 @@ impl Commit {
         self
     }
 
-    /// Creates a commit that stops work. It does not wait for memory that the organization's other
-    /// commits have used up, so that a cancellation never waits for the work that it stops.
+    /// Creates a commit that stops work. The commit does not wait for memory that the
+    /// organization's other commits have used up, so that a cancellation never waits for the work
+    /// that it stops.
     #[must_use]
     pub fn of_cancellation() -> Self {
         let urgent = CancellationToken::new();

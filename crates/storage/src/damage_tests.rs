@@ -23,7 +23,7 @@ fn open(folder: &Path) -> Result<Store, Error> {
 }
 
 /// Creates a store that was killed, with rows of several checkpoints in its tree and other rows in
-/// its log. Returns it with its expected rows.
+/// its log. Returns the store's folder and the expected rows.
 async fn killed() -> (TempDir, Model) {
     let folder = tempfile::tempdir().unwrap();
     let image = tempfile::tempdir().unwrap();
@@ -188,7 +188,7 @@ async fn salvage_reads_everything_undamaged() {
     fs::remove_file(no_tree.path().join("store/db")).unwrap();
     let (found, faults) = rows(no_tree.path());
     assert!(found.len() > 50 && faults[0].contains("the tree is missing"), "{faults:?}");
-    // One record of the log.
+    // Damage one record of the log.
     let path = files(killed.path(), true).pop().unwrap();
     let mut bytes = fs::read(&path).unwrap();
     bytes[64 + 200] ^= 1;
@@ -201,8 +201,8 @@ async fn salvage_reads_everything_undamaged() {
     assert!(refused.contains("was intact on") && refused.contains("orrery salvage"), "{refused}");
 }
 
-/// Creates a small store that was closed and restarted once. Returns it with its expected rows,
-/// some 6,400.
+/// Creates a small store that was closed and restarted once. Returns the store's folder and the
+/// expected rows, some 6,400 of them.
 async fn small() -> (TempDir, Model) {
     let folder = tempfile::tempdir().unwrap();
     let mut model = Model::new();

@@ -24,16 +24,16 @@ pub(crate) fn make(folder: &Path) -> Result<(), Error> {
 /// The lock file.
 const LOCK: &str = "lock";
 
-/// The number of retries for a lock that this process itself holds. They take a second in total. A
-/// child that was forked before the store was closed, and has not yet called `exec`, may still hold
-/// the lock.
+/// The number of retries for a lock that this process itself holds. All retries together take one
+/// second. A child that was forked before the store was closed, and has not yet called `exec`, may
+/// still hold the lock.
 const OWN_LOOKS: u32 = 100;
 /// The number of retries for a lock that a killed process holds until the kernel has freed its
-/// memory. They take 20 seconds in total.
+/// memory. All retries together take 20 seconds.
 const ENDING_LOOKS: u32 = 2000;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
-/// The lock on a data folder. It is held until this value is dropped or the process ends.
+/// The lock on a data folder. The lock is held until this value is dropped or the process ends.
 #[derive(Debug)]
 pub struct FolderLock {
     _file: File,
@@ -60,7 +60,7 @@ pub fn make_and_lock(folder: &Path) -> Result<FolderLock, Error> {
 /// Locks the folder for this process.
 ///
 /// # Errors
-/// As [`make_and_lock`].
+/// The same errors as [`make_and_lock`].
 pub(crate) fn lock(folder: &Path) -> Result<FolderLock, Error> {
     let path = folder.join(LOCK);
     let fault = |error: io::Error| Error::folder(&path, &error);

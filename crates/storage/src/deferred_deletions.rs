@@ -42,7 +42,8 @@ impl<T: Copy + Eq + Hash> DeferredDeletions<T> {
         self.pins > 0
     }
 
-    /// Defers the deletion of `item` if it cannot be deleted yet. Returns whether it was deferred.
+    /// Defers the deletion of `item` if it cannot be deleted yet. Returns whether the deletion was
+    /// deferred.
     pub fn defer(&mut self, item: T, store: &Store) -> bool {
         let stays = self.is_pinned() || !store.is_archived();
         if stays {
@@ -64,8 +65,8 @@ impl<T: Copy + Eq + Hash> DeferredDeletions<T> {
         due.map(|(item, _)| *item).collect()
     }
 
-    /// Removes `item` from the deferred deletions if it may be deleted now. Returns whether it was
-    /// removed.
+    /// Removes `item` from the deferred deletions if it may be deleted now. Returns whether the
+    /// item was removed.
     pub fn take(&mut self, item: T, store: &Store) -> bool {
         let through = store.archived_through();
         let is_due = !self.is_pinned() && self.later.get(&item).is_some_and(|at| *at <= through);

@@ -23,7 +23,7 @@ use orrery_domain::bytes::gigabytes;
 use orrery_runtime as runtime;
 
 const MIB: u64 = 1024 * 1024;
-/// The default reserve is the larger of this and a twentieth of the disk.
+/// The default reserve is the larger of this number of bytes and a twentieth of the disk.
 const RESERVE_BYTES: u64 = 2048 * MIB;
 const RESERVE_SHARE: u64 = 20;
 /// The default reserve is at most a quarter of the disk.
@@ -72,8 +72,8 @@ impl DiskSpaceMonitor {
         }
     }
 
-    /// Monitors a disk without a store, such as the disk for backups. It has no ballast. The
-    /// reserve is in bytes; `None` means the default.
+    /// Monitors a disk without a store, such as the disk for backups. Such a disk has no ballast.
+    /// The reserve is in bytes; `None` means the default.
     #[must_use]
     pub fn with_reserve(folder: PathBuf, reserve: Option<u64>) -> Self {
         let monitor = Self::new(folder);

@@ -7,7 +7,7 @@
 //! this definition to the C library's, in the static binary and in tests. [`calls`] verifies this
 //! at every start; a store refuses to open if the definition is not in use.
 //!
-//! One of the four places that use `unsafe`; this file contains nothing else.
+//! This module is one of the four places that use `unsafe`; the file contains nothing else.
 
 #![expect(unsafe_code, reason = "a C symbol is defined and a C function called: see above")]
 
@@ -38,8 +38,8 @@ pub(crate) extern "C" fn sync_file_range(
     let mut at = offset;
     while at < end {
         let step = STEP.min(end - at);
-        // SAFETY: the system call accepts any integers. If it fails, the `fdatasync` below still
-        // syncs the data.
+        // SAFETY: the system call accepts any integers. If the call fails, the `fdatasync` below
+        // still syncs the data.
         unsafe { libc::syscall(libc::SYS_sync_file_range, descriptor, at, step, flags) };
         at += step;
     }

@@ -97,8 +97,8 @@ pub struct Sealer {
     key: Opener,
     /// The next key during a rotation, with which some secrets are already sealed.
     next: Option<Opener>,
-    /// The key of [`Sealer::mac`]. It is derived from the contents of the key file, so that each
-    /// key serves a single purpose.
+    /// The key of [`Sealer::mac`]. This key is derived from the contents of the key file, so that
+    /// each key serves a single purpose.
     mac_key: Arc<hmac::Key>,
 }
 
@@ -123,7 +123,8 @@ impl Sealer {
     /// folder, call this function before creating the store.
     ///
     /// # Errors
-    /// As [`Sealer::open`]; [`Error::Folder`] if the key is missing next to a store.
+    /// The same errors as [`Sealer::open`]; [`Error::Folder`] if the key is missing next to a
+    /// store.
     pub fn open_used(data: &Path) -> Result<Self, Error> {
         let path = data.join(KEY_FILE);
         let exists = |path: &Path| fs::exists(path).map_err(|error| Error::folder(path, &error));

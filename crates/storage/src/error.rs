@@ -31,8 +31,8 @@ pub enum Error {
     Full,
     #[error(transparent)]
     Malformed(#[from] Malformed),
-    /// The payload was deleted. This is certain because its folder exists, so the volume is
-    /// mounted.
+    /// The payload was deleted. The deletion is certain, because the payload folder exists and the
+    /// volume is therefore mounted.
     #[error("payload {id} is no longer stored")]
     Gone { id: PayloadId },
     /// The contents of a payload file differ from the bytes that were written.
@@ -94,8 +94,8 @@ impl Error {
         }
     }
 
-    /// Whether a repeated read would fail in the same way. Only errors for which this is true may
-    /// fail an execution or a delivery.
+    /// Whether a repeated read would fail in the same way. Only errors for which this function
+    /// returns true may fail an execution or a delivery.
     #[must_use]
     pub const fn is_final(&self) -> bool {
         matches!(self.kind(), Kind::Gone | Kind::Damaged)

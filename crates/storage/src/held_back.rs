@@ -34,8 +34,8 @@ pub fn all() -> Key {
     Key::table(Table::CarriedOver)
 }
 
-/// The key of a row that exists from a restore until `orrery resume`. Its value is the time of the
-/// restore, in a sortable form.
+/// The key of a row that exists from a restore until `orrery resume`. The row's value is the time
+/// of the restore, in a sortable form.
 #[must_use]
 pub fn paused() -> Key {
     Key::table(Table::Meta).text("paused")

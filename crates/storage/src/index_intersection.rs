@@ -60,7 +60,7 @@ impl Store {
     /// Returns the ids that every group of indexes contains.
     ///
     /// # Errors
-    /// As [`Store::get`].
+    /// The same errors as [`Store::get`].
     pub async fn search<T: Id + Send + 'static>(
         &self,
         search: Search<T>,
@@ -79,7 +79,7 @@ impl Store {
     /// Costs one seek per prefix, regardless of the number of rows.
     ///
     /// # Errors
-    /// As [`Store::get`].
+    /// The same errors as [`Store::get`].
     pub async fn branches(&self, prefix: &Key, most: usize) -> Result<Vec<Key>, Error> {
         let prefix = prefix.as_bytes().to_vec();
         self.reading(move |moment| {

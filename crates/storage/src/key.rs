@@ -41,7 +41,7 @@ tables! {
     Lane = b'L',
     /// Steps of workflow executions, by execution and position in the definition.
     Step = b'T',
-    /// Suspended executions, by due time. They are in no lane.
+    /// Suspended executions, by due time. Suspended executions are in no lane.
     Timer = b'A',
     /// Executions by workflow, as a counted list: see `storage::list`.
     WorkflowExecution = b'X',

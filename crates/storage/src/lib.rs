@@ -2,7 +2,7 @@
 //!
 //! Its interface consists of a few operations: `get`, `get_many`, `page`, `scan`, `list`, `search`,
 //! `commit`, `update`, `write_payload`, `read_payload`, `stats`. A write is durable when `commit`
-//! returns, not earlier, and callers act on it only after that.
+//! returns, not earlier, and callers act on a write only after `commit` has returned.
 //!
 //! The path of a commit, with the module responsible for each step:
 //!

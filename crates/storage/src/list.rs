@@ -64,7 +64,7 @@ impl Store {
     /// of the list's length and the offset. Concurrent appends do not shift the page.
     ///
     /// # Errors
-    /// As [`Store::get`]; [`Error::Malformed`] if `list` is not a list.
+    /// The same errors as [`Store::get`]; [`Error::Malformed`] if `list` is not a list.
     pub async fn list(&self, list: &Key, offset: u64, limit: usize) -> Result<List, Error> {
         let list = list.clone();
         self.reading(move |moment| {
@@ -80,7 +80,7 @@ impl Store {
     /// Returns up to `limit` of the oldest rows.
     ///
     /// # Errors
-    /// As [`Store::list`].
+    /// The same errors as [`Store::list`].
     pub async fn old_end(&self, list: &Key, limit: usize) -> Result<OldEnd, Error> {
         let list = list.clone();
         self.reading(move |moment| {

@@ -1,6 +1,6 @@
 //! The marker: a small file next to the store's folder that contains the store's id and the number
-//! of the last record known to be durable. It lets a starting service distinguish a new folder from
-//! a folder whose store is missing (an unmounted volume) or outdated (a restored copy).
+//! of the last record known to be durable. The marker lets a starting service distinguish a new
+//! folder from a folder whose store is missing (an unmounted volume) or outdated (a restored copy).
 
 use std::fs;
 use std::io;

@@ -75,7 +75,8 @@ impl Layer {
         self.read().get(key).and_then(|slot| slot.as_of(number)).cloned()
     }
 
-    /// Whether the layer has a row or a deletion for the key. Call it only on a frozen layer.
+    /// Whether the layer has a row or a deletion for the key. Call this function only on a frozen
+    /// layer.
     pub(crate) fn has(&self, key: &[u8]) -> bool {
         self.read().contains_key(key)
     }
@@ -123,8 +124,8 @@ impl Layer {
         (found, next)
     }
 
-    /// Passes the newest value of every row to `take`, in order. Call it only on a frozen layer,
-    /// since it holds the lock.
+    /// Passes the newest value of every row to `take`, in order. Call this function only on a
+    /// frozen layer, since it holds the layer's lock.
     pub(crate) fn each<E>(
         &self,
         mut take: impl FnMut(&Key, Option<&[u8]>) -> Result<(), E>,
@@ -190,7 +191,7 @@ impl Memtable {
         self.published.load(Ordering::Acquire)
     }
 
-    /// Makes all rows of group `number` visible at once. Only one thread calls this, with
+    /// Makes all rows of group `number` visible at once. Only one thread calls this function, with
     /// increasing numbers.
     pub(crate) fn publish(&self, number: u64, rows: Rows) {
         let oldest = {

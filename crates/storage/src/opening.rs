@@ -97,7 +97,8 @@ pub(crate) fn open(data: &Path) -> Result<Opened, Error> {
     Ok(Opened { view, log, store, applied })
 }
 
-/// Adds to an error's reason when the store was last known to be intact, and what to do.
+/// Extends an error's reason with the time when the store was last known to be intact, and with
+/// advice on what to do.
 fn since(reason: String, mark: &Option<Marker>) -> String {
     match mark {
         None => reason,

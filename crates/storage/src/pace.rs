@@ -2,8 +2,8 @@
 //! sync.
 //!
 //! A sync takes as much CPU time as several commits, and under load, every core has other work to
-//! do. Only commits for already accepted work count as load. A client waits for each of the other
-//! commits, so these alone never cause a delay.
+//! do. Only commits for already accepted work count as load. Clients wait for all other commits, so
+//! other commits alone never cause a delay.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 /// The time over which commits are counted.
 const WINDOW: Duration = Duration::from_millis(5);
 /// The number of commits per window from which the writer waits for more commits. Executions that
-/// run one at a time make fewer commits than this.
+/// run one at a time make fewer commits per window.
 const MANY: usize = 24;
 /// The writer's wait for more commits, about as long as a sync takes.
 const PAUSE: Duration = Duration::from_micros(200);
@@ -42,7 +42,8 @@ impl Pace {
     pub(crate) fn pause(&mut self, now: Instant) -> Option<Duration> {
         let passed = now.saturating_duration_since(self.began);
         if passed >= WINDOW {
-            // If the window lasted much longer, the same number of commits is not a high rate.
+            // If the window lasted much longer than [`WINDOW`], its number of commits is not a high
+            // rate.
             self.before = if passed < WINDOW.saturating_mul(2) { self.count } else { 0 };
             (self.began, self.count) = (now, 0);
         }

@@ -26,7 +26,7 @@ use super::record::Malformed;
 pub(crate) const RESERVED: [u8; 2] = [0xff, b'z'];
 /// The prefix of a packed value; the last byte is the number of the dictionary.
 const MAGIC: [u8; 4] = [RESERVED[0], RESERVED[1], b's', 1];
-/// Values shorter than this are not packed.
+/// Values shorter than this number of bytes are not packed.
 const PACKED_FROM: usize = 96;
 /// At this level, literals are not entropy-coded, and most of the compression comes from the
 /// dictionary. Compared with level 1, compressing a record takes half the time, and the result is 2
@@ -83,7 +83,7 @@ pub(crate) fn compress(bytes: &[u8]) -> Option<Vec<u8>> {
 /// Decompresses the output of [`compress`].
 ///
 /// # Errors
-/// As [`unpack`].
+/// The same errors as [`unpack`].
 pub(crate) fn decompress(packed: &[u8]) -> Result<Vec<u8>, Malformed> {
     let malformed = |reason: String| Malformed { record: "row", reason };
     let length = zstd::zstd_safe::get_frame_content_size(packed).ok().flatten();

@@ -135,7 +135,7 @@ impl Store {
     }
 
     /// Stores a prepared payload: inline if it is small, otherwise in a file that is durable when
-    /// this returns. The commit that refers to the payload must [`Store::claim`] it.
+    /// this function returns. The commit that refers to the payload must [`Store::claim`] it.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the disk fails.
@@ -177,7 +177,7 @@ impl Store {
     /// bytes on disk; inline copies take at most [`INLINE_COPIES_MAX`] bytes in total.
     ///
     /// # Errors
-    /// As [`Store::read_payload`] and [`Store::write_payload`].
+    /// The same errors as [`Store::read_payload`] and [`Store::write_payload`].
     pub async fn write_payload_for<T: Id>(
         &self,
         owners: &[T],
@@ -200,7 +200,7 @@ impl Store {
     /// disk.
     ///
     /// # Errors
-    /// As [`Store::read_payload`] and [`Store::write_payload`].
+    /// The same errors as [`Store::read_payload`] and [`Store::write_payload`].
     pub async fn copy_payload<T: Id>(&self, owner: T, payload: &Payload) -> Result<Payload, Error> {
         let text = self.read_payload(payload).await?;
         let prepared = self.prepare_payload(owner, text).await?;
@@ -321,7 +321,7 @@ impl Claim {
         [&self.bytes.to_be_bytes()[..], &self.crc32.to_be_bytes()].concat()
     }
 
-    /// Parses the value of a row. Returns `None` if it is empty.
+    /// Parses the value of a row. Returns `None` if the value is empty.
     pub(super) fn read(value: &[u8]) -> Option<Self> {
         let (bytes, rest) = value.split_first_chunk()?;
         let crc32 = u32::from_be_bytes(rest.try_into().ok()?);

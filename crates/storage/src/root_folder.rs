@@ -65,7 +65,7 @@ impl RootFolder {
     }
 
     /// Whether the folder is in place but has no file at `path`, a path within it. Returns false if
-    /// this cannot be determined.
+    /// the answer cannot be determined.
     #[must_use]
     pub fn lacks(&self, path: &Path) -> bool {
         let Ok(within) = path.strip_prefix(&self.path) else { return false };

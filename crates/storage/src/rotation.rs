@@ -26,7 +26,8 @@ pub struct Resealed {
     pub rows: u64,
     /// Secrets sealed with the new key.
     pub secrets: u64,
-    /// Unreadable records, and secrets that neither key can unseal. They are left unchanged.
+    /// Records that cannot be read, and secrets that neither key can unseal; both are left
+    /// unchanged.
     pub unreadable: u64,
 }
 
@@ -60,8 +61,8 @@ impl Rotation {
         Ok(Self { data: data.to_owned(), old, new, resealed: Resealed::default() })
     }
 
-    /// Seals a secret with the new key. Returns `None` if it is already sealed with the new key, or
-    /// if neither key can unseal it.
+    /// Seals a secret with the new key. Returns `None` if the secret is already sealed with the new
+    /// key, or if neither key can unseal the secret.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if there are no random bytes.

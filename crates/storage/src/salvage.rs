@@ -231,9 +231,9 @@ pub fn read(
 }
 
 /// Returns the rows of the log that must be applied to a tree that contains the records up to
-/// `applied`. These are the rows of later records. If the tree has lost rows (`is_lossy`), the rows
-/// of all records are returned, which restores lost rows, unless the log has gaps: the tree may
-/// then have newer values than the log.
+/// `applied`. These are the rows of later records. If the tree has lost rows (`is_lossy`) and the
+/// log has no gaps, the rows of all records are returned, which restores the lost rows. If the log
+/// has gaps, the tree may have newer values than the log, so this is not done.
 fn log_rows(folder: &Path, applied: u64, is_lossy: bool) -> io::Result<(replay::Found, Rows)> {
     let read = |from: u64| {
         let mut rows = Rows::new();

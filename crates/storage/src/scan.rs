@@ -51,7 +51,7 @@ impl Store {
     /// Returns a consistent page of rows. Rows written later may appear in the next page.
     ///
     /// # Errors
-    /// As [`Store::get`].
+    /// The same errors as [`Store::get`].
     pub async fn page(&self, page: Page) -> Result<Vec<Row>, Error> {
         self.reading(move |moment| read_page(moment, &page)).await
     }
@@ -59,7 +59,7 @@ impl Store {
     /// Returns several pages, in order, in one consistent read.
     ///
     /// # Errors
-    /// As [`Store::get`].
+    /// The same errors as [`Store::get`].
     pub async fn pages(&self, pages: Vec<Page>) -> Result<Vec<Vec<Row>>, Error> {
         self.reading(move |moment| pages.iter().map(|page| read_page(moment, page)).collect()).await
     }
@@ -67,7 +67,7 @@ impl Store {
     /// Returns the records of a page.
     ///
     /// # Errors
-    /// As [`Store::get`]; [`Error::Malformed`] if a row is not a `T`.
+    /// The same errors as [`Store::get`]; [`Error::Malformed`] if a row is not a `T`.
     pub async fn records<T: Record>(&self, page: Page) -> Result<Vec<T>, Error> {
         self.page(page).await?.iter().map(|(_, bytes)| decode(bytes)).collect()
     }
@@ -75,7 +75,7 @@ impl Store {
     /// Returns whether any row has this prefix.
     ///
     /// # Errors
-    /// As [`Store::get`].
+    /// The same errors as [`Store::get`].
     pub async fn has_any(&self, prefix: Key) -> Result<bool, Error> {
         Ok(!self.page(Page::of(prefix, 1)).await?.is_empty())
     }
@@ -108,7 +108,7 @@ impl Scan {
     /// Returns the next row; `None` at the end.
     ///
     /// # Errors
-    /// As [`Store::get`]. The next call tries again.
+    /// The same errors as [`Store::get`]. The next call tries again.
     pub async fn next(&mut self) -> Result<Option<Row>, Error> {
         self.fill().await?;
         Ok(self.rows.next())
@@ -117,7 +117,7 @@ impl Scan {
     /// Returns the next rows, at least one and at most a page; `None` at the end.
     ///
     /// # Errors
-    /// As [`Scan::next`].
+    /// The same errors as [`Scan::next`].
     pub async fn next_page(&mut self) -> Result<Option<Vec<Row>>, Error> {
         self.fill().await?;
         let rows: Vec<Row> = std::mem::take(&mut self.rows).collect();

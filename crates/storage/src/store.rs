@@ -52,8 +52,8 @@ pub const FORMAT: u32 = 3;
 const READERS: usize = 16;
 /// How often a commit that waits for memory requests a checkpoint.
 const ROOM_LOOK: Duration = Duration::from_millis(20);
-/// The number of checks whether the writer has ended. They take 10 seconds in total. A read in
-/// progress delays the writer's end.
+/// The number of checks whether the writer has ended. All checks together take 10 seconds. A read
+/// in progress delays the writer's end.
 const CLOSING_LOOKS: u32 = 10_000;
 const CLOSING_PAUSE: Duration = Duration::from_millis(1);
 
@@ -103,8 +103,8 @@ pub(super) struct Shared {
     watches: Arc<Watches>,
     failure: watch::Receiver<Option<String>>,
     _closing: Closing,
-    /// Held as long as a clone of the store exists, and by the writer until the writer has closed
-    /// the store.
+    /// The folder's lock, which is held as long as a clone of the store exists, and by the writer
+    /// until the writer has closed the store.
     _lock: Arc<FolderLock>,
     #[cfg(any(test, feature = "test-support"))]
     pub(super) crash_point: CrashPoint,
@@ -112,14 +112,14 @@ pub(super) struct Shared {
     pub(super) faults: Arc<Faults>,
 }
 
-/// On drop of the last handle, waits until the writer has closed the store. After that, the caller
-/// can remove, move or open the folder, because the store no longer writes to it.
+/// Waits, when the last handle is dropped, until the writer has closed the store. After that, the
+/// caller can remove, move or open the folder, because the store no longer writes to it.
 struct Closing(std::thread::JoinHandle<()>);
 
 impl Drop for Closing {
     fn drop(&mut self) {
-        // If a hook holds the last handle, it is dropped on the writer's own thread, which cannot
-        // wait for itself.
+        // If a hook holds the last handle, the handle is dropped on the writer's own thread, which
+        // cannot wait for itself.
         if self.0.thread().id() == std::thread::current().id() {
             return;
         }
@@ -133,7 +133,7 @@ impl Drop for Closing {
     }
 }
 
-/// An open store. Clones share it.
+/// An open store. Clones of this handle share the store.
 #[derive(Clone)]
 pub struct Store {
     pub(super) shared: Arc<Shared>,
@@ -161,7 +161,7 @@ impl Store {
     /// Opens the store of a folder that this process has locked.
     ///
     /// # Errors
-    /// As [`Store::open`].
+    /// The same errors as [`Store::open`].
     pub fn open_locked(options: &Options, lock: FolderLock) -> Result<Self, Error> {
         Self::open_with(
             options,
@@ -310,7 +310,7 @@ impl Store {
     /// Like [`Store::get`], for rows that are read often and change rarely: caches them in memory.
     ///
     /// # Errors
-    /// As [`Store::get`].
+    /// The same errors as [`Store::get`].
     pub async fn get_often(&self, key: &Key) -> Result<Option<Vec<u8>>, Error> {
         let Shared { view, cache, .. } = &*self.shared;
         if let Some(value) = view.memtable.get(key.as_bytes()) {
@@ -332,7 +332,7 @@ impl Store {
     /// Returns the record under `key`.
     ///
     /// # Errors
-    /// As [`Store::get`]; [`Error::Malformed`] if the bytes are not a `T`.
+    /// The same errors as [`Store::get`]; [`Error::Malformed`] if the bytes are not a `T`.
     pub async fn read<T: Record>(&self, key: &Key) -> Result<Option<T>, Error> {
         self.get(key).await?.map(|bytes| decode(&bytes)).transpose()
     }
@@ -340,7 +340,7 @@ impl Store {
     /// Returns the bytes under each of `keys`, in order, in one consistent read.
     ///
     /// # Errors
-    /// As [`Store::get`].
+    /// The same errors as [`Store::get`].
     pub async fn get_many(&self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>, Error> {
         let moment = self.shared.view.moment();
         let found: Vec<_> = keys.iter().map(|key| moment.in_memory(key)).collect();
@@ -356,10 +356,10 @@ impl Store {
     }
 
     /// Returns, for each key in order, the bytes under the key and whether any row has the prefix
-    /// given for the key. All are read in one consistent read.
+    /// given for the key. All values are read in one consistent read.
     ///
     /// # Errors
-    /// As [`Store::get`].
+    /// The same errors as [`Store::get`].
     pub async fn get_with_parts(
         &self,
         wanted: Vec<(Key, Option<Key>)>,
@@ -378,7 +378,7 @@ impl Store {
     /// Returns the counter under `key`; 0 if there is no counter.
     ///
     /// # Errors
-    /// As [`Store::get`]; [`Error::Malformed`] if the row is not a counter.
+    /// The same errors as [`Store::get`]; [`Error::Malformed`] if the row is not a counter.
     pub async fn counter(&self, key: &Key) -> Result<i64, Error> {
         Ok(writer::counter(self.get(key).await?.as_deref())?)
     }
@@ -386,14 +386,14 @@ impl Store {
     /// Returns the counters under `keys`, in order; 0 for missing counters.
     ///
     /// # Errors
-    /// As [`Store::counter`].
+    /// The same errors as [`Store::counter`].
     pub async fn counters(&self, keys: &[Key]) -> Result<Vec<i64>, Error> {
         let rows = self.get_many(keys).await?;
         rows.iter().map(|row| Ok(writer::counter(row.as_deref())?)).collect()
     }
 
-    /// Makes all of the commit's writes durable, or none of them. When this returns `Ok`, they are
-    /// on disk. Dropping the future does not cancel the commit.
+    /// Makes all of the commit's writes durable, or none of them. When this function returns `Ok`,
+    /// the writes are on disk. Dropping the future does not cancel the commit.
     ///
     /// # Errors
     /// [`Error::Conflict`] if a precondition does not hold, [`Error::Full`] for new work while the
@@ -455,8 +455,8 @@ impl Store {
             let _begun = self.shared.writer_tx.try_send(Message::Freeze);
             tokio::select! {
                 turn = taking.as_mut() => return turn,
-                // The writer has stopped writing. It reports the failure when it receives the
-                // commit.
+                // The writer has stopped writing. The writer reports the failure when it receives
+                // the commit.
                 _ = failure.wait_for(Option::is_some) => return self.shared.memory.none(),
                 () = tokio::time::sleep(ROOM_LOOK) => {}
             }

@@ -40,7 +40,7 @@ impl Shards {
         Ok(Self { shards, shard: None })
     }
 
-    /// Returns up to `most` more files. Empty at the end.
+    /// Returns up to `most` more files, or an empty list at the end.
     ///
     /// # Errors
     /// If the disk cannot be read.
@@ -62,7 +62,7 @@ impl Shards {
 
 impl Store {
     /// Moves orphaned files that were written before this start into `lost`. Files written since
-    /// this start are skipped. Call this once, after the start.
+    /// this start are skipped. Call this function once, after the start.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the disk cannot be read.
@@ -162,7 +162,7 @@ impl Store {
 }
 
 /// Whether the file may have been written before `started`. Ids of version 7 contain their creation
-/// time. Other ids do not, so the store notes each of them that it uses.
+/// time. Other ids do not contain this time, so the store notes each such id that it uses.
 fn may_be_old(id: PayloadId, started: PayloadId) -> bool {
     let version = id.bytes().get(6).map_or(0, |byte| byte >> 4);
     version != 7 || id < started

@@ -31,8 +31,8 @@ pub(crate) const SEGMENT_BYTES: usize = 8 * 1024 * 1024;
 /// cache. Compared with 32 MiB, this saves some 17 MiB after 300,000 executions, and no list is
 /// slower.
 const CACHE_BYTES: u64 = 4 * 1024 * 1024;
-/// The number of retries while a previous store of this process releases its files. They take ten
-/// seconds in total.
+/// The number of retries while a previous store of this process releases its files. All retries
+/// together take ten seconds.
 const LET_GO_LOOKS: u32 = 1000;
 const LET_GO_PAUSE: Duration = Duration::from_millis(10);
 /// The number of epochs after which replaced pages are freed, since no thread can be reading them
@@ -118,8 +118,9 @@ pub(crate) fn flush(db: &sled::Db) -> Result<(), Error> {
 }
 
 /// Frees pages and buffers that were replaced by this thread or by finished threads of the engine.
-/// The engine frees them only while a thread replaces other pages. An idle engine would therefore
-/// keep them, including a buffer of the size of a segment.
+/// The engine frees replaced pages and buffers only while a thread replaces other pages. An idle
+/// engine would therefore keep these pages and buffers, including a buffer of the size of a
+/// segment.
 pub(crate) fn free_replaced() {
     for _ in 0..EPOCHS_TO_FREE {
         crossbeam_epoch::pin().flush();
@@ -174,8 +175,8 @@ pub(crate) fn applied(db: &sled::Db) -> Result<u64, Error> {
     Ok(row.and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_be_bytes))
 }
 
-/// Sets the number of the last applied record. Call this only after all rows of that record were
-/// put: after a crash, the engine retains a prefix of its writes.
+/// Sets the number of the last applied record. Call this function only after all rows of that
+/// record were put: after a crash, the engine retains a prefix of its writes.
 pub(crate) fn set_applied(db: &sled::Db, number: u64) -> Result<(), Error> {
     put(db, &applied_key(), &number.to_be_bytes())
 }

@@ -112,7 +112,7 @@ struct Node {
     /// The exclusive end; empty means the end of the tree.
     high: Vec<u8>,
     prefix: Vec<u8>,
-    /// `None` for an inner node.
+    /// The entries of a leaf; `None` for an inner node.
     entries: Option<BTreeMap<Vec<u8>, Vec<u8>>>,
 }
 

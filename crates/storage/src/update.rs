@@ -26,8 +26,8 @@ impl Store {
     ///
     /// `change` gets the record, or `None` if there is none. The commit is made on the condition
     /// that the row has not changed since it was read, and on the conditions in the commit that
-    /// `change` returns. If one of them does not hold, `change` is called again with the current
-    /// record, so it must itself read any other rows on which its result depends.
+    /// `change` returns. If one of these conditions does not hold, `change` is called again with
+    /// the current record, so `change` must itself read any other rows on which its result depends.
     ///
     /// # Errors
     /// Errors of `change`; [`Error::Conflict`] after [`TRIES_MAX`] attempts; [`Error::Malformed`]

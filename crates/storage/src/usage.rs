@@ -22,7 +22,7 @@ impl Store {
     /// The recorded bytes of an organization's payloads.
     ///
     /// # Errors
-    /// As [`Store::counter`].
+    /// The same errors as [`Store::counter`].
     pub async fn payload_usage(&self, organization: OrganizationId) -> Result<u64, Error> {
         Ok(self.counter(&of_organization(organization)).await?.try_into().unwrap_or_default())
     }
@@ -30,7 +30,7 @@ impl Store {
     /// The recorded bytes of one owner.
     ///
     /// # Errors
-    /// As [`Store::counter`].
+    /// The same errors as [`Store::counter`].
     pub async fn payload_usage_of<T: Id>(
         &self,
         organization: OrganizationId,
@@ -62,7 +62,7 @@ impl Store {
     /// [`Error::Conflict`] if a concurrent commit has already done this.
     ///
     /// # Errors
-    /// As [`Store::counter`].
+    /// The same errors as [`Store::counter`].
     pub async fn release_usage<T: Id>(
         &self,
         commit: &mut Commit,

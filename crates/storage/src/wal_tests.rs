@@ -79,7 +79,7 @@ async fn rows(store: &Store) -> (u64, BTreeMap<Key, Vec<u8>>) {
     (count, rows)
 }
 
-/// Copies of a data folder. Each is what would remain after a crash at a given point.
+/// Copies of a data folder. Each copy is what would remain after a crash at a given point.
 #[derive(Default)]
 struct Images {
     /// The number of copies still wanted at each point.

@@ -132,7 +132,7 @@ impl Held {
 type Changes = Vec<(Key, Option<Vec<u8>>)>;
 
 impl Writer {
-    /// Runs until the store is closed. Call it on its own thread.
+    /// Runs until the store is closed. Call this function on its own thread.
     pub(crate) fn run(mut self) {
         while let Some(first) = self.inbox.blocking_recv() {
             let started = runtime::monotonic_now();
@@ -145,7 +145,8 @@ impl Writer {
                 None => {}
                 Some(Message::SetChangeStream { change_stream, done }) => {
                     let before = std::mem::replace(&mut self.change_stream, change_stream);
-                    // If the requester no longer exists, neither does the receiver of the stream.
+                    // If the requester no longer exists, neither does the receiver of the stream,
+                    // so the reply is not needed.
                     let _gone = done.send((before.is_some(), self.log.number()));
                 }
                 Some(Message::Seal) => self.seal(),
@@ -345,7 +346,7 @@ impl Writer {
 
     fn seal(&mut self) {
         if !self.has_failed() && !self.progress.is_sealed() {
-            // If this fails, `append` records the reason for all callers.
+            // If the seal fails, `append` records the reason for all callers.
             let _noted = self.append(Rows::new(), true);
         }
     }

@@ -1,6 +1,6 @@
-//! Activity of the running service, as `orrery top` reads it from the control socket. It contains
-//! gauges, and counters that start at zero when the service starts; the differences between two
-//! readings yield rates.
+//! Activity of the running service, as `orrery top` reads it from the control socket. The activity
+//! consists of gauges, and of counters that start at zero when the service starts; the differences
+//! between two readings yield rates.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,5 +1,5 @@
-//! The agent's request and response bodies: prompts, replies, tasks and sessions. Its events are
-//! defined in `agent`, each an object with `type` (`docs/spec/agent.md`, "Events").
+//! The agent's request and response bodies: prompts, replies, tasks and sessions. The agent's
+//! events are defined in `agent`, each an object with `type` (`docs/spec/agent.md`, "Events").
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

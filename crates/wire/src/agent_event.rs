@@ -40,7 +40,7 @@ pub enum AgentEvent {
     ToolCall {
         /// The name of the tool.
         name: String,
-        /// The arguments of the call. Null if they are not valid JSON.
+        /// The arguments of the call. Null if the arguments are not valid JSON.
         input: Value,
     },
     /// A model that the agent ran has generated media files.
@@ -66,14 +66,14 @@ pub enum AgentEvent {
         version_id: String,
         /// The name of the workflow.
         workflow_name: String,
-        /// The definition. Null if it is too large for an event.
+        /// The definition. Null if the definition is too large for an event.
         definition: Value,
     },
     /// A definition that the agent wrote was accepted.
     WorkflowBuilt {
         /// The number of steps.
         steps_count: usize,
-        /// The definition. Null if it is too large for an event.
+        /// The definition. Null if the definition is too large for an event.
         definition: Value,
     },
     /// The agent has created a workflow.
@@ -110,7 +110,7 @@ pub enum AgentEvent {
         workflow_id: WorkflowId,
         /// The version that runs.
         version_id: String,
-        /// The inputs. Null if they are too large for an event.
+        /// The inputs. Null if the inputs are too large for an event.
         inputs: Value,
     },
     /// A step of the workflow has ended, or a prediction has started or ended.
@@ -123,7 +123,7 @@ pub enum AgentEvent {
         step_status: String,
         /// The model that ran. Null for steps that run no model.
         model: Option<String>,
-        /// The output of the step. Null if it has more than 4 KiB.
+        /// The output of the step. Null if the output has more than 4 KiB.
         output: Value,
         /// The number of steps that have ended.
         completed_steps: usize,
@@ -136,7 +136,7 @@ pub enum AgentEvent {
     Progress {
         /// What the tool is doing, in a sentence.
         message: String,
-        /// The progress in percent. Null if the tool does not report it.
+        /// The progress in percent. Null if the tool does not report its progress.
         percent: Option<f64>,
     },
     /// The workflow that the agent started has ended.
@@ -147,7 +147,7 @@ pub enum AgentEvent {
         workflow_id: WorkflowId,
         /// How the execution ended.
         status: ExecutionStatus,
-        /// The output. Null if it is too large for an event.
+        /// The output. Null if the output is too large for an event.
         output: Value,
         /// The URLs of the files in the output.
         all_outputs: Vec<String>,
@@ -250,8 +250,8 @@ pub struct Chunk {
     pub created: i64,
     /// The ID of the agent.
     pub model: String,
-    /// The only choice. Its delta has the answer's text in the events `message` and
-    /// `clarification_needed`, and is empty in all others.
+    /// The only choice. The choice's delta has the answer's text in the events `message` and
+    /// `clarification_needed`, and is empty in all other events.
     pub choices: Vec<super::chat::ChunkChoice>,
     /// The type of the event.
     pub r#type: String,

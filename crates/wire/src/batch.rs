@@ -70,15 +70,17 @@ pub struct View {
     pub completion_window: Window,
     /// The status of the batch.
     pub status: Status,
-    /// The ID of the file with the answers. Null until the batch has ended, and if there are none.
+    /// The ID of the file with the answers. Null until the batch has ended, or if there are no
+    /// answers.
     pub output_file_id: Option<FileId>,
-    /// The ID of the file with the errors. Null until the batch has ended, and if there are none.
+    /// The ID of the file with the errors. Null until the batch has ended, or if there are no
+    /// errors.
     pub error_file_id: Option<FileId>,
     /// When the batch was created.
     pub created_at: i64,
     /// When the check of the input file ended.
     pub in_progress_at: Option<i64>,
-    /// When the lines that are not answered expire.
+    /// The time at which unanswered lines expire.
     pub expires_at: i64,
     /// When all lines were answered or had expired.
     pub finalizing_at: Option<i64>,

@@ -91,7 +91,7 @@ pub struct View {
     pub action: Action,
     /// Whether the job is running.
     pub status: Status,
-    /// The number of executions to process. Null until they have been counted.
+    /// The number of executions to process. Null until the executions have been counted.
     pub total: Option<u64>,
     /// The number of executions that were processed.
     pub done: u64,
@@ -100,7 +100,7 @@ pub struct View {
     pub failed: u64,
     /// When the job was started.
     pub started_at: Time,
-    /// When the job ended. Null while it is running.
+    /// When the job ended. Null while the job is running.
     pub completed_at: Option<Time>,
 }
 

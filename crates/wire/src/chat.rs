@@ -263,7 +263,7 @@ pub struct Model<'a> {
     pub owned_by: &'a str,
     /// Where the model runs.
     pub source: ModelSource,
-    /// What the model is for. Null if the upstream does not report it.
+    /// What the model is for. Null if the upstream does not report the kind.
     pub kind: Option<ModelKind>,
     /// The maximum number of tokens in a prompt and its answer. Absent if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -313,7 +313,7 @@ pub struct ModelPricing {
 pub struct Upstream<'a> {
     /// Whether the last attempt to fetch the list failed.
     pub stale: bool,
-    /// When the list was last fetched. Null if it never was.
+    /// When the list was last fetched. Null if the list was never fetched.
     pub fetched_at: Option<Time>,
     /// Why the last attempt to fetch the list failed.
     pub error: Option<&'a str>,

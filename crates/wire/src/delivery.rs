@@ -32,7 +32,8 @@ pub struct Delivery {
     pub url: String,
     /// Whether the delivery is waiting, in flight, or has ended.
     pub status: DeliveryStatus,
-    /// The payload as it is sent. Null if it is no longer stored, or too large for a list.
+    /// The payload as it is sent. Null if the payload is no longer stored, or is too large for a
+    /// list.
     pub request: Option<String>,
     /// The headers by name. Secrets, and values that are computed for each attempt, are masked.
     pub headers: Map<String, Value>,
@@ -74,11 +75,11 @@ pub struct Attempt {
     pub response: Option<String>,
     /// Why the attempt failed.
     pub error_message: Option<String>,
-    /// How long the attempt took, in milliseconds. Null while it is in flight.
+    /// How long the attempt took, in milliseconds. Null while the attempt is in flight.
     pub duration_ms: Option<u64>,
     /// Whether a redelivery triggered this attempt.
     pub redelivery: bool,
-    /// When the attempt was made. Null while it is in flight.
+    /// When the attempt was made. Null while the attempt is in flight.
     pub created_at: Option<Time>,
 }
 
@@ -256,8 +257,8 @@ pub struct NewTestDelivery {
     /// The secret that signs the delivery.
     #[schemars(length(max = SECRET_BYTES_MAX), transform = pattern::line)]
     pub webhook_secret: Option<String>,
-    /// Whether the delivery also carries the secret itself, in `X-Webhook-Secret`. Defaults to the service's
-    /// `webhooks.send_plain_secret`. Null for the default.
+    /// Whether the delivery also carries the secret itself, in `X-Webhook-Secret`. Defaults to the
+    /// service's `webhooks.send_plain_secret`. Null means the default.
     pub webhook_send_plain_secret: Option<bool>,
 }
 

@@ -50,7 +50,7 @@ pub struct Execution {
     pub parent_step_id: Option<String>,
     /// When the execution was created.
     pub created_at: Time,
-    /// When the execution started. Until then, when it was created.
+    /// When the execution started. Until then, when the execution was created.
     pub started_at: Time,
     /// When the execution ended. Null until then.
     pub completed_at: Option<Time>,
@@ -74,7 +74,7 @@ pub struct Execution {
     pub error_classification: Option<ErrorClass>,
     /// Cost and durations.
     pub metrics: Metrics,
-    /// What the execution waits for. Absent after it has ended.
+    /// What the execution waits for. Absent after the execution has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting_for: Option<Vec<Waiting>>,
 }
@@ -170,7 +170,7 @@ pub enum Waiting {
         event: String,
         /// When the step times out.
         until: Time,
-        /// A URL with a form that sends the event. It needs no API key.
+        /// A URL with a form that sends the event. No API key is needed.
         resume_url: String,
     },
     /// The next attempt of a step.
@@ -263,7 +263,7 @@ pub struct Step {
     pub output_error: Option<String>,
     /// The first element if the output is an array, else the whole output.
     pub primary: Option<Box<RawValue>>,
-    /// The step's input with all references resolved. Null if it is hidden.
+    /// The step's input with all references resolved. Null if the input is hidden.
     pub input: Option<Box<RawValue>>,
     /// Why the input is missing or damaged on disk.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -531,7 +531,7 @@ pub struct Summary {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<WaitsFor>")]
     pub waiting_for: Option<&'static str>,
-    /// When the execution started. Until then, when it was created.
+    /// When the execution started. Until then, when the execution was created.
     pub started_at: Time,
     /// When the execution ended. Null until then.
     pub ended_at: Option<Time>,

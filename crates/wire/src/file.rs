@@ -41,7 +41,7 @@ pub struct File {
     pub created_at: Time,
     /// When the file is deleted. For a pending upload, when the upload URL expires.
     pub expires_at: Time,
-    /// A URL for the content that needs no API key.
+    /// A URL for the content, which works without an API key.
     pub url: String,
     /// Whether the content has been uploaded.
     pub status: FileStatus,
@@ -132,7 +132,7 @@ pub struct OpenAiList {
 /// The URL of an uploaded file.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct FileUrl {
-    /// A URL for the content that needs no API key. It works until the file is deleted.
+    /// A URL for the content, which works without an API key until the file is deleted.
     pub url: String,
 }
 
@@ -181,9 +181,9 @@ pub struct Retention {
 pub struct Announced {
     /// The ID of the upload, and later of the file.
     pub id: FileId,
-    /// The URL to upload the content to with `PUT`. It needs no API key.
+    /// The URL to upload the content to with `PUT`. No API key is needed.
     pub presigned_url: String,
-    /// The URL of the content after the upload. It needs no API key.
+    /// The URL of the content after the upload. No API key is needed.
     pub public_url: String,
     /// When the upload URL expires.
     pub expires_at: Time,

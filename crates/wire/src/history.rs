@@ -61,12 +61,12 @@ pub struct Row<'a> {
     pub started_at: Option<Time>,
     /// When the execution ended. Null until then.
     pub completed_at: Option<Time>,
-    /// The output as JSON text. Null if it would make the page too large.
+    /// The output as JSON text. Null if the output would make the page too large.
     pub output: Option<String>,
     /// Why the output is missing or damaged on disk.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_error: Option<String>,
-    /// The API key that started the execution. Null if it was started in the dashboard.
+    /// The API key that started the execution. Null if the execution was started in the dashboard.
     pub api_key_id: Option<KeyId>,
     /// What started the execution.
     pub source: Source,

@@ -12,7 +12,7 @@ use orrery_domain::account;
 pub struct Limit {
     /// The limit. Null if there is none.
     pub limit: Option<u64>,
-    /// The current usage. Null if it is not counted.
+    /// The current usage. Null if the usage is not counted.
     pub used: Option<u64>,
 }
 

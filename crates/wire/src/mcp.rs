@@ -33,7 +33,7 @@ pub struct Response {
     /// Always `2.0`.
     #[schemars(extend("const" = "2.0"))]
     pub jsonrpc: String,
-    /// The ID of the request. Absent if it could not be read.
+    /// The ID of the request. Absent if the ID could not be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<Value>,
     /// The result of the method.

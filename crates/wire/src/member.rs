@@ -192,7 +192,8 @@ pub struct OpenLink {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InvitationRequest {
-    /// The email address of the invited person. It only prefills the form that the person sees.
+    /// The email address of the invited person. The address only prefills the form that the person
+    /// sees.
     #[schemars(length(max = EMAIL_MAX), transform = pattern::optional_email)]
     pub email: Option<String>,
 }
@@ -204,7 +205,7 @@ pub struct NewLink {
     pub id: LinkId,
     /// What the link is for.
     pub kind: LinkKind,
-    /// The link's URL. It is for one person and works once.
+    /// The link's URL, which is for one person and works once.
     pub url: String,
     /// When the link expires.
     pub expires_at: Time,
@@ -267,9 +268,9 @@ pub struct Key {
     pub created_by: String,
     /// When the key was created.
     pub created_at: Time,
-    /// When the key expires. Null if it never expires.
+    /// When the key expires. Null if the key never expires.
     pub expires_at: Option<Time>,
-    /// When the key was last used, to the minute. Null if it never was.
+    /// When the key was last used, to the minute. Null if the key was never used.
     pub last_used_at: Option<Time>,
 }
 
@@ -294,7 +295,7 @@ impl Key {
 pub struct NewKey {
     #[serde(flatten)]
     pub described: Key,
-    /// The full key. It is shown only once.
+    /// The full key, which is shown only once.
     pub key: String,
 }
 

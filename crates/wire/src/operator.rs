@@ -29,7 +29,7 @@ pub struct Key {
     pub admin: bool,
     pub created_by: String,
     pub created_at: Time,
-    /// When the key expires. Null if it never expires.
+    /// When the key expires. Null if the key never expires.
     pub expires_at: Option<Time>,
 }
 
@@ -268,7 +268,7 @@ pub struct AlertTest {
     pub status: Option<u16>,
     /// The first line of the receiver's answer.
     pub answer: Option<String>,
-    /// Why the message was not delivered. Null if it was delivered.
+    /// Why the message was not delivered. Null if the message was delivered.
     pub error: Option<String>,
 }
 

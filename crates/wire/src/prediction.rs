@@ -25,7 +25,7 @@ pub struct NewPrediction {
     /// The slug of the model.
     #[schemars(length(min = 1))]
     pub model: String,
-    /// Any string. It is stored with the prediction.
+    /// Any string, which is stored with the prediction.
     #[schemars(length(min = 1))]
     pub version: String,
     /// The model's input. Must match the model's `request_schema`.
@@ -36,8 +36,8 @@ pub struct NewPrediction {
     /// The secret that signs the webhook.
     #[schemars(length(max = SECRET_BYTES_MAX), transform = pattern::line)]
     pub webhook_secret: Option<String>,
-    /// Whether the webhook also carries the secret itself, in `X-Webhook-Secret`. Defaults to the service's
-    /// `webhooks.send_plain_secret`. Null for the default.
+    /// Whether the webhook also carries the secret itself, in `X-Webhook-Secret`. Defaults to the
+    /// service's `webhooks.send_plain_secret`. Null means the default.
     pub webhook_send_plain_secret: Option<bool>,
     /// The name of a fallback chain of this model.
     pub fallback_selector: Option<String>,
@@ -93,7 +93,7 @@ pub struct Prediction<'a> {
     pub model: &'a str,
     /// The status of the prediction.
     pub status: PredictionStatus,
-    /// The input, with the defaults of the model's schema filled in. Null if it is hidden.
+    /// The input, with the defaults of the model's schema filled in. Null if the input is hidden.
     pub input: Option<Box<RawValue>>,
     /// Why the input is missing or damaged on disk.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -134,7 +134,7 @@ pub struct Common {
     /// An IANA time zone name. Defaults to UTC.
     #[schemars(length(max = NAME_MAX), transform = pattern::filled)]
     pub timezone: Option<String>,
-    /// A display name. An empty string means no name. It does not have to be unique.
+    /// A display name, which does not have to be unique. An empty string means no name.
     #[schemars(length(max = NAME_MAX), transform = pattern::line)]
     pub name: Option<String>,
     /// What to do if the previous run has not ended when the schedule fires. Defaults to `skip`.
@@ -169,7 +169,7 @@ pub struct Secret {
     /// The secret that signs the webhooks. An empty string means no signature.
     #[schemars(length(max = SECRET_BYTES_MAX), transform = pattern::line)]
     pub webhook_secret: Option<String>,
-    /// Whether the webhooks also carry the secret itself, in `X-Webhook-Secret`. Null for the
+    /// Whether the webhooks also carry the secret itself, in `X-Webhook-Secret`. Null means the
     /// service's `webhooks.send_plain_secret`. An update that changes the URL keeps this setting.
     #[serde(default, deserialize_with = "super::given")]
     #[schemars(with = "Option<bool>")]
@@ -186,7 +186,7 @@ pub struct Schedule {
     /// The workflow. Only for workflow schedules.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workflow_id: Option<WorkflowId>,
-    /// The workflow version that runs. Null for the latest. Only for workflow schedules.
+    /// The workflow version that runs. Null means the latest version. Only for workflow schedules.
     pub version_id: Option<String>,
     /// The model's slug. Only for model schedules.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -217,7 +217,7 @@ pub struct Schedule {
     pub ends_at: Option<Time>,
     /// The URL that is notified when each run ends. Null if there is no webhook.
     pub webhook_url: Option<String>,
-    /// Whether the webhooks also carry their secret. Null for the service's default.
+    /// Whether the webhooks also carry their secret. Null means the service's default.
     pub webhook_send_plain_secret: Option<bool>,
     /// The next ten firings, without jitter. Empty while the schedule is paused.
     pub next_runs: Vec<Time>,
@@ -256,10 +256,11 @@ pub struct LastRun {
     pub scheduled_for: Time,
     /// When the firing was processed.
     pub at: Time,
-    /// The execution that the firing started. Null if it started no execution.
+    /// The execution that the firing started. Null if the firing started no execution.
     pub execution_id: Option<ExecutionId>,
-    /// The status of the execution or `deleted`, or `skipped` because of the overlap rule, `missed`
-    /// because it was too late, or `refused` because it could not start.
+    /// The status of the execution, or `deleted` if the execution is no longer stored. A firing
+    /// that started no execution is `skipped` because of the overlap rule, `missed` because it was
+    /// too late, or `refused` because it could not start.
     #[schemars(extend("enum" = RUN_STATUSES))]
     pub status: String,
     /// Why the firing was refused.

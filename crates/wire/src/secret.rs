@@ -28,7 +28,7 @@ pub struct Secrets {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SecretValue {
-    /// The value: 1 to 32768 bytes of text without NUL. It is never returned.
+    /// The value: 1 to 32768 bytes of text without NUL. The value is never returned.
     #[schemars(length(min = 1, max = VALUE_BYTES_MAX), transform = pattern::without_nul)]
     pub value: String,
 }

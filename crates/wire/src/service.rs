@@ -168,8 +168,8 @@ pub struct Finding {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mend: Option<String>,
     /// The item that the finding is about, such as a file, if several items have the same subject.
-    /// It is not sent to clients; alerts use it to recognize a finding after the numbers in
-    /// `detail` have changed.
+    /// This field is not sent to clients; alerts use the field to recognize a finding after the
+    /// numbers in `detail` have changed.
     #[serde(skip)]
     pub about: Option<String>,
 }

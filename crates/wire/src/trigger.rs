@@ -33,8 +33,8 @@ pub struct VersionTrigger {
     /// The secret that signs the webhook.
     #[schemars(length(max = SECRET_BYTES_MAX), transform = pattern::line)]
     pub webhook_secret: Option<String>,
-    /// Whether the webhook also carries the secret itself, in `X-Webhook-Secret`. Defaults to the service's
-    /// `webhooks.send_plain_secret`. Null for the default.
+    /// Whether the webhook also carries the secret itself, in `X-Webhook-Secret`. Defaults to the
+    /// service's `webhooks.send_plain_secret`. Null means the default.
     pub webhook_send_plain_secret: Option<bool>,
 }
 
@@ -74,8 +74,8 @@ pub struct BulkVersionTrigger {
     /// The secret that signs the webhooks.
     #[schemars(length(max = SECRET_BYTES_MAX), transform = pattern::line)]
     pub webhook_secret: Option<String>,
-    /// Whether the webhooks also carry the secret itself, in `X-Webhook-Secret`. Defaults to the service's
-    /// `webhooks.send_plain_secret`. Null for the default.
+    /// Whether the webhooks also carry the secret itself, in `X-Webhook-Secret`. Defaults to the
+    /// service's `webhooks.send_plain_secret`. Null means the default.
     pub webhook_send_plain_secret: Option<bool>,
 }
 

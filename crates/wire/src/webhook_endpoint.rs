@@ -18,15 +18,17 @@ use orrery_domain::webhook_endpoint::{self, Event, FILTER_MAX, Reason, Scheme};
 pub struct Endpoint {
     /// The ID of the endpoint.
     pub id: EndpointId,
-    /// The name of the endpoint. Null if it has none.
+    /// The name of the endpoint. Null if the endpoint has no name.
     pub name: Option<String>,
     /// The URL that receives the events.
     pub url: String,
-    /// The events that the endpoint receives. Empty for all.
+    /// The events that the endpoint receives. An empty list means all events.
     pub events: Vec<Event>,
-    /// The models whose predictions the endpoint receives events for. Empty for all.
+    /// The models whose predictions the endpoint receives events for. An empty list means all
+    /// models.
     pub models: Vec<String>,
-    /// The workflows whose executions the endpoint receives events for. Empty for all.
+    /// The workflows whose executions the endpoint receives events for. An empty list means all
+    /// workflows.
     pub workflow_ids: Vec<WorkflowId>,
     /// The signature scheme.
     pub signature: Scheme,
@@ -37,9 +39,9 @@ pub struct Endpoint {
     pub send_plain_secret: bool,
     /// Whether the endpoint is disabled: it receives no events.
     pub disabled: bool,
-    /// When the endpoint was disabled. Null if it is enabled.
+    /// When the endpoint was disabled. Null if the endpoint is enabled.
     pub disabled_at: Option<Time>,
-    /// Why the endpoint was disabled. Null if it is enabled.
+    /// Why the endpoint was disabled. Null if the endpoint is enabled.
     pub disabled_reason: Option<Reason>,
     /// When the first attempt failed since the last success. Null if the latest attempt succeeded.
     pub failing_since: Option<Time>,
@@ -131,16 +133,16 @@ pub struct EndpointFields {
     /// A name, unique within the organization. An empty string means no name.
     #[schemars(transform = pattern::endpoint_name)]
     pub name: Option<String>,
-    /// The events to receive. Omit or leave empty for all.
+    /// The events to receive. Omit or leave empty to receive all events.
     #[schemars(with = "Option<Vec<Subscription>>", length(max = Event::ALL.len()))]
     pub events: Option<Vec<Event>>,
-    /// Only events for predictions of these models. Omit or leave empty for all.
+    /// Only events for predictions of these models. Omit or leave empty for all models.
     #[schemars(length(max = FILTER_MAX), inner(length(max = MODEL_MAX)), transform = pattern::each_filled)]
     pub models: Option<Vec<String>>,
-    /// Only events for executions of these workflows. Omit or leave empty for all.
+    /// Only events for executions of these workflows. Omit or leave empty for all workflows.
     #[schemars(length(max = FILTER_MAX))]
     pub workflow_ids: Option<Vec<WorkflowId>>,
-    /// The signature scheme. Defaults to `v1`. It cannot be changed later.
+    /// The signature scheme, which cannot be changed later. Defaults to `v1`.
     pub signature: Option<Scheme>,
     /// Whether deliveries also carry the secret itself, in `X-Webhook-Secret`, for receivers that
     /// compare it. Defaults to false. Only with the signature `v1`.

@@ -155,7 +155,7 @@ pub struct Versions<'a> {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "DefinitionCheckRequest")]
 pub struct NewCheck {
-    /// Any JSON. Its problems are listed in the response.
+    /// Any JSON. The problems of the definition are listed in the response.
     pub definition: Option<Value>,
     /// The workflow whose stored credentials replace `***`.
     pub workflow: Option<String>,

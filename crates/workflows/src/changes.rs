@@ -1,5 +1,5 @@
-//! The audit log's entries about changes to workflows. They are derived from the record before and
-//! after the change, so that every caller gets the same entries.
+//! The audit log's entries about changes to workflows. The entries are derived from the record
+//! before and after the change, so that every caller gets the same entries.
 
 use orrery_domain::workflow::{Status, Version, Workflow};
 

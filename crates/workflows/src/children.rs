@@ -1,6 +1,6 @@
 //! Workflows that are run by steps of other workflows. When a definition is stored, the workflows
-//! that its steps run must exist and must not form a cycle. They are looked up again when a step
-//! starts.
+//! that its steps run must exist and must not form a cycle. The workflows are looked up again when
+//! a step starts.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;

@@ -110,7 +110,8 @@ pub struct Put {
     pub definition: Option<Value>,
     pub locked: bool,
     pub production: bool,
-    /// `None` leaves the value unchanged; a new version is private.
+    /// Whether other organizations may run the version. `None` leaves the value unchanged; a new
+    /// version is then private.
     pub allowed_to_share: Option<bool>,
     /// The new name of the workflow; `None` leaves it unchanged.
     pub name: Option<String>,
@@ -424,7 +425,7 @@ impl Workflows {
     /// because its executions remain readable.
     ///
     /// # Errors
-    /// As [`Workflows::find`].
+    /// The same errors as [`Workflows::find`].
     pub async fn find_any(
         &self,
         organization: OrganizationId,
@@ -544,8 +545,8 @@ impl Workflows {
     }
 }
 
-/// Rejects a change that is based on an outdated revision: the current revision is the version's
-/// own or, for a new version, the latest version's.
+/// Rejects a change that is based on an outdated revision: the current revision is the revision of
+/// the version or, for a new version, the revision of the latest version.
 fn check_base(
     workflow: &Workflow,
     version_id: &str,
@@ -558,7 +559,8 @@ fn check_base(
 }
 
 /// Returns the revisions that may contain the secrets behind a client's masked values, most likely
-/// first: the version being stored, the latest version, the others from newest to oldest.
+/// first: the version being stored, the latest version, and all other versions from newest to
+/// oldest.
 fn revisions_for(workflow: &Workflow, version_id: &str) -> Vec<RevisionId> {
     let likely = [version_id, workflow.latest.as_str()];
     let likely = likely.into_iter().filter_map(|id| workflow.version(id));

@@ -17,7 +17,7 @@ pub struct Filter {
     pub tags: Vec<String>,
     /// Matches workflows whose name, description or slug contains this text, ignoring case.
     pub keyword: Option<String>,
-    /// `None` matches all workflows except deleted ones.
+    /// Matches workflows with this status; `None` matches all workflows except deleted workflows.
     pub status: Option<Status>,
     pub sort_key: SortKey,
     pub ascending: bool,
@@ -27,7 +27,7 @@ pub struct Filter {
 
 impl Filter {
     /// Creates a filter for all workflows except deleted ones, newest first, without the first
-    /// `offset`.
+    /// `offset` workflows.
     #[must_use]
     pub const fn newest(offset: usize, limit: usize) -> Self {
         Self {

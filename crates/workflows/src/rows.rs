@@ -10,7 +10,7 @@ use orrery_storage::{Commit, Key, Record, Table};
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Definition {
     pub workflow: WorkflowId,
-    /// As written by the client.
+    /// The definition as written by the client.
     pub definition: Payload,
 }
 

@@ -2465,7 +2465,7 @@ class WorkflowStepPass(TypedDict, closed=True):
     """
     continue_on_error: NotRequired[Optional[bool]]
     """
-    True: the workflow continues if the step fails.
+    If true, the workflow continues if the step fails.
     """
     timeout_seconds: NotRequired[Optional[float]]
     """
@@ -3893,7 +3893,7 @@ class WorkflowModelFallback(TypedDict, closed=True):
 
     enabled: NotRequired[Optional[bool]]
     """
-    False: the fallback is not used.
+    If false, the fallback is not used.
     """
     model: NotRequired[Optional[str]]
     """
@@ -3946,7 +3946,7 @@ class WorkflowHttpFallback(TypedDict, closed=True):
     """
     enabled: NotRequired[Optional[bool]]
     """
-    False: the fallback is not used.
+    If false, the fallback is not used.
     """
 
 
@@ -4644,7 +4644,7 @@ class WorkflowStepModel(TypedDict, closed=True):
     """
     continue_on_error: NotRequired[Optional[bool]]
     """
-    True: the workflow continues if the step fails.
+    If true, the workflow continues if the step fails.
     """
     timeout_seconds: NotRequired[Optional[float]]
     """
@@ -4703,7 +4703,7 @@ class WorkflowStepHttp(TypedDict, closed=True):
     """
     continue_on_error: NotRequired[Optional[bool]]
     """
-    True: the workflow continues if the step fails.
+    If true, the workflow continues if the step fails.
     """
     timeout_seconds: NotRequired[Optional[float]]
     """
@@ -4797,7 +4797,7 @@ class WorkflowStepParallel(TypedDict, closed=True):
     """
     continue_on_error: NotRequired[Optional[bool]]
     """
-    True: the workflow continues if the step fails.
+    If true, the workflow continues if the step fails.
     """
     timeout_seconds: NotRequired[Optional[float]]
     """
@@ -4836,7 +4836,7 @@ class WorkflowStepMap(TypedDict, closed=True):
     """
     continue_on_error: NotRequired[Optional[bool]]
     """
-    True: the workflow continues if the step fails.
+    If true, the workflow continues if the step fails.
     """
     timeout_seconds: NotRequired[Optional[float]]
     """
@@ -4844,7 +4844,7 @@ class WorkflowStepMap(TypedDict, closed=True):
     """
     items: Union[list[Any], str]
     """
-    An array, or a reference to one.
+    An array, or a reference to an array.
     """
     item_name: NotRequired[Optional[str]]
     """
@@ -4891,7 +4891,7 @@ class WorkflowStepWait(TypedDict, closed=True):
     """
     continue_on_error: NotRequired[Optional[bool]]
     """
-    True: the workflow continues if the step fails.
+    If true, the workflow continues if the step fails.
     """
     timeout_seconds: NotRequired[Optional[float]]
     """
@@ -4899,11 +4899,11 @@ class WorkflowStepWait(TypedDict, closed=True):
     """
     seconds: NotRequired[Optional[Union[float, str]]]
     """
-    The time to wait, or a reference to it.
+    The time to wait, or a reference to the time.
     """
     until: NotRequired[Optional[str]]
     """
-    An RFC 3339 time, or a reference to one.
+    An RFC 3339 time, or a reference to such a time.
     """
     event: NotRequired[Optional[WorkflowEvent]]
     """
@@ -4938,7 +4938,7 @@ class WorkflowStepWorkflow(TypedDict, closed=True):
     """
     continue_on_error: NotRequired[Optional[bool]]
     """
-    True: the workflow continues if the step fails.
+    If true, the workflow continues if the step fails.
     """
     timeout_seconds: NotRequired[Optional[float]]
     """
@@ -4966,7 +4966,7 @@ class WorkflowStepWorkflow(TypedDict, closed=True):
     """
     wait: NotRequired[Optional[bool]]
     """
-    False: the step ends when the workflow has started.
+    If false, the step ends when the workflow has started.
     """
 
 
@@ -5642,7 +5642,7 @@ class WorkflowStepChoice(TypedDict, closed=True):
     """
     continue_on_error: NotRequired[Optional[bool]]
     """
-    True: the workflow continues if the step fails.
+    If true, the workflow continues if the step fails.
     """
     timeout_seconds: NotRequired[Optional[float]]
     """

@@ -67,14 +67,14 @@ pub(crate) struct Manifest {
     pub slug: Slug,
     pub title: String,
     pub description: String,
-    /// `None` means the type that the model reports, or `object`.
+    /// The output type; `None` means the type that the model reports, or `object`.
     pub output_type: Option<OutputType>,
     pub concurrency: usize,
     pub timeout: Duration,
     pub queue_limit: usize,
     /// Retry policy for predictions.
     pub retry: Policy,
-    /// `None` means the schema that the model reports, or any object.
+    /// The request schema; `None` means the schema that the model reports, or any object.
     pub schema: Option<Arc<Schema>>,
     pub pricing: Option<Pricing>,
     /// JSON pointer to the cost in the response.
@@ -179,7 +179,8 @@ pub(crate) fn slug_meant(path: &Path) -> Option<Slug> {
     written.or_else(|| slug_of(path.file_stem()?.to_str()?).parse().ok())
 }
 
-/// Replaces each character in a file name that is not allowed in slugs with a hyphen.
+/// Derives a slug from a file name: each character that is not allowed in slugs is replaced with a
+/// hyphen.
 fn slug_of(name: &str) -> String {
     let is_good = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '.');
     let letters = name.chars().map(|letter| if is_good(letter) { letter } else { '-' });
@@ -197,8 +198,8 @@ fn parse(text: &str, folder: &Path) -> Result<Manifest, Vec<config::Error>> {
     manifest.filter(|_| errors.is_empty()).ok_or(errors)
 }
 
-/// Returns the JSON Schema for manifests, which editors use. It describes what [`read`] accepts for
-/// each runner type and each cost type.
+/// Returns the JSON Schema for manifests, which editors use. The schema describes what [`read`]
+/// accepts for each runner type and each cost type.
 #[must_use]
 pub fn published_schema() -> Value {
     let of = |text: &str| {

@@ -20,7 +20,7 @@ use crate::url_template::{self, UrlTemplate};
 
 /// Default timeout of an HTTP step.
 pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
-/// Minimum timeout. Lower values are raised to it (`docs/spec/hosts.md`, "Limits").
+/// Minimum timeout. Lower values are raised to this minimum (`docs/spec/hosts.md`, "Limits").
 pub(super) const TIMEOUT_MIN: Duration = Duration::from_secs(5);
 /// Maximum timeout, in seconds.
 const TIMEOUT_SECONDS_MAX: f64 = 300.0;
@@ -34,7 +34,8 @@ const HEADER_NAME_BYTES_MAX: usize = 128;
 pub struct Http {
     pub request: Request,
     pub fail_when: FailWhen,
-    /// Sent when the step has failed. Never carries the credentials of the original request.
+    /// The request that is sent when the step has failed. This request never carries the
+    /// credentials of the original request.
     pub fallback: Option<Request>,
 }
 
@@ -42,15 +43,15 @@ pub struct Http {
 #[derive(Debug, Clone)]
 pub struct Request {
     pub method: Method,
-    /// Resolves to a string: an absolute http(s) URL.
+    /// The URL, which resolves to a string: an absolute http(s) URL.
     pub url: Template,
     /// The parsed URL if it contains no references.
     pub fixed_url: Option<Url>,
-    /// In the order written. Each value resolves to a string, number or boolean.
+    /// The headers in the order written. Each value resolves to a string, number or boolean.
     pub headers: Vec<(String, Template)>,
-    /// In the order written. An array becomes one parameter per item.
+    /// The query parameters in the order written. An array becomes one parameter per item.
     pub query: Vec<(String, Template)>,
-    /// JSON, or a string that is sent unchanged.
+    /// The body: JSON, or a string that is sent unchanged.
     pub body: Option<Template>,
     pub auth: Option<Auth>,
 }
@@ -67,7 +68,7 @@ pub enum Method {
     Options,
 }
 
-/// Credentials of a request. Never printed, not even in debug output.
+/// Credentials of a request, which are never printed, not even in debug output.
 #[derive(Clone)]
 pub enum Auth {
     Basic { username: Template, password: Template },

@@ -50,10 +50,11 @@ pub const DEFINITION_BYTES_MAX: usize = 1 << 20;
 pub const STEPS_MAX: usize = 500;
 /// Maximum nesting depth of steps; a top-level step has depth 1.
 pub const DEPTH_MAX: usize = 16;
-/// Maximum number of patterns (`matches`) per definition. Each takes up to 256 KiB when compiled.
+/// Maximum number of patterns (`matches`) per definition. Each pattern takes up to 256 KiB when
+/// compiled.
 pub const PATTERNS_MAX: usize = 100;
-/// Maximum number of distinct secrets per definition. It is limited because responses are searched
-/// for each secret.
+/// Maximum number of distinct secrets per definition. The number is limited because responses are
+/// searched for each secret.
 pub const SECRETS_MAX: usize = 50;
 /// Maximum number of problems in one response.
 pub const PROBLEMS_MAX: usize = 20;

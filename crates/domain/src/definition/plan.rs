@@ -48,7 +48,7 @@ pub struct SecretUse {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StepIndex(pub(super) usize);
 
-/// A list of steps. A block is done when all of its steps are.
+/// A list of steps. A block is done when all of its steps are done.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Block(pub(super) Vec<StepIndex>);
 
@@ -65,11 +65,11 @@ pub struct Parent {
 /// One step.
 #[derive(Debug, Clone)]
 pub struct Step {
-    /// Unique in the definition: 1 to 64 characters of `a-zA-Z0-9_-`.
+    /// The step's id, which is unique in the definition: 1 to 64 characters of `a-zA-Z0-9_-`.
     pub id: String,
     pub name: Option<String>,
     pub position: StepIndex,
-    /// `None` for a top-level step.
+    /// The enclosing block; `None` for a top-level step.
     pub parent: Option<Parent>,
     /// The steps of the same block that must end before this step starts, in order: the steps that
     /// this step (or a step inside it) refers to, the steps named in `depends_on`, and the steps
@@ -77,13 +77,13 @@ pub struct Step {
     pub waits_for: Vec<StepIndex>,
     /// Whether a failure is tolerated: steps that wait for this step still start.
     pub continue_on_error: bool,
-    /// Whether the execution is paused instead of failing when the last attempt fails. Resuming it
-    /// retries the step.
+    /// Whether the execution is paused instead of failing when the last attempt fails. Resuming the
+    /// execution retries the step.
     pub pauses_when_exhausted: bool,
-    /// Always set for HTTP steps. For other steps, `None` means that the limits of the model and
-    /// the workflow apply.
+    /// The timeout, which is always set for HTTP steps. For other steps, `None` means that the
+    /// limits of the model and the workflow apply.
     pub timeout: Option<Duration>,
-    /// Always a single attempt, except for model, HTTP and workflow steps.
+    /// The retry policy: a single attempt, except for model, HTTP and workflow steps.
     pub retry: Policy,
     pub kind: Kind,
 }
@@ -136,38 +136,38 @@ pub struct ModelFallback {
 /// Runs branches in parallel.
 #[derive(Debug, Clone)]
 pub struct Parallel {
-    /// At least one branch.
+    /// The branches, at least one.
     pub branches: Vec<Branch>,
 }
 
 /// A branch of a `parallel`.
 #[derive(Debug, Clone)]
 pub struct Branch {
-    /// Unique among the step's branches.
+    /// The branch's name, which is unique among the step's branches.
     pub name: Option<String>,
-    /// At least one step.
+    /// The steps, at least one.
     pub steps: Block,
 }
 
-/// Runs one of two branches; the steps of the other are skipped.
+/// Runs one of two branches; the steps of the other branch are skipped.
 #[derive(Debug, Clone)]
 pub struct Choice {
     pub condition: Condition,
-    /// May be empty.
+    /// The steps that run if the condition is true; may be empty.
     pub met: Block,
-    /// May be empty.
+    /// The steps that run if the condition is false; may be empty.
     pub otherwise: Block,
 }
 
 /// Runs its steps once per item.
 #[derive(Debug, Clone)]
 pub struct Map {
-    /// Must resolve to an array, or the step fails.
+    /// The items, which must resolve to an array; otherwise, the step fails.
     pub items: Template,
     pub item_name: String,
     /// Maximum number of items processed in parallel, at least 1.
     pub max_concurrency: u32,
-    /// At least one step.
+    /// The steps, at least one.
     pub steps: Block,
     /// The output of each item, resolved after its steps. `None` means the output of the last step.
     pub output: Option<Template>,
@@ -184,7 +184,7 @@ pub struct Pass {
 pub struct SubWorkflow {
     /// The id or slug of a workflow of the organization that owns the definition.
     pub workflow: String,
-    /// `None` means the latest version when the step starts.
+    /// The version's id; `None` means the version that is latest when the step starts.
     pub version: Option<String>,
     /// The inputs of the child; resolves to an object.
     pub inputs: Template,
@@ -405,7 +405,7 @@ impl Kind {
         }
     }
 
-    /// Returns the name in definitions.
+    /// Returns the name that is used in definitions.
     #[must_use]
     pub const fn as_str(&self) -> &'static str {
         match self {
@@ -464,7 +464,7 @@ impl Kind {
     }
 
     /// Calls `see` with every reference that is resolved when the step starts, and its position in
-    /// the step. This excludes a map's `output`.
+    /// the step. The references in a map's `output` are excluded.
     pub(super) fn visit<'k>(&'k self, see: &mut dyn FnMut(&JsonPointer<'_>, &'k Reference)) {
         let root = JsonPointer::Root;
         match self {

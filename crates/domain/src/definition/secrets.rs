@@ -63,7 +63,7 @@ pub fn seal<E>(
     failed.map_or(Ok(definition), Err)
 }
 
-/// Unseals the credentials of a definition. Returns whether all of them could be unsealed; the
+/// Unseals the credentials of a definition. Returns whether all credentials could be unsealed; any
 /// others stay sealed.
 pub fn unseal(mut definition: Value, unseal: impl Fn(&str) -> Option<String>) -> (Value, bool) {
     let mut is_whole = true;

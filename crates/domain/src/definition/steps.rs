@@ -43,7 +43,7 @@ pub(super) struct Draft {
     pub(super) step: Step,
     /// The position in the definition, as a JSON pointer.
     pub(super) place: String,
-    /// As written. An empty list differs in meaning from an absent one.
+    /// The dependencies as written. An empty list differs in meaning from an absent list.
     pub(super) depends_on: Option<Vec<String>>,
 }
 

@@ -30,7 +30,7 @@ pub enum Wait {
 /// An event that a step waits for.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EventWait {
-    /// Unique in the definition: 1 to 64 characters of `a-zA-Z0-9_-`.
+    /// The event's name, which is unique in the definition: 1 to 64 characters of `a-zA-Z0-9_-`.
     pub name: String,
     /// The schema of the event's payload.
     pub schema: Option<Value>,

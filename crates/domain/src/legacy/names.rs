@@ -9,8 +9,8 @@ use crate::reference::is_root_char;
 
 const INPUTS: &str = "inputs";
 
-/// Maximum length of an input name in bytes. It is limited because finding a name in a reference
-/// takes quadratic time.
+/// Maximum length of an input name in bytes. The length is limited because finding a name in a
+/// reference takes quadratic time.
 pub const NAME_BYTES_MAX: usize = 128;
 
 /// Converts references to these inputs from the legacy form to the form of a definition.

@@ -26,7 +26,7 @@ fn wrong<T>(message: impl Into<String>) -> Result<T, Error> {
 /// A workflow in the legacy form, without its name and description.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 pub struct Shape {
-    /// A string that the client chooses. It is returned unchanged.
+    /// A string that the client chooses, which is returned unchanged.
     pub workspace_id: Option<String>,
     /// The URL of a picture, which is returned unchanged.
     pub thumbnail_url: Option<String>,
@@ -54,7 +54,7 @@ pub struct NewInput {
     pub name: String,
     /// The type of the input, such as `string`, which is the default.
     pub r#type: Option<String>,
-    /// The default value as a string. It must have the input's type.
+    /// The default value as a string, which must be valid for the input's type.
     pub default_value: Option<Value>,
 }
 
@@ -83,7 +83,7 @@ pub struct NewStep {
     pub r#type: Option<String>,
     /// The slug of the model, for a step that runs one.
     pub model_slug: Option<String>,
-    /// The version of the model. It is stored and returned, but has no effect.
+    /// The version of the model, which is stored and returned, but has no effect.
     pub model_version: Option<String>,
     /// The step's parameters. Values may be references to inputs and to earlier steps.
     pub params: Option<Map<String, Value>>,

@@ -9,7 +9,7 @@ use crate::time::Timestamp;
 /// The result of an exchange.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ended {
-    /// `None` on success.
+    /// The error; `None` on success.
     pub fault: Option<Fault>,
     /// The total cost of the exchange's model answers and tools.
     pub cost: Usd,
@@ -18,7 +18,8 @@ pub struct Ended {
     pub needs_clarification: bool,
 }
 
-/// Begins the exchange at wall-clock time `now`. Returns false if it has already begun or ended.
+/// Begins the exchange at wall-clock time `now`. Returns false if the exchange has already begun or
+/// ended.
 #[must_use]
 pub fn begin(execution: &mut Execution, now: Timestamp) -> bool {
     if execution.status != Status::Created {

@@ -1,9 +1,9 @@
 //! The state machine of executions: how an event changes an execution, and which effects follow.
 //!
-//! Pure: takes the state, an event and the time; returns the new state and the effects. It reads no
-//! store and starts nothing: `engine` commits the durable effects together with the new state and
-//! only then performs the others. An event that no longer applies (a stale report, a second
-//! cancellation) changes nothing and has no effects.
+//! Pure: takes the state, an event and the time; returns the new state and the effects. The state
+//! machine reads no store and starts nothing: `engine` commits the durable effects together with
+//! the new state and only then performs the volatile effects. An event that no longer applies (a
+//! stale report, a second cancellation) changes nothing and has no effects.
 //!
 //! Timestamps are wall-clock times, kept in order within an execution. Due times are on the steady
 //! clock, which never goes back when the system clock is set back (`runtime::clock`).
@@ -80,7 +80,8 @@ pub fn fail(execution: &mut Execution, fault: Fault, now: Timestamp) -> Vec<Effe
 }
 
 /// Fails an execution that must never run again, neither with its current model nor with the next
-/// model of its chain. A prediction's running attempt ends with it. `now` is the wall-clock time.
+/// model of its chain. A prediction's running attempt ends with the prediction. `now` is the
+/// wall-clock time.
 #[must_use]
 pub fn fail_permanently(execution: &mut Execution, fault: Fault, now: Timestamp) -> Vec<Effect> {
     if !execution.status.is_final() {

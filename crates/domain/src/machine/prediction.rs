@@ -111,7 +111,7 @@ fn start(prediction: &mut Prediction, now: Timestamp) -> u32 {
 }
 
 /// Records the end of the running attempt. Returns false for a stale report, whose `number` is not
-/// that of the running attempt.
+/// the number of the running attempt.
 fn close_attempt(
     prediction: &mut Prediction,
     number: u32,

@@ -52,7 +52,7 @@ pub fn is_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= NAME_MAX && name.chars().all(is_root_char)
 }
 
-/// The values of secrets by name. Never printed.
+/// The values of secrets by name, which are never printed.
 #[derive(Clone, Default)]
 pub struct Values(HashMap<String, String>);
 
@@ -76,7 +76,7 @@ impl Values {
     }
 }
 
-/// The strings to redact from stored data. Never printed.
+/// The strings to redact from stored data, which are never printed.
 #[derive(Clone, Default)]
 pub struct Redaction {
     hidden: Vec<String>,

@@ -106,7 +106,7 @@ impl Engine {
     /// ended, returns it unchanged.
     ///
     /// # Errors
-    /// As [`Engine::job`].
+    /// The same errors as [`Engine::job`].
     pub async fn cancel_job(&self, organization: OrganizationId, id: JobId) -> Result<Job, Error> {
         let inner = &self.inner;
         let cancel = |job: Option<Job>| async move {

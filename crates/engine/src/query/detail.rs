@@ -93,7 +93,7 @@ impl Views {
     }
 
     /// Returns the execution, and its steps if they are in memory. Waits for a change in progress,
-    /// but only for a short time, after which it returns the last committed state.
+    /// but only for a short time, after which the last committed state is returned.
     pub(super) async fn read_state(
         &self,
         organization: OrganizationId,
@@ -255,7 +255,7 @@ impl Views {
         waiting
     }
 
-    /// Returns the URL that delivers the event for which a step is waiting. It expires
+    /// Returns the URL that delivers the event for which a step is waiting. The URL expires
     /// [`LINK_GRACE`] after the latest possible end of the wait.
     pub(crate) fn resume_url(
         &self,
@@ -274,8 +274,9 @@ impl Views {
         self.clock.reading().shown(due).into()
     }
 
-    /// Returns the execution's position in its lane, starting at 1, or `None` if it is beyond the
-    /// window, and the number of running executions of its organization in the lane.
+    /// Returns the execution's position in its lane, starting at 1 (`None` if the position is
+    /// beyond the window), and the number of executions that its organization is running in the
+    /// lane.
     pub(super) fn lane_position(&self, execution: &Execution) -> (Option<usize>, usize) {
         let lane = execution.lane();
         let lanes = self.scheduler.lanes();

@@ -2,9 +2,9 @@
 //! the execution.
 //!
 //! A log is created when a client follows an execution or when the execution's model reports
-//! progress. It begins with a replay of the execution's history. Logs are limited in size and in
-//! memory only; if a log is lost, the stored execution still contains the execution's state. The
-//! engine never waits for a follower.
+//! progress. The log begins with a replay of the execution's history. Logs are limited in size and
+//! are kept only in memory; if a log is lost, the stored execution still contains the execution's
+//! state. The engine never waits for a follower.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -38,7 +38,7 @@ pub struct Event {
     /// The event's number: starts at 1 and is consecutive within its log.
     pub number: u64,
     pub name: &'static str,
-    /// JSON text.
+    /// The data as JSON text.
     pub data: String,
 }
 
@@ -46,7 +46,7 @@ pub struct Event {
 #[derive(Debug)]
 pub struct NewEvents {
     pub events: Vec<Arc<Event>>,
-    /// Whether events between the follower's last event and these were dropped.
+    /// Whether events between the follower's last event and these new events were dropped.
     pub has_gap: bool,
     /// The execution has ended: no more events follow, and its stored record is final.
     pub ended: bool,
@@ -155,7 +155,7 @@ impl EventLog {
         self.newest.send_replace((number, false));
     }
 
-    /// Returns the events after number `seen`; 0 returns all retained events.
+    /// Returns the events after number `seen`. If `seen` is 0, returns all retained events.
     #[must_use]
     pub(crate) fn events_since(&self, seen: u64) -> NewEvents {
         let state = self.lock();
@@ -168,7 +168,7 @@ impl EventLog {
     /// Resolves once there is an event after `seen` or the log is closed.
     pub(crate) async fn changed(&self, seen: u64) {
         let mut newest = self.newest.subscribe();
-        // The log owns the sender, so it outlives this call.
+        // The log owns the sender, so the sender outlives this call and the wait cannot fail.
         let _told = newest.wait_for(|(number, ended)| *number > seen || *ended).await;
     }
 

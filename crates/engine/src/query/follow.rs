@@ -8,7 +8,7 @@ use crate::query::events::{EventLog, NewEvents};
 use crate::{Engine, Error};
 use orrery_domain::ids::{ExecutionId, OrganizationId};
 
-/// A follower of a prediction or a workflow execution. It keeps the event log alive.
+/// A follower of a prediction or a workflow execution. The follower keeps the event log alive.
 #[derive(Debug)]
 pub struct Follower {
     log: Arc<EventLog>,
@@ -29,7 +29,7 @@ impl Follower {
         self.log.epoch()
     }
 
-    /// Returns the events after number `seen`; 0 returns all retained events.
+    /// Returns the events after number `seen`. If `seen` is 0, returns all retained events.
     #[must_use]
     pub fn events_since(&self, seen: u64) -> NewEvents {
         self.log.events_since(seen)

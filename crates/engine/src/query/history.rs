@@ -158,7 +158,7 @@ impl Engine {
         }
     }
 
-    /// Skips the newest `offset` matches and returns up to `limit` matches after these. Also
+    /// Skips the newest `offset` matches and returns up to `limit` matches that follow. Also
     /// returns the number of matches, counted up to `of`.
     ///
     /// # Errors

@@ -102,7 +102,7 @@ pub fn rows_of(execution: &Execution) -> Vec<(Key, Vec<u8>)> {
 }
 
 /// Returns the status row of an execution. The row's lane is the lane of the requested model, even
-/// if the execution is waiting for a fallback model or ended with one.
+/// if the execution is waiting for a fallback model or ended with a fallback model.
 fn status_row(execution: &Execution, status: Status) -> Key {
     let lane = match (execution.prediction().map(Prediction::requested_model), execution.workflow())
     {

@@ -21,7 +21,7 @@ pub struct Outline {
     pub execution: Execution,
     /// The steps without inputs, outputs and logs; agent steps retain their input.
     pub steps: Vec<(Instance, Step)>,
-    /// `None` unless this is a workflow whose definition is stored.
+    /// The plan; `None` unless the execution is a workflow run whose definition is stored.
     pub plan: Option<Arc<Plan>>,
 }
 
@@ -29,7 +29,7 @@ impl Engine {
     /// Returns the outline of an execution with at most `steps_max` steps.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if it is no longer stored; [`Error::Storage`].
+    /// [`Error::NotFound`] if the execution is no longer stored; [`Error::Storage`].
     pub async fn outline(
         &self,
         organization: OrganizationId,
@@ -58,7 +58,8 @@ impl Engine {
 }
 
 impl Inner {
-    /// Reports an ended execution. Call this once the commit that ended the execution has returned.
+    /// Reports an ended execution. Call this function once the commit that ended the execution has
+    /// returned.
     pub(crate) fn tell_of_ended(&self, execution: &Execution) {
         if let Some(on_end) = self.on_end.get() {
             on_end(execution);

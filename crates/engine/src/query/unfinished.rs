@@ -59,8 +59,8 @@ pub struct Aside {
 }
 
 impl Engine {
-    /// Counts the organization's suspended executions among the first [`SUSPENDED_MAX`] unfinished
-    /// ones of each kind.
+    /// Counts the organization's suspended executions among its first [`SUSPENDED_MAX`] unfinished
+    /// executions of each kind.
     ///
     /// # Errors
     /// [`Error::Storage`].

@@ -13,7 +13,7 @@ impl Engine {
     /// Returns the execution once it has ended or `patience` has elapsed.
     ///
     /// # Errors
-    /// As [`Engine::get`].
+    /// The same errors as [`Engine::get`].
     pub async fn wait(
         &self,
         organization: OrganizationId,
@@ -54,11 +54,15 @@ impl Engine {
         }
         if self.inner.isolation.quarantined().contains(&execution.id) {
             return Some(
-                "held: it was running when the service crashed, and will be retried alone".into(),
+                "held: the execution was running when the service crashed, and will be retried \
+                 alone"
+                    .into(),
             );
         }
         if self.paused_since().is_some_and(|since| execution.created_at < since) {
-            return Some("held until `orrery resume`: it was restored from a backup".into());
+            return Some(
+                "held until `orrery resume`: the execution was restored from a backup".into(),
+            );
         }
         if let Some(at) = prediction.aside_until {
             let attempt = prediction.attempts.len().saturating_add(1);
@@ -66,10 +70,10 @@ impl Engine {
         }
         let (place, running) = self.inner.views.lane_position(execution);
         let place = place.map_or_else(
-            || format!("behind the first {}", lanes::WINDOW),
+            || format!("behind the first {} executions", lanes::WINDOW),
             |position| format!("position {position}"),
         );
-        // `running` counts only the organization's own work. It can be 0 because other
+        // `running` counts only the organization's own work. The number can be 0 because other
         // organizations hold all permits.
         let running = if running == 0 { String::new() } else { format!(", {running} running") };
         Some(format!("queued: {place} in lane {}{running}", prediction.model()))

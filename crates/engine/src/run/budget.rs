@@ -263,8 +263,8 @@ impl Inner {
         }
     }
 
-    /// Adds an input to its organization's usage once the commit is durable. Call this before
-    /// adding the hooks that enqueue the work, so that the usage is updated first.
+    /// Adds an input to its organization's usage once the commit is durable. Call this function
+    /// before adding the hooks that enqueue the work, so that the usage is updated first.
     pub(crate) fn count_input(&self, commit: &mut Commit, execution: &Execution) {
         let bytes = execution.input.len();
         let all = self.usage.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,5 +1,5 @@
-//! Deliveries to webhook endpoints. A delivery is written in the commit whose change it reports. It
-//! is sent in addition to the webhook of the request itself.
+//! Deliveries to webhook endpoints. A delivery is written in the commit whose change it reports.
+//! The delivery is sent in addition to the webhook of the request itself.
 //!
 //! Endpoints are looked up in memory, so for organizations without endpoints, there is no extra
 //! cost.

@@ -22,7 +22,8 @@ pub fn shape_output(mut output: Value, output_type: OutputType) -> Value {
     output
 }
 
-/// Builds the webhook body of an ended prediction. `output` is the JSON text of its output.
+/// Builds the webhook body of an ended prediction. `output` is the JSON text of the prediction's
+/// output.
 ///
 /// # Errors
 /// None in practice, because every part can be expressed in JSON.

@@ -24,8 +24,8 @@ use orrery_records::files::Origin;
 use orrery_runners::{self as runners, Job, Progress};
 use orrery_storage::{self as storage, Commit};
 
-/// Runs that take longer than this are marked as started on disk. A shorter run needs no such
-/// write: if the process dies, the attempt runs again with the same number.
+/// Runs that take longer than this duration are marked as started on disk. A shorter run needs no
+/// such write: if the process dies, the attempt runs again with the same number.
 const MARK_AFTER: Duration = Duration::from_millis(25);
 
 impl Inner {
@@ -46,7 +46,7 @@ impl Inner {
                 report = self.attempt(active, &execution, attempt, work.as_ref(), &input) => report,
             },
             // If the input is permanently unreadable, the execution fails. After any other error,
-            // it is retried.
+            // the execution is retried.
             Err(error) if error.is_final() => Err(lost_input(&error).into()),
             Err(error) => return Err(error.into()),
         };

@@ -190,7 +190,7 @@ fn is_queued_in(execution: &Execution, lane: &str) -> bool {
     !execution.status.is_final() && execution.aside_until().is_none() && execution.lane() == lane
 }
 
-/// The permit of a running execution. Dropping it releases the permit.
+/// The permit of a running execution. Dropping this value releases the permit.
 pub(crate) struct ExecutionPermit {
     inner: Arc<Inner>,
     lane: Arc<str>,
@@ -310,7 +310,7 @@ impl fmt::Display for RunError {
         match self {
             Self::Error(error) => error.fmt(f),
             Self::Panicked(text) => write!(f, "the engine panicked: {text}"),
-            Self::StillQueued => f.write_str("its run ended while the execution was still queued"),
+            Self::StillQueued => f.write_str("the run ended while the execution was still queued"),
         }
     }
 }

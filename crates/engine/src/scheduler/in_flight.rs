@@ -10,8 +10,8 @@
 //! ```text
 //! 0    magic, state (running or stopped), note of a fatal signal, memory growth while a suspect
 //!      ran alone, boot id, number of suspects, OOM kill counters
-//! 128  suspects: found by the start, written once
-//!      slots: one per mark, zeroed when it ends
+//! 128  suspects: determined at the start, written once
+//!      slots: one per mark, zeroed when the mark is dropped
 //! ```
 
 use std::fs::{self, File, OpenOptions};
@@ -272,12 +272,13 @@ fn boot_id() -> String {
 /// The number of processes that the kernel's OOM killer has killed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct OomKills {
-    /// On the entire machine: `oom_kill` in /proc/vmstat.
+    /// The kills on the entire machine: `oom_kill` in /proc/vmstat.
     machine: u64,
-    /// In this control group: `oom_kill` in its memory.events.
+    /// The kills in this control group: `oom_kill` in the group's memory.events.
     group: u64,
-    /// The inode of the group's memory.events file, or 0 if there is no such file. It identifies
-    /// the group, because the counter of a recreated group starts at 0 again.
+    /// The inode of the group's memory.events file, or 0 if there is no such file. The inode shows
+    /// whether the group was recreated since then; the counter of a recreated group starts at 0
+    /// again.
     group_inode: u64,
 }
 

@@ -45,8 +45,8 @@ async fn called(process: &Process, count: usize) -> Vec<ExecutionId> {
 /// A crash caused by the process itself.
 const FAULT: Option<Note> = Some(Note { signal: 11, origin: Origin::Itself });
 
-/// One lifetime of the process. It ends with a crash, or with an orderly stop if `live` closes the
-/// record.
+/// One lifetime of the process. The lifetime ends with a crash, or with an orderly stop if `live`
+/// closes the record.
 fn life<T>(folder: &TempDir, live: impl AsyncFnOnce(&Process) -> T) -> T {
     life_of(folder, Script::default(), live)
 }
@@ -64,7 +64,7 @@ fn life_until<T>(
     live: impl AsyncFnOnce(&Process) -> T,
 ) -> T {
     runtime().block_on(async {
-        // This is longer than any test needs to observe the isolation.
+        // This timeout is longer than any test needs to observe the isolation.
         let options = Options { active: 100, isolation: PATIENCE, ..Options::default() };
         let process = Process::start_with(folder, i64::MAX, script, options);
         process.engine.recover().await.unwrap();

@@ -55,8 +55,8 @@ impl Inner {
 }
 
 impl Inner {
-    /// Takes a model permit on behalf of the task's organization if nothing waits for it and
-    /// another permit stays free for other work, unless the model has only one.
+    /// Takes a model permit on behalf of the task's organization if no other work waits for a
+    /// permit, and another permit stays free for other work or the model has only one permit.
     pub(crate) fn acquire_spare_permit(self: &Arc<Self>, slug: &str) -> Option<ModelPermit> {
         let lane = lane_of_model(slug);
         self.open_lane(&lane);

@@ -40,7 +40,7 @@ impl Engine {
     }
 
     /// Recovers all unfinished work and begins to run it. Returns the number of recovered
-    /// executions. Call this once, before any work is submitted.
+    /// executions. Call this function once, before any work is submitted.
     ///
     /// # Errors
     /// [`Error::Storage`] if the lanes cannot be read.

@@ -1,9 +1,9 @@
 //! Refills: read an organization's rows in a lane from disk when the organization has no ticket
 //! left in the lane's window.
 //!
-//! The executions of these rows are then read in one read for all of them, instead of several reads
-//! per execution when its turn comes. Only small executions are kept in memory. This module writes
-//! nothing.
+//! All executions of these rows are then fetched in a single read, instead of in several reads per
+//! execution when the execution's turn comes. Only small executions are kept in memory. This module
+//! writes nothing.
 
 use crate::active::{Handle, LoadedExecution};
 use crate::scheduler::admission::{Entry, KEEP_BYTES_MAX};
@@ -46,10 +46,10 @@ impl Inner {
         Ok(())
     }
 
-    /// Reads the executions of these tickets, and keeps the small ones in memory. Skips executions
-    /// whose cells are in use. The cells are locked during the read, so that no state can change.
-    /// An execution that cannot be read is read again when its turn comes, so that a damaged
-    /// execution does not affect the others.
+    /// Reads the executions of these tickets, and keeps small executions in memory. Skips
+    /// executions whose cells are in use. The cells are locked during the read, so that no state
+    /// can change. An execution that cannot be read is read again when its turn comes, so that a
+    /// damaged execution does not affect the others.
     async fn load(&self, lane: &str, tickets: &mut [Ticket<Entry>]) {
         let may_have_steps = !lane.starts_with("model:");
         let handles: Vec<Handle> =

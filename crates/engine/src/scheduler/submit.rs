@@ -31,7 +31,8 @@ pub struct Submission {
     pub key: KeyId,
     pub source: Source,
     pub work: Work,
-    /// JSON that is valid under the first model's request schema or the workflow's input schema.
+    /// The input: JSON that is valid under the first model's request schema or the workflow's input
+    /// schema.
     pub input: Box<RawValue>,
     pub webhook: Option<Webhook>,
     /// The trace context of the request.
@@ -52,9 +53,9 @@ impl Engine {
         beside: Commit,
     ) -> Result<Vec<Execution>, Error> {
         let inner = Arc::clone(&self.inner);
-        // This completes even while the service is stopping; the submitted work then runs after the
-        // next start. If the client disconnects, the submission is either committed in full or has
-        // no effect.
+        // The submission completes even while the service is stopping; the submitted work then runs
+        // after the next start. If the client disconnects, the submission is either committed in
+        // full or has no effect.
         let submitting = async move { inner.submit(submissions, beside).await };
         self.inner.tasks.complete(submitting).await.unwrap_or(Err(Error::Stopping))
     }
@@ -71,7 +72,7 @@ impl Inner {
         Ok(Arc::unwrap_or_clone(executions))
     }
 
-    /// Builds the commit that accepts the work. Dropping it releases its reservations.
+    /// Builds the commit that accepts the work. Dropping the commit releases its reservations.
     pub(crate) async fn commit_of_submissions(
         self: &Arc<Self>,
         submissions: Vec<Submission>,
@@ -196,8 +197,8 @@ impl Inner {
         self.models.model(slug).is_some_and(|work| work.pricing.is_some())
     }
 
-    /// Reserves the maximum cost of a workflow's model call if balances are enforced, plus the cost
-    /// of its step that has not been charged yet.
+    /// If balances are enforced, reserves the maximum cost of a workflow's model call, plus the
+    /// part of its step's cost that has not been charged yet.
     pub(crate) async fn reserve_call(
         &self,
         organization: OrganizationId,

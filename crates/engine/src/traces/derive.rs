@@ -87,7 +87,7 @@ pub(super) fn of_attempt(delivery: &Delivery) -> Option<Span> {
         match attempt.status_code {
             Some(status) => {
                 span.set("error.type", status.to_string());
-                span.error = Some("the receiver refused it".to_owned());
+                span.error = Some("the receiver refused the delivery".to_owned());
             }
             None => span.fail("the receiver gave no answer", "no_answer"),
         }

@@ -39,7 +39,7 @@ const PROTOBUF: HeaderValue = HeaderValue::from_static("application/x-protobuf")
 /// The result of an attempt to send a batch.
 #[derive(Debug)]
 enum Tried {
-    /// The collector accepted all spans except `rejected` of them.
+    /// The collector accepted all spans except for this number of rejected spans.
     Taken { rejected: usize },
     /// Retry later, after `wait` if the collector requested a delay.
     Later { reason: String, wait: Option<Duration> },

@@ -1,4 +1,5 @@
-//! `html-to-text`: renders a web page as readable plain text. It loads no external resources.
+//! `html-to-text`: renders a web page as readable plain text. The model loads no external
+//! resources.
 
 use std::time::Duration;
 

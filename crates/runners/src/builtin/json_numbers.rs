@@ -76,8 +76,8 @@ pub(super) fn compile<'r>(
     Ok(Expression::new(text, ast, runtime))
 }
 
-/// Returns the name of the function for a comparator. It contains a space, so no expression can
-/// call it.
+/// Returns the name of the function for a comparator. The name contains a space, so no expression
+/// can call the function.
 fn function_of(comparator: &Comparator) -> String {
     format!("compare {comparator:?}")
 }

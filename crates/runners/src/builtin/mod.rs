@@ -1,11 +1,11 @@
 //! Built-in models, which are useful without any other installation.
 //!
-//! Each is a thin adapter over a well-maintained crate: a request schema and a pure function. No
-//! model has state or reads files. All of them run in worker processes of this binary (see `pool`
-//! and `worker`), even those that parse no binary format: their crates process client-supplied
-//! text, and one mechanism for all is simpler than two. A worker can open no file or socket and has
-//! memory and time limits, so a run that crashes, grows or hangs affects only itself. The service
-//! itself only fetches the images that inputs refer to.
+//! Each model is a thin adapter over a well-maintained crate: a request schema and a pure function.
+//! No model has state or reads files. All of them run in worker processes of this binary (see
+//! `pool` and `worker`), even those that parse no binary format: their crates process
+//! client-supplied text, and one mechanism for all is simpler than two. A worker can open no file
+//! or socket and has memory and time limits, so a run that crashes, grows or hangs affects only
+//! itself. The service itself only fetches the images that inputs refer to.
 //!
 //! The number of concurrent runs is bounded. Before a run starts, its peak memory is estimated and
 //! reserved from one budget for all runs ([`MEMORY_MAX`]): the run waits for its share, or is

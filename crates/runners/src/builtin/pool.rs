@@ -34,13 +34,13 @@ use orrery_runtime::shortage::{Pauses, when_able};
 const TIME_MAX: Duration = Duration::from_secs(60);
 /// Idle time after which a worker is stopped.
 pub(super) const IDLE_MAX: Duration = Duration::from_secs(10);
-/// A worker is not reused after a run that used more memory than this.
+/// A worker is not reused after a run that used more than this number of bytes of memory.
 const KEPT_MEMORY_MAX: u64 = 64 * MIB;
 /// Maximum size of a response: the largest image that a run may produce, in base64, plus overhead.
 const ANSWER_MAX: u64 = 128 * MIB;
 /// Maximum length of a failure message, in bytes.
 const MESSAGE_MAX: usize = 4096;
-/// Responses longer than this are parsed on a blocking thread.
+/// Responses longer than this number of bytes are parsed on a blocking thread.
 const QUICK_ANSWER: usize = 64 * 1024;
 /// Maximum number of bytes read from the standard error of a worker that has exited.
 const LAST_WORDS_MAX: u64 = 4096;
@@ -80,7 +80,7 @@ struct Shared {
     group: OnceLock<Group>,
 }
 
-/// A worker process. Dropping it kills it.
+/// A worker process. Dropping this value kills the process.
 #[derive(Debug)]
 struct Process {
     child: Child,

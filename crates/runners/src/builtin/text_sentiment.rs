@@ -89,7 +89,7 @@ fn rate(input: &Value) -> Result<Value, Failure> {
     let text = &*with_current_rules(text(input, "text"), &analyzer);
     let mut scores = analyzer.polarity_scores(text);
     // Emphasis amplifies a sentiment. Unlike the reference implementation, the library also
-    // subtracts it from a sum of zero.
+    // subtracts the emphasis from a sum of zero.
     if scores.compound < 0.0 && (scores.compound - normalized(-emphasis(text))).abs() < f64::EPSILON
     {
         scores.compound = 0.0;

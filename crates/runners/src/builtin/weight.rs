@@ -15,7 +15,7 @@ pub(super) const MIB: u64 = 1024 * 1024;
 /// Bytes of memory per byte of text, for models that split text into words.
 pub(super) const WORDS_EACH: u64 = 64;
 
-/// A memory budget; organizations take turns to draw from it.
+/// A memory budget, from which organizations take turns to draw.
 #[derive(Debug, Clone)]
 pub(super) struct Budget {
     turns: Arc<Turns>,
@@ -29,7 +29,7 @@ impl Budget {
         Self { turns, bytes }
     }
 
-    /// Waits until `weight` bytes are free. Dropping the returned turn releases them.
+    /// Waits until `weight` bytes are free. Dropping the returned turn releases the bytes.
     ///
     /// # Errors
     /// `invalid_user_input` with both numbers if `weight` exceeds the whole budget.

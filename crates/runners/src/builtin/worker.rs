@@ -6,8 +6,8 @@
 //!
 //! A job is a line of JSON ([`Head`]), followed by the bytes of the input's JSON and the bytes of
 //! the image. The worker responds with a line of JSON ([`Message`]). For a model that uses an
-//! image, it first sends the run's weight and waits for a line with the number of bytes of memory
-//! granted.
+//! image, the worker first sends the run's weight and waits for a line with the number of bytes of
+//! memory granted.
 
 use std::io::{self, BufRead, BufWriter, Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};

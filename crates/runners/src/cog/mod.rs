@@ -47,7 +47,7 @@ pub const TYPE: Type =
 /// The manifest's options.
 #[derive(Debug, PartialEq)]
 struct Options {
-    /// Without trailing slashes.
+    /// The containers' addresses, without trailing slashes.
     addresses: Vec<Address>,
 }
 

@@ -86,11 +86,11 @@ impl GuardConfig {
     }
 }
 
-/// A guarded process; it may have exited without being reaped yet. Dropping it tells its guard to
-/// end the process.
+/// A guarded process; it may have exited without being reaped yet. Dropping this value tells the
+/// guard to end the process.
 #[derive(Debug)]
 pub struct Process {
-    /// The guard. Its process group also contains the program.
+    /// The guard. The guard's process group also contains the program.
     child: Child,
     group: Option<Pid>,
     pub stdin: Option<ChildStdin>,
@@ -132,7 +132,7 @@ impl Process {
             command.env("ORRERY_MODEL", model);
         }
         command.env("TMPDIR", home.path().join(TEMPORARY));
-        // Without this, Python buffers output to a pipe, including responses and errors.
+        // Without this variable, Python buffers output to a pipe, including responses and errors.
         command.env("PYTHONUNBUFFERED", "1");
         for (name, value) in program.env {
             command.env(name, value.expose());

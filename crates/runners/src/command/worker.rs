@@ -122,7 +122,7 @@ impl Worker {
         Ok(ended)
     }
 
-    /// Ends the worker with all its descendants, and returns its exit status.
+    /// Ends the worker and all of its descendants, and returns the worker's exit status.
     pub(super) async fn end(&mut self) -> Option<ExitStatus> {
         self.process.end().await
     }

@@ -7,9 +7,10 @@
 //!                                       └─────────── miss ─────────┘
 //! ```
 //!
-//! A miss is a request without a response, or one for which a proxy reports that it has no backend.
-//! Each consecutive ejection doubles the delay before the next trial. After the delay, an endpoint
-//! with a readiness route is tested by a probe, and any other endpoint by the next request.
+//! A miss is a request without a response, or a request for which a proxy reports that it has no
+//! backend. Each consecutive ejection doubles the delay before the next trial. After the delay, an
+//! endpoint with a readiness route is tested by a probe, and any other endpoint by the next
+//! request.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -127,7 +128,7 @@ impl Endpoint {
     }
 
     /// Returns the endpoint's state for selection, and its number of requests in flight. With
-    /// `is_probed`, only a probe ends an ejection, not a request.
+    /// `is_probed`, only a probe, and no other request, ends an ejection.
     pub(super) fn standing(&self, now: Instant, is_probed: bool) -> (Standing, usize) {
         let state = self.state();
         let standing = match state.phase {

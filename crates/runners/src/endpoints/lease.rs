@@ -1,5 +1,6 @@
-//! A lease of an endpoint for one request. Records whether the endpoint responded: in its state, in
-//! the metrics, and in the log if that adds the endpoint to the rotation or removes it.
+//! A lease of an endpoint for one request. Records whether the endpoint responded: in the
+//! endpoint's state, in the metrics, and, if the outcome adds the endpoint to the rotation or
+//! removes it, in the log.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,12 +15,12 @@ use orrery_http::client;
 use orrery_http::connector;
 use orrery_runtime as runtime;
 
-/// A lease of an endpoint. Dropping the lease returns it.
+/// A lease of an endpoint. Dropping this value returns the lease.
 #[derive(Debug)]
 pub struct Lease {
     pub(super) endpoint: Arc<Endpoint>,
     pub(super) group: Arc<Group>,
-    /// Used in messages, and as a metric label if there are several endpoints.
+    /// The model's slug, used in messages, and as a metric label if there are several endpoints.
     pub(super) model: String,
     pub(super) has_metrics: bool,
     pub(super) begun: Instant,

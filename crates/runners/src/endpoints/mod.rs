@@ -19,8 +19,8 @@
 //!
 //! `tower-balance` was considered: it offers tower's `Service` with its readiness protocol,
 //! `discover`, and `load` for choosing between two random endpoints, but no ejection, probes,
-//! per-endpoint limits, or retries that depend on what was sent. An adapter for it would need more
-//! code than it would save.
+//! per-endpoint limits, or retries that depend on what was sent. An adapter for `tower-balance`
+//! would need more code than it would save.
 
 mod address;
 mod description;
@@ -50,7 +50,7 @@ use orrery_http::places::Arriving;
 use orrery_runtime as runtime;
 
 /// Timeout for an endpoint to report its health or description, and the maximum number of bytes
-/// read from it.
+/// read from its response.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 const PROBE_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Maximum number of endpoints tried per request.
@@ -150,7 +150,7 @@ pub struct EndpointState {
     pub reason: Option<String>,
     pub in_flight: usize,
     pub weight: u32,
-    /// `None` means the model's concurrency.
+    /// The endpoint's concurrency limit; `None` means the model's concurrency.
     pub concurrency: Option<usize>,
 }
 
@@ -243,7 +243,7 @@ impl Pool {
     /// Sends a request like [`Pool::send`], but does not read the response body.
     ///
     /// # Errors
-    /// As [`Pool::send`].
+    /// The same errors as [`Pool::send`].
     pub async fn open<E>(
         &self,
         client: &Client,

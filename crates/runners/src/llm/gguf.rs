@@ -33,7 +33,7 @@ const DIMENSIONS_MAX: u32 = 4;
 const BLOCKS: std::ops::RangeInclusive<u64> = 1..=512;
 /// Minimum context length, in tokens.
 pub const CONTEXT_MIN: u32 = 16;
-/// Maximum number of tokens of a vocabulary; the largest known have 262,144.
+/// Maximum number of tokens of a vocabulary; the largest known vocabularies have 262,144.
 const VOCABULARY_MAX: u64 = 1024 * 1024;
 const VOCABULARY: &str = "tokenizer.ggml.tokens";
 /// The list of the tokens' types, and the type of a token that is a single byte.
@@ -48,7 +48,7 @@ const TEXT: u32 = 8;
 const LIST: u32 = 9;
 const ALIGNMENT_MAX: u64 = 1024 * 1024;
 
-/// The error for a rejected file, as a phrase that follows its name.
+/// The error for a rejected file, as a phrase that follows the file's name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Error(String);
@@ -451,7 +451,7 @@ impl<R: BufRead + Seek> Reader<R> {
         Ok(Value::Vocabulary(types))
     }
 
-    /// Skips a list; for a short list of numbers, returns the largest one.
+    /// Skips a list; for a short list of numbers, returns the largest number.
     fn list(&mut self, element: u32, count: u64) -> Result<Value, Error> {
         const FEW: u64 = 1024;
         if count > LIST_MAX {

@@ -3,8 +3,8 @@
 //!
 //! Requests use HTTP/2 on a socket pair, so that each response has its own stream: dropping the
 //! stream cancels the response, and a slow reader does not block others. If a process exits, the
-//! active generations are lost. If it exits in order to abandon the work of one request, it is
-//! restarted at once, and requests whose response had not begun are repeated.
+//! active generations are lost. If a process exits in order to abandon the work of one request, the
+//! process is restarted at once, and requests whose response had not begun are repeated.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -111,7 +111,7 @@ pub struct InUse {
 
 impl InUse {
     /// Returns how the process exited after an interrupted response, as a phrase that follows "the
-    /// model 'x':"; `None` if it is still running.
+    /// model 'x':"; `None` if the process is still running.
     pub async fn ended(&self) -> Option<String> {
         self.process.reap(&self.instance).await
     }
@@ -208,7 +208,7 @@ impl Process {
         };
         tokio::time::sleep(pause).await;
         let process = Arc::clone(self);
-        // Runs in a separate task, so that the other callers keep waiting if the first one is
+        // Runs in a separate task, so that the other callers keep waiting if the first caller is
         // dropped.
         let starting = self.guard.tasks.spawn(async move {
             let result = process.load(is_impatient).await;

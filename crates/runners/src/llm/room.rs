@@ -21,7 +21,7 @@ const WAITING_MAX: Duration = Duration::from_secs(60);
 pub struct Room {
     /// Memory limit for all models in bytes; `None` means the free memory of the machine.
     limit: Option<u64>,
-    /// Only one model is loaded at a time, so that two loads never count on the same free memory.
+    /// Only one model is loaded at a time, so that two loads never rely on the same free memory.
     loading: AsyncMutex<()>,
     processes: Mutex<Vec<Weak<Process>>>,
     /// Notified when a model becomes idle.

@@ -35,7 +35,7 @@ pub(super) struct Tensor {
     pub name: String,
     /// The datatype as spelled by the server.
     pub datatype: String,
-    /// `None` if the server does not report a shape; -1 means any length.
+    /// The shape, in which -1 means any length; `None` if the server does not report a shape.
     pub shape: Option<Vec<i64>>,
 }
 

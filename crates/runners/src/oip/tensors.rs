@@ -9,8 +9,9 @@ use orrery_domain::json_object::whole_number;
 /// Maximum number of elements and arrays in one response after nesting.
 const VALUES_MAX: usize = 8 * 1024 * 1024;
 
-/// Builds the request body for an input, which is unchanged if it is in the protocol's native
-/// format, and otherwise built from the tensors by name. `id` is the id of the request.
+/// Builds the request body for an input. An input in the protocol's native format is used
+/// unchanged; any other input contains the tensors by name, from which the body is built. `id` is
+/// the id of the request.
 ///
 /// # Errors
 /// The fault in the input, as a sentence.
@@ -101,7 +102,7 @@ fn flattened(tensor: &Tensor, value: &Value) -> Result<Value, String> {
     Ok(json!({"name": name, "shape": shape, "datatype": tensor.datatype, "data": data}))
 }
 
-/// Appends the elements of nested arrays; returns false if they do not have that shape.
+/// Appends the elements of nested arrays; returns false if the arrays do not have that shape.
 fn flatten(
     value: &Value,
     shape: &[usize],
@@ -121,8 +122,8 @@ fn flatten(
     }
 }
 
-/// Converts an integer with a fractional part of zero, such as `3.0`, to one without a fractional
-/// part.
+/// Converts an integer with a fractional part of zero, such as `3.0`, to an integer without a
+/// fractional part.
 fn whole(element: &Value, datatype: Option<Datatype>) -> Value {
     let float = element.as_f64().filter(|_| element.is_f64());
     match float {

@@ -270,8 +270,8 @@ pub async fn refusal(
     refused(name, head.status.as_u16(), &head.headers, &read, authorization)
 }
 
-/// Converts an error response into a failure. The status of the response is retained unless it is
-/// not an error status, or concerns this service's own key or account. In these cases, the failure
+/// Converts an error response into a failure. The failure has the status of the response. But if
+/// that status is not an error status, or concerns this service's own key or account, the failure
 /// has the status 502.
 pub fn refused(
     name: &str,
@@ -349,7 +349,7 @@ pub fn parse(operation: Option<Operation>, name: &str, text: &[u8]) -> Result<Ra
 /// Returns the text of a complete response, in UTF-8 and without a byte-order mark.
 ///
 /// # Errors
-/// [`Failure`] for an unsupported charset, and for text that is not valid in it.
+/// [`Failure`] for an unsupported charset, and for text that is not valid in its charset.
 pub fn utf8(name: &str, headers: &HeaderMap, body: Bytes) -> Result<Bytes, Failure> {
     let text = content::text(headers, &body);
     let text = text.map_err(|error| misunderstood(name, &format!("in its answer, {error}")))?;

@@ -32,7 +32,8 @@ pub struct Failure {
     pub class: ErrorClass,
     /// The error message, a sentence. Never contains a secret.
     pub message: String,
-    /// Boxed, so that a failure is small compared to the responses it replaces.
+    /// The details of the server's error, boxed so that a failure is small compared to the
+    /// responses that it replaces.
     pub said: Box<Said>,
 }
 

@@ -117,7 +117,8 @@ pub fn repaired(json: &[u8]) -> Option<Bytes> {
     let whole = ESCAPE.as_ref()?.replace_all(&numbers, |escape: &Captures<'_>| {
         if escape.get(1).is_some() { br"\ufffd".to_vec() } else { escape[0].to_vec() }
     });
-    // In JSON, line breaks occur only between values. They would split an event, so replace them.
+    // In JSON, line breaks occur only between values. Line breaks would split an event, so replace
+    // them.
     let is_break = |byte: &u8| matches!(byte, b'\n' | b'\r');
     let text: Vec<u8> =
         whole.iter().map(|byte| if is_break(byte) { b' ' } else { *byte }).collect();
@@ -339,8 +340,8 @@ fn counted(usage: &Map<String, Value>) -> Option<Counts> {
     ]);
     let input = match named {
         Some(input) => input?,
-        // If the field is named `input_tokens`, cached tokens are counted in addition to it;
-        // elsewhere they are included.
+        // If the field is named `input_tokens`, cached tokens are counted in addition to this
+        // field; counts in other fields include the cached tokens.
         None => match first(&["input_tokens"]) {
             Some(input) => input?.map(|input| {
                 let cached = ["cache_creation_input_tokens", "cache_read_input_tokens"];

@@ -1,5 +1,5 @@
 //! Requests the usage at the end of a stream (`stream_options.include_usage`), and retries without
-//! it if the server rejects it.
+//! this option if the server rejects it.
 
 use std::future::Future;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -2,8 +2,8 @@
 //! archived them.
 //!
 //! Only published records are read, since they are complete and durable. A segment is removed once
-//! the tree contains all of its records. While a chain of backups archives the log, the chain must
-//! contain these records too. The number of bytes that wait for the chain is limited. Beyond the
+//! the tree contains all of its records and, while a chain of backups archives the log, the chain
+//! contains these records too. The number of bytes that wait for the chain is limited. Beyond the
 //! limit, the chain is abandoned and the service continues.
 
 use std::fs;
@@ -150,7 +150,7 @@ impl Segments {
         sync_folder(&self.folder)
     }
 
-    /// As [`Segments::stop_archiving`], but logs a failure.
+    /// The same errors as [`Segments::stop_archiving`], but logs a failure.
     pub(crate) fn give_up_archiving(&self, reason: Option<String>) {
         if let Err(error) = self.stop_archiving(reason) {
             // The next start will find the log incomplete and abandon the chain again.

@@ -36,8 +36,9 @@ pub(crate) const SEGMENT_BYTES: u64 = 16 * 1024 * 1024;
 /// The number of bytes filled with zeros in advance: in the first step, and the maximum per step.
 const ZEROS_FIRST: u64 = 256 * 1024;
 const ZEROS_BYTES_MAX: u64 = 2 * 1024 * 1024;
-/// Maximum old segments kept for reuse. Their blocks are already allocated, so they need not be
-/// filled with zeros. A checkpoint that has fallen behind frees this many segments at once.
+/// Maximum old segments kept for reuse. Old segments need not be filled with zeros, because their
+/// blocks are already allocated. A checkpoint that has fallen behind frees this many segments at
+/// once.
 const SPARES: usize = 4;
 
 /// The segments of an open log, shared by the writer, which adds them, and the checkpoint, which
@@ -180,7 +181,7 @@ impl Log {
         &self.segments
     }
 
-    /// Writes `rows` as the next record. It is durable once [`Log::sync`] has returned.
+    /// Writes `rows` as the next record. The record is durable once [`Log::sync`] has returned.
     pub(crate) fn write(
         &mut self,
         rows: &Rows,

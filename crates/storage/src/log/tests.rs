@@ -202,7 +202,8 @@ fn log_old_segments_are_removed_or_recycled() {
     assert!(found.segments.len() < before && found.first <= 6, "{found:?}");
     assert_eq!(found.last, 7);
     assert!(rows.iter().all(|rows| *rows == big));
-    // The next segment reuses a file that contained other records. None of these may be read.
+    // The next segment reuses a file that contained other records. None of the old records may be
+    // read.
     log.roll(5, 0).unwrap();
     log.write(&Rows::from([row(2, None)]), 5, Timestamp::from_micros(1)).unwrap();
     let (rows, found) = all(folder.path(), false);

@@ -136,8 +136,8 @@ pub struct Record<'a> {
     pub source_ip_address: String,
     /// The inputs.
     pub parameters: Vec<Parameter>,
-    /// The results of the steps, in the order of the definition. Empty if they are too large for
-    /// the response.
+    /// The results of the steps, in the order of the definition. Empty if the results are too large
+    /// for the response.
     pub step_results: Vec<StepResult>,
     /// The status of the execution.
     pub status: Status,
@@ -174,7 +174,7 @@ pub struct Parameter {
 pub struct StepResult {
     /// The ID of the step.
     pub step_id: String,
-    /// The name of the step, or its ID if it has none.
+    /// The name of the step, or the step's ID if the step has no name.
     pub step_name: String,
     /// The model that ran. Empty for other steps.
     pub model: String,

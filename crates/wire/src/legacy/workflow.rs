@@ -319,7 +319,7 @@ impl<'a> Listed<'a> {
     }
 }
 
-/// A workflow. Its fields are repeated under `workflow`, where some clients read them.
+/// A workflow, whose fields are repeated under `workflow`, where some clients read them.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "LegacyWorkflowShown")]
 pub struct Shown<'a> {

@@ -64,7 +64,7 @@ pub struct CreateRequest {
     pub stream: Option<bool>,
     /// Data about the request.
     pub metadata: Option<Metadata>,
-    /// Whether the model reasons before it answers. Without it, the answer has no `thinking`
+    /// Whether the model reasons before it answers. If omitted, the answer has no `thinking`
     /// blocks.
     pub thinking: Option<Thinking>,
     /// The format of the answer, and the reasoning effort.
@@ -77,7 +77,7 @@ pub struct CreateRequest {
     pub service_tier: Option<String>,
 }
 
-/// A prompt whose tokens to count. It has the same fields as a message to create.
+/// A prompt whose tokens are counted. The prompt has the same fields as a message to create.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(
     rename = "MessageTokensRequest",
@@ -199,7 +199,7 @@ pub enum AssistantBlock {
         /// The arguments.
         input: Map<String, Value>,
     },
-    /// Reasoning. It is returned to the model that wrote it.
+    /// Reasoning from an earlier answer, which is passed back to the model.
     Thinking {
         /// The text of the reasoning.
         thinking: String,
@@ -406,7 +406,7 @@ pub enum Thinking {
         /// `omitted` leaves the reasoning out of the answer.
         display: Option<ThinkingDisplay>,
     },
-    /// The model does not reason, if it allows this.
+    /// The model does not reason, if the model supports this.
     Disabled {},
 }
 

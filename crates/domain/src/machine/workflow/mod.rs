@@ -3,7 +3,7 @@
 //! [`StepProgress`] is the state of an execution's steps. Only ended steps must survive the
 //! process: the plan and the ended steps determine the next steps, so a restored execution
 //! continues with the next steps. The state machine decides when a step is ready and how its end
-//! affects the others; resolved references and the results of runs arrive as events.
+//! affects other steps; resolved references and the results of runs arrive as events.
 //!
 //! A step that fails permanently fails the step that contains it, up to the execution, unless the
 //! step (or an enclosing step) has `continue_on_error`. Other steps in flight inside the failed
@@ -43,7 +43,7 @@ pub enum Event {
     Started { instance: Instance, attempt: u32 },
     /// The attempt returned an output. `attempt` is the fencing token.
     Succeeded { instance: Instance, attempt: u32, success: Success },
-    /// The attempt failed. `cost` is the cost that it reported despite the failure.
+    /// The attempt failed. `cost` is the cost that the attempt reported despite the failure.
     Failed { instance: Instance, attempt: u32, fault: Fault, cost: Usd, logs: Option<String> },
     /// The condition of a `choice` has been evaluated.
     Decided { instance: Instance, met: bool },
@@ -71,11 +71,11 @@ pub enum Event {
     /// Cancellation was requested.
     Cancelled,
     /// Nothing is running or due soon: the execution is suspended and releases its permit. `ran_ms`
-    /// is its total running time.
+    /// is the execution's total running time.
     Suspended { until: Timestamp, ran_ms: u64 },
     /// The execution was paused: no steps start.
     Paused { by: String },
-    /// The execution was resumed. [`Event::Continued`] follows once that is committed.
+    /// The execution was resumed. [`Event::Continued`] follows once the resumption is committed.
     Resumed,
     /// Begins the steps that became ready during the pause.
     Continued,

@@ -164,7 +164,7 @@ impl Change<'_> {
         let all = items.next >= items.count && items.active == 0;
         self.evict_item(instance, item);
         if bytes > RESOLVED_BYTES_MAX as u64 {
-            let cause = format!("the outputs of its items exceed {RESOLVED_BYTES_MAX} bytes");
+            let cause = format!("the outputs of the map's items exceed {RESOLVED_BYTES_MAX} bytes");
             let fault = Fault::new("StepFailed", ErrorClass::InvalidModelConfig, cause);
             return self.fail(instance, fault);
         }
@@ -175,8 +175,8 @@ impl Change<'_> {
         }
     }
 
-    /// Drops the steps of a joined item. They are durable or in the next commit, and no reference
-    /// can reach them anymore.
+    /// Drops the steps of a joined item. These steps are durable or in the next commit, and no
+    /// reference can reach them anymore.
     pub(super) fn evict_item(&mut self, map: &Instance, item: u32) {
         let mut items = map.items.clone();
         items.push(item);
@@ -288,7 +288,7 @@ impl Change<'_> {
             self.effects.push(Effect::Execution(ExecutionEffect::Abandon { child }));
         }
         self.effects.push(Effect::Stop { instance: instance.clone() });
-        let cause = format!("it took longer than {:?}", limit.unwrap_or(WAIT_MAX));
+        let cause = format!("the step took longer than {:?}", limit.unwrap_or(WAIT_MAX));
         let fault = Fault::new("StepTimeout", ErrorClass::ExecutionTimeout, cause);
         self.fail_attempt(instance, attempt, fault, Usd::ZERO, None);
     }
@@ -308,7 +308,8 @@ impl Change<'_> {
             return;
         }
         let timed_out = || {
-            let cause = format!("it took longer than {:?}", planned.timeout.unwrap_or_default());
+            let cause =
+                format!("the step took longer than {:?}", planned.timeout.unwrap_or_default());
             Fault::new("StepTimeout", ErrorClass::ExecutionTimeout, cause)
         };
         match &planned.kind {

@@ -72,8 +72,8 @@ impl Actor {
         attempt: u32,
     ) -> Result<Begun, Error> {
         if let Some(child) = progress.step(&instance).and_then(|step| step.child) {
-            // Register the child before reading its state. Otherwise its end could be missed if it
-            // ended in between.
+            // Register the child before reading its state. Otherwise, if the child ended between
+            // the two, its end would be missed.
             self.children.insert(child, (instance, attempt));
             let ended = self.end_of_child(child).await?;
             return Ok(ended.map_or(Begun::Waits, Begun::Event));
@@ -155,7 +155,7 @@ impl Actor {
             Ok(Some(stored)) => self.outcome_of(&stored).await?,
             Ok(None) => Err(Fault::of_step(&Failure::new(
                 ErrorClass::InternalError,
-                format!("its execution {child} is no longer stored"),
+                format!("the child execution {child} is no longer stored"),
             ))),
             Err(fault) => Err(fault),
         };
@@ -189,10 +189,13 @@ impl Actor {
             }
             (Status::Success, None, _) => self.payload(&Value::Null).await,
             (_, _, Some(fault)) => {
-                let cause = format!("its execution {id} failed: {}", fault.cause);
+                let cause = format!("the child execution {id} failed: {}", fault.cause);
                 Ok(Err(failed(fault.class, cause)))
             }
-            _ => Ok(Err(failed(ErrorClass::Unknown, format!("its execution {id} was cancelled")))),
+            _ => Ok(Err(failed(
+                ErrorClass::Unknown,
+                format!("the child execution {id} was cancelled"),
+            ))),
         }
     }
 }
@@ -226,7 +229,10 @@ impl Inner {
             return refuse(ErrorClass::InvalidModelConfig, message);
         };
         let Some(tree) = tree else {
-            return refuse(ErrorClass::InternalError, "its tree is not loaded".to_owned());
+            return refuse(
+                ErrorClass::InternalError,
+                "the execution's tree is not loaded".to_owned(),
+            );
         };
         let callee = match self.plans.callee(owner, call).await? {
             Ok(callee) => callee,

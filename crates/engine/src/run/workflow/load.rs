@@ -86,8 +86,8 @@ impl Inner {
         result
     }
 
-    /// Loads the plan, the inputs and the stored steps. If any of them is lost, fails the execution
-    /// and returns `None`.
+    /// Loads the plan, the inputs and the stored steps. If any of these is lost, fails the
+    /// execution and returns `None`.
     pub(super) async fn load_actor(
         self: &Arc<Self>,
         loaded: &mut LoadedExecution,
@@ -190,7 +190,7 @@ impl Inner {
             Ok(steps) => machine::abandon(steps.iter().map(|(_, step)| step)),
             Err(error) => {
                 let id = next.id;
-                tracing::error!(execution = %id, %error, "cannot read the cost of its steps");
+                tracing::error!(execution = %id, %error, "cannot read the cost of the steps");
                 Vec::new()
             }
         };

@@ -1,5 +1,5 @@
-//! The memory budgets for running workflows. They apply to the entire service, and organizations
-//! take turns in acquiring memory from them.
+//! The memory budgets for running workflows, which apply to the entire service. Organizations take
+//! turns in acquiring memory from the budgets.
 //!
 //! An execution's memory use is estimated from its inputs and its plan before it is loaded. A large
 //! execution waits for a share of the budget without holding a permit and without its inputs in
@@ -8,11 +8,12 @@
 //! of small executions, and a parent in memory must never have to wait until there is memory for a
 //! small child. The items of an open map count as soon as they have been resolved.
 //!
-//! Two additional budgets, each half as large, limit resolved templates, which can repeat a small
-//! input many times. The first budget is for step calls: each call waits for its share before its
-//! input is built, holds no other share while it waits, and keeps its share until it ends. The
-//! second budget is for results, outputs and map items while they are built and stored, and for the
-//! arguments of agent tools. The holder of such a share waits only for the disk.
+//! Two additional budgets, each half as large as the budget for executions, limit the memory of
+//! resolved templates, which can repeat a small input many times. The first budget is for step
+//! calls: each call waits for its share before its input is built, holds no other share while it
+//! waits, and keeps its share until it ends. The second budget is for results, outputs and map
+//! items while they are built and stored, and for the arguments of agent tools. The holder of such
+//! a share waits only for the disk.
 
 use std::sync::Arc;
 
@@ -115,8 +116,8 @@ impl Estimate {
     }
 }
 
-/// Estimates the memory of an execution. `input` is the number of bytes in its inputs, and `values`
-/// is the number of values in them.
+/// Estimates the memory of an execution. `input` is the size of its inputs in bytes, and `values`
+/// is the number of values in the inputs.
 fn estimate(plan: Option<&Plan>, input: usize, values: usize) -> Estimate {
     let maps = plan.filter(|plan| plan.steps().any(|step| matches!(step.kind, Kind::Map(_))));
     let items = maps.map_or(0, |plan| {

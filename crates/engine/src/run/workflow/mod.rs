@@ -108,7 +108,7 @@ struct Actor {
     /// The parking state last reported to the lane.
     parking: Parking,
     timers: BTreeSet<(Timestamp, Instance)>,
-    /// Fires at the next scheduled wakeup.
+    /// The timer that fires at the next scheduled wakeup.
     timer: Timer,
     /// Whether the start of the execution is recorded on disk.
     is_marked: bool,
@@ -119,7 +119,7 @@ struct Actor {
     running_time: Duration,
 }
 
-/// Executions that run longer than this are marked as started on disk. The row of a faster
+/// Executions that run longer than this duration are marked as started on disk. The row of a faster
 /// execution is written only when it ends; after a crash, its progress can be seen from the rows of
 /// its steps. In tests, models take tens of milliseconds.
 const MARK_AFTER: Duration = Duration::from_millis(if cfg!(test) { 25 } else { 250 });
@@ -218,7 +218,7 @@ impl Actor {
     }
 
     /// Reports a change to the lane: whether the execution only waits for model permits, only waits
-    /// for children, or neither. While it only waits, the execution holds no permit.
+    /// for children, or neither. While the execution only waits, it holds no permit.
     fn update_parked(&mut self) {
         let parking = match (self.running.is_empty(), self.admitted.is_empty()) {
             (true, _) if self.waits_since.is_some() => Parking::ForOthers,
@@ -235,7 +235,8 @@ impl Actor {
     /// Waits for the first wakeup.
     async fn wait(&mut self, active: &ActiveExecution) -> Wakeup {
         let is_busy = !self.running.is_empty();
-        // Compute this once: if the timer fires for another reason, the limit must not be extended.
+        // Compute the time of the timeout once: if the timer fires for another reason, the limit
+        // must not be extended.
         let times_out_at = self.times_out_at().filter(|_| is_busy && !self.is_paused);
         loop {
             if active.stop.is_cancelled() {
@@ -340,8 +341,8 @@ impl Actor {
         }
         self.begin_granted(execution, progress, written, jobs).await?;
         if starts_children {
-            // What remains are the children of steps that have ended in the meantime; they are not
-            // created.
+            // The remaining children belong to steps that have ended in the meantime, so these
+            // children are not created.
             self.new_children.clear();
         }
         // Check for events before the permit is released, under the lock that senders of events

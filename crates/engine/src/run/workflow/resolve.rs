@@ -146,7 +146,7 @@ impl Actor {
         Ok(answers)
     }
 
-    /// Resolves the items of a map. They stay in memory while the map is open.
+    /// Resolves the items of a map. The items stay in memory while the map is open.
     async fn items_of(
         &mut self,
         map: &MapStep,
@@ -260,7 +260,9 @@ impl Actor {
         let bytes: u64 = outputs.iter().flatten().map(Payload::len).sum();
         if bytes > RESOLVED_BYTES_MAX as u64 {
             let limit = RESOLVED_BYTES_MAX;
-            return Ok(Err(type_error(format!("the outputs of its steps exceed {limit} bytes"))));
+            return Ok(Err(type_error(format!(
+                "the outputs of the nested steps exceed {limit} bytes"
+            ))));
         }
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         let _room = self.room_to_resolve(Size::bound(bytes, 0)).await;

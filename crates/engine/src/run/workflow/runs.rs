@@ -236,16 +236,16 @@ impl Actor {
         })
     }
 
-    /// Returns the error in the form in which it is stored. If another organization owns the
-    /// workflow, redacts the cause, which may quote the owner's step, hosts or responses. The log
-    /// contains the full cause.
+    /// Returns the error as it is stored. If another organization owns the workflow, redacts the
+    /// cause, which may quote the owner's step, hosts or responses, but logs the full cause.
     pub(super) fn redact_error(&self, instance: &Instance, fault: Fault) -> Fault {
         if !self.is_foreign || fault.name == REFERENCE_ERROR {
             return fault;
         }
         let step = self.plan.at(instance.step).map_or("", |planned| planned.id.as_str());
         tracing::info!(execution = %self.id, step, cause = fault.cause, "step failed");
-        let cause = format!("it failed ({}); only the workflow's owner", fault.class.as_str());
+        let cause =
+            format!("the step failed ({}); only the workflow's owner", fault.class.as_str());
         Fault { cause: format!("{cause} can see the details"), ..fault }
     }
 
@@ -595,6 +595,6 @@ fn unpaid(error: Error) -> Result<Failure, Error> {
 fn not_text(error: &serde_json::Error) -> Failure {
     Failure::new(
         ErrorClass::InternalError,
-        format!("its output cannot be serialized as JSON: {error}"),
+        format!("the output cannot be serialized as JSON: {error}"),
     )
 }

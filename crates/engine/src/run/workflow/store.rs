@@ -1,7 +1,8 @@
 //! The rows of steps: they are read when an execution starts to run, and written with each commit.
 //!
 //! A commit contains every step that has changed since the last commit, the predictions for ended
-//! model steps, and their cost. At the start and the end, it also contains the execution itself.
+//! model steps, and their cost. The commits at the start and at the end of the execution also
+//! contain the execution itself.
 
 use std::sync::Arc;
 

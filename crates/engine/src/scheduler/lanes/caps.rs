@@ -59,7 +59,7 @@ impl<T, G> Lanes<T, G> {
     }
 
     /// Returns the organization's share of a lane's load. `rows` is the number of the
-    /// organization's unfinished executions on disk. If it is `None`, only queued executions in
+    /// organization's unfinished executions on disk. If `rows` is `None`, only queued executions in
     /// memory are counted.
     #[must_use]
     pub(crate) fn share(&self, name: &str, of: OrganizationId, rows: Option<usize>) -> Load {

@@ -350,7 +350,7 @@ fn organization_at_its_cap_does_not_block_others_in_one_lane() {
         fixture.finish(0);
         fixture.settle();
     }
-    // One read per start, regardless of how many executions wait.
+    // Each start causes one read, regardless of how many executions wait.
     assert!(fixture.reads - reads <= 40, "{} reads", fixture.reads - reads);
     let own: Vec<_> = fixture.started.iter().filter(|row| row.2 == organization(1)).collect();
     assert!(own.len() >= 18 && own.is_sorted(), "{own:?}");

@@ -1,7 +1,7 @@
 //! One lane: the executions that it has in memory, and the state of each of these.
 //!
-//! An execution in the lane has at most one state. If it has no state, its row is only on disk, and
-//! its organization is in `stored`.
+//! An execution in the lane has at most one state. If an execution has no state, its row is only on
+//! disk, and its organization is in `stored`.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Weak};
@@ -53,8 +53,8 @@ pub(crate) enum Parking {
     Not,
     /// Waiting for model permits.
     ForModels,
-    /// Waiting for executions that this execution has started. It does not count toward its
-    /// organization's cap either.
+    /// Waiting for executions that this execution has started. Such an execution does not count
+    /// toward its organization's cap either.
     ForOthers,
 }
 
@@ -234,7 +234,7 @@ impl<T, G> Lane<T, G> {
     }
 
     /// Returns an organization's share of the load. `rows` is the number of its unfinished
-    /// executions on disk. If it is `None`, only queued executions in the window are counted.
+    /// executions on disk. If `rows` is `None`, only queued executions in the window are counted.
     pub(super) fn load_of(&self, organization: OrganizationId, rows: Option<usize>) -> Load {
         let running = self.running_of.get(&organization).copied().unwrap_or_default();
         let in_window = || self.window.len_of(organization);
@@ -282,7 +282,7 @@ impl<T, G> Lane<T, G> {
             Some(MemberState::Running(run)) if run.requeued.is_none() => {
                 run.requeued = Some(Requeued::Reserved)
             }
-            // The execution is already in the lane. It has one row, which must be counted once.
+            // The execution is already in the lane. Its single row must be counted once.
             Some(
                 MemberState::Reserved
                 | MemberState::Waiting
@@ -343,7 +343,7 @@ impl<T, G> Lane<T, G> {
         self.window.insert(ticket.organization, ticket, |held| held.id > id);
     }
 
-    /// Counts rows of an organization that are only on disk. None of them is older than `from`.
+    /// Counts rows of an organization that are only on disk, none of which is older than `from`.
     pub(super) fn count_stored(
         &mut self,
         organization: OrganizationId,

@@ -13,10 +13,10 @@
 //! refill skips it. If a commit deletes the row of an execution that is not running, the commit's
 //! hook calls [`Lanes::forget`].
 //!
-//! Steps of running workflows wait for permits in the lanes of their models. They share the lane's
-//! cap with the lane's own executions and alternate with them, but do not count as running
-//! executions, since their workflow already does. A workflow that only waits for model permits is
-//! parked: it does not count as a running execution until it continues.
+//! Steps of running workflows wait for permits in the lanes of their models. These steps share the
+//! lane's cap with the lane's own executions and alternate with these executions, but do not count
+//! as running executions, since their workflow already counts as one. A workflow that only waits
+//! for model permits is parked: it does not count as a running execution until it continues.
 //!
 //! When all permits are taken, a lane that runs nothing may still start one execution, so stuck
 //! lanes never block an idle lane. An organization that runs fewer than [`OWN_PLACES`] executions
@@ -24,11 +24,11 @@
 //! organizations. In a workflow's lane, or in the lane of a model whose runner has permits of its
 //! own, an organization that runs nothing in the lane may start one execution above the lane's cap.
 //!
-//! An organization may have a cap across all lanes. If it is at its cap when its turn comes, its
-//! tickets are dropped from the window, and their rows stay on disk until one of the organization's
-//! executions releases its permit. The lanes in which the organization waits then take turns, and
-//! only as many rows are read as it may start executions. An execution that only waits for
-//! executions that it has started does not count toward the cap.
+//! An organization may have a cap across all lanes. If an organization is at its cap when its turn
+//! comes, its tickets are dropped from the window, and their rows stay on disk until one of the
+//! organization's executions releases its permit. The lanes in which the organization waits then
+//! take turns, and only as many rows are read as it may start executions. An execution that only
+//! waits for executions that it has started does not count toward the cap.
 //!
 //! This module does no I/O and never blocks: [`Lanes::next`] returns the next action, and the
 //! caller performs it.
@@ -54,7 +54,7 @@ pub(crate) const WINDOW: usize = 256;
 /// full.
 pub(crate) const SHARE: usize = 16;
 /// The number of executions that each organization may always run, regardless of what other
-/// organizations run. It is lower if there are few permits.
+/// organizations run. This number is lower if there are few permits.
 pub(crate) const OWN_PLACES: usize = 16;
 /// Maximum number of executions per lane that may wait for a retry. At this limit, the lane starts
 /// no new executions, since they would probably fail for the same reason.
@@ -110,7 +110,8 @@ pub(crate) struct Lanes<T, G> {
     lanes: HashMap<Arc<str>, Lane<T, G>>,
     schedule: VecDeque<Arc<str>>,
     /// Lanes that may start an execution although all permits are taken: lanes that run nothing,
-    /// and lanes in which an organization waits that runs fewer executions than it may always run.
+    /// and lanes with queued work of an organization that runs fewer executions than it may always
+    /// run.
     idle_schedule: VecDeque<Arc<str>>,
     /// Organizations that run fewer executions than before and have work waiting in some lane.
     relieved: HashSet<OrganizationId>,
@@ -118,8 +119,8 @@ pub(crate) struct Lanes<T, G> {
     step_turn: VecDeque<Arc<str>>,
     /// Organizations that have work waiting in lanes and are below their caps again.
     woken: VecDeque<OrganizationId>,
-    /// Organizations whose rows were just read. They are woken once the lanes have started
-    /// everything that they can.
+    /// Organizations whose rows were just read. These organizations are woken once the lanes have
+    /// started everything that they can.
     refilled: Vec<OrganizationId>,
     organizations: Organizations,
     last_waiter: u64,
@@ -229,7 +230,7 @@ impl<T, G> Lanes<T, G> {
         self.schedule_lane(name);
     }
 
-    /// Counts rows of an organization that are only on disk. None of them is older than `from`. A
+    /// Counts rows of an organization that are only on disk, none of which is older than `from`. A
     /// count of 0 makes the lane read the rows without counting any.
     pub(crate) fn count_stored(
         &mut self,

@@ -44,8 +44,8 @@ impl<T, G> Lanes<T, G> {
         self.organizations.runs_fewer(organization, own)
     }
 
-    /// Records that an organization has fewer running or parked executions than before. Its work
-    /// may be waiting in lanes that no other event would schedule.
+    /// Records that an organization has fewer running or parked executions than before. The
+    /// organization's work may be waiting in lanes that no other event would schedule.
     pub(super) fn relieve(&mut self, organization: OrganizationId) {
         let waits = self.organizations.load(organization).queued > 0;
         if waits && self.has_own_place(organization) {

@@ -493,8 +493,8 @@ fn lane_ticket_requeued_during_release_runs_once_more() {
     assert_eq!(fixture.lanes.totals(), (0, 0));
 }
 
-/// If a refill reads a row before the hook of the row's commit has run, this must not create a
-/// second ticket.
+/// If a refill reads a row before the hook of the row's commit has run, the refill must not create
+/// a second ticket.
 #[test]
 fn lane_row_seen_before_its_hook_gets_one_ticket() {
     let mut fixture = Fixture::new(1, 9, 9);

@@ -1,5 +1,6 @@
 //! Rewrites conversations into the formats that chat templates expect. Templates differ in the
-//! roles, tool calls and message order that they accept, and many silently drop everything else.
+//! roles, tool calls and message order that they accept, and many templates silently drop
+//! everything else.
 //!
 //! A [`Plan`] describes such a rewrite. A copy of the conversation with markers instead of its
 //! texts is used to test whether a template renders all of it.
@@ -192,8 +193,8 @@ impl Plan {
     }
 }
 
-/// Replaces each plan with one for each value of a field. The cost of a value is its index times
-/// `cost`.
+/// Replaces each plan with one plan for each value of a field. The cost of a value is its index
+/// times `cost`.
 fn vary<T: Copy>(
     plans: &mut Vec<(usize, Plan)>,
     values: &[T],

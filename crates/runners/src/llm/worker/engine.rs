@@ -52,7 +52,7 @@ pub(super) struct Limits {
 /// A parsed request, ready to be computed.
 #[derive(Debug)]
 pub(super) struct Job {
-    /// Not empty, and shorter than the context.
+    /// The prompt, which is not empty and is shorter than the context.
     pub prompt: Vec<LlamaToken>,
     pub sampling: Sampling,
     pub max_tokens: usize,
@@ -434,8 +434,8 @@ struct Share {
 }
 
 impl Answer {
-    /// Appends the next token. If the generation ends, returns how: finished, or failed with a
-    /// reason.
+    /// Appends the next token. If the generation ends, returns how it ended: finished, or failed
+    /// with a reason.
     fn write(
         &mut self,
         model: &LlamaModel,

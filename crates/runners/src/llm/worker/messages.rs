@@ -31,7 +31,7 @@ fn plain_one(index: usize, mut message: Value) -> Result<Value, Refusal> {
     };
     let role = role.to_owned();
     fields.insert("role".to_owned(), role.into());
-    // Some clients echo messages with every possible field, so remove the empty ones.
+    // Some clients echo messages with every possible field, so remove empty fields.
     fields.retain(|name, value| match value {
         Value::Null => false,
         Value::Array(items) => !items.is_empty() || name == "content",

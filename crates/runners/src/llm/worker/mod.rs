@@ -1,9 +1,9 @@
 //! The process that runs one model (`orrery llm-worker …`): llama.cpp behind OpenAI's API, on the
 //! socket that is the process's standard input.
 //!
-//! The process enters its sandbox before it opens the model's file: it can read only that file and
-//! its chat template. It exits when the service does. llama.cpp may crash at any time; the process
-//! has no state that is not also in the service's store.
+//! The process enters its sandbox before it opens the model's file: from then on, the process can
+//! read only that file and the chat template. The process exits when the service does. llama.cpp
+//! may crash at any time; the process has no state that is not also in the service's store.
 
 #[cfg(feature = "llama")]
 mod answer;

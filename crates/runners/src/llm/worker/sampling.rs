@@ -24,10 +24,10 @@ pub(super) const ROOT: &str = "root";
 /// The sampling parameters of a request.
 #[derive(Debug, Clone)]
 pub(super) struct Sampling {
-    /// 0 means always the most likely token.
+    /// The sampling temperature; 0 means that the most likely token is always chosen.
     pub temperature: f32,
     pub top_p: f32,
-    /// 0 means all tokens.
+    /// The number of most likely tokens to sample from; 0 means all tokens.
     pub top_k: i32,
     pub min_p: f32,
     pub presence_penalty: f32,
@@ -44,7 +44,8 @@ pub(super) struct Sampling {
 pub(super) struct Grammar {
     /// GBNF, with [`ROOT`] as its first rule.
     pub text: String,
-    /// The trigger that activates the grammar; `None` means that it is active from the beginning.
+    /// The trigger that activates the grammar; `None` means that the grammar is active from the
+    /// beginning.
     pub trigger: Option<Trigger>,
 }
 
@@ -218,8 +219,8 @@ impl Sampler {
         let mut candidates = context.token_data_array_ith(index);
         candidates.apply_sampler(&mut self.chain);
         let mut chosen = candidates.selected_token();
-        // Check the chosen token first; the grammar filters all tokens only if the chosen one does
-        // not match.
+        // Check the chosen token first; the grammar filters all tokens only if the chosen token
+        // does not match.
         if !chosen.is_some_and(|token| allows(grammar, token)) {
             let mut candidates = context.token_data_array_ith(index);
             candidates.apply_sampler(grammar);

@@ -1,7 +1,7 @@
 //! Scoring: the probabilities of a question's option labels as the next token, for many questions
 //! about one state.
 //!
-//! Each request has its own context, on a separate thread from the one that generates text. The
+//! Each request has its own context, on a thread other than the thread that generates text. The
 //! state is computed once, in batches of a fixed size. Each question is a suffix that is computed
 //! in separate batches, so its result depends only on the state and the question, bit for bit.
 //! Nothing is sampled or cached.
@@ -222,8 +222,8 @@ impl Suffix {
     }
 
     /// Returns the question's tokens after a prefix of `from` tokens. The sequence of the two
-    /// orders does not depend on which was given first, so that a question with reversed options is
-    /// computed identically.
+    /// orders does not depend on which order was given first, so that a question with reversed
+    /// options is computed identically.
     fn entries(&self, from: usize, can_share: bool) -> Vec<Entry> {
         let mut entries = Vec::with_capacity(self.tokens(can_share));
         let mut add = |tokens: &[LlamaToken], at: usize, sequences: &'static [i32]| {

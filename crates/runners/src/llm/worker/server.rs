@@ -173,7 +173,7 @@ async fn answer(request: Request<Incoming>, mut state: watch::Receiver<State>) -
         Ok(body) => body.to_bytes(),
         Err(_cut) => return refused(&Refusal::because(413, "the request is too large")),
     };
-    // Dropped together with this future when the service drops the request.
+    // The client is dropped together with this future when the service drops the request.
     let client = Client::new();
     let answer = async {
         match &loaded.work {

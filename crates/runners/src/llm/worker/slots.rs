@@ -1,6 +1,6 @@
 //! The KV cache of the model's context: the tokens of each sequence, the generation that uses it,
 //! and the free space. Tokens of completed generations stay cached until the space is needed, so
-//! that a continued conversation, or one with the same beginning, is not recomputed.
+//! that a continued conversation, or a conversation with the same beginning, is not recomputed.
 
 use llama_cpp_2::context::LlamaContext;
 use llama_cpp_2::token::LlamaToken;
@@ -63,7 +63,8 @@ impl Slots {
         self.all.iter().any(|slot| slot.answer.is_some())
     }
 
-    /// Assigns the generation to a free sequence if there is enough space; otherwise returns it.
+    /// Assigns the generation to a free sequence if there is enough space; otherwise returns the
+    /// generation.
     pub(super) fn admit(
         &mut self,
         context: &mut LlamaContext<'_>,
@@ -124,8 +125,8 @@ impl Slots {
         Some((oldest.0, donor.0, of_donor))
     }
 
-    /// Frees space for this many more tokens by evicting cached sequences. Returns whether that
-    /// freed enough.
+    /// Frees space for this many more tokens by evicting cached sequences. Returns whether enough
+    /// space was freed.
     pub(super) fn make_room(&mut self, context: &mut LlamaContext<'_>, more: usize) -> bool {
         while self.used() + more > self.room {
             if !self.forget_oldest(context) {
@@ -135,7 +136,7 @@ impl Slots {
         true
     }
 
-    /// Evicts the least recently used sequence. Returns whether there was one.
+    /// Evicts the least recently used sequence. Returns whether there was such a sequence.
     pub(super) fn forget_oldest(&mut self, context: &mut LlamaContext<'_>) -> bool {
         let idle = self.all.iter().enumerate();
         let idle = idle.filter(|(_, slot)| slot.answer.is_none() && !slot.cached.is_empty());
@@ -144,7 +145,7 @@ impl Slots {
         true
     }
 
-    /// Removes and returns the most recently admitted generation, unless it is the only one.
+    /// Removes and returns the most recently admitted generation, unless it is the only generation.
     pub(super) fn take_youngest(&mut self, context: &mut LlamaContext<'_>) -> Option<Box<Answer>> {
         let active = self.all.iter().enumerate().filter_map(|(index, slot)| {
             slot.answer.as_ref().map(|answer| (answer.admitted, index))

@@ -28,12 +28,12 @@ use super::watch::{Step, Work};
 use crate::rendering;
 use orrery_runtime::Clock;
 
-/// Splits the text of a control token inside a message, so that it is tokenized as plain text. It
-/// is a noncharacter, which valid text does not contain.
+/// Splits the text of a control token inside a message, so that it is tokenized as plain text. This
+/// character is a noncharacter, which valid text does not contain.
 pub(super) const SPLIT: char = '\u{FDD0}';
 /// Size limit of the compiled regex of all control tokens, in bytes.
 const CONTROLS_SIZE_MAX: usize = 64 * 1024 * 1024;
-/// Matches likely control tokens, used if the regex of the actual ones is too large.
+/// Matches likely control tokens, used if the regex of the actual control tokens is too large.
 const CONTROLS_GUESSED: &str = r"<[^<>\s]{1,64}>|\[/?[A-Z_]{1,64}\]";
 /// Tags that Hugging Face uses in training; they produce no output.
 const GENERATION: &str = r"\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}";
@@ -43,7 +43,7 @@ const FUEL_MAX: u64 = 50_000_000;
 /// Maximum length of a prompt, in bytes.
 const PROMPT_MAX: usize = 16 * 1024 * 1024;
 const NAME: &str = "chat";
-/// The template for a model that has none.
+/// The template for a model that has no template.
 const CHATML: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\n\
     {{ message.content }}<|im_end|>\n{% endfor %}\
     {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";

@@ -136,7 +136,8 @@ impl Divider {
         }
     }
 
-    /// Moves the parts whose kind is certain to `split`. Returns whether there may be more.
+    /// Moves the parts whose kind is certain to `split`. Returns whether there may be more such
+    /// parts.
     fn step(&mut self, split: &mut Split) -> bool {
         match self.state {
             State::Content => {

@@ -45,7 +45,7 @@ pub(super) enum Form {
 pub(super) struct Family {
     all: [&'static str; 2],
     call: [&'static str; 3],
-    /// Whether the number of the call follows its name.
+    /// Whether the number of the call follows the call's name.
     is_numbered: bool,
     is_single: bool,
 }
@@ -281,10 +281,11 @@ impl<'r> Tools<'r> {
         is_forced && !self.is_empty()
     }
 
-    /// Adds the rules of the tools' calls, and returns their expression and the trigger that
-    /// activates it. With `has_format`, calls are the alternative to an answer in a required
-    /// format, so the grammar is always active. A tool whose schema cannot be enforced accepts any
-    /// object, unless it is strict. `check` is called repeatedly and may abort.
+    /// Adds the rules of the tools' calls, and returns the expression of these rules and the
+    /// trigger that activates the grammar. With `has_format`, calls are the alternative to an
+    /// answer in a required format, so the grammar is always active. A tool whose schema cannot be
+    /// enforced accepts any object, unless it is strict. `check` is called repeatedly and may
+    /// abort.
     ///
     /// # Errors
     /// The fault in the schema of a strict tool, or the error of `check`.

@@ -73,7 +73,7 @@ pub(super) enum Step {
 
 impl Step {
     /// Returns the grace period for the work to stop by itself. An exit interrupts the streams of
-    /// other clients, so steps that are bounded by their input get more time than those that a
+    /// other clients, so steps that are bounded by their input get more time than steps that a
     /// template or schema can prolong.
     const fn stopping_max(self) -> Duration {
         match self {

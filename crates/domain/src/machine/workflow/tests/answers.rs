@@ -7,7 +7,8 @@ use crate::definition::Step as PlannedStep;
 use crate::machine::workflow::Event;
 use crate::step::{self, EventSource, Instance};
 
-/// Returns the answer to an event. It is the same each time, so that outputs can be compared.
+/// Returns the answer to an event. The answer is the same each time, so that outputs can be
+/// compared.
 pub(super) fn answer(instance: Instance) -> Event {
     let output = payload(&format!("answer of {instance:?}"));
     Event::Answered { instance, output, source: EventSource::Api }

@@ -613,7 +613,7 @@ proptest! {
         dice in prop::collection::vec(any::<u8>(), 0..60),
         acts in acts(),
     ) {
-        // Without timeouts, because which steps they cut off depends on the timing.
+        // The plan has no timeouts, because the steps that timeouts cut off depend on the timing.
         let plan = plan(&dice, false);
         let mut straight = Machine::new(seed, Arc::clone(&plan));
         straight.live_on();

@@ -321,7 +321,7 @@ impl Builder<'_, '_> {
         let is_alone = beside.keys().all(|name| is_annotation(name) || name == "type");
         for (index, part) in parts.iter().enumerate() {
             let of_part = format!("{place}/{keyword}/{index}");
-            // A type next to alternatives only repeats the types in them.
+            // A type next to alternatives only repeats the types in the alternatives.
             if is_alone && (part.get("type").is_some() || !beside.contains_key("type")) {
                 self.choose(part, at.within(&of_part))?;
             } else {

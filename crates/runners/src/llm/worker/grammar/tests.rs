@@ -566,7 +566,7 @@ fn grammar_of_hostile_schema_is_small_or_rejected() {
         let all = (0..count).map(|number| (format!("p{number}"), json!({"type": "null"})));
         json!({"type": "object", "properties": all.collect::<Fields>()})
     };
-    // Keywords next to alternatives are copied into each of them.
+    // Keywords next to alternatives are copied into each alternative.
     let names = (0..8_000).map(|number| (format!("q{number}"), json!({})));
     let wide = |keyword: &str, parts: Value| json!({keyword: parts, "properties": names.clone().collect::<Fields>()});
     for (schema, most) in [
